@@ -1,0 +1,51 @@
+# Every target works from a bare checkout: it creates .venv with $(PYTHON) and installs what it needs.
+# Override on the command line, e.g. `make test PYTHON=python3.12 PYTEST_ARGS="-x -k risks"`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_OUT ?= demo-output
+
+# Compiled loops and the code around them, run a second time as plain Python.
+NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offline
+	$(BIN)/sorel demo --out $(DEMO_OUT)
+
+test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
+	$(BIN)/python -m pytest --doctest-modules tests src/sorel $(PYTEST_ARGS)
+ifneq ($(NOJIT_TESTS),)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
+endif
+
+lint: $(VENV)/.installed-dev ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## Apply the style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS (SOREL_DATA: folder of the paper's sets)
+	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
+
+clean: ## Remove the environment, caches and outputs
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT)
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sorel needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)

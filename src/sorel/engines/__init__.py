@@ -1,0 +1,31 @@
+"""Homes of the data: one engine for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scipy.sparse
+from numpy.typing import NDArray
+
+from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.losses import Loss
+from sorel.risks import Risk
+
+__all__ = ["Dual", "Engine", "Point", "make_engine"]
+
+
+def make_engine(
+    X: Any,
+    y: NDArray[Any],
+    loss: Loss,
+    n_outputs: int,
+    risk: Risk,
+    fit_intercept: bool,
+    sample_weight: FloatArray | None,
+) -> Engine:
+    """The engine for this kind of X."""
+    if scipy.sparse.issparse(X):
+        from sorel.engines.sparse import SparseEngine as Home
+    else:
+        from sorel.engines.dense import DenseEngine as Home
+    return Home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight)

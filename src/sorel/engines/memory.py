@@ -1,0 +1,404 @@
+"""The part of an engine that all data in this process's memory shares.
+
+Vectors of length n are NumPy arrays here, the loops over them are compiled. A subclass adds the
+products with X: :meth:`MemoryEngine._margins`, :meth:`MemoryEngine._adjoint` and the weighted
+Gram matrices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel import kernels
+from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.losses import Loss
+from sorel.permutahedron import Projector
+from sorel.risks import Risk
+
+_MAX_INTERCEPT_STEPS = 60
+
+# A Hessian from sampled rows pays when there are this many times more rows than asked for.
+_WORTH_SAMPLING = 3
+
+# Rows of a block that should be in a sample before it stands for the block.
+_ROWS_PER_BLOCK = 50
+
+
+class _Pool:
+    """Arrays of points and duals that went out of use.
+
+    A fresh array of a million numbers costs more in page faults than the loop that fills it.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+        free = self._free.get((shape, dtype))
+        return free.pop() if free else np.empty(shape, dtype)
+
+    def give(self, *arrays: NDArray[Any] | None) -> None:
+        for array in arrays:
+            if array is not None:
+                self._free.setdefault((array.shape, array.dtype.type), []).append(array)
+
+
+class MemoryEngine(Engine):
+    """Losses, weights and projections for margins in memory."""
+
+    def __init__(
+        self,
+        n_samples: int,
+        n_features: int,
+        y: NDArray[Any],
+        loss: Loss,
+        n_outputs: int,
+        risk: Risk,
+        fit_intercept: bool,
+        sample_weight: FloatArray | None,
+    ) -> None:
+        self.n_samples, self.n_features, self.n_outputs = n_samples, n_features, n_outputs
+        self.fit_intercept = fit_intercept
+        rows = n_features + int(fit_intercept)
+        self.shape = (rows,) if n_outputs == 1 else (rows, n_outputs)
+        self.y, self.loss = y, loss
+        self.sample_weight = sample_weight
+        self._weighted = sample_weight is not None
+        self._omega = sample_weight if sample_weight is not None else np.ones(1)
+        self._projector = Projector(risk, n_samples, sample_weight)
+        self._pool = _Pool()
+        self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
+        self._loss_args = (loss.code, loss.parameter, y)
+
+    # Products with X, from the subclass.
+
+    def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
+        """out = X w + b."""
+        raise NotImplementedError
+
+    def _adjoint(self, c: NDArray[Any]) -> FloatArray:
+        """X^T c, and below it the sum of c when there is an intercept; shaped like w."""
+        raise NotImplementedError
+
+    def _gram(self, h: FloatArray) -> FloatArray:
+        """[X 1]^T diag(h) [X 1]; h may have either sign."""
+        raise NotImplementedError
+
+    def _block_sums(
+        self, members: NDArray[Any], first: NDArray[Any], start: int, stop: int, c: FloatArray
+    ) -> FloatArray:
+        """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
+        raise NotImplementedError
+
+    # Points.
+
+    def point(self, w: FloatArray) -> Point:
+        point = self._new_point(w)
+        self._margins(point.w, point.margins)
+        self._fill_losses(point)
+        return point
+
+    def direction(self, delta: FloatArray) -> Any:
+        out = np.empty(self._margin_shape)
+        self._margins(np.ascontiguousarray(delta), out)
+        return out
+
+    def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
+        new = self._new_point(point.w + step * delta)
+        if self.n_outputs == 1:
+            kernels.move_margins(
+                point.margins, direction, step, *self._loss_args, new.margins, new.losses,
+                new.slopes,
+            )  # fmt: skip
+        else:
+            np.multiply(direction, step, out=new.margins)
+            new.margins += point.margins
+            self._fill_losses(new)
+        return new
+
+    def _new_point(self, w: FloatArray) -> Point:
+        take, shape = self._pool.take, self._margin_shape
+        w = np.ascontiguousarray(w, dtype=np.float64)
+        return Point(w, take(shape), take((self.n_samples,)), take(shape), self._pool)
+
+    def _fill_losses(self, point: Point) -> None:
+        if self.n_outputs == 1:
+            kernels.losses_at(*self._loss_args, point.margins, point.losses, point.slopes)
+        else:
+            kernels.softmax_losses(self.y, point.margins, point.losses, point.slopes)
+
+    # Risks and weightings.
+
+    def risk(self, point: Point) -> float:
+        return self._projector.value(point.losses)
+
+    def shortfall(self, point: Point, dual: Dual) -> float:
+        return self._projector.value(point.losses) - self.expected(point, dual)
+
+    def uniform(self) -> Dual:
+        dual = self._new_dual()
+        dual.density.fill(1.0)
+        return dual
+
+    def worst_case(self, point: Point) -> Dual:
+        dual = self._new_dual()
+        self._projector.worst_case(point.losses, dual.density)
+        return dual
+
+    def ascend(
+        self,
+        dual: Dual,
+        point: Point,
+        eta: float,
+        previous: Point | None = None,
+        theta: float = 0.0,
+    ) -> Dual:
+        new = self._new_dual()
+        target = self._pool.take((self.n_samples,))
+        last = point.losses if previous is None else previous.losses
+        kernels.ascent_target(dual.density, point.losses, last, eta, theta, target)
+        self._project(target, new)
+        self._pool.give(target)
+        return new
+
+    def _project(self, target: FloatArray, dual: Dual) -> None:
+        projector = self._projector
+        dual.n_blocks = projector.project(target, dual.density)
+        dual.block = self._pool.take((self.n_samples,), np.int64)
+        np.copyto(dual.block, projector.block)
+
+    def _new_dual(self) -> Dual:
+        return Dual(self._pool.take((self.n_samples,)), None, 0, self._pool)
+
+    def expected(self, point: Point, dual: Dual) -> float:
+        return kernels.weighted_sum(dual.density, point.losses, self._omega, self._weighted)
+
+    def square_distance(self, dual: Dual, other: Dual) -> float:
+        return kernels.weighted_square_distance(
+            dual.density, other.density, self._omega, self._weighted
+        )
+
+    def loss_scale(self, point: Point) -> float:
+        mean, spread = kernels.mean_and_deviation(point.losses, self._omega, self._weighted)
+        # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
+        # and a perfect fit not even that.
+        floor = np.finfo(np.float64).eps * self.mean_loss_at_zero() or 1.0
+        return max(spread if spread > 1e-3 * mean else mean, floor)
+
+    def mean_loss_at_zero(self) -> float:
+        point = self._new_point(np.zeros(self.shape))
+        point.margins.fill(0.0)
+        self._fill_losses(point)
+        return kernels.mean_and_deviation(point.losses, self._omega, self._weighted)[0]
+
+    def weights(self, dual: Dual) -> FloatArray:
+        omega = self.sample_weight if self.sample_weight is not None else 1.0 / self.n_samples
+        return np.asarray(dual.density * omega)
+
+    def dual_from_weights(self, lam: FloatArray) -> Dual:
+        lam = np.asarray(lam, dtype=np.float64)
+        if self.sample_weight is None:
+            target = lam * self.n_samples
+        else:
+            target = np.divide(
+                lam, self.sample_weight, out=np.zeros_like(lam), where=self.sample_weight > 0
+            )
+        dual = self._new_dual()
+        self._project(target, dual)
+        return dual
+
+    # Derivatives.
+
+    def gradient(self, point: Point, dual: Dual) -> FloatArray:
+        c = self._pool.take(self._margin_shape)
+        if self.n_outputs == 1:
+            kernels.weighted_slopes(dual.density, point.slopes, self._omega, self._weighted, c)
+        else:
+            np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
+        out = self._adjoint(c)
+        self._pool.give(c)
+        return out
+
+    def slope(self, point: Point, dual: Dual, direction: Any) -> float:
+        if self.n_outputs == 1:
+            return kernels.directional_slope(
+                dual.density, point.slopes, direction, self._omega, self._weighted
+            )
+        return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction))
+
+    def hessian(
+        self, point: Point, dual: Dual, eta: float = 0.0, n_rows: int | None = None
+    ) -> FloatArray:
+        block = dual.block
+        if block is None or dual.n_blocks == 0:
+            block, eta = np.full(1, -1), 0.0
+        h = self._pool.take((self.n_samples,))
+        factor = None
+        if self.n_outputs == 1:
+            kernels.augmented_curvature(
+                *self._loss_args, point.margins, point.slopes, dual.density, block, eta,
+                self._omega, self._weighted, h,
+            )  # fmt: skip
+            if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
+                factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
+            out = self._gram(h)
+        else:
+            out = self._softmax_hessian(point, dual, block, eta, h)
+        self._pool.give(h)
+        if eta > 0.0:
+            self._subtract_block_means(out, point, dual, eta, factor)
+        return out
+
+    def _sample_rows(
+        self, h: FloatArray, block: NDArray[Any], n_blocks: int, eta: float, n_rows: int
+    ) -> FloatArray | None:
+        """Thin out h in place; return the factors, or None when all rows are kept."""
+        if np.count_nonzero(h) <= _WORTH_SAMPLING * n_rows:
+            return None
+        factor = self._pool.take((self.n_samples,))
+        # A block of which a handful of rows is sampled loses its covariance: then keep all of it.
+        keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
+        if eta == 0.0:
+            block = np.full(1, -1)
+        kernels.sample_rows(h, block, keep_blocks, float(h.sum()) / n_rows, factor)
+        return factor
+
+    def _softmax_hessian(
+        self, point: Point, dual: Dual, block: NDArray[Any], eta: float, h: FloatArray
+    ) -> FloatArray:
+        rows, k = self.shape
+        out = np.empty((rows, k, rows, k))
+        for a in range(k):
+            for b in range(a + 1):
+                kernels.softmax_pair_curvature(
+                    self.y, point.slopes, dual.density, block, eta, self._omega, self._weighted,
+                    a, b, h,
+                )  # fmt: skip
+                gram = self._gram(h)
+                out[:, a, :, b] = gram
+                if a != b:
+                    out[:, b, :, a] = gram
+        return out.reshape(rows * k, rows * k)
+
+    def _subtract_block_means(
+        self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
+    ) -> None:
+        """Inside a pooled block only differences of losses move the weights: take the mean out."""
+        n_blocks = dual.n_blocks
+        first = np.empty(n_blocks + 1, np.int64)
+        members = self._pool.take((self.n_samples,), np.int64)
+        kernels.group_members(dual.block, n_blocks, first, members)
+        totals = np.empty(n_blocks)
+        sampled = factor is not None
+        kernels.block_totals(
+            dual.block, factor if sampled else totals, sampled, self._omega, self._weighted, totals
+        )
+        # A block without a sampled row has no sum to scale.
+        scale = np.sqrt(eta / np.where(totals > 0.0, totals, np.inf))
+        c = self._pool.take((self.n_samples,))
+        # A tile of sums small enough to stay in the cache while it is multiplied by itself.
+        tile = max(1, min(n_blocks, 1_000_000 // (8 * out.shape[0])))
+        for start in range(0, n_blocks, tile):
+            stop = min(start + tile, n_blocks)
+            if self.n_outputs == 1:
+                kernels.sample_slopes(point.slopes, self._omega, self._weighted, c)
+                if factor is not None:
+                    c *= factor
+                sums = self._block_sums(members, first, start, stop, c)
+            else:
+                rows, k = self.shape
+                cube = np.empty((stop - start, rows, k))
+                for a in range(k):
+                    slopes = np.ascontiguousarray(point.slopes[:, a])
+                    kernels.sample_slopes(slopes, self._omega, self._weighted, c)
+                    cube[:, :, a] = self._block_sums(members, first, start, stop, c)
+                sums = cube.reshape(stop - start, rows * k)
+            sums *= scale[start:stop, None]
+            if stop - start == 1:
+                out -= np.outer(sums[0], sums[0])
+            else:
+                out -= sums.T @ sums
+        self._pool.give(members, c, factor)
+
+    # The intercept.
+
+    def best_intercept(self, point: Point, dual: Dual) -> Point | None:
+        if self.n_outputs > 1:
+            return self._best_softmax_intercept(point, dual)
+        shift = self._best_shift(point, dual)
+        if shift is None:
+            return None
+        w = point.w.copy()
+        w[-1] += shift
+        new = self._new_point(w)
+        np.add(point.margins, shift, out=new.margins)
+        self._fill_losses(new)
+        return new
+
+    def _best_shift(self, point: Point, dual: Dual) -> float | None:
+        """Root of the nondecreasing derivative in the shift: Newton inside a bracket."""
+        low, high, shift = -np.inf, np.inf, 0.0
+        reach = 1.0
+        for _ in range(_MAX_INTERCEPT_STEPS):
+            first, second, scale = kernels.shift_statistics(
+                *self._loss_args, point.margins, shift, dual.density, self._omega, self._weighted
+            )
+            if abs(first) <= 4e-16 * scale:
+                return shift
+            if first < 0:
+                low = shift
+            else:
+                high = shift
+            trial = shift - first / second if second > 0 else np.nan
+            if not low < trial < high or abs(trial - shift) > 1e3 * reach:
+                if np.isfinite(low) and np.isfinite(high):
+                    trial = 0.5 * (low + high)
+                else:
+                    reach *= 4.0
+                    trial = low + reach if np.isfinite(low) else high - reach
+            if trial == shift or high - low <= 4e-16 * max(abs(low), abs(high)):
+                return shift
+            shift = trial
+        return None
+
+    def _best_softmax_intercept(self, point: Point, dual: Dual) -> Point | None:
+        lam = self.weights(dual)
+        if len(np.unique(self.y[lam > 0])) < self.n_outputs:
+            return None
+        current = point
+        value = self.expected(current, dual)
+        for _ in range(_MAX_INTERCEPT_STEPS):
+            gradient = lam @ current.slopes
+            p = current.slopes.copy()
+            p[np.arange(self.n_samples), self.y] += 1.0
+            if np.max(np.abs(gradient)) <= 1e-15:
+                return current
+            weighted = lam[:, None] * p
+            hessian = np.diag(weighted.sum(0)) - p.T @ weighted
+            # Adding one number to all intercepts changes nothing: pin that direction.
+            hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
+            try:
+                delta = -np.linalg.solve(hessian, gradient)
+            except np.linalg.LinAlgError:
+                return None
+            slope, step = float(gradient @ delta), 1.0
+            while True:
+                w = current.w.copy()
+                w[-1] += step * delta
+                trial = self._new_point(w)
+                np.add(current.margins, step * delta, out=trial.margins)
+                self._fill_losses(trial)
+                trial_value = self.expected(trial, dual)
+                if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
+                    break
+                step *= 0.5
+                if step < 1e-10:
+                    return current
+            stalled = -slope <= 1e-30
+            current, value = trial, trial_value
+            if stalled:
+                return current
+        return current

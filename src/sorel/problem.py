@@ -1,0 +1,356 @@
+"""The problem and the proof of how well it is solved.
+
+    min_w F(w) = sum_i sigma_i l_[i](w) + g(w) = min_w max_{lam in P(sigma)} lam . l(w) + g(w)
+
+For a weighting lam and v = -X^T (lam phi'), the gap
+
+    [ sum_i sigma_i l_[i](w) - lam . l(w) ] + [ g(w) + g*(v) - v . w ]  >=  F(w) - F*
+
+is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sorel.engines import make_engine
+from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.losses import Loss, parse_loss
+from sorel.penalties import L2, Penalty
+from sorel.quadratic import minimize_quadratic
+from sorel.risks import CVaR, Risk, parse_risk
+
+# Beyond this many parameters no certificate is refined: the p x p Hessian costs too much.
+REFINABLE_SIZE = 5000
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bounds on the optimal value: ``dual <= F* <= primal``.
+
+    Attributes
+    ----------
+    primal : float
+        F(w).
+    dual : float
+        A lower bound on the optimal value.
+    gap : float
+        primal - dual, computed without cancellation; never less than F(w) - F*.
+    relative_gap : float
+        gap / max(\\|F(w)\\|, tiny), where tiny is the rounding error of the mean loss at zero
+        margins: a problem whose optimum is 0 has no other scale.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+
+
+class Problem:
+    """A spectral risk minimization problem over linear models.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Dense (float64 or float32, C or Fortran order, used in place) or scipy CSR.
+    y : array of length n
+        Numbers for regression, labels for classification.
+    risk : Risk or str, default=CVaR(0.5)
+        The weights of the sorted losses, e.g. ``CVaR(0.1)`` or ``"cvar:0.1"``.
+    loss : str or Loss, default="squared"
+        "squared", "huber", "logistic", "squared_hinge" or "multinomial".
+    penalty : Penalty, optional
+        Strongly convex; ``L2(1 / n)`` when not given.
+    fit_intercept : bool, default=False
+        Add an unpenalised intercept, the last entry of every parameter vector.
+    sample_weight : array of length n, optional
+        Nonnegative; a weight of 2 is the row twice.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.Max(), penalty=sorel.L2(0.1))
+    >>> problem.losses([1.0])
+    array([0., 0., 2.])
+    >>> problem.objective([1.0])
+    2.05
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: ArrayLike,
+        *,
+        risk: Risk | str | None = None,
+        loss: str | Loss = "squared",
+        penalty: Penalty | None = None,
+        fit_intercept: bool = False,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        self.risk = CVaR(0.5) if risk is None else parse_risk(risk)
+        self.loss = parse_loss(loss)
+        matrix = _check_matrix(X)
+        n, d = matrix.shape
+        targets, self.classes = self._encode(y, n)
+        if penalty is None:
+            penalty = L2(1.0 / n)
+        elif isinstance(penalty, numbers.Real):
+            raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
+        elif not isinstance(penalty, Penalty):
+            raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
+        penalty.kernel(d)  # bounds of another length than d are refused here
+        self.penalty = penalty
+        self.fit_intercept = bool(fit_intercept)
+        self.sample_weight = _check_sample_weight(sample_weight, n)
+        self.engine: Engine = make_engine(
+            matrix,
+            targets,
+            self.loss,
+            self.loss.n_outputs(self.classes),
+            self.risk,
+            self.fit_intercept,
+            self.sample_weight,
+        )
+        info = np.finfo(np.float64)
+        self._tiny = max(info.eps * self.engine.mean_loss_at_zero(), info.tiny)
+
+    def _encode(self, y: ArrayLike, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        length = len(np.asarray(y)) if np.ndim(y) else 0
+        if length != n:
+            raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
+        return self.loss.encode(y)
+
+    @property
+    def n_samples(self) -> int:
+        """Rows of X."""
+        return self.engine.n_samples
+
+    @property
+    def n_features(self) -> int:
+        """Columns of X."""
+        return self.engine.n_features
+
+    def losses(self, w: ArrayLike) -> FloatArray:
+        """Loss of each sample at `w`."""
+        return np.array(self.engine.point(self.check_parameters(w)).losses)
+
+    def objective(self, w: ArrayLike) -> float:
+        """F(w): the spectral risk of the losses plus the penalty."""
+        point = self.engine.point(self.check_parameters(w))
+        return self.engine.risk(point) + self.penalty_value(point.w)
+
+    def certificate(self, w: ArrayLike, lam: ArrayLike) -> Certificate:
+        """Bounds on the optimum from a parameter vector and a weighting of the samples.
+
+        Parameters
+        ----------
+        w : array
+            Parameters, intercept last.
+        lam : array of length n
+            A weighting in the dual set of the risk, e.g. ``result.weights``. One that is off by
+            rounding is projected; one that is far away is refused.
+        """
+        point = self.engine.point(self.check_parameters(w))
+        weights = np.asarray(lam, dtype=np.float64)
+        if weights.shape != (self.n_samples,):
+            raise ValueError(
+                f"lam must have one weight per sample, shape ({self.n_samples},), "
+                f"got {weights.shape}"
+            )
+        if not np.all(np.isfinite(weights)):
+            raise ValueError("lam has weights that are not finite")
+        dual = self.engine.dual_from_weights(weights)
+        distance = float(np.abs(self.engine.weights(dual) - weights).sum())
+        if distance > 1e-6:
+            raise ValueError(
+                f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
+                "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
+            )
+        return self.certify(point, dual, refine=np.inf)
+
+    # What the solvers use.
+
+    def certify(
+        self,
+        point: Point,
+        dual: Dual,
+        *,
+        gradient: FloatArray | None = None,
+        refine: float = 0.0,
+    ) -> Certificate:
+        """The certificate of a point and a weighting.
+
+        Parameters
+        ----------
+        gradient : array, optional
+            Gradient of lam . l at the point, where it is known already.
+        refine : float, default=0.0
+            A gap worth a Hessian. When only the second bracket stands above it, take one Newton
+            step for this weighting and bound the dual there: exact for the squared loss, and far
+            tighter than |grad|^2 / (2 mu) for the others, where mu is small.
+        """
+        engine = self.engine
+        expected = engine.expected(point, dual)
+        shortfall = engine.shortfall(point, dual)
+        penalty = self.penalty_value(point.w)
+        primal = expected + shortfall + penalty
+        gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
+        if gap > refine >= shortfall or (refine == np.inf and gap > 0.0):
+            if point.w.size <= REFINABLE_SIZE:
+                bound = self._refined_bound(point, dual, expected + penalty, gradient)
+                gap = min(gap, shortfall + bound)
+        # Losses are nonnegative, so the least value of the penalty is a bound for free.
+        gap = min(gap, primal + self._penalty_conjugate_at_zero)
+        return Certificate(primal, primal - gap, gap, gap / self.unit(primal))
+
+    @property
+    def _penalty_conjugate_at_zero(self) -> float:
+        return self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+
+    def _fenchel_young(
+        self, point: Point, dual: Dual, expected: float, gradient: FloatArray | None
+    ) -> float:
+        """lam . l(w) + g(w) less the minimum over w of its linearisation in the losses."""
+        engine = self.engine
+        excess = 0.0
+        if self.fit_intercept:
+            shifted = engine.best_intercept(point, dual)
+            if shifted is None:
+                return np.inf
+            excess = max(0.0, expected - engine.expected(shifted, dual))
+            if shifted is not point:
+                point, gradient = shifted, None
+        if gradient is None:
+            gradient = engine.gradient(point, dual)
+        coef, slope = self.coefficients(point.w), self.coefficients(gradient)
+        return excess + self.penalty.fenchel_young(coef, -slope)
+
+    def _refined_bound(
+        self, point: Point, dual: Dual, value: float, gradient: FloatArray | None
+    ) -> float:
+        """lam . l + g at the point, less a bound on its minimum taken one Newton step further."""
+        engine = self.engine
+        if gradient is None:
+            gradient = engine.gradient(point, dual)
+        u, _ = minimize_quadratic(
+            engine.hessian(point, dual),
+            gradient.ravel(),
+            point.w.ravel(),
+            self.penalty,
+            self.coefficients(point.w).size,
+            engine.n_outputs,
+        )
+        best = engine.point(u.reshape(engine.shape))
+        expected = engine.expected(best, dual)
+        drop = value - expected - self.penalty_value(best.w)
+        return drop + self._fenchel_young(best, dual, expected, None)
+
+    def unit(self, objective: float) -> float:
+        """What a gap is measured against: the objective, or its rounding error where it is 0."""
+        return max(abs(objective), self._tiny)
+
+    def penalty_value(self, w: FloatArray) -> float:
+        """g of the penalised part of w."""
+        return self.penalty.value(self.coefficients(w))
+
+    def coefficients(self, w: FloatArray) -> FloatArray:
+        """The penalised part of a parameter array: everything but the intercept."""
+        return w[: self.n_features]
+
+    def start(self) -> FloatArray:
+        """A feasible parameter array to start from: 0 where the penalty allows it."""
+        w = np.zeros(self.engine.shape)
+        w[: self.n_features] = self.penalty.feasible_start(w[: self.n_features].shape)
+        return w
+
+    def check_parameters(self, w: ArrayLike) -> FloatArray:
+        """`w` as an array of the right shape, or an error that says what is wrong."""
+        array = np.asarray(w, dtype=np.float64)
+        shape = self.engine.shape
+        if array.shape != shape:
+            if array.size != np.prod(shape):
+                extra = ", intercept last" if self.fit_intercept else ""
+                raise ValueError(f"w must have shape {shape}{extra}, got {array.shape}")
+            array = array.reshape(shape)
+        if not np.all(np.isfinite(array)):
+            raise ValueError("w has values that are not finite")
+        return array
+
+
+def _check_matrix(X: Any) -> Any:
+    """X as a finite two-dimensional matrix, copied only where its type or strides demand it."""
+    import scipy.sparse
+
+    if scipy.sparse.issparse(X):
+        matrix = X if X.format == "csr" else X.tocsr()
+        values = matrix.data
+    else:
+        matrix = X if isinstance(X, np.ndarray) else np.asarray(X)
+        values = matrix
+    if matrix.ndim != 2:
+        hint = "; reshape one feature with X.reshape(-1, 1)" if matrix.ndim == 1 else ""
+        raise ValueError(f"X must be two-dimensional, got shape {matrix.shape}{hint}")
+    if matrix.shape[0] == 0 or matrix.shape[1] == 0:
+        raise ValueError(f"X is empty: shape {matrix.shape}; at least one row and one column")
+    if values.dtype not in (np.float64, np.float32):
+        if values.dtype.kind not in "fiub":
+            try:
+                matrix = matrix.astype(np.float64)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"X must be numeric, got dtype {values.dtype}; encode text columns first"
+                ) from None
+        else:
+            matrix = matrix.astype(np.float64)
+        values = matrix.data if scipy.sparse.issparse(matrix) else matrix
+    if not _all_finite(values):
+        if scipy.sparse.issparse(matrix):
+            raise ValueError("X has values that are not finite; drop or impute them")
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"X has a value that is not finite: X[{row}, {column}] = {values[row, column]}; "
+            "drop or impute such rows"
+        )
+    if isinstance(matrix, np.ndarray) and not (
+        matrix.flags.c_contiguous or matrix.flags.f_contiguous
+    ):
+        matrix = np.ascontiguousarray(matrix)
+    return matrix
+
+
+def _all_finite(values: NDArray[Any]) -> bool:
+    # The sum is finite unless a value is not, or the sum overflows: look closely only then.
+    with np.errstate(all="ignore"):
+        if np.isfinite(np.sum(values, dtype=np.float64)):
+            return True
+    return bool(np.all(np.isfinite(values)))
+
+
+def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray | None:
+    if sample_weight is None:
+        return None
+    weight = np.array(sample_weight, dtype=np.float64)
+    if weight.ndim == 0:
+        weight = np.full(n, float(weight))
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight must have shape ({n},), got {weight.shape}")
+    if not np.all(np.isfinite(weight)):
+        raise ValueError("sample_weight has values that are not finite")
+    if np.any(weight < 0):
+        bad = int(np.argmin(weight))
+        raise ValueError(
+            f"sample_weight must not be negative: sample_weight[{bad}] = {weight[bad]}"
+        )
+    total = weight.sum()
+    if total <= 0:
+        raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
+    if np.all(weight == weight[0]):
+        return None
+    return weight / total

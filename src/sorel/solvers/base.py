@@ -1,0 +1,92 @@
+"""What every solver is: a generator of iterates.
+
+A solver yields an :class:`Iterate` whenever it has something worth checking and receives the
+certificate in return. It never decides that the problem is solved: :func:`sorel.solve` owns the
+tolerance, the budget, the history and the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from sorel.engines.base import Dual, FloatArray, Point
+from sorel.problem import Certificate, Problem
+
+
+class Iterate(NamedTuple):
+    """A point and a weighting to be certified.
+
+    `gradient` is that of lam . l at the point where the solver has it at hand. `refine` is a gap
+    worth a Hessian: see :meth:`Problem.certify`.
+    """
+
+    point: Point
+    dual: Dual
+    gradient: FloatArray | None = None
+    refine: float = 0.0
+
+
+Iterates = Generator[Iterate, Certificate, None]
+
+
+@dataclass
+class Run:
+    """Where a run starts and what it may spend; a solver adds its passes as it goes.
+
+    Attributes
+    ----------
+    w : array
+        Starting point.
+    dual : Dual or None
+        Starting weighting of a warm start.
+    tol : float
+        Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
+    passes : float
+        Sample gradients spent so far, divided by n.
+    note : str
+        What the solver did, or why it gave up, for the status line.
+    """
+
+    w: FloatArray
+    dual: Dual | None
+    tol: float
+    max_passes: float
+    deadline: float
+    rng: np.random.Generator
+    passes: float = 0.0
+    n_iter: int = 0
+    note: str = ""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget of passes or of time is spent: inner loops end early then."""
+        return self.passes >= self.max_passes or time.perf_counter() >= self.deadline
+
+
+class UnsupportedProblemError(ValueError):
+    """The solver cannot work on this problem; the message says which solvers can."""
+
+
+class Solver(ABC):
+    """Base of all solvers.
+
+    Attributes
+    ----------
+    name : str
+        The name that :func:`sorel.solve` knows it by.
+    """
+
+    name: ClassVar[str]
+
+    def check(self, problem: Problem) -> None:  # noqa: B027 (optional hook: most solvers take all)
+        """Raise UnsupportedProblemError when the problem is not for this solver."""
+
+    @abstractmethod
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        """Yield iterates, the starting point first, until the caller stops or nothing is left."""

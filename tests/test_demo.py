@@ -1,0 +1,91 @@
+"""A small run of the demo: its numbers, its words and its picture."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from sorel import demo
+from sorel.datasets import make_two_populations
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    X, y, _ = make_two_populations(n=600, d=4, seed=0)
+    return demo.compare("Small set", "600 people", X, y, splits=2)
+
+
+def test_scores_of_known_losses():
+    scores = demo.Scores.of(np.arange(1.0, 21.0)[::-1])
+    assert scores == demo.Scores(mean=10.5, tail=19.5, worst=20.0)
+
+
+def test_every_method_wins_its_own_training_score(comparison):
+    rows = comparison.rows
+    assert comparison.certified
+    # The penalty 1/n and the tolerance leave room for differences of this order only.
+    assert rows["least squares"].train.mean <= min(row.train.mean for row in rows.values()) + 1e-4
+    assert rows["CVaR(0.1)"].train.tail <= min(row.train.tail for row in rows.values()) + 1e-2
+
+
+def test_pooled_losses_cover_all_splits(comparison):
+    for row in comparison.rows.values():
+        assert row.held_out_losses.shape == (2 * 180,)
+        np.testing.assert_allclose(row.held_out_losses.mean(), row.held_out.mean)
+
+
+def test_table_is_aligned_and_names_every_method(comparison):
+    lines = demo.table(comparison).splitlines()
+    assert [line.split("  ")[0] for line in lines[3:]] == list(demo.METHODS)
+    assert len({len(line) for line in lines[2:]}) == 1
+
+
+def with_tail_change(comparison, factor):
+    """The same comparison with the robust methods' held-out tail set relative to least squares."""
+    base = comparison.rows[demo.BASELINE]
+    scores = dataclasses.replace(base.held_out, tail=factor * base.held_out.tail)
+    rows = {
+        method: row if method == demo.BASELINE else dataclasses.replace(row, held_out=scores)
+        for method, row in comparison.rows.items()
+    }
+    return dataclasses.replace(comparison, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (0.8, "cuts the worst tenth of held-out losses by 20%"),
+        (0.99, "hardly"),
+        (1.3, "keep least squares"),
+    ],
+)
+def test_verdict_follows_the_numbers(comparison, factor, words):
+    assert words in demo.verdict(with_tail_change(comparison, factor))
+
+
+def test_run_prints_tables_and_saves_the_picture(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert demo.run(tmp_path / "new" / "folder", splits=1, n=400) == 0
+    printed = capsys.readouterr().out
+    picture = tmp_path / "new" / "folder" / "demo.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert str(picture) in printed
+    assert "Diabetes" in printed
+    assert "Generated set" in printed
+
+
+def test_run_without_matplotlib_prints_the_table_and_fails(tmp_path, capsys, monkeypatch):
+    def missing(*args):
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+
+    monkeypatch.setattr(demo, "draw", missing)
+    assert demo.run(tmp_path, splits=1, n=200) == 1
+    captured = capsys.readouterr()
+    assert "CVaR(0.1)" in captured.out
+    assert 'pip install "sorel[plot]"' in captured.err
+
+
+def test_run_reports_an_unwritable_folder(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert demo.run(tmp_path / "file", splits=1, n=200) == 1
+    assert "could not be saved" in capsys.readouterr().err

@@ -1,0 +1,479 @@
+"""Spectra against 40-digit arithmetic and their defining properties."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import pickle
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sorel.risks import (
+    ESRM,
+    CustomSpectrum,
+    CVaR,
+    Extremile,
+    Max,
+    Mean,
+    Mixture,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+)
+
+EXTREMES = [
+    Mean(),
+    Max(),
+    *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.5, 0.71, 0.999999, 1.0)],
+    *[ESRM(rho) for rho in (1e-8, 1e-3, 0.7, 2.0, 37.0, 300.0, 800.0)],
+    *[Extremile(r) for r in (1, 1 + 1e-9, 1.5, 2.0, 2.5, 33.3, 500.0)],
+]
+ALL = [
+    *EXTREMES,
+    Mixture([Mean(), CVaR(0.1), ESRM(3.0)], [1, 2, 1]),
+    CustomSpectrum([0.0, 1.0, 1.0, 5.0]),
+    CustomSpectrum(np.exp),
+    CustomSpectrum(cumulative=np.square),
+]
+
+
+def exact_s(risk: Risk, u: mpmath.mpf) -> mpmath.mpf:
+    """S(u) in the precision of mpmath, with the parameter taken as the exact double."""
+    parameter = mpmath.mpf(float(next(iter(risk.get_params().values()), 0.0)))
+    if isinstance(risk, Mean):
+        return u
+    if isinstance(risk, Max):
+        return mpmath.mpf(int(u >= 1))
+    if isinstance(risk, CVaR):
+        return max(mpmath.mpf(0), (u - (1 - parameter)) / parameter)
+    if isinstance(risk, ESRM):
+        return (mpmath.exp(-parameter * (1 - u)) - mpmath.exp(-parameter)) / -mpmath.expm1(
+            -parameter
+        )
+    assert isinstance(risk, Extremile)
+    return u**parameter
+
+
+def largest_relative_error(risk: Risk, sigma: np.ndarray, entries: set[int]) -> float:
+    n, worst = sigma.size, 0.0
+    # The difference cancels as many digits as n and the smallest weight have: work with many.
+    with mpmath.workdps(400):
+        for i in entries:
+            want = exact_s(risk, mpmath.mpf(i) / n) - exact_s(risk, mpmath.mpf(i - 1) / n)
+            if want > 1e-300:
+                worst = max(worst, float(abs(mpmath.mpf(float(sigma[i - 1])) - want) / want))
+            else:
+                assert sigma[i - 1] <= 1e-299
+    return worst
+
+
+@pytest.mark.parametrize("risk", EXTREMES, ids=repr)
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 100, 999])
+def test_weights_match_exact_arithmetic(risk: Risk, n: int) -> None:
+    sigma = risk.weights(n)
+    entries = set(np.unique(np.linspace(1, n, 25).astype(int)).tolist()) | {max(1, n - 1)}
+    assert largest_relative_error(risk, sigma, entries) < 2e-15
+
+
+@pytest.mark.parametrize(
+    "risk",
+    [CVaR(1e-6), CVaR(0.29), ESRM(1e-8), ESRM(800.0), Extremile(2.5), Extremile(500.0)],
+    ids=repr,
+)
+def test_weights_match_exact_arithmetic_at_large_n(risk: Risk) -> None:
+    n = 10**7
+    sigma = risk.weights(n)
+    edge = n - math.floor(n * 0.29)
+    entries = {
+        1,
+        2,
+        32768,
+        32769,
+        n // 3,
+        n // 2,
+        edge - 1,
+        edge,
+        edge + 1,
+        n - 11,
+        n - 10,
+        n - 9,
+        n,
+    }
+    assert largest_relative_error(risk, sigma, entries) < 2e-15
+    assert bool((sigma[1:] >= sigma[:-1]).all())
+    assert abs(math.fsum(sigma[k : k + 2**16].sum() for k in range(0, n, 2**16)) - 1) < 1e-15
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+@pytest.mark.parametrize("n", [1, 2, 10, 4097, 40_000])
+def test_weights_are_nondecreasing_and_sum_to_one(risk: Risk, n: int) -> None:
+    sigma = risk.weights(n)
+    assert sigma.shape == (n,)
+    assert sigma.dtype == np.float64
+    assert sigma[0] >= 0
+    assert bool((np.diff(sigma) >= 0).all())
+    assert abs(math.fsum(sigma) - 1) <= 4 * np.finfo(float).eps
+
+
+@pytest.mark.parametrize("n", [7, 100, 244, 1000])
+@pytest.mark.parametrize("alpha", [0.01, 0.29, 0.3, 0.71, 0.9])
+def test_cvar_atom(n: int, alpha: float) -> None:
+    sigma = CVaR(alpha).weights(n)
+    # The number of losses that share the tail is exact in integers: alpha is a binary fraction.
+    numerator, denominator = alpha.as_integer_ratio()
+    whole, rest = divmod(n * numerator, denominator)
+    assert np.count_nonzero(sigma) == (whole + (rest > 0) if whole else 1)
+    if whole:
+        assert_allclose(sigma[n - whole :], 1 / (n * alpha), rtol=1e-15)
+    if whole and rest:
+        assert_allclose(sigma[n - whole - 1], rest / (n * numerator), rtol=1e-15)
+
+
+def test_limits_coincide() -> None:
+    assert_array_equal(CVaR(1.0).weights(9), Mean().weights(9))
+    assert_array_equal(Extremile(1).weights(9), Mean().weights(9))
+    assert_array_equal(CVaR(0.1).weights(9), Max().weights(9))
+    assert_allclose(ESRM(1e-12).weights(9), Mean().weights(9), rtol=1e-11)
+    # u^2 is the cumulative function of the density 2u.
+    assert_allclose(CustomSpectrum(lambda u: u).weights(50), Extremile(2.0).weights(50), rtol=1e-13)
+    assert_allclose(
+        CustomSpectrum(cumulative=lambda u: u**2).weights(50),
+        Extremile(2.0).weights(50),
+        rtol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_cumulative_and_tail_mirror_each_other(risk: Risk) -> None:
+    u = np.linspace(0.0, 1.0, 65)
+    s = risk.cumulative(u)
+    assert (s[0], s[-1]) == pytest.approx((0.0, 1.0), abs=1e-15)
+    assert_allclose(risk.tail(1.0 - u), 1.0 - s, atol=1e-13)
+    slopes = np.diff(s)
+    assert slopes.min() >= -1e-15
+    assert np.diff(slopes).min() >= -1e-13
+    assert isinstance(risk.tail(0.25), float)
+    assert risk.cumulative(u.reshape(5, 13)).shape == (5, 13)
+    # sigma is the increment of S.
+    assert_allclose(risk.weights(64), slopes, atol=2e-13)
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0), ESRM(800.0), Extremile(2.5)], ids=repr)
+def test_tail_does_not_cancel(risk: Risk) -> None:
+    with mpmath.workdps(60):
+        for v in (1e-14, 1e-9, 1e-3):
+            want = 1 - exact_s(risk, 1 - mpmath.mpf(v))
+            assert float(abs(mpmath.mpf(risk.tail(v)) - want) / want) < 1e-15
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_increments_of_equal_weights_are_the_weights(risk: Risk) -> None:
+    n = 64
+    assert_allclose(risk.increments(np.full(n, 1 / n)), risk.weights(n), rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_increments_add_up_like_repeated_losses(risk: Risk) -> None:
+    counts = np.array([3, 0, 1, 5, 0, 2, 4, 1])
+    starts = np.append(0, np.cumsum(counts)[:-1])
+    sigma = risk.weights(counts.sum())
+    want = [sigma[a : a + c].sum() for a, c in zip(starts, counts, strict=True)]
+    got = risk.increments(counts / counts.sum())
+    assert_allclose(got, want, rtol=1e-10, atol=1e-14)
+    assert abs(math.fsum(got) - 1) < 1e-15
+    density = got[counts > 0] / counts[counts > 0]
+    assert bool((density[1:] >= density[:-1] * (1 - 1e-12)).all())
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_increments_with_zero_weights_at_the_ends(risk: Risk) -> None:
+    sigma = risk.increments(np.array([0.0, 0.25, 0.25, 0.5, 0.0]))
+    assert sigma[0] == 0.0
+    assert sigma[-1] == 0.0
+    assert math.fsum(sigma) == pytest.approx(1.0, abs=1e-15)
+
+
+@pytest.mark.parametrize("risk", [ESRM(2.0), Extremile(2.5), CVaR(0.3)], ids=repr)
+def test_increments_are_accurate_at_the_bottom(risk: Risk) -> None:
+    omega = np.array([1e-9, 2e-9, 0.2, 0.3, 0.5])
+    omega /= omega.sum()
+    got = risk.increments(omega)
+    with mpmath.workdps(60):
+        reach = [mpmath.mpf(0)]
+        for w in omega:
+            reach.append(reach[-1] + mpmath.mpf(float(w)))
+        levels = [exact_s(risk, u / reach[-1]) for u in reach]
+        want = [float(b - a) for a, b in pairwise(levels)]
+    assert_allclose(got, want, rtol=1e-14)
+
+
+def test_levels() -> None:
+    assert Mean().levels(10) == (1.0, 1.0)
+    assert CVaR(0.25).levels(10) == (0.0, 4.0)
+    assert CVaR(0.01).levels(10) == (0.0, 10.0)
+    assert CVaR(0.01).levels(2, [0.5, 0.5]) == (0.0, 100.0)
+    assert CVaR(1.0).levels(10) == (1.0, 1.0)
+    assert Max().levels(10) == (0.0, 10.0)
+    assert Max().levels(2, [0.5, 0.5]) is None
+    assert ESRM(2.0).levels(10) is None
+    assert Mixture([Mean(), CVaR(0.25)], [1, 3]).levels(10) == pytest.approx((0.25, 3.25))
+    assert Mixture([CVaR(0.5), CVaR(0.25)], [1, 3]).levels(10) is None
+    assert Mixture([CVaR(0.5), ESRM(1.0)], [1, 0]).levels(10) == (0.0, 2.0)
+    assert Mixture([Mean(), Mean()], [1, 2]).levels(10) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "risk", [Mean(), CVaR(0.3), Max(), Mixture([Mean(), CVaR(0.3)], [1, 1])], ids=repr
+)
+def test_levels_are_the_slopes(risk: Risk) -> None:
+    n = 7
+    levels = risk.levels(n)
+    assert levels is not None
+    density = n * risk.weights(n)
+    assert density[-1] == pytest.approx(levels[1], rel=1e-15)
+    assert density[0] == pytest.approx(levels[0], rel=1e-15)
+    assert np.count_nonzero((density > levels[0] + 1e-9) & (density < levels[1] - 1e-9)) <= 1
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_risk_of_losses(risk: Risk) -> None:
+    losses = np.random.default_rng(0).standard_normal(37)
+    value = risk(losses)
+    assert value == pytest.approx(math.fsum(risk.weights(37) * np.sort(losses)), rel=1e-14)
+    assert losses.mean() - 1e-12 <= value <= losses.max() + 1e-12
+    # Translation, scale, and subadditivity: what makes the risk coherent.
+    assert risk(3.0 * losses + 1.0) == pytest.approx(3.0 * value + 1.0, rel=1e-13)
+    other = np.random.default_rng(1).standard_normal(37)
+    assert risk(losses + other) <= value + risk(other) + 1e-12
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_sample_weights_repeat_losses(risk: Risk) -> None:
+    losses = np.array([2.0, -1.0, 2.0, 5.0, 0.5, 9.0])
+    counts = np.array([1, 3, 2, 2, 1, 0])
+    assert risk(losses, counts) == pytest.approx(risk(np.repeat(losses, counts)), rel=1e-11)
+
+
+def test_cvar_is_the_minimum_of_its_variational_form() -> None:
+    losses = np.random.default_rng(3).standard_normal(101)
+    alpha = 0.23
+    form = [t + np.maximum(losses - t, 0).mean() / alpha for t in losses]
+    assert CVaR(alpha)(losses) == pytest.approx(min(form), rel=1e-14)
+
+
+def test_extremile_is_the_expected_maximum() -> None:
+    losses = np.array([0.3, 1.0, 4.0])
+    pairs = np.maximum.outer(losses, losses)
+    assert Extremile(2)(losses) == pytest.approx(pairs.mean(), rel=1e-15)
+
+
+def test_infinite_losses() -> None:
+    assert CVaR(0.5)([1.0, 2.0, math.inf, 3.0]) == math.inf
+    assert Max()([-math.inf, 1.0]) == 1.0
+    with pytest.raises(ValueError, match="NaN"):
+        Mean()([1.0, math.nan])
+    with pytest.raises(ValueError, match="shape"):
+        Mean()([])
+
+
+def test_mixture_weights_are_normalised() -> None:
+    sigma = Mixture([CVaR(0.25), ESRM(2.0)], [2, 6]).weights(11)
+    assert_allclose(sigma, 0.25 * CVaR(0.25).weights(11) + 0.75 * ESRM(2.0).weights(11), rtol=1e-15)
+    assert Mixture([Mean(), CVaR(0.1)], (1, 1)).components == (Mean(), CVaR(0.1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 8, 13, 1000])
+def test_custom_vector_is_a_step_density(n: int) -> None:
+    vector = np.array([0.0, 0.5, 0.5, 2.0, 4.0, 5.0])
+    m = vector.size
+    cuts = np.append(0.0, np.cumsum(vector)) / vector.sum()
+    want = np.diff(np.interp(np.arange(n + 1) / n, np.arange(m + 1) / m, cuts))
+    risk = CustomSpectrum(vector)
+    assert_allclose(risk.weights(n), want, atol=2e-15)
+    assert_array_equal(vector, [0.0, 0.5, 0.5, 2.0, 4.0, 5.0])
+    if n == m:
+        assert_allclose(risk.weights(n), vector / vector.sum(), rtol=1e-15)
+
+
+def test_custom_vector_coarsens_without_cancellation() -> None:
+    fine = ESRM(600.0).weights(30_000)
+    assert_allclose(CustomSpectrum(fine).weights(300), ESRM(600.0).weights(300), rtol=1e-12)
+
+
+def test_custom_scalar_and_constant_functions() -> None:
+    assert_allclose(CustomSpectrum(lambda u: 1.0).weights(4), 0.25, rtol=1e-14)
+    assert_allclose(
+        CustomSpectrum(lambda u: math.exp(2 * u)).weights(20), ESRM(2.0).weights(20), rtol=1e-13
+    )
+    assert_allclose(CustomSpectrum(cumulative=lambda u: float(u == 1)).weights(3), [0, 0, 1])
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_value_semantics(risk: Risk) -> None:
+    for twin in (copy.copy(risk), copy.deepcopy(risk)):
+        assert twin == risk
+        assert hash(twin) == hash(risk)
+    if "lambda" not in repr(risk):
+        twin = pickle.loads(pickle.dumps(risk))
+        assert twin == risk
+        assert_array_equal(twin.weights(13), risk.weights(13))
+    if "<" not in repr(risk):
+        names = {k: v for k, v in globals().items() if isinstance(v, type)}
+        assert eval(repr(risk), names) == risk
+    with pytest.raises(AttributeError, match="immutable"):
+        risk.alpha = 0.2  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="immutable"):
+        del risk.alpha  # type: ignore[attr-defined]
+
+
+def test_equality_distinguishes() -> None:
+    assert (
+        len({Mean(), Max(), CVaR(0.5), CVaR(0.1), ESRM(0.5), Extremile(2), CVaR(np.float64(0.5))})
+        == 6
+    )
+    assert CVaR(0.5) != "cvar:0.5"
+    assert CVaR(1) == CVaR(1.0)
+    assert Mixture([Mean()], [1.0]) != Mixture([Mean()], [2.0])
+
+
+@pytest.mark.parametrize("risk", ALL, ids=repr)
+def test_scikit_learn_clone(risk: Risk) -> None:
+    base = pytest.importorskip("sklearn.base")
+    twin = base.clone(risk)
+    assert twin is not risk
+    assert twin == risk
+
+    class Estimator(base.BaseEstimator):
+        def __init__(self, risk: Risk | None = None) -> None:
+            self.risk = risk
+
+    estimator = base.clone(Estimator(risk))
+    assert estimator.risk == risk
+    assert estimator.risk is not risk
+
+
+def test_nested_parameters_reach_the_risk() -> None:
+    base = pytest.importorskip("sklearn.base")
+
+    class Estimator(base.BaseEstimator):
+        def __init__(self, risk: Risk | None = None) -> None:
+            self.risk = risk
+
+    original = Estimator(CVaR(0.5))
+    assert original.get_params()["risk__alpha"] == 0.5
+    tuned = base.clone(original).set_params(risk__alpha=0.1)
+    assert tuned.risk == CVaR(0.1)
+    assert original.risk == CVaR(0.5)
+
+
+def test_set_params_validates_and_leaves_the_risk_alone() -> None:
+    risk = CVaR(0.5)
+    with pytest.raises(ValueError, match=r"no parameter 'rho'.*alpha"):
+        risk.set_params(rho=1.0)
+    with pytest.raises(ValueError, match="alpha"):
+        risk.set_params(alpha=2.0)
+    assert risk == CVaR(0.5)
+    assert risk.set_params() is risk
+    mixture = Mixture([Mean()], [1.0]).set_params(weights=[3.0])
+    assert mixture.get_params() == {"components": (Mean(),), "weights": (3.0,)}
+    spectrum = CustomSpectrum([1.0, 2.0]).set_params(density=[1.0, 1.0])
+    assert_allclose(spectrum.weights(3), 1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: CVaR(0.0), ValueError, r"alpha must lie in \(0, 1\], got 0.0"),
+        (lambda: CVaR(1.5), ValueError, "got 1.5"),
+        (lambda: CVaR(math.nan), ValueError, "got nan"),
+        (lambda: CVaR(True), TypeError, "real number, got True"),
+        (lambda: CVaR("0.1"), TypeError, "got '0.1'"),
+        (lambda: CVaR(None), TypeError, "got None"),
+        (lambda: ESRM(0.0), ValueError, r"rho must lie in \(0, inf\)"),
+        (lambda: ESRM(math.inf), ValueError, "got inf"),
+        (lambda: Extremile(0.99), ValueError, r"r must lie in \[1, inf\)"),
+        (lambda: Extremile([2.0]), TypeError, "real number"),
+        (lambda: Mixture([], []), ValueError, "empty"),
+        (lambda: Mixture([Mean()], [0.5, 0.5]), ValueError, "one entry per component"),
+        (lambda: Mixture([Mean()], [0.0]), ValueError, "positive finite sum"),
+        (lambda: Mixture([Mean(), Max()], [1.5, -0.5]), ValueError, "-0.5"),
+        (lambda: Mixture(["mean"], [1.0]), TypeError, "risks such as"),
+        (lambda: Mixture(Mean(), [1.0]), TypeError, "sequence"),
+        (lambda: CustomSpectrum(), ValueError, "neither"),
+        (lambda: CustomSpectrum([1.0], cumulative=abs), ValueError, "both"),
+        (lambda: CustomSpectrum([]), ValueError, "non-empty"),
+        (lambda: CustomSpectrum([[1.0, 2.0]]), ValueError, "non-empty vector"),
+        (lambda: CustomSpectrum([2.0, 1.0]), ValueError, "falls from 2.0 to 1.0"),
+        (lambda: CustomSpectrum([-1.0, 1.0]), ValueError, "nonnegative"),
+        (lambda: CustomSpectrum([0.0, 0.0]), ValueError, "zero everywhere"),
+        (lambda: CustomSpectrum([0.0, math.nan]), ValueError, "finite"),
+        (lambda: CustomSpectrum(3.0), TypeError, "sequence"),
+        (lambda: CustomSpectrum(lambda u: 1 - u), ValueError, "nondecreasing"),
+        (lambda: CustomSpectrum(lambda u: u - 0.5), ValueError, "nonnegative"),
+        (lambda: CustomSpectrum(lambda u: 0.0 * u), ValueError, "zero everywhere"),
+        (lambda: CustomSpectrum(lambda u: u * math.nan), ValueError, "finite"),
+        (lambda: CustomSpectrum(cumulative=np.sqrt), ValueError, "convex"),
+        (lambda: CustomSpectrum(cumulative=lambda u: 1 + u), ValueError, r"cumulative\(0\)"),
+        (lambda: CustomSpectrum(cumulative=lambda u: u**2 - 0.1 * u), ValueError, "decreases"),
+        (lambda: Mean().weights(0), ValueError, "at least 1"),
+        (lambda: Mean().weights(2.0), TypeError, "integer"),
+        (lambda: Mean().weights(True), TypeError, "integer"),
+        (lambda: Mean().cumulative(1.1), ValueError, r"\[0, 1\]"),
+        (lambda: Mean().tail(math.nan), ValueError, r"\[0, 1\]"),
+        (lambda: normalised_sample_weight([1.0, -1.0], 2), ValueError, "-1.0"),
+        (lambda: normalised_sample_weight([0.0, 0.0], 2), ValueError, "zero everywhere"),
+        (lambda: normalised_sample_weight([1.0], 2), ValueError, "shape"),
+        (lambda: parse_risk("cvr:0.1"), ValueError, "known forms.*extremile:2.5"),
+        (lambda: parse_risk("cvar"), ValueError, "known forms"),
+        (lambda: parse_risk("mean:1"), ValueError, "known forms"),
+        (lambda: parse_risk("cvar:x"), ValueError, "'x'"),
+        (lambda: parse_risk("cvar:2"), ValueError, "alpha must lie"),
+        (lambda: parse_risk(0.1), TypeError, "known forms"),
+    ],
+)
+def test_errors_say_what_was_wrong(build, error, words) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=words):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("text", "risk"),
+    [
+        ("mean", Mean()),
+        (" MAX ", Max()),
+        ("cvar:0.1", CVaR(0.1)),
+        ("ESRM: 2", ESRM(2)),
+        ("Extremile:2.5", Extremile(2.5)),
+    ],
+)
+def test_parse_risk(text: str, risk: Risk) -> None:
+    assert parse_risk(text) == risk
+    assert parse_risk(risk) is risk
+    assert risk.spec is not None
+    assert parse_risk(risk.spec) == risk
+    assert Mixture([risk], [1]).spec is None
+
+
+@settings(deadline=None, max_examples=10 if os.environ.get("NUMBA_DISABLE_JIT") == "1" else 60)
+@given(
+    n=st.integers(1, 3000),
+    risk=st.one_of(
+        st.floats(1e-6, 1).map(CVaR),
+        st.floats(1e-8, 800).map(ESRM),
+        st.floats(1, 500).map(Extremile),
+    ),
+)
+def test_weights_properties(n: int, risk: Risk) -> None:
+    sigma = risk.weights(n)
+    assert bool((np.diff(sigma) >= 0).all())
+    assert abs(math.fsum(sigma) - 1) <= 4 * np.finfo(float).eps
+    # Sums of the largest weights are the tail function.
+    k = max(1, n // 3)
+    assert math.fsum(sigma[n - k :]) == pytest.approx(risk.tail(k / n), rel=1e-13)
