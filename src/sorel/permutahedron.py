@@ -35,6 +35,7 @@ _COLD_PASSES = 200
 _RUN = 256
 # Above this size, selecting the edge of a two-level spectrum beats keeping the order of the losses
 # in repair.
+_RADIX_FROM = 1000
 _SELECT_FROM = 2000
 
 
@@ -235,6 +236,28 @@ class Projector:
         np.take(losses, self._used, out=self._inner[0])
         return self._core.value(self._inner[0]) / self._used.size
 
+    def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
+        """Return the spectral risk less ``sum_i omega_i q_i losses_i``, without cancellation.
+
+        Parameters
+        ----------
+        losses : ndarray of shape (n,)
+            Finite losses.
+        density : ndarray of shape (n,)
+            q in the dual set.
+
+        Returns
+        -------
+        float
+            A sum of nonnegative terms: the mass that q holds below each gap between sorted
+            losses, beyond what the risk puts there, times the width of the gap.
+        """
+        if self._used is None:
+            return self._core.shortfall(losses, density) / self.n
+        np.take(losses, self._used, out=self._inner[0])
+        np.take(density, self._used, out=self._inner[1])
+        return self._core.shortfall(self._inner[0], self._inner[1]) / self._used.size
+
 
 class _Order:
     """The ascending order of a slowly changing vector, ties by position."""
@@ -245,17 +268,27 @@ class _Order:
         self.known = False
 
     def sort(self, values: FloatArray, attempt: int) -> None:
-        # The fast sort leaves ties in an arbitrary order. The stable one settles what repairing
-        # cannot, and makes the order, hence every result, independent of the history.
-        self.order[:] = np.argsort(values, kind=None if attempt == 0 else "stable")
+        # The fast sorts leave near ties in an arbitrary order. The stable one settles what
+        # repairing cannot, and makes the order, hence every result, independent of the history.
+        if attempt == 0 and values.size >= _RADIX_FROM:
+            _radix_order(values, np.empty((2, values.size), np.uint64), self.order)
+        else:
+            self.order[:] = np.argsort(values, kind=None if attempt == 0 else "stable")
         self.known = True
 
-    def update(self, values: FloatArray) -> None:
-        attempt = 0
-        if not self.known:
-            self.sort(values, 0)
-            attempt = 1
-        while not _repair(values, self.order, self.key, _MOVES_PER_ITEM * self.key.size):
+    def update(self, values: FloatArray, hint: _Order | None = None) -> None:
+        """Sort again, from the last order, or from that of a related vector, where either is near."""
+        budget = _MOVES_PER_ITEM * self.key.size
+        if self.known and _repair(values, self.order, self.key, budget):
+            return
+        if hint is not None and hint.known:
+            self.order[:] = hint.order
+            self.known = True
+            if _repair(values, self.order, self.key, budget):
+                return
+        self.sort(values, 0)
+        attempt = 1
+        while not _repair(values, self.order, self.key, budget):
             self.sort(values, attempt)
             attempt += 1
 
@@ -353,7 +386,8 @@ class _Uniform:
     def _ordered(self, losses: FloatArray) -> _Order:
         if self._value_order is None:
             self._value_order = _Order(losses.size)
-        self._value_order.update(losses)
+        # The weights follow the losses, so the order of the last projection is often theirs.
+        self._value_order.update(losses, self._project_order)
         return self._value_order
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
@@ -370,6 +404,13 @@ class _Uniform:
             part = np.partition(losses, self._bend)
             return _dot(self.mass, part)
         return _dot(self.mass, self._ordered(losses).key)
+
+    def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
+        if self._bend is not None and losses.size > _SELECT_FROM:
+            edge = np.partition(losses, self._bend)[self._bend]
+            return _level_shortfall(losses, density, self.mass[0], self.mass[-1], edge)
+        keep = self._ordered(losses)
+        return _ordered_shortfall(keep.key, self.mass, density, None, keep.order)
 
 
 class _Weighted:
@@ -420,6 +461,52 @@ class _Weighted:
         keep = self._value_order
         keep.update(losses)
         return _dot(self._mass(keep.order), keep.key)
+
+    def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
+        keep = self._value_order
+        keep.update(losses)
+        mass = self._mass(keep.order)
+        return _ordered_shortfall(keep.key, mass, density, self.weight, keep.order)
+
+
+@compiled(fastmath=False)
+def _radix_order(values: Any, work: Any, order: Any) -> None:
+    """Order by the leading 32 bits of the distance from a middle value: near ties stay unsorted.
+
+    The bits of doubles, those of negative ones inverted, ascend with them, so three passes of
+    counting sort on 11 bits each bring the order within a few exchanges of the right one, which
+    `_repair` then makes. Distances from the middle keep the digits where values are dense.
+    """
+    n = values.size
+    middle = np.median(values[:: max(1, n // 31)])
+    counts = np.zeros((3, 2048), np.int64)
+    source, target = work[0], work[1]
+    bits = source.view(np.float64)
+    for i in range(n):
+        bits[i] = values[i] - middle
+    sign = np.uint64(1) << np.uint64(63)
+    for i in range(n):
+        key = source[i]
+        key = ~key if key & sign else key | sign
+        key = (key >> np.uint64(32)) << np.uint64(32)
+        source[i] = key | np.uint64(i)
+        counts[0, (key >> np.uint64(32)) & np.uint64(2047)] += 1
+        counts[1, (key >> np.uint64(43)) & np.uint64(2047)] += 1
+        counts[2, key >> np.uint64(54)] += 1
+    for digit in range(3):
+        position = 0
+        for b in range(2048):
+            size = counts[digit, b]
+            counts[digit, b] = position
+            position += size
+        shift = np.uint64(32 + 11 * digit)
+        for i in range(n):
+            b = (source[i] >> shift) & np.uint64(2047)
+            target[counts[digit, b]] = source[i]
+            counts[digit, b] += 1
+        source, target = target, source
+    for i in range(n):
+        order[i] = np.int64(source[i] & np.uint64(0xFFFFFFFF))
 
 
 @compiled(fastmath=False)
@@ -793,3 +880,30 @@ def _fill_levels(losses: Any, mass: Any, edge: float, out: Any) -> None:
         else:
             out[i] = mass[rank]
             rank += 1
+
+
+@compiled(fastmath=False)
+def _ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: Any) -> float:
+    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated."""
+    total, surplus, spill = 0.0, 0.0, 0.0
+    for j in range(order.size - 1):
+        i = order[j]
+        own = density[i] if weight is None else density[i] * weight[i]
+        change = own - mass[j]
+        grown = surplus + change
+        piece = grown - surplus
+        spill += (surplus - (grown - piece)) + (change - piece)
+        surplus = grown
+        total += max(surplus + spill, 0.0) * (key[j + 1] - key[j])
+    return total
+
+
+@compiled
+def _level_shortfall(losses: Any, density: Any, low: float, high: float, edge: float) -> float:
+    """The same for two levels: above the bend the high level is due, below it the low one."""
+    total = 0.0
+    for i in range(losses.size):
+        distance = losses[i] - edge
+        due = high if distance > 0.0 else low
+        total += max((due - density[i]) * distance, 0.0)
+    return total

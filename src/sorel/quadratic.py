@@ -26,6 +26,9 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _EPS = float(np.finfo(np.float64).eps)
+
+# Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
+_FEW = 24
 _TINY = float(np.finfo(np.float64).tiny)
 
 # Optimality is asked for up to this multiple of the rounding errors of the gradient.
@@ -155,6 +158,10 @@ def _minimize_smooth(
     H: Array, gradient: Array, w: Array, l2: float, n_penalized: int
 ) -> tuple[Array, QuadraticInfo]:
     """Solve (H + l2 I) step = -(gradient + l2 w), with the l2 terms on the penalised part only."""
+    if H.shape[0] <= _FEW:
+        u = np.empty_like(w)
+        if _minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, u):
+            return u, QuadraticInfo(1, 0.0, 0.0)
     A = np.array(H, dtype=np.float64, order="C")
     slope = np.array(gradient, dtype=np.float64)
     lent = _add_penalty(A, slope, w, l2, n_penalized)
@@ -174,6 +181,55 @@ def _minimize_smooth(
             break
         step, kkt = refined, refined_kkt
     return w + step, QuadraticInfo(1, kkt, max(shift, lent))
+
+
+@compiled
+def _minimize_few(H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, u: Array):
+    """The same for a handful of parameters, where the calls cost more than the arithmetic.
+
+    Returns False when a pivot is at rounding level: such systems are left to the careful path.
+    """
+    p = gradient.shape[0]
+    factor = np.empty((p, p))
+    slope = np.empty(p)
+    step = np.zeros(p)
+    residual = np.empty(p)
+    for i in range(p):
+        slope[i] = gradient[i] + (l2 * w[i] if i < n_penalized else 0.0)
+        residual[i] = slope[i]
+        for j in range(i + 1):
+            total = H[i, j]
+            if i == j and i < n_penalized:
+                total += l2
+            diagonal = total
+            for k in range(j):
+                total -= factor[i, k] * factor[j, k]
+            if i > j:
+                factor[i, j] = total / factor[j, j]
+            elif total > 4.0 * _EPS * diagonal:
+                factor[i, i] = math.sqrt(total)
+            else:
+                return False
+    # The second round is the refinement, which takes the residual to rounding level.
+    for _ in range(2):
+        for i in range(p):
+            for k in range(i):
+                residual[i] -= factor[i, k] * residual[k]
+            residual[i] /= factor[i, i]
+        for i in range(p - 1, -1, -1):
+            for k in range(i + 1, p):
+                residual[i] -= factor[k, i] * residual[k]
+            residual[i] /= factor[i, i]
+            step[i] -= residual[i]
+        for i in range(p):
+            residual[i] = slope[i] + (l2 * step[i] if i < n_penalized else 0.0)
+            for k in range(p):
+                residual[i] += H[i, k] * step[k]
+    good = True
+    for i in range(p):
+        u[i] = w[i] + step[i]
+        good = good and math.isfinite(u[i])
+    return good
 
 
 @compiled

@@ -14,7 +14,7 @@ import numpy as np
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
-from sorel.solvers.base import Iterate, Run, Solver
+from sorel.solvers.base import Iterate, Run, Solver, make_generator
 
 
 class ConvergenceWarning(UserWarning):
@@ -189,6 +189,8 @@ def solve(
         _check_number("max_seconds", max_seconds, least=0.0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
+    if not isinstance(random_state, (int, np.integer)) or random_state < 0:
+        make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)
     begin = time.perf_counter()
@@ -198,7 +200,8 @@ def solve(
         tol=tol,
         max_passes=max_passes,
         deadline=begin + (math.inf if max_seconds is None else max_seconds),
-        rng=_generator(random_state),
+        random_state=random_state,
+        watched=callback is not None,
     )
     if warm_start is not None:
         _apply_warm_start(problem, run, warm_start)
@@ -302,18 +305,6 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
         run.dual = problem.engine.dual_from_weights(result.weights)
-
-
-def _generator(random_state: Any) -> np.random.Generator:
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.default_rng(random_state.randint(2**32, dtype=np.uint64))
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"random_state must be a nonnegative int, a Generator, a RandomState or None, "
-            f"got {random_state!r}"
-        ) from None
 
 
 def _check_number(name: str, value: Any, least: float) -> None:

@@ -12,10 +12,12 @@ sum_i omega_i (q_i - q'_i)^2 and the step eta mean the same for 200 rows and for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sorel.penalties import Kernel
 
 FloatArray = NDArray[np.float64]
 
@@ -51,6 +53,64 @@ class Dual:
     def __del__(self) -> None:
         if self._pool is not None:
             self._pool.give(self.density, self.block)
+
+
+class UnsupportedOperationError(NotImplementedError):
+    """A home of the data lacks an optional operation; the message says which."""
+
+
+class Plan(NamedTuple):
+    """How a stochastic epoch steps.
+
+    A step is w <- w - step * direction, followed by the proximal map of
+    g + ||. - center||^2 / (2 tau); or, with ``proximal=False``, the gradient of that function joins
+    the direction, which needs a smooth g.
+
+    Attributes
+    ----------
+    step : float
+        Step size alpha.
+    steps : int
+        Number of steps.
+    penalty : Kernel
+        The penalty g, as :meth:`sorel.penalties.Penalty.kernel` gives it.
+    batch : int
+        Samples per step.
+    proximal : bool
+        Whether the penalty enters by its proximal map.
+    center, tau : array or None, float
+        Centre and radius of the proximal term; no centre means no term.
+    sampling : {"uniform", "importance"}
+        Samples are drawn independently and uniformly, or with probabilities
+        p_i = 0.95 lam_i |x_i|^2 / (sum) + 0.05 / n, systematically and shuffled.
+    """
+
+    step: float
+    steps: int
+    penalty: Kernel
+    batch: int = 1
+    proximal: bool = True
+    center: FloatArray | None = None
+    tau: float = np.inf
+    sampling: str = "uniform"
+
+
+class Smoothness(NamedTuple):
+    """Bounds on the curvature of lam . l(w), with L_i that of one loss.
+
+    Attributes
+    ----------
+    average : float
+        sum_i lam_i L_i, a bound for the weighted sum.
+    component : float
+        max_i n lam_i L_i, a bound for each term under uniform sampling.
+    largest : float
+        max_i L_i.
+    """
+
+    average: float
+    component: float
+    largest: float
 
 
 class Engine(ABC):
@@ -113,6 +173,10 @@ class Engine(ABC):
         """Project q + eta [(1 + theta) l(w) - theta l(w_prev)] onto the dual set."""
 
     @abstractmethod
+    def mix(self, dual: Dual, other: Dual, share: float) -> Dual:
+        """(1 - share) q + share q': the dual set is convex."""
+
+    @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
         """lam . l(w)."""
 
@@ -140,6 +204,16 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def hessian_product(
+        self, point: Point, dual: Dual, eta: float, v: FloatArray
+    ) -> FloatArray:
+        """The matrix of :meth:`hessian` times v, both shaped like w, without forming it."""
+
+    @abstractmethod
+    def hessian_diagonal(self, point: Point, dual: Dual, eta: float) -> FloatArray:
+        """An upper estimate of the diagonal of that matrix, shaped like w: a preconditioner."""
+
+    @abstractmethod
     def best_intercept(self, point: Point, dual: Dual) -> Point | None:
         """The same margins shifted so that lam . l is least in the intercept.
 
@@ -161,3 +235,96 @@ class Engine(ABC):
     @abstractmethod
     def dual_from_weights(self, lam: FloatArray) -> Dual:
         """The weighting nearest to a user's lam."""
+
+    # Optional operations, on single samples. A home of the data that cannot reach a row cheaply
+    # does without them, and the solvers that need them say so.
+
+    def offers(self, operation: str) -> bool:
+        """Whether the optional operation of that name exists here."""
+        return getattr(type(self), operation) is not getattr(Engine, operation)
+
+    def _lacking(self, operation: str) -> NoReturn:
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} has no operation {operation!r}, which works on single samples; "
+            "use a solver of full passes, such as 'newton', 'lbfgs' or 'subgradient'"
+        )
+
+    def smoothness(self, dual: Dual | None = None) -> Smoothness:
+        """Curvature bounds of lam . l(w), for one weighting or, without it, for the worst one."""
+        self._lacking("smoothness")
+
+    def jacobian_bound(self, value: float) -> float:
+        """Bound on the squared operator norm of the Jacobian of l, in the norm of the densities.
+
+        It holds wherever the mean loss is at most `value`: |phi'|^2 <= 2 L phi for a nonnegative
+        loss of curvature L, which also covers losses that are not Lipschitz.
+        """
+        self._lacking("jacobian_bound")
+
+    def epoch(
+        self,
+        point: Point,
+        dual: Dual,
+        gradient: FloatArray,
+        plan: Plan,
+        rng: np.random.Generator,
+        start: FloatArray | None = None,
+        total: FloatArray | None = None,
+    ) -> FloatArray:
+        """Variance-reduced steps for a fixed weighting; the last iterate.
+
+        The direction of a step is the batch mean of
+        (omega_i q_i / p_i) (phi'_i(x_i . w) - phi'_i(snapshot)) x_i, plus the snapshot's gradient.
+
+        Parameters
+        ----------
+        point, dual, gradient
+            The snapshot, the weighting, and the gradient of lam . l at the snapshot.
+        plan : Plan
+            Steps to take.
+        rng : Generator
+            Source of the samples, all drawn before the first step.
+        start : array, optional
+            First iterate, where it is not the snapshot.
+        total : array, optional
+            Every iterate is added to it, for averages.
+        """
+        self._lacking("epoch")
+
+    def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
+        """Steps along the subgradient of each batch's own risk: biased, but no pass is needed.
+
+        Batches are consecutive pieces of a shuffled list of the samples, in which a sample of twice
+        the weight stands twice as often.
+        """
+        self._lacking("minibatch_epoch")
+
+    def table(self, point: Point, dual: Dual) -> Any:
+        """Tables of losses and weighted loss derivatives for the SAGA-like methods."""
+        self._lacking("table")
+
+    def table_dual(self, table: Any) -> Dual:
+        """The weighting that a table stands for."""
+        self._lacking("table_dual")
+
+    def prospect_epoch(
+        self, table: Any, w: FloatArray, plan: Plan, nu: float, rng: np.random.Generator
+    ) -> FloatArray:
+        """Prospect's steps; the table is updated in place, its order repaired and never re-sorted.
+
+        With nu = 0 the weights are sigma by rank. With nu > 0 they are the projection of
+        1 + l / nu, found anew in O(n) at every step.
+        """
+        self._lacking("prospect_epoch")
+
+    def saddle_epoch(
+        self,
+        table: Any,
+        w: FloatArray,
+        plan: Plan,
+        dual_step: float,
+        nu: float,
+        rng: np.random.Generator,
+    ) -> FloatArray:
+        """SAGA steps on the saddle point; the table is updated in place, O(n) at every step."""
+        self._lacking("saddle_epoch")

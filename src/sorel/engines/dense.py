@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from sorel import kernels
 from sorel.engines.base import FloatArray, Point
-from sorel.engines.memory import MemoryEngine
+from sorel.engines.memory import FEW_COLUMNS
+from sorel.engines.sampled import SampledEngine
 from sorel.losses import Loss
 from sorel.risks import Risk
 
-# Up to this many columns a compiled loop beats scaling rows for BLAS; rows it takes at a time.
-_FEW_COLUMNS = 24
+# Rows that the Gram matrix of few columns takes at a time.
 _FEW_TILE = 128
 
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
 
-class DenseEngine(MemoryEngine):
+class DenseEngine(SampledEngine):
     """Engine for a NumPy array."""
 
     def __init__(
@@ -83,7 +83,7 @@ class DenseEngine(MemoryEngine):
     def _gram(self, h: FloatArray) -> FloatArray:
         size = self.shape[0]
         out = np.zeros((size, size))
-        if size <= _FEW_COLUMNS:
+        if size <= FEW_COLUMNS:
             tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
             kernels.gram_few(self._X, h, tile, scaled, out)
             return out
@@ -101,11 +101,16 @@ class DenseEngine(MemoryEngine):
             out += plain[: stop - start].T @ tile[: stop - start]
         return out
 
+    def _gram_diagonal(self, h: FloatArray) -> FloatArray:
+        out = np.empty(self.shape[0])
+        kernels.gram_diagonal(self._X, h, out)
+        return out
+
     def _block_sums(
-        self, members: NDArray[Any], first: NDArray[Any], start: int, stop: int, c: FloatArray
+        self, block: NDArray[Any], start: int, stop: int, c: FloatArray
     ) -> FloatArray:
         out = np.empty((stop - start, self.shape[0]))
-        kernels.member_sums(self._X, members, first, start, stop, c, out)
+        kernels.block_sums(self._X, c, block, start, out)
         return out
 
 

@@ -20,6 +20,15 @@ from sorel.risks import Risk
 
 _MAX_INTERCEPT_STEPS = 60
 
+# Arrays of at least this length are kept for reuse.
+_WORTH_POOLING = 20_000
+
+# Up to this many columns compiled loops beat BLAS, whose calls cost more than they save.
+FEW_COLUMNS = 24
+
+# Numbers in a tile of block sums.
+_BLOCK_TILE = 2_000_000
+
 # A Hessian from sampled rows pays when there are this many times more rows than asked for.
 _WORTH_SAMPLING = 3
 
@@ -30,19 +39,22 @@ _ROWS_PER_BLOCK = 50
 class _Pool:
     """Arrays of points and duals that went out of use.
 
-    A fresh array of a million numbers costs more in page faults than the loop that fills it.
+    A fresh array of a million numbers costs more in page faults than the loop that fills it; a
+    fresh array of a thousand costs less than looking for an old one.
     """
 
     def __init__(self) -> None:
         self._free: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
 
     def take(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+        if shape[0] < _WORTH_POOLING:
+            return np.empty(shape, dtype)
         free = self._free.get((shape, dtype))
         return free.pop() if free else np.empty(shape, dtype)
 
     def give(self, *arrays: NDArray[Any] | None) -> None:
         for array in arrays:
-            if array is not None:
+            if array is not None and array.shape[0] >= _WORTH_POOLING:
                 self._free.setdefault((array.shape, array.dtype.type), []).append(array)
 
 
@@ -70,6 +82,7 @@ class MemoryEngine(Engine):
         self._omega = sample_weight if sample_weight is not None else np.ones(1)
         self._projector = Projector(risk, n_samples, sample_weight)
         self._pool = _Pool()
+        self._recycler = self._pool if n_samples >= _WORTH_POOLING else None
         self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
         self._loss_args = (loss.code, loss.parameter, y)
 
@@ -87,8 +100,12 @@ class MemoryEngine(Engine):
         """[X 1]^T diag(h) [X 1]; h may have either sign."""
         raise NotImplementedError
 
+    def _gram_diagonal(self, h: FloatArray) -> FloatArray:
+        """Diagonal of that matrix."""
+        raise NotImplementedError
+
     def _block_sums(
-        self, members: NDArray[Any], first: NDArray[Any], start: int, stop: int, c: FloatArray
+        self, block: NDArray[Any], start: int, stop: int, c: FloatArray
     ) -> FloatArray:
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
@@ -122,7 +139,7 @@ class MemoryEngine(Engine):
     def _new_point(self, w: FloatArray) -> Point:
         take, shape = self._pool.take, self._margin_shape
         w = np.ascontiguousarray(w, dtype=np.float64)
-        return Point(w, take(shape), take((self.n_samples,)), take(shape), self._pool)
+        return Point(w, take(shape), take((self.n_samples,)), take(shape), self._recycler)
 
     def _fill_losses(self, point: Point) -> None:
         if self.n_outputs == 1:
@@ -136,7 +153,7 @@ class MemoryEngine(Engine):
         return self._projector.value(point.losses)
 
     def shortfall(self, point: Point, dual: Dual) -> float:
-        return self._projector.value(point.losses) - self.expected(point, dual)
+        return self._projector.shortfall(point.losses, dual.density)
 
     def uniform(self) -> Dual:
         dual = self._new_dual()
@@ -171,7 +188,13 @@ class MemoryEngine(Engine):
         np.copyto(dual.block, projector.block)
 
     def _new_dual(self) -> Dual:
-        return Dual(self._pool.take((self.n_samples,)), None, 0, self._pool)
+        return Dual(self._pool.take((self.n_samples,)), None, 0, self._recycler)
+
+    def mix(self, dual: Dual, other: Dual, share: float) -> Dual:
+        new = self._new_dual()
+        np.multiply(dual.density, 1.0 - share, out=new.density)
+        new.density += share * other.density
+        return new
 
     def expected(self, point: Point, dual: Dual) -> float:
         return kernels.weighted_sum(dual.density, point.losses, self._omega, self._weighted)
@@ -287,41 +310,73 @@ class MemoryEngine(Engine):
         self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
     ) -> None:
         """Inside a pooled block only differences of losses move the weights: take the mean out."""
-        n_blocks = dual.n_blocks
-        first = np.empty(n_blocks + 1, np.int64)
-        members = self._pool.take((self.n_samples,), np.int64)
-        kernels.group_members(dual.block, n_blocks, first, members)
-        totals = np.empty(n_blocks)
+        n_blocks, size = dual.n_blocks, out.shape[0]
         sampled = factor is not None
-        kernels.block_totals(
-            dual.block, factor if sampled else totals, sampled, self._omega, self._weighted, totals
-        )
-        # A block without a sampled row has no sum to scale.
-        scale = np.sqrt(eta / np.where(totals > 0.0, totals, np.inf))
+        totals = np.empty(n_blocks)
+        sampling = (factor if sampled else totals, sampled, self._omega, self._weighted)
+        kernels.block_totals(dual.block, *sampling, totals)
+        # A block without a sampled row has no mean to take out.
+        scale = eta / np.where(totals > 0.0, totals, np.inf)
         c = self._pool.take((self.n_samples,))
-        # A tile of sums small enough to stay in the cache while it is multiplied by itself.
-        tile = max(1, min(n_blocks, 1_000_000 // (8 * out.shape[0])))
+        tile = max(1, min(n_blocks, _BLOCK_TILE // size))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
             if self.n_outputs == 1:
-                kernels.sample_slopes(point.slopes, self._omega, self._weighted, c)
-                if factor is not None:
-                    c *= factor
-                sums = self._block_sums(members, first, start, stop, c)
+                kernels.sample_slopes(point.slopes, *sampling, c)
+                sums = self._block_sums(dual.block, start, stop, c)
             else:
-                rows, k = self.shape
-                cube = np.empty((stop - start, rows, k))
-                for a in range(k):
-                    slopes = np.ascontiguousarray(point.slopes[:, a])
-                    kernels.sample_slopes(slopes, self._omega, self._weighted, c)
-                    cube[:, :, a] = self._block_sums(members, first, start, stop, c)
-                sums = cube.reshape(stop - start, rows * k)
-            sums *= scale[start:stop, None]
-            if stop - start == 1:
-                out -= np.outer(sums[0], sums[0])
+                cube = np.empty((stop - start, *self.shape))
+                for a in range(self.n_outputs):
+                    kernels.sample_slopes(np.ascontiguousarray(point.slopes[:, a]), *sampling, c)
+                    cube[:, :, a] = self._block_sums(dual.block, start, stop, c)
+                sums = cube.reshape(stop - start, size)
+            if size <= FEW_COLUMNS:
+                kernels.subtract_outer(sums, scale[start:stop], out)
             else:
-                out -= sums.T @ sums
-        self._pool.give(members, c, factor)
+                out -= (sums * scale[start:stop, None]).T @ sums
+        self._pool.give(c, factor)
+
+    def hessian_product(
+        self, point: Point, dual: Dual, eta: float, v: FloatArray
+    ) -> FloatArray:
+        block, means = dual.block, np.empty(dual.n_blocks)
+        if block is None or dual.n_blocks == 0:
+            block, eta = np.full(1, -1), 0.0
+        change = self._pool.take(self._margin_shape)
+        self._margins(np.ascontiguousarray(v), change)
+        if eta > 0.0:
+            moved = change * point.slopes
+            if self.n_outputs > 1:
+                moved = moved.sum(axis=1)
+            totals = np.empty_like(means)
+            kernels.block_means(block, moved, self._omega, self._weighted, totals, means)
+        state = (dual.density, block, means, eta, self._omega, self._weighted)
+        if self.n_outputs == 1:
+            kernels.apply_curvature(*self._loss_args, point.margins, point.slopes, *state, change)
+        else:
+            kernels.apply_softmax_curvature(self.y, point.slopes, *state, change)
+        out = self._adjoint(change)
+        self._pool.give(change)
+        return out
+
+    def hessian_diagonal(self, point: Point, dual: Dual, eta: float) -> FloatArray:
+        block = dual.block
+        if block is None or dual.n_blocks == 0:
+            block, eta = np.full(1, -1), 0.0
+        h = self._pool.take((self.n_samples,))
+        out = np.empty(self.shape)
+        weights = (dual.density, block, eta, self._omega, self._weighted)
+        if self.n_outputs == 1:
+            kernels.augmented_curvature(
+                *self._loss_args, point.margins, point.slopes, *weights, h
+            )
+            out[:] = self._gram_diagonal(h)
+        else:
+            for a in range(self.n_outputs):
+                kernels.softmax_pair_curvature(self.y, point.slopes, *weights, a, a, h)
+                out[:, a] = self._gram_diagonal(h)
+        self._pool.give(h)
+        return out
 
     # The intercept.
 

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
+from sorel.solvers.lbfgs import LBFGS
+from sorel.solvers.lsvrg import LSVRG
 from sorel.solvers.newton import Newton
+from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.prospect import Prospect
+from sorel.solvers.saddle_saga import SaddleSAGA
+from sorel.solvers.sgd import SGD
+from sorel.solvers.sorel import SOREL
+from sorel.solvers.subgradient import Subgradient
 
-__all__ = ["SOLVERS", "Iterate", "Newton", "Run", "Solver", "UnsupportedProblemError"]
+__all__ = [
+    "LBFGS",
+    "LSVRG",
+    "SGD",
+    "SOLVERS",
+    "SOREL",
+    "Iterate",
+    "Newton",
+    "NewtonCG",
+    "Prospect",
+    "Run",
+    "SaddleSAGA",
+    "Solver",
+    "Subgradient",
+    "UnsupportedProblemError",
+]
 
-SOLVERS: dict[str, type[Solver]] = {cls.name: cls for cls in (Newton,)}
+SOLVERS: dict[str, type[Solver]] = {
+    cls.name: cls
+    for cls in (Newton, NewtonCG, SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, LBFGS)
+}
 
 
 def make_solver(solver: str | Solver) -> Solver:

@@ -11,7 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class Run:
         Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
     passes : float
         Sample gradients spent so far, divided by n.
+    watched : bool
+        Whether somebody looks on, so that checks are wanted even where none can succeed.
     note : str
         What the solver did, or why it gave up, for the status line.
     """
@@ -58,15 +61,34 @@ class Run:
     tol: float
     max_passes: float
     deadline: float
-    rng: np.random.Generator
+    random_state: Any
+    watched: bool = False
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The run's own generator, made when a solver first asks for it."""
+        return make_generator(self.random_state)
 
     @property
     def exhausted(self) -> bool:
         """Whether the budget of passes or of time is spent: inner loops end early then."""
         return self.passes >= self.max_passes or time.perf_counter() >= self.deadline
+
+
+def make_generator(random_state: Any) -> np.random.Generator:
+    """A generator from what users pass as random_state; global state is left alone."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**32, dtype=np.uint64))
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "random_state must be a nonnegative int, a Generator, a RandomState or None, "
+            f"got {random_state!r}"
+        ) from None
 
 
 class UnsupportedProblemError(ValueError):

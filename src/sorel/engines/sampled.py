@@ -1,0 +1,287 @@
+"""Stochastic work on a matrix in memory whose rows can be read one at a time.
+
+The compiled loops keep parameters by output, (K, p) in place of (p, K), and take a penalty as plain
+numbers; this module translates. All samples of an epoch are drawn before its first step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel import kernels
+from sorel.engines.base import Dual, FloatArray, Plan, Point, Smoothness, UnsupportedOperationError
+from sorel.engines.memory import MemoryEngine
+from sorel.penalties import PURE_L2
+
+IntArray = NDArray[np.int64]
+
+# Share of the importance-sampling probabilities that is uniform, so that no row is forgotten.
+_UNIFORM_SHARE = 0.05
+
+# Curvature of logsumexp in the margins: the largest eigenvalue of diag(p) - p p^T is at most 1/2.
+_SOFTMAX_CURVATURE = 0.5
+_SOFTMAX_LIPSCHITZ = math.sqrt(2.0)
+
+
+@dataclass
+class _Table:
+    """Losses, weighted derivatives q_i phi'_i and their mean gradient, with the order of the keys.
+
+    `key` is sorted, ``order[r]`` is the sample at rank r and ``position`` its inverse. What the
+    keys are (losses, losses over nu, targets of a projection) is settled by the first epoch.
+    """
+
+    losses: FloatArray
+    density: FloatArray
+    slopes: FloatArray
+    mean: FloatArray
+    key: FloatArray
+    order: IntArray
+    position: IntArray
+    level: FloatArray
+    first: IntArray
+    nu: float = -1.0
+    projected: bool = False
+
+
+class SampledEngine(MemoryEngine):
+    """Single-sample operations; a subclass holds the rows in ``_X``."""
+
+    _X: NDArray[Any]
+
+    @cached_property
+    def _row_squares(self) -> FloatArray:
+        """|x_i|^2, with the 1 of the intercept."""
+        squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)
+        return squares + 1.0 if self.fit_intercept else squares
+
+    @cached_property
+    def _targets(self) -> FloatArray:
+        # One type for class indices and numbers: one compiled loop for both.
+        return np.ascontiguousarray(self.y, dtype=np.float64)
+
+    @cached_property
+    def _rank_mass(self) -> FloatArray:
+        """sigma by rank as densities; only without sample weights do ranks alone settle it."""
+        if self._weighted:
+            raise UnsupportedOperationError("tables of ranked weights take no sample weights")
+        return self._projector.risk.weights(self.n_samples) * self.n_samples
+
+    @property
+    def _curvature(self) -> float:
+        if self.n_outputs > 1:
+            return _SOFTMAX_CURVATURE
+        return float(kernels.curvature_bound(self.loss.code))
+
+    def smoothness(self, dual: Dual | None = None) -> Smoothness:
+        squares, n = self._row_squares, self.n_samples
+        if dual is None:
+            average = self._projector.value(squares)
+            # The largest density falls to a sample of the least weight, at the top of the order.
+            omega = 1.0 / n if self.sample_weight is None else self.sample_weight
+            used = np.asarray(omega)[np.asarray(omega) > 0]
+            heaviest = float(np.max(n * self._projector.risk.tail(used)))
+            component = heaviest * float(squares.max())
+        else:
+            lam = self.weights(dual)
+            average = float(lam @ squares)
+            component = n * float(np.max(lam * squares))
+        curvature = self._curvature
+        largest = curvature * float(squares.max())
+        return Smoothness(curvature * average, curvature * component, largest)
+
+    def jacobian_bound(self, value: float) -> float:
+        squares = self._row_squares
+        bound = 2.0 * self._curvature * value * float(squares.max())
+        if self.n_outputs > 1:
+            lipschitz = _SOFTMAX_LIPSCHITZ
+        else:
+            lipschitz = {kernels.HUBER: self.loss.parameter, kernels.LOGISTIC: 1.0}.get(
+                self.loss.code, math.inf
+            )
+        omega = self.sample_weight
+        mean = float(squares.mean()) if omega is None else float(omega @ squares)
+        return min(bound, lipschitz**2 * mean)
+
+    # Variance-reduced epochs and mini-batches.
+
+    def epoch(
+        self,
+        point: Point,
+        dual: Dual,
+        gradient: FloatArray,
+        plan: Plan,
+        rng: np.random.Generator,
+        start: FloatArray | None = None,
+        total: FloatArray | None = None,
+    ) -> FloatArray:
+        lam, n = self.weights(dual), self.n_samples
+        count = plan.steps * plan.batch
+        if plan.sampling == "importance":
+            heavy = lam * self._row_squares
+            mass = float(heavy.sum())
+            share = (1.0 - _UNIFORM_SHARE) / mass if mass > 0 else 0.0
+            probability = share * heavy + _UNIFORM_SHARE / n
+            probability /= probability.sum()
+            indices = _systematic(probability, count, rng)
+            scale = lam / probability
+        elif plan.sampling == "uniform":
+            indices = rng.integers(n, size=count)
+            scale = lam * n
+        else:
+            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
+        W = self._by_output(point.w if start is None else start)
+        sums = np.zeros(W.shape) if total is not None else W
+        kernels.svrg_steps(
+            self._X, self._targets, self.loss.code, self.loss.parameter,
+            point.slopes.reshape(n, -1), scale, indices, plan.batch, W, sums, total is not None,
+            *_update(plan, self._drift(plan, gradient)),
+        )  # fmt: skip
+        if total is not None:
+            total += self._by_parameter(sums)
+        return self._by_parameter(W)
+
+    def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
+        count = plan.steps * plan.batch
+        if self.sample_weight is not None:
+            indices = _systematic(self.sample_weight, count, rng)
+        else:
+            rounds = -(-count // self.n_samples)
+            shuffled = [rng.permutation(self.n_samples) for _ in range(rounds)]
+            indices = np.concatenate(shuffled)[:count]
+        W = self._by_output(w)
+        kernels.minibatch_steps(
+            self._X, self._targets, self.loss.code, self.loss.parameter,
+            self._projector.risk.weights(plan.batch), indices, W,
+            *_update(plan, self._drift(plan, np.zeros(self.shape))),
+        )  # fmt: skip
+        return self._by_parameter(W)
+
+    # Tables.
+
+    def table(self, point: Point, dual: Dual) -> _Table:
+        n = self.n_samples
+        slopes = point.slopes.reshape(n, -1) * dual.density[:, None]
+        return _Table(
+            losses=point.losses.copy(),
+            density=dual.density.copy(),
+            slopes=slopes,
+            mean=self._by_output(self.gradient(point, dual)),
+            key=np.empty(n),
+            order=np.arange(n),
+            position=np.arange(n),
+            level=np.empty(n),
+            first=np.empty(n + 1, np.int64),
+        )
+
+    def table_dual(self, table: _Table) -> Dual:
+        dual = self._new_dual()
+        if table.nu == 0.0 and not table.projected:
+            dual.density[table.order] = self._rank_mass
+            return dual
+        target = table.density
+        if table.nu > 0.0 and not table.projected:
+            target = np.empty(self.n_samples)
+            target[table.order] = table.key
+        self._project(target, dual)
+        return dual
+
+    def prospect_epoch(
+        self, table: _Table, w: FloatArray, plan: Plan, nu: float, rng: np.random.Generator
+    ) -> FloatArray:
+        if table.nu != nu:
+            self._sort(table, table.losses / nu if nu > 0 else table.losses)
+            table.nu = nu
+        rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
+        W = self._by_output(w)
+        kernels.prospect_steps(
+            self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
+            table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
+            table.level, table.first, W, *_update(plan),
+        )  # fmt: skip
+        return self._by_parameter(W)
+
+    def saddle_epoch(
+        self,
+        table: _Table,
+        w: FloatArray,
+        plan: Plan,
+        dual_step: float,
+        nu: float,
+        rng: np.random.Generator,
+    ) -> FloatArray:
+        if not table.projected:
+            self._sort(table, table.density + dual_step * table.losses)
+            table.projected = True
+        rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
+        W = self._by_output(w)
+        target = self._pool.take((self.n_samples,))
+        kernels.saddle_saga_steps(
+            self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
+            table.slopes, table.mean, table.losses, table.density, target, table.key, table.order,
+            self._rank_mass, nu, dual_step, table.level, table.first, W, *_update(plan),
+        )  # fmt: skip
+        self._pool.give(target)
+        return self._by_parameter(W)
+
+    @staticmethod
+    def _sort(table: _Table, values: FloatArray) -> None:
+        table.order[:] = np.argsort(values, kind="stable")
+        table.key[:] = values[table.order]
+        table.position[table.order] = np.arange(len(values))
+
+    # Translation.
+
+    def _by_output(self, w: FloatArray) -> FloatArray:
+        return np.array(w.reshape(self.shape[0], -1).T, order="C")
+
+    def _by_parameter(self, W: FloatArray) -> FloatArray:
+        return np.ascontiguousarray(W.T).reshape(self.shape)
+
+    def _drift(self, plan: Plan, gradient: FloatArray) -> FloatArray:
+        """What every step adds: minus its share of the gradient, plus the pull of the centre."""
+        _, step, _, free_step, *_ = _update(plan)
+        steps = np.full((1, self.shape[0]), step)
+        if self.fit_intercept:
+            steps[0, -1] = free_step
+        drift = -steps * self._by_output(gradient)
+        if plan.center is not None:
+            drift += steps / plan.tau * self._by_output(plan.center)
+        return drift
+
+
+def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Draws that follow the probabilities as closely as whole numbers can, shuffled."""
+    indices = np.empty(count, np.int64)
+    kernels.systematic_sample(probability, count, rng.random(), indices)
+    rng.shuffle(indices)
+    return indices
+
+
+def _update(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
+    """The numbers behind one step: w <- prox(shrink w + drift - step * direction).
+
+    A quadratic penalty and a centre are linear in the step, explicit or implicit, and need no
+    proximal map of their own. With another penalty the centre alone is folded in, which also
+    shortens the step of the map that remains.
+    """
+    penalty, step = plan.penalty, plan.step
+    pull = step / plan.tau if plan.center is not None else 0.0
+    smooth = penalty.code == PURE_L2
+    if not plan.proximal and not smooth:
+        raise ValueError("plain gradient steps need a smooth penalty: set proximal=True")
+    weight = step * penalty.l2 if smooth else 0.0
+    if plan.proximal:
+        shrink, free_shrink = 1.0 / (1.0 + pull + weight), 1.0 / (1.0 + pull)
+        scale, free_scale = step * shrink, step * free_shrink
+    else:
+        shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
+        scale = free_scale = step
+    head = () if drift is None else (drift,)
+    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)

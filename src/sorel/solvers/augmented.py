@@ -1,0 +1,186 @@
+"""Augmented Lagrangian on the weights: the outer loop that the second-order methods share.
+
+With a centre q_k and a step eta, the inner problem
+
+    min_w  Phi(w) = max_q [ q . l(w) - |q - q_k|^2 / (2 eta) ] + g(w)
+
+is convex with a continuous gradient. Its maximiser is one projection, and the projection is
+piecewise linear, so Phi has a generalised Hessian: the curvature of the losses under q plus, inside
+each block that the projection pools, eta times the covariance of the loss gradients. The centre
+then moves to the maximiser. Few centres are needed when eta is large; few Newton steps when it is
+small. The step adapts to what the last inner problem cost.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from sorel.engines.base import Dual, FloatArray, Point
+from sorel.problem import Problem
+from sorel.solvers.base import Iterate, Iterates, Run, Solver
+
+# First step of the weights, in units of 1 / (spread of the losses), and its bound: beyond it the
+# rounding of eta * l would reach the weights.
+_FIRST_ETA = 4.0
+_MAX_ETA = 1e9
+
+# eta grows after an inner problem of few Newton steps, and shrinks after one of many.
+_EASY, _HARD, _HOPELESS = 3, 12, 40
+_GROWTH, _SHRINKAGE = 10.0, 0.25
+
+# A refined certificate costs a Hessian: try it once a Newton step promised no more than this
+# multiple of the gap wanted.
+_PROMISING = 10.0
+
+# Relative to the objective, changes below this are rounding; so many idle centres end a run.
+_ROUNDING = 1e-15
+_MAX_IDLE = 4
+
+_MAX_TRIALS = 12
+
+
+class State:
+    """Phi and its gradient at one point, for one centre and one eta (0: the weights stay put)."""
+
+    __slots__ = (
+        "center", "dual", "eta", "gradient", "moved", "penalty", "point", "predicted", "problem",
+        "value",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        problem: Problem,
+        point: Point,
+        center: Dual,
+        eta: float,
+        dual: Dual | None = None,
+        predicted: float = np.inf,
+    ) -> None:
+        engine = problem.engine
+        if dual is None:
+            dual = engine.ascend(center, point, eta) if eta > 0 else center
+        self.problem, self.point, self.center, self.eta = problem, point, center, eta
+        self.dual = dual
+        self.moved = engine.square_distance(dual, center) / (2 * eta) if eta > 0 else 0.0
+        self.penalty = problem.penalty_value(point.w)
+        self.value = engine.expected(point, dual) - self.moved + self.penalty
+        self.gradient = engine.gradient(point, dual)
+        # What the Newton step that led here was to gain: what remains is far less.
+        self.predicted = predicted
+
+    def fenchel_young(self) -> float:
+        """The second bracket of the certificate, up to the choice of the intercept."""
+        problem = self.problem
+        return problem.penalty.fenchel_young(
+            problem.coefficients(self.point.w), -problem.coefficients(self.gradient)
+        )
+
+
+class Direction(NamedTuple):
+    """A step, minus the slope of Phi along it, and the decrease that its model predicts."""
+
+    delta: FloatArray
+    descent: float
+    decrease: float
+
+
+class AugmentedLagrangian(Solver):
+    """Outer loop and line search; a subclass says how to find a direction."""
+
+    @abstractmethod
+    def direction(self, state: State, run: Run) -> Direction:
+        """A Newton direction for Phi at the state."""
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        engine = problem.engine
+        point = engine.point(run.w)
+        run.passes += 1
+        center = run.dual
+        if center is None:
+            center = engine.uniform()
+            if run.watched:
+                yield Iterate(point, center)
+            # A Newton step for the plain average brings the losses to their final scale.
+            point = self._step(State(problem, point, center, 0.0), run).point
+        scale = engine.loss_scale(point)
+        eta = _FIRST_ETA / scale
+        state = State(problem, point, center, eta)
+        steps = idle = 0
+        while not run.exhausted:
+            unit = problem.unit(state.value)
+            target, noise = run.tol * unit, _ROUNDING * unit
+            if state.predicted <= _PROMISING * target:
+                yield Iterate(state.point, state.dual, state.gradient, target)
+            elif run.watched or state.fenchel_young() <= target:
+                yield Iterate(state.point, state.dual, state.gradient)
+            if steps > 0 and state.predicted <= max(state.moved, noise):
+                run.n_iter += 1
+                idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
+                if idle > _MAX_IDLE:
+                    break
+                if steps <= _EASY:
+                    eta = min(_GROWTH * eta, _MAX_ETA / scale)
+                elif steps > _HARD:
+                    eta *= _SHRINKAGE
+                state = State(problem, state.point, state.dual, eta)
+                steps = 0
+            elif steps >= _HOPELESS:
+                eta *= _SHRINKAGE
+                state = State(problem, state.point, state.center, eta)
+                steps = 0
+            state = self._step(state, run)
+            steps += 1
+        if not run.exhausted:
+            run.note = "rounding errors allow no further progress"
+        yield Iterate(state.point, state.dual, state.gradient, np.inf)
+
+    def _step(self, state: State, run: Run) -> State:
+        """The state after one Newton step with line search."""
+        direction = self.direction(state, run)
+        point, dual = self._line_search(state, direction)
+        run.passes += 1
+        return State(
+            state.problem, point, state.center, state.eta, dual, max(direction.decrease, 0.0)
+        )
+
+    def _line_search(self, state: State, direction: Direction) -> tuple[Point, Dual]:
+        """A step in (0, 1] near the minimum along the direction, by its derivative.
+
+        Phi is convex and its derivative costs no product with X, so a zero of the derivative is
+        the better target: with large eta it has kinks at which a test on values stops short.
+        """
+        engine, delta, descent = state.problem.engine, direction.delta, direction.descent
+        change = engine.direction(delta)
+        low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
+        t = 1.0
+        enough = 0.5 * max(descent, _ROUNDING * state.problem.unit(state.value))
+        for _ in range(_MAX_TRIALS):
+            point = engine.moved(state.point, delta, change, t)
+            dual = state.center
+            if state.eta > 0:
+                dual = engine.ascend(state.center, point, state.eta)
+            slope = engine.slope(point, dual, change) + _penalty_slope(
+                state.problem, point.w, delta
+            )
+            if slope <= enough and (slope >= -enough or t == 1.0):
+                break
+            if slope > 0:
+                high, slope_high = t, slope
+            else:
+                low, slope_low = t, slope
+            secant = slope_low / (slope_low - slope_high) if slope_high < np.inf else 0.0
+            t = low + min(max(secant, 0.05), 0.95) * (high - low)
+        return point, dual
+
+
+def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:
+    """Derivative of g along a direction that stays in its domain."""
+    coef, move = problem.coefficients(w), problem.coefficients(delta)
+    slope = problem.penalty.l2 * float(np.vdot(coef, move))
+    l1 = getattr(problem.penalty, "l1", 0.0)
+    if l1:
+        slope += l1 * float(np.vdot(np.sign(coef), move) + np.abs(move[coef == 0]).sum())
+    return slope

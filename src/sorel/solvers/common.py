@@ -1,0 +1,142 @@
+"""What the first-order methods share: checked settings, refusals, and the watch for divergence."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sorel.engines.base import FloatArray, Plan, Point
+from sorel.penalties import PURE_L2
+from sorel.problem import Certificate, Problem
+from sorel.solvers.base import Run, Solver, UnsupportedProblemError
+
+# A run whose objective exceeds its first value by this factor will not come back.
+_BLOW_UP = 1e6
+
+# Up to this many parameters a Hessian costs no more than a few passes: every check may use one.
+_CHEAP_HESSIAN = 40
+
+
+def check_positive(name: str, value: Any) -> float | None:
+    """`value` as a float > 0, or None; anything else is refused."""
+    if value is None:
+        return None
+    if _is_number(value) and 0.0 < value < math.inf:
+        return float(value)
+    raise ValueError(f"{name} must be None or a finite number > 0, got {value!r}")
+
+
+def check_nonnegative(name: str, value: Any) -> float:
+    """`value` as a float >= 0."""
+    if _is_number(value) and 0.0 <= value < math.inf:
+        return float(value)
+    raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+
+
+def check_count(name: str, value: Any) -> int:
+    """`value` as an int >= 1."""
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+class FirstOrder(Solver):
+    """Base of the methods that step along gradients.
+
+    Attributes
+    ----------
+    operations : tuple of str
+        The optional operations that the method needs of an engine.
+    """
+
+    operations: ClassVar[tuple[str, ...]] = ()
+
+    def obstacle(self, problem: Problem) -> str | None:
+        """Why the method cannot take this problem, or None."""
+        for operation in self.operations:
+            if not problem.engine.offers(operation):
+                return f"needs single samples, which {type(problem.engine).__name__} does not offer"
+        return None
+
+    def check(self, problem: Problem) -> None:
+        reason = self.obstacle(problem)
+        if reason is not None:
+            able = ", ".join(repr(name) for name in alternatives(problem)) or "another solver"
+            raise UnsupportedProblemError(f"solver {self.name!r} {reason}; use {able}")
+
+    def plan(self, problem: Problem, step: float, batch: int = 1, **more: Any) -> Plan:
+        """A plan of one pass; plain gradient steps where the penalty is smooth."""
+        kernel = problem.penalty.kernel(problem.n_features)
+        batch = min(batch, problem.n_samples)
+        more.setdefault("proximal", kernel.code != PURE_L2)
+        return Plan(step, problem.n_samples // batch, kernel, batch, **more)
+
+
+def alternatives(problem: Problem) -> list[str]:
+    """Names of the solvers that take this problem."""
+    from sorel.solvers import SOLVERS
+
+    able = []
+    for name, cls in SOLVERS.items():
+        solver = cls()
+        if isinstance(solver, FirstOrder):
+            if solver.obstacle(problem) is None:
+                able.append(name)
+            continue
+        try:
+            solver.check(problem)
+        except UnsupportedProblemError:
+            continue
+        able.append(name)
+    return able
+
+
+class Watch:
+    """Evaluates the iterates of a run, stops it when they diverge, and says when to refine."""
+
+    def __init__(self, problem: Problem, run: Run) -> None:
+        self.problem, self.run = problem, run
+        self._mean = problem.engine.uniform()
+        self._limit = math.inf
+        self._checks = 0
+        self._refine = 0.0
+
+    def start(self) -> Point:
+        """The starting point, which sets the scale of a blow-up."""
+        engine, run = self.problem.engine, self.run
+        point = engine.point(run.w)
+        value = engine.risk(point) + self.problem.penalty_value(point.w)
+        self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
+        self._refine = run.tol * abs(value)
+        return point
+
+    def point(self, w: FloatArray, remedy: str) -> Point | None:
+        """The point at w, or None after a divergence, with the note of the run set."""
+        engine = self.problem.engine
+        if np.all(np.isfinite(w)):
+            point = engine.point(w)
+            # The mean of the losses is below their risk, and grows with each of them.
+            value = engine.expected(point, self._mean) + self.problem.penalty_value(point.w)
+            if value <= self._limit:
+                return point
+        self.run.note = f"diverged at pass {self.run.passes:.4g}: {remedy}"
+        return None
+
+    def refine(self) -> float:
+        """The gap worth a Hessian: at every check where that is cheap, else ever more rarely."""
+        self._checks += 1
+        cheap = int(np.prod(self.problem.engine.shape)) <= _CHEAP_HESSIAN
+        if cheap or self._checks & (self._checks - 1) == 0:
+            return self._refine
+        return 0.0
+
+    def saw(self, reply: Certificate) -> None:
+        """Take note of a certificate."""
+        self._refine = self.run.tol * abs(reply.primal)

@@ -1,0 +1,141 @@
+"""scipy's L-BFGS-B on the nonsmooth objective: what a clever user would do without this library.
+
+The gradient at w is that of lam . l + g with lam the weights of the sorted losses. Nothing is
+guaranteed: at a kink the line search may find no descent, and the run ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sorel.engines.base import FloatArray
+from sorel.penalties import SIMPLEX
+from sorel.problem import Problem
+from sorel.solvers.base import Iterate, Iterates, Run
+from sorel.solvers.common import FirstOrder, check_count
+
+# Iterations of the first segment, and how much longer each next one is.
+_SEGMENT, _GROWTH = 20, 2
+
+# A segment that lowers the objective by less than this, relatively, has found nothing.
+_ROUNDING = 1e-15
+
+
+class LBFGS(FirstOrder):
+    """Limited-memory quasi-Newton method, without regard for the kinks.
+
+    It runs in segments of 20, 40, 80, ... iterations, with a check and an empty memory after each,
+    and ends when a segment brings nothing. One evaluation is one pass.
+
+    Parameters
+    ----------
+    memory : int, default=10
+        Curvature pairs kept.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> sorel.solve(problem, sorel.solvers.LBFGS(), tol=1e-3).converged
+    True
+    """
+
+    name: ClassVar[str] = "lbfgs"
+
+    def __init__(self, memory: int = 10) -> None:
+        self.memory = check_count("memory", memory)
+
+    def obstacle(self, problem: Problem) -> str | None:
+        kernel = problem.penalty.kernel(problem.n_features)
+        if kernel.code == SIMPLEX or kernel.l1 > 0:
+            return (
+                f"takes smooth penalties and bounds, and the {problem.penalty.name} penalty is "
+                "neither"
+            )
+        return super().obstacle(problem)
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        from scipy.optimize import minimize
+
+        best = _Lowest(problem, run)
+        best(run.w.ravel())
+        bounds, length = _bounds(problem), _SEGMENT
+        while True:
+            before = best.value
+            yield best.iterate(refine=run.tol * abs(before))
+            outcome = minimize(
+                best,
+                best.w.ravel(),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                callback=best.stop_when_exhausted,
+                options={
+                    "maxiter": length,
+                    # A line search at a kink takes many evaluations: keep to the budget.
+                    "maxfun": max(1, int(min(100 * length, run.max_passes - run.passes))),
+                    "maxcor": self.memory,
+                    "ftol": 0.0,
+                    "gtol": 0.0,
+                },
+            )
+            run.n_iter += int(outcome.nit)
+            length *= _GROWTH
+            if not best.value < before - _ROUNDING * abs(before):
+                run.note = "the line search found no descent, at an optimum or a kink"
+                break
+        yield best.iterate(refine=run.tol * abs(best.value))
+
+
+class _Lowest:
+    """The objective as scipy wants it, with the lowest point it has seen."""
+
+    def __init__(self, problem: Problem, run: Run) -> None:
+        self.problem, self.run = problem, run
+        self.value = np.inf
+        self._iterate: Iterate | None = None
+
+    def __call__(self, x: FloatArray) -> tuple[float, FloatArray]:
+        problem, engine = self.problem, self.problem.engine
+        w = np.array(x).reshape(engine.shape)
+        point = engine.point(w)
+        self.run.passes += 1
+        dual = engine.worst_case(point)
+        risk_gradient = engine.gradient(point, dual)
+        coef, l2 = problem.coefficients(w), problem.penalty.l2
+        # Bounds are scipy's to keep: what is left of the penalty here is its square.
+        value = engine.expected(point, dual) + 0.5 * l2 * float(np.vdot(coef, coef))
+        if value < self.value:
+            self.value = value
+            self._iterate = Iterate(point, dual, risk_gradient)
+        gradient = risk_gradient.copy()
+        gradient[: problem.n_features] += l2 * coef
+        return value, gradient.ravel()
+
+    @property
+    def w(self) -> FloatArray:
+        return self.iterate().point.w
+
+    def iterate(self, refine: float = 0.0) -> Iterate:
+        assert self._iterate is not None
+        return self._iterate._replace(refine=refine)
+
+    def stop_when_exhausted(self, intermediate_result: Any) -> None:
+        if self.run.exhausted:
+            raise StopIteration
+
+
+def _bounds(problem: Problem) -> Any:
+    limits = problem.penalty.bounds(problem.n_features)
+    if limits is None:
+        return None
+    from scipy.optimize import Bounds
+
+    shape = problem.engine.shape
+    lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
+    for full, limit in ((lower, limits[0]), (upper, limits[1])):
+        problem.coefficients(full)[...] = limit if full.ndim == 1 else limit[:, None]
+    return Bounds(lower.ravel(), upper.ravel())

@@ -1,0 +1,200 @@
+"""Random problems, a brute-force objective and a conic solver, shared by several test files."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import sorel
+from sorel.losses import Huber
+
+RISKS = {
+    "mean": sorel.Mean(),
+    "cvar": sorel.CVaR(0.3),
+    "esrm": sorel.ESRM(2.0),
+    "extremile": sorel.Extremile(2.5),
+    "max": sorel.Max(),
+    "mixture": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.15)], [0.4, 0.6]),
+    "custom": sorel.CustomSpectrum([0.0, 1.0, 1.0, 4.0]),
+}
+LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial"]
+PENALTIES = {
+    "l2": sorel.L2(0.05),
+    "elastic": sorel.ElasticNet(0.05, 0.1),
+    "nonnegative": sorel.NonNegative(0.05),
+    "box": sorel.Box(0.05, -0.2, [0.3, 0.1, 0.5]),
+    "simplex": sorel.Simplex(0.05),
+}
+N, D, CLASSES = 13, 3, 3
+HUBER_DELTA = 0.7
+
+
+def make_loss(name: str) -> Any:
+    return Huber(HUBER_DELTA) if name == "huber" else name
+
+
+def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and targets: noisy enough that no class is separable, heavy tails for regression."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    z = X @ rng.standard_normal(d)
+    if loss in ("squared", "huber"):
+        return X, z + 0.3 + 0.5 * rng.standard_t(3, n)
+    if loss == "multinomial":
+        y = np.argmax(rng.gumbel(size=(n, CLASSES)) + X @ rng.standard_normal((d, CLASSES)), axis=1)
+        y[:CLASSES] = np.arange(CLASSES)
+        return X, y
+    y = np.where(z + rng.logistic(size=n) > 0, 1, -1)
+    y[:2] = [-1, 1]
+    return X, y
+
+
+class Case(NamedTuple):
+    """One small problem, by the names of its parts."""
+
+    risk: str
+    loss: str
+    penalty: str
+    intercept: bool
+    weighted: bool
+    seed: int
+
+    def __str__(self) -> str:
+        extras = "-b" * self.intercept + "-omega" * self.weighted
+        return f"{self.risk}-{self.loss}-{self.penalty}{extras}"
+
+    def arguments(self) -> dict[str, Any]:
+        X, y = make_data(self.loss, N, D, self.seed)
+        weight = None
+        if self.weighted:
+            weight = np.random.default_rng(self.seed).integers(1, 4, N).astype(float)
+        return {
+            "X": X,
+            "y": y,
+            "risk": RISKS[self.risk],
+            "loss": make_loss(self.loss),
+            "penalty": PENALTIES[self.penalty],
+            "fit_intercept": self.intercept,
+            "sample_weight": weight,
+        }
+
+    def problem(self) -> sorel.Problem:
+        return sorel.Problem(**self.arguments())
+
+
+def _cases() -> list[Case]:
+    """Every risk with every loss and penalty; intercept and sample weights alternate."""
+    cases = []
+    for i, loss in enumerate(LOSSES):
+        for j, penalty in enumerate(PENALTIES):
+            for k, risk in enumerate(RISKS):
+                weighted = (i + j + k) % 3 == 0
+                seed = len(cases)
+                cases.append(Case(risk, loss, penalty, (j + k) % 2 == 1, weighted, seed))
+    return cases
+
+
+CASES = _cases()
+
+
+def brute_losses(loss: str, X: Any, y: Any, w: Any, fit_intercept: bool) -> np.ndarray:
+    """Losses from their textbook formulas; labels are -1 and 1, or 0 .. K-1."""
+    X = np.asarray(X, dtype=float)
+    z = X @ w[: X.shape[1]] + (w[-1] if fit_intercept else 0.0)
+    if loss == "squared":
+        return 0.5 * (z - y) ** 2
+    if loss == "huber":
+        r = np.abs(z - y)
+        return np.where(r <= HUBER_DELTA, 0.5 * r**2, HUBER_DELTA * (r - 0.5 * HUBER_DELTA))
+    if loss == "logistic":
+        return np.logaddexp(0.0, -y * z)
+    if loss == "squared_hinge":
+        return np.maximum(0.0, 1.0 - y * z) ** 2
+    return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(z)), y]
+
+
+def brute_penalty(name: str, w: np.ndarray) -> float:
+    """Penalties of the table above at a feasible point."""
+    value = 0.5 * PENALTIES[name].l2 * np.sum(w**2)
+    return value + 0.1 * np.sum(np.abs(w)) if name == "elastic" else value
+
+
+def brute_objective(case: Case, w: np.ndarray) -> float:
+    """F(w) from a sort; whole-number weights are rows repeated."""
+    given = case.arguments()
+    losses = brute_losses(case.loss, given["X"], given["y"], w, case.intercept)
+    if case.weighted:
+        losses = np.repeat(losses, given["sample_weight"].astype(int))
+    risk = given["risk"].weights(len(losses)) @ np.sort(losses)
+    return risk + brute_penalty(case.penalty, w[:D])
+
+
+class Reference(NamedTuple):
+    """Optimum of a conic solver: parameters, multipliers of the losses, F there."""
+
+    w: np.ndarray
+    lam: np.ndarray
+    value: float
+
+
+@cache
+def conic_optimum(case: Case) -> Reference:
+    """The optimum by cvxpy and Clarabel.
+
+    A spectral risk is a nonnegative combination of sums of the k largest losses. The value is F at
+    a feasible point, so it can only lie above the true optimum.
+    """
+    import cvxpy as cp
+
+    given = case.arguments()
+    X, y, outputs = given["X"], given["y"], CLASSES if case.loss == "multinomial" else 1
+    repeats = given["sample_weight"].astype(int) if case.weighted else np.ones(N, dtype=int)
+    coef, intercept = cp.Variable((D, outputs)), cp.Variable((1, outputs))
+    Z = X @ coef + (np.ones((N, 1)) @ intercept if case.intercept else 0.0)
+    z = Z[:, 0]
+    if case.loss == "squared":
+        losses = 0.5 * cp.square(z - y)
+    elif case.loss == "huber":
+        losses = 0.5 * cp.huber(z - y, HUBER_DELTA)
+    elif case.loss == "logistic":
+        losses = cp.logistic(cp.multiply(-y, z))
+    elif case.loss == "squared_hinge":
+        losses = cp.square(cp.pos(1.0 - cp.multiply(y, z)))
+    else:
+        losses = cp.log_sum_exp(Z, axis=1) - cp.sum(cp.multiply(np.eye(outputs)[y], Z), axis=1)
+
+    bound = cp.Variable(N)
+    below = losses <= bound
+    spread = np.repeat(np.eye(N), repeats, axis=0) @ bound
+    sigma = given["risk"].weights(repeats.sum())
+    rises = np.diff(sigma, prepend=0.0)
+    terms = [
+        rise * (cp.sum(spread) if k == 0 else cp.sum_largest(spread, len(sigma) - k))
+        for k, rise in enumerate(rises)
+        if rise > 1e-15
+    ]
+    g = 0.5 * PENALTIES[case.penalty].l2 * cp.sum_squares(coef)
+    constraints = [below]
+    if case.penalty == "elastic":
+        g += 0.1 * cp.sum(cp.abs(coef))
+    elif case.penalty == "nonnegative":
+        constraints += [coef >= 0]
+    elif case.penalty == "box":
+        upper = np.repeat(np.array([[0.3], [0.1], [0.5]]), outputs, axis=1)
+        constraints += [coef >= -0.2, coef <= upper]
+    elif case.penalty == "simplex":
+        constraints += [coef >= 0, cp.sum(coef, axis=0) == 1]
+    program = cp.Problem(cp.Minimize(sum(terms) + g), constraints)
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the last digits may be out of reach
+        program.solve(solver=cp.CLARABEL, **tight)
+    w = PENALTIES[case.penalty].project(coef.value)
+    if case.intercept:
+        w = np.vstack([w, intercept.value])
+    w = w if outputs > 1 else w[:, 0]
+    lam = np.maximum(below.dual_value, 0.0)
+    return Reference(w, lam / lam.sum(), brute_objective(case, w))

@@ -1,0 +1,356 @@
+"""Losses against closed forms, finite differences and 60-digit arithmetic; labels and errors."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sorel.losses import (
+    LOSSES,
+    Huber,
+    Logistic,
+    Loss,
+    Multinomial,
+    Squared,
+    SquaredHinge,
+    parse_loss,
+)
+
+SCALAR = [Squared(), Huber(1.0), Huber(0.3), Logistic(), SquaredHinge()]
+BINARY = [Logistic(), SquaredHinge()]
+scalar_losses = pytest.mark.parametrize("loss", SCALAR, ids=repr)
+binary_losses = pytest.mark.parametrize("loss", BINARY, ids=repr)
+LARGE = [1e4, 745.0, 700.0, 40.0, 37.0, 18.0, 1.0, 0.5, 1e-3, 1e-9, 0.0]
+MARGINS = [*LARGE, *(-m for m in LARGE[:-1])]
+TINY = np.finfo(np.float64).tiny
+
+
+def targets(loss: Loss) -> list[float]:
+    return [-1.0, 1.0] if loss.is_classifier else [-2.3, 0.0, 1e3]
+
+
+def exact(loss: Loss, y: float, z: float) -> tuple[float, float, float]:
+    """Value and derivatives in 60 digits, rounded once."""
+    with mp.workdps(60):
+        y, z = mp.mpf(y), mp.mpf(z)
+        if isinstance(loss, Squared):
+            found = (z - y) ** 2 / 2, z - y, mp.mpf(1)
+        elif isinstance(loss, Huber):
+            r, delta = z - y, mp.mpf(loss.delta)
+            if abs(r) <= delta:
+                found = r**2 / 2, r, mp.mpf(1)
+            else:
+                found = delta * (abs(r) - delta / 2), delta * mp.sign(r), mp.mpf(0)
+        elif isinstance(loss, Logistic):
+            p = 1 / (1 + mp.exp(y * z))
+            # log(1 + e^-m) with e^-m far below the 60th digit is e^-m itself
+            e = mp.exp(-y * z)
+            value = e if e < mp.mpf(10) ** -50 else mp.log(1 + e)
+            found = value, -y * p, p * (1 / (1 + e))
+        else:
+            m = y * z
+            short = max(mp.mpf(0), 1 - m)
+            found = short**2, -2 * y * short, mp.mpf(2 if m < 1 else 0)
+        return tuple(float(v) for v in found)
+
+
+@scalar_losses
+def test_value_and_derivatives_to_the_last_digits_at_any_margin(loss):
+    for y in targets(loss):
+        expected = np.array([exact(loss, y, z) for z in MARGINS])
+        found = np.column_stack(
+            [loss.value(y, MARGINS), loss.derivative(y, MARGINS), loss.curvature(y, MARGINS)]
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=TINY)
+
+
+@scalar_losses
+def test_derivatives_against_finite_differences(loss):
+    rng = np.random.default_rng(0)
+    y = rng.choice([-1.0, 1.0], 60) if loss.is_classifier else rng.normal(size=60)
+    z, h = 2.0 * rng.normal(size=60), 1e-5
+    # At a kink of the derivative no difference quotient is right.
+    change = loss.curvature(y, z + 9 * h) - loss.curvature(y, z - 9 * h)
+    smooth = np.abs(change) < 0.5
+    assert smooth.sum() > 50
+    y, z = y[smooth], z[smooth]
+    first = (loss.value(y, z + h) - loss.value(y, z - h)) / (2 * h)
+    second = (loss.derivative(y, z + h) - loss.derivative(y, z - h)) / (2 * h)
+    np.testing.assert_allclose(loss.derivative(y, z), first, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(loss.curvature(y, z), second, rtol=1e-6, atol=1e-8)
+
+
+@scalar_losses
+@given(
+    y=st.sampled_from([-1.0, 1.0]),
+    a=st.floats(-1e4, 1e4),
+    b=st.floats(-1e4, 1e4),
+    t=st.floats(0.0, 1.0),
+)
+def test_convex_with_a_supporting_line(loss, y, a, b, t):
+    at_a, at_b, between = loss.value(y, [a, b, t * a + (1 - t) * b])
+    size = abs(at_a) + abs(at_b) + 1e-300
+    assert between <= t * at_a + (1 - t) * at_b + 1e-12 * size
+    slope = loss.derivative(y, [a])[0]
+    assert at_b >= at_a + slope * (b - a) - 1e-12 * (size + abs(slope * (b - a)))
+    assert loss.curvature(y, [a])[0] >= 0.0
+    assert at_a >= 0.0
+
+
+def test_huber_is_continuous_where_it_turns_linear():
+    loss, edge = Huber(0.7), 0.7 * (1 + np.array([-1e-9, 0.0, 1e-9]))
+    np.testing.assert_allclose(loss.value(0.0, edge), 0.245, rtol=1e-8)
+    np.testing.assert_allclose(loss.derivative(0.0, edge), 0.7, rtol=1e-8)
+    assert loss.value(0.0, [100.0])[0] == pytest.approx(0.7 * (100.0 - 0.35), rel=1e-15)
+
+
+def test_huber_of_large_delta_is_squared():
+    z = np.linspace(-5, 5, 11)
+    np.testing.assert_array_equal(Huber(100.0).value(1.0, z), Squared().value(1.0, z))
+
+
+@pytest.mark.parametrize("delta", [0.0, -1.0, np.nan, np.inf, -np.inf])
+def test_huber_refuses_a_delta_out_of_range(delta):
+    with pytest.raises(ValueError, match="delta must be a finite number above 0, got"):
+        Huber(delta)
+
+
+@pytest.mark.parametrize("delta", ["1", None, [1.0, 2.0]])
+def test_huber_refuses_a_delta_that_is_no_number(delta):
+    with pytest.raises((TypeError, ValueError), match="delta"):
+        Huber(delta)
+
+
+def test_losses_are_values():
+    assert Huber(0.5) == Huber(0.5) != Huber(0.6)
+    assert hash(Squared()) == hash(Squared())
+    assert Squared() != Logistic()
+
+
+# The multinomial loss.
+
+
+def exact_multinomial(y: int, z: list[float]) -> tuple[float, list[float], list[list[float]]]:
+    with mp.workdps(60):
+        exps = [mp.exp(mp.mpf(v) - mp.mpf(z[y])) for v in z]
+        rest = mp.fsum(e for c, e in enumerate(exps) if c != y)
+        total = 1 + rest
+        value = rest if rest < mp.mpf(10) ** -50 else mp.log(total)
+        p = [e / total for e in exps]
+        slopes = [p[c] if c != y else -rest / total for c in range(len(z))]
+        k = range(len(z))
+        complement = [rest / total if c == y else 1 - p[c] for c in k]
+        hess = [[p[a] * complement[a] if a == b else -p[a] * p[b] for b in k] for a in k]
+        return float(value), [float(s) for s in slopes], [[float(h) for h in row] for row in hess]
+
+
+HARD_MARGINS = [
+    [1e4, -1e4, 0.0],
+    [1e4, 1e4, 1e4],
+    [-1e4, -1e4, -1e4 + 1],
+    [0.0, 0.0, 0.0],
+    [40.0, 0.0, -5.0],
+    [1e-8, 0.0, -1e-8],
+    [3.0, 3.0, -700.0],
+    [1e4, 1e4 - 30.0, -1e4],
+]
+
+
+@pytest.mark.parametrize("y", [0, 1, 2])
+@pytest.mark.parametrize("z", HARD_MARGINS, ids=str)
+def test_multinomial_keeps_its_digits(z, y):
+    value, slopes, _ = exact_multinomial(y, z)
+    loss = Multinomial()
+    # Rounding of margins of 1e4 among themselves costs nothing: their differences are exact here.
+    np.testing.assert_allclose(loss.value([y], [z]), [value], rtol=4e-15, atol=TINY)
+    np.testing.assert_allclose(loss.derivative([y], [z]), [slopes], rtol=4e-15, atol=TINY)
+
+
+@pytest.mark.parametrize("y", [0, 1, 2])
+@pytest.mark.parametrize("z", HARD_MARGINS, ids=str)
+def test_multinomial_curvature_of_a_confident_sample_keeps_its_digits(z, y):
+    found = Multinomial().curvature([y], [z])[0]
+    expected = np.array(exact_multinomial(y, z)[2])
+    np.testing.assert_allclose(found, expected, rtol=4e-15, atol=3e-16)
+    if z[y] == max(z):
+        # All its curvature is small then, and nothing larger covers an error of 1e-16.
+        np.testing.assert_allclose(found[y], expected[y], rtol=4e-15, atol=TINY)
+
+
+def test_multinomial_derivatives_against_finite_differences():
+    rng = np.random.default_rng(1)
+    loss, z, y = Multinomial(), rng.normal(size=(6, 4)), rng.integers(4, size=6)
+    h = 1e-5
+    for c in range(4):
+        move = h * np.eye(4)[c]
+        first = (loss.value(y, z + move) - loss.value(y, z - move)) / (2 * h)
+        second = (loss.derivative(y, z + move) - loss.derivative(y, z - move)) / (2 * h)
+        np.testing.assert_allclose(loss.derivative(y, z)[:, c], first, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(loss.curvature(y, z)[:, c], second, rtol=1e-7, atol=1e-9)
+
+
+def test_multinomial_derivatives_sum_to_zero():
+    rng = np.random.default_rng(2)
+    z = 10.0 ** rng.uniform(-3, 2, (30, 1)) * rng.normal(size=(30, 5))
+    slopes = Multinomial().derivative(rng.integers(5, size=30), z)
+    assert np.abs(slopes.sum(axis=1)).max() < 1e-15
+
+
+def test_multinomial_with_two_classes_is_logistic():
+    z = np.linspace(-30, 30, 13)
+    pair = np.column_stack([np.zeros_like(z), z])
+    np.testing.assert_allclose(
+        Multinomial().value(1, pair), Logistic().value(1.0, z), rtol=1e-14, atol=0
+    )
+
+
+@given(
+    st.lists(st.floats(-50, 50), min_size=3, max_size=3),
+    st.lists(st.floats(-50, 50), min_size=3, max_size=3),
+    st.integers(0, 2),
+)
+def test_multinomial_is_convex(a, b, y):
+    loss = Multinomial()
+    middle = 0.5 * (np.array(a) + b)
+    at_a, at_b, between = loss.value(y, [a, b, middle])
+    assert between <= 0.5 * (at_a + at_b) + 1e-13 * (at_a + at_b)
+    assert np.linalg.eigvalsh(loss.curvature([y], [a])[0]).min() > -1e-15
+
+
+def test_arguments_are_left_alone():
+    y, z = np.array([1.0, -1.0]), np.array([0.3, 0.4])
+    before = y.copy(), z.copy()
+    Logistic().value(y, z), Logistic().curvature(y, z)
+    np.testing.assert_array_equal(y, before[0])
+    np.testing.assert_array_equal(z, before[1])
+    margins = np.array([[1.0, 2.0]])
+    Multinomial().derivative([0], margins), Multinomial().curvature([0], margins)
+    np.testing.assert_array_equal(margins, [[1.0, 2.0]])
+
+
+# Targets.
+
+
+@binary_losses
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["no", "yes", "yes", "no"],
+        [False, True, True, False],
+        [0, 1, 1, 0],
+        [-1, 1, 1, -1],
+        [-1.0, 1.0, 1.0, -1.0],
+        [2.5, 7.5, 7.5, 2.5],
+        np.array(["a", "b", "b", "a"], dtype=object),
+        np.array([[0], [1], [1], [0]]),
+    ],
+    ids=str,
+)
+def test_two_labels_of_any_kind_become_signs(loss, labels):
+    codes, classes = loss.encode(labels)
+    np.testing.assert_array_equal(codes, [-1.0, 1.0, 1.0, -1.0])
+    assert codes.dtype == np.float64
+    assert classes is not None
+    np.testing.assert_array_equal(classes, np.unique(np.ravel(labels)))
+
+
+def test_labels_of_many_classes_become_indices():
+    codes, classes = Multinomial().encode(["red", "blue", "green", "blue"])
+    np.testing.assert_array_equal(codes, [2, 0, 1, 0])
+    assert codes.dtype == np.int64
+    assert list(classes) == ["blue", "green", "red"]
+    assert Multinomial().n_outputs(classes) == 3
+    np.testing.assert_array_equal(Multinomial().encode([3.0, 1.0, 2.0])[0], [2, 0, 1])
+
+
+@pytest.mark.parametrize("loss", [*BINARY, Multinomial()], ids=repr)
+def test_one_class_is_refused(loss):
+    with pytest.raises(ValueError, match=r"only one class, \['a'\]"):
+        loss.encode(["a", "a"])
+
+
+@binary_losses
+def test_more_classes_are_sent_to_the_multinomial_loss(loss):
+    with pytest.raises(ValueError, match="two classes, y has 3; use loss='multinomial'"):
+        loss.encode([0, 1, 2])
+
+
+@pytest.mark.parametrize("loss", [*BINARY, Multinomial()], ids=repr)
+def test_regression_targets_are_refused_as_labels(loss):
+    with pytest.raises(ValueError, match=r"different real numbers.*loss='squared'"):
+        loss.encode([0.1, 2.7, 1.4, 0.3])
+
+
+@pytest.mark.parametrize("loss", [Squared(), Huber()], ids=repr)
+@pytest.mark.parametrize(
+    "y",
+    [
+        ["a", "b"],
+        ["1.5", "2.5"],
+        [b"1.5", b"2.5"],
+        np.array(["a", "b"], dtype=object),
+        np.array(["1.5", "2.5"], dtype=object),
+        [1.0 + 1.0j, 2.0],
+    ],
+    ids=repr,
+)
+def test_regression_refuses_what_is_not_a_number(loss, y):
+    with pytest.raises(ValueError, match="numeric"):
+        loss.encode(y)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_targets_that_are_not_finite_are_named(name, bad):
+    with pytest.raises(ValueError, match=r"y\[2\] = -?(nan|inf)"):
+        parse_loss(name).encode([0.0, 1.0, bad, 0.0])
+
+
+def test_missing_targets_are_named():
+    with pytest.raises(ValueError, match=r"y\[1\]"):
+        Squared().encode([1.0, None])
+
+
+@pytest.mark.parametrize("bad", [None, np.nan], ids=str)
+@pytest.mark.parametrize("name", ["logistic", "multinomial"])
+def test_missing_labels_are_refused(name, bad):
+    with pytest.raises(ValueError, match=r"y\[2\]|missing"):
+        parse_loss(name).encode(np.array(["a", "b", bad, "a"], dtype=object))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_targets_must_be_a_vector(name):
+    with pytest.raises(ValueError, match=r"y must be one-dimensional, got shape \(2, 2\)"):
+        parse_loss(name).encode([[0.0, 1.0], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.float32, np.float16, object])
+def test_numbers_of_any_type_are_targets(dtype):
+    encoded, classes = Squared().encode(np.array([0, 1, 1], dtype=dtype))
+    assert encoded.dtype == np.float64
+    assert classes is None
+    np.testing.assert_array_equal(encoded, [0.0, 1.0, 1.0])
+
+
+# Names.
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_found_by_name(name):
+    assert parse_loss(name).name == name
+
+
+def test_a_loss_is_its_own_name():
+    loss = Huber(0.25)
+    assert parse_loss(loss) is loss
+
+
+@pytest.mark.parametrize("name", ["hinge", "Squared", None, 3, ["squared"]], ids=repr)
+def test_unknown_losses_are_answered_with_the_known(name):
+    with pytest.raises(ValueError, match="unknown loss") as raised:
+        parse_loss(name)
+    assert all(known in str(raised.value) for known in LOSSES)
+    assert repr(name) in str(raised.value)
