@@ -403,6 +403,19 @@ def weighted_square_distance(a, b, omega, weighted):
 
 
 @compiled
+def weighted_secant(a, b, values, others, omega, weighted):
+    """sum omega (a - b)^2 and -sum omega (a - b) (values - others)."""
+    uniform = 1.0 / a.shape[0]
+    square = 0.0
+    product = 0.0
+    for i in range(a.shape[0]):
+        move = (a[i] - b[i]) * (omega[i] if weighted else uniform)
+        square += move * (a[i] - b[i])
+        product -= move * (values[i] - others[i])
+    return square, product
+
+
+@compiled
 def directional_slope(density, slopes, direction, omega, weighted):
     """sum_i omega_i q_i phi'_i direction_i."""
     total = 0.0
@@ -686,7 +699,7 @@ def prox_inplace_outputs(w, step, code, l2, l1, lower, upper):
 
 
 # Stochastic steps. Parameters are kept by output here, W of shape (K, p) with the intercept last,
-# so that every inner loop runs along a row of X; K = 1 for all losses but the multinomial. One step:
+# so that every inner loop runs along a row of X; K = 1 for all losses but multinomial. A step is
 #
 #     W <- prox(shrink W + drift - step * (sum over the batch of c_i x_i)),
 #
@@ -873,18 +886,24 @@ def move_entry(key, order, position, item, value):
 
 
 @compiled
-def repair_order(values, key, order):
-    """Sort again by insertion what was sorted before the values changed a little."""
-    for i in range(order.shape[0]):
-        item = order[i]
-        value = values[item]
+def repair_order(key, order, position, companion):
+    """Sort by insertion what was sorted before the keys changed; `companion` moves with them."""
+    for i in range(1, key.shape[0]):
+        value, item = key[i], order[i]
+        if key[i - 1] < value or (key[i - 1] == value and order[i - 1] < item):
+            continue
+        carried = companion[i]
         j = i - 1
         while j >= 0 and (key[j] > value or (key[j] == value and order[j] > item)):
             key[j + 1] = key[j]
+            companion[j + 1] = companion[j]
             order[j + 1] = order[j]
+            position[order[j]] = j + 1
             j -= 1
         key[j + 1] = value
+        companion[j + 1] = carried
         order[j + 1] = item
+        position[item] = j + 1
 
 
 @compiled
@@ -1006,11 +1025,15 @@ def prospect_steps(
 
 @compiled
 def saddle_saga_steps(
-    X, y, code, delta, rows, probes, batch, table, mean, losses, density, target, key, order, mass,
-    nu, dual_step, level, first_of, W, shrink, step, free_shrink, free_step, proximal, prox_step,
-    penalty, l2, l1, lower, upper,
+    X, y, code, delta, rows, probes, batch, table, mean, losses, density, key, order, position,
+    mass, nu, dual_step, level, first_of, W, shrink, step, free_shrink, free_step, proximal,
+    prox_step, penalty, l2, l1, lower, upper,
 ):  # fmt: skip
-    """SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection."""
+    """SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
+
+    `losses` and `density` stand in the order of the last projection, so that the O(n) part of a
+    step reads and writes in sequence.
+    """
     outputs, p = W.shape
     n, d = X.shape
     z = np.empty(outputs)
@@ -1022,7 +1045,7 @@ def saddle_saga_steps(
     damping = 1.0 / (1.0 + dual_step * nu)
     for first in range(0, rows.shape[0] - batch + 1, batch):
         for b in range(batch):
-            weights[b] = density[rows[first + b]]
+            weights[b] = density[position[rows[first + b]]]
             j = probes[first + b]
             sample_margins(X, j, W, z)
             probed[b] = sample_loss(code, delta, y[j], z)
@@ -1037,24 +1060,24 @@ def saddle_saga_steps(
             proximal, prox_step, penalty, l2, l1, lower, upper,
         )  # fmt: skip
         update_table(X, rows, first, batch, fresh, table, mean)
-        for i in range(n):
-            target[i] = (density[i] + dual_step * (losses[i] + nu)) * damping
+        for rank in range(n):
+            key[rank] = (density[rank] + dual_step * (losses[rank] + nu)) * damping
         finite = True
         for b in range(batch):
-            j = probes[first + b]
-            target[j] += dual_step * damping * n * (probed[b] - losses[j]) / batch
-            finite = finite and abs(target[j]) < math.inf
+            rank = position[probes[first + b]]
+            key[rank] += dual_step * damping * n * (probed[b] - losses[rank]) / batch
+            finite = finite and abs(key[rank]) < math.inf
         if not finite:
             # Diverged: no order to repair, and the caller sees it in w.
             return
         for b in range(batch):
-            losses[probes[first + b]] = probed[b]
-        repair_order(target, key, order)
+            losses[position[probes[first + b]]] = probed[b]
+        repair_order(key, order, position, losses)
         blocks = pool_sorted(key, mass, level, first_of)
         for b in range(blocks):
             start = first_of[b]
             for rank in range(start, first_of[b + 1]):
-                density[order[rank]] = key[rank] - key[start] - level[b]
+                density[rank] = key[rank] - key[start] - level[b]
 
 
 @compiled

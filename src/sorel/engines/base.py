@@ -185,6 +185,16 @@ class Engine(ABC):
         """sum_i omega_i (q_i - q'_i)^2."""
 
     @abstractmethod
+    def secant(
+        self, dual: Dual, other: Dual, point: Point, other_point: Point
+    ) -> tuple[float, float]:
+        """|q - q'|^2 and -(q - q') . (l - l'), in the norm of the densities."""
+
+    @abstractmethod
+    def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
+        """(1 - share) q + share q'."""
+
+    @abstractmethod
     def gradient(self, point: Point, dual: Dual) -> FloatArray:
         """Gradient of lam . l(w) in w, shaped like w."""
 

@@ -204,6 +204,20 @@ class MemoryEngine(Engine):
             dual.density, other.density, self._omega, self._weighted
         )
 
+    def secant(
+        self, dual: Dual, other: Dual, point: Point, other_point: Point
+    ) -> tuple[float, float]:
+        return kernels.weighted_secant(
+            dual.density, other.density, point.losses, other_point.losses,
+            self._omega, self._weighted,
+        )  # fmt: skip
+
+    def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
+        new = self._new_dual()
+        np.multiply(dual.density, 1.0 - share, out=new.density)
+        new.density += share * other.density
+        return new
+
     def loss_scale(self, point: Point) -> float:
         mean, spread = kernels.mean_and_deviation(point.losses, self._omega, self._weighted)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,

@@ -33,8 +33,9 @@ _SOFTMAX_LIPSCHITZ = math.sqrt(2.0)
 class _Table:
     """Losses, weighted derivatives q_i phi'_i and their mean gradient, with the order of the keys.
 
-    `key` is sorted, ``order[r]`` is the sample at rank r and ``position`` its inverse. What the
-    keys are (losses, losses over nu, targets of a projection) is settled by the first epoch.
+    ``order[r]`` is the sample at rank r and ``position`` its inverse. For Prospect `key` holds the
+    sorted losses, over nu where nu > 0; for SAGA the targets of the last projection, by whose order
+    `losses` and `density` then stand (``projected``).
     """
 
     losses: FloatArray
@@ -182,13 +183,11 @@ class SampledEngine(MemoryEngine):
 
     def table_dual(self, table: _Table) -> Dual:
         dual = self._new_dual()
-        if table.nu == 0.0 and not table.projected:
+        if table.nu == 0.0:
             dual.density[table.order] = self._rank_mass
             return dual
-        target = table.density
-        if table.nu > 0.0 and not table.projected:
-            target = np.empty(self.n_samples)
-            target[table.order] = table.key
+        target = np.empty(self.n_samples)
+        target[table.order] = table.density if table.projected else table.key
         self._project(target, dual)
         return dual
 
@@ -218,16 +217,16 @@ class SampledEngine(MemoryEngine):
     ) -> FloatArray:
         if not table.projected:
             self._sort(table, table.density + dual_step * table.losses)
+            table.losses, table.density = table.losses[table.order], table.density[table.order]
             table.projected = True
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        target = self._pool.take((self.n_samples,))
         kernels.saddle_saga_steps(
             self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
-            table.slopes, table.mean, table.losses, table.density, target, table.key, table.order,
-            self._rank_mass, nu, dual_step, table.level, table.first, W, *_update(plan),
+            table.slopes, table.mean, table.losses, table.density, table.key, table.order,
+            table.position, self._rank_mass, nu, dual_step, table.level, table.first, W,
+            *_update(plan),
         )  # fmt: skip
-        self._pool.give(target)
         return self._by_parameter(W)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sorel.solvers.auto import Auto
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.lsvrg import LSVRG
@@ -14,6 +15,7 @@ from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
 __all__ = [
+    "Auto",
     "LBFGS",
     "LSVRG",
     "SGD",
@@ -32,7 +34,7 @@ __all__ = [
 
 SOLVERS: dict[str, type[Solver]] = {
     cls.name: cls
-    for cls in (Newton, NewtonCG, SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, LBFGS)
+    for cls in (Auto, Newton, NewtonCG, SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, LBFGS)
 }
 
 

@@ -27,9 +27,14 @@ from sorel.solvers.base import Iterate, Iterates, Run, Solver
 _FIRST_ETA = 4.0
 _MAX_ETA = 1e9
 
-# eta grows after an inner problem of few Newton steps, and shrinks after one of many.
+# eta grows after an inner problem of few Newton steps and shrinks after one of many. When so many
+# steps in a row are cut short, new samples keep joining the ties: eta came too far ahead, goes back
+# and grows more slowly for a while.
 _EASY, _HARD, _HOPELESS = 3, 12, 40
-_GROWTH, _SHRINKAGE = 10.0, 0.25
+_SHORT_STEP, _SHORT_STEPS = 0.1, 2
+_SHRINKAGE = 0.3
+_GROWTH, _LEAST_GROWTH = 10.0, 2.0
+_CAUTION, _CONFIDENCE = 0.3, 1.2
 
 # A refined certificate costs a Hessian: try it once a Newton step promised no more than this
 # multiple of the gap wanted.
@@ -46,8 +51,8 @@ class State:
     """Phi and its gradient at one point, for one centre and one eta (0: the weights stay put)."""
 
     __slots__ = (
-        "center", "dual", "eta", "gradient", "moved", "penalty", "point", "predicted", "problem",
-        "value",
+        "center", "dual", "eta", "gradient", "length", "moved", "penalty", "point", "predicted",
+        "problem", "value",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +62,6 @@ class State:
         center: Dual,
         eta: float,
         dual: Dual | None = None,
-        predicted: float = np.inf,
     ) -> None:
         engine = problem.engine
         if dual is None:
@@ -68,8 +72,9 @@ class State:
         self.penalty = problem.penalty_value(point.w)
         self.value = engine.expected(point, dual) - self.moved + self.penalty
         self.gradient = engine.gradient(point, dual)
-        # What the Newton step that led here was to gain: what remains is far less.
-        self.predicted = predicted
+        # What the Newton step that led here was to gain (what remains is far less), and the part of
+        # it that was taken.
+        self.predicted, self.length = np.inf, 1.0
 
     def fenchel_young(self) -> float:
         """The second bracket of the certificate, up to the choice of the intercept."""
@@ -108,7 +113,8 @@ class AugmentedLagrangian(Solver):
         scale = engine.loss_scale(point)
         eta = _FIRST_ETA / scale
         state = State(problem, point, center, eta)
-        steps = idle = 0
+        steps = idle = cuts = 0
+        growth = _GROWTH
         while not run.exhausted:
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
@@ -122,16 +128,19 @@ class AugmentedLagrangian(Solver):
                 if idle > _MAX_IDLE:
                     break
                 if steps <= _EASY:
-                    eta = min(_GROWTH * eta, _MAX_ETA / scale)
+                    eta = min(growth * eta, _MAX_ETA / scale)
+                    growth = min(_CONFIDENCE * growth, _GROWTH)
                 elif steps > _HARD:
                     eta *= _SHRINKAGE
                 state = State(problem, state.point, state.dual, eta)
-                steps = 0
-            elif steps >= _HOPELESS:
+                steps = cuts = 0
+            elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
                 eta *= _SHRINKAGE
+                growth = max(_CAUTION * growth, _LEAST_GROWTH)
                 state = State(problem, state.point, state.center, eta)
-                steps = 0
+                steps = cuts = 0
             state = self._step(state, run)
+            cuts = cuts + 1 if state.length < _SHORT_STEP else 0
             steps += 1
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
@@ -140,13 +149,13 @@ class AugmentedLagrangian(Solver):
     def _step(self, state: State, run: Run) -> State:
         """The state after one Newton step with line search."""
         direction = self.direction(state, run)
-        point, dual = self._line_search(state, direction)
+        point, dual, length = self._line_search(state, direction)
         run.passes += 1
-        return State(
-            state.problem, point, state.center, state.eta, dual, max(direction.decrease, 0.0)
-        )
+        new = State(state.problem, point, state.center, state.eta, dual)
+        new.predicted, new.length = max(direction.decrease, 0.0), length
+        return new
 
-    def _line_search(self, state: State, direction: Direction) -> tuple[Point, Dual]:
+    def _line_search(self, state: State, direction: Direction) -> tuple[Point, Dual, float]:
         """A step in (0, 1] near the minimum along the direction, by its derivative.
 
         Phi is convex and its derivative costs no product with X, so a zero of the derivative is
@@ -173,7 +182,7 @@ class AugmentedLagrangian(Solver):
                 low, slope_low = t, slope
             secant = slope_low / (slope_low - slope_high) if slope_high < np.inf else 0.0
             t = low + min(max(secant, 0.05), 0.95) * (high - low)
-        return point, dual
+        return point, dual, t
 
 
 def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:

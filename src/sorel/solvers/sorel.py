@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,13 @@ SCHEDULES = ("auto", "paper", "theory")
 
 # Without a step size, 1 over this many times the largest curvature of a term.
 _SAFE = 3.0
+
+# "auto": step 1 / (1.5 L) of the inner loop, doubled when the loop fails; pairs of its quasi-Newton
+# start; values that the guard of the dual step looks back on, and how often in a row it may refuse.
+_AUTO_STEP, _AUTO_MAX_SAFETY = 1.5, 48.0
+_INNER_SLACK = 1e-9
+_MEMORY = 10
+_WINDOW, _MAX_REJECTIONS = 10, 3
 
 # The constant of the published schedule's centre, and the dual step used where none is given.
 _PAPER_TAU = 20.0
@@ -54,6 +62,13 @@ class SOREL(FirstOrder):
 
     Notes
     -----
+    "auto" takes theta_k = 0 and no centre, so that the outer iteration is gradient ascent on
+    D(lam) = min_w lam . l(w) + g(w). eta_k is the Barzilai-Borwein length of the last change of lam
+    and l; a guard on an estimate of D takes a step back that was too long. The inner loop is one
+    pass of importance-sampled SVRG that starts from a quasi-Newton step (its curvature pairs come
+    from gradients at hand) and returns the mean of its last half; one that does not lower the
+    Lagrangian is undone and the step shortened. Two passes per outer iteration.
+
     "paper" sets theta_k = k/(k+1), tau_k = 20 n/(k+1) and eta_k = C (k+1)/n, runs n inner steps
     (one pass) from w_k and keeps the last iterate: two passes per outer iteration. Steps are plain
     gradient steps where the penalty is smooth, proximal ones where it is not. The published grid is
@@ -122,7 +137,49 @@ class SOREL(FirstOrder):
         return self._auto(problem, run)
 
     def _auto(self, problem: Problem, run: Run) -> Iterates:
-        raise NotImplementedError("schedule='auto' is not available; use schedule='paper'")
+        """Dual ascent with measured steps; each inner loop is one pass of averaged SVRG.
+
+        The state is a point w_k that an inner loop has found under the weights lam_k.
+        """
+        engine, watch, penalty = problem.engine, Watch(problem, run), problem.penalty
+        point = watch.start()
+        run.passes += 1
+        dual = run.dual if run.dual is not None else engine.uniform()
+        yield Iterate(point, dual)
+        memory = _Memory()
+        ascent = _DualAscent()
+        safety = _AUTO_STEP
+        while True:
+            loss_gradient = engine.gradient(point, dual)
+            gradient = _with_penalty(problem, loss_gradient, point.w)
+            start = point.w
+            if penalty.smooth:
+                start = start - memory.apply(gradient)
+            step = 1.0 / (safety * (engine.smoothness(dual).average + penalty.l2))
+            plan = self.plan(problem, step, self.batch_size, sampling="importance")
+            w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
+            run.passes += 1
+            run.n_iter += 1
+            new = engine.point(w) if np.all(np.isfinite(w)) else None
+            value = _lagrangian(problem, point, dual)
+            new_value = _lagrangian(problem, new, dual) if new is not None else np.inf
+            if new is None or not new_value <= value + _INNER_SLACK * abs(value):
+                # The inner loop failed. Blame its start first, its step size second.
+                if memory.pairs:
+                    memory.pairs.clear()
+                elif safety < _AUTO_MAX_SAFETY:
+                    safety *= 2.0
+                watch.saw((yield Iterate(point, dual, loss_gradient, watch.refine())))
+                continue
+            new_loss_gradient = engine.gradient(new, dual)
+            watch.saw((yield Iterate(new, dual, new_loss_gradient, watch.refine())))
+            left = 0.0
+            if penalty.smooth:
+                residual = _with_penalty(problem, new_loss_gradient, new.w)
+                memory.store(new.w - point.w, residual - gradient)
+                left = float(np.vdot(residual, memory.apply(residual)))
+            point = new
+            dual = ascent.step(problem, point, dual, new_value, left)
 
     def _paper(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
@@ -191,6 +248,118 @@ def _epochs(ratio: float, strong: float, smooth: float, steps: int) -> int:
     return max(1, math.ceil(math.log(max(ratio, 1.0)) / -math.log(contraction)))
 
 
+class _Memory:
+    """Curvature pairs of lam . l + g for a quasi-Newton start of the inner loop (L-BFGS)."""
+
+    def __init__(self) -> None:
+        self.pairs: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=_MEMORY)
+
+    def store(self, step: FloatArray, change: FloatArray) -> None:
+        product = float(np.vdot(step, change))
+        if product > 1e-12 * float(np.linalg.norm(step)) * float(np.linalg.norm(change)):
+            self.pairs.append((step, change, product))
+
+    def apply(self, gradient: FloatArray) -> FloatArray:
+        """Estimate of the inverse Hessian times a gradient; 0 as long as nothing is known."""
+        if not self.pairs:
+            return np.zeros_like(gradient)
+        out, shares = gradient.copy(), []
+        for step, change, product in reversed(self.pairs):
+            shares.append(float(np.vdot(step, out)) / product)
+            out -= shares[-1] * change
+        _, change, product = self.pairs[-1]
+        out *= product / float(np.vdot(change, change))
+        for (step, change, product), share in zip(self.pairs, reversed(shares), strict=True):
+            out += (share - float(np.vdot(change, out)) / product) * step
+        return out
+
+
+class _DualAscent:
+    """Projected gradient steps on D(lam) with Barzilai-Borwein lengths and a nonmonotone guard."""
+
+    def __init__(self) -> None:
+        self.eta: float | None = None
+        self.accepted: tuple[Dual, Point] | None = None
+        self.window: deque[float] = deque(maxlen=_WINDOW)
+        self.rejections = 0
+
+    def step(
+        self, problem: Problem, point: Point, dual: Dual, value: float, left: float
+    ) -> Dual:
+        """The next weights, from those under which `point` was found.
+
+        `value` is the Lagrangian, an upper bound of D(lam); `left` estimates twice what its inner
+        minimisation still has to gain.
+        """
+        engine = problem.engine
+        full = len(self.window) == _WINDOW
+        if full and value < min(self.window) - 1e-12 * abs(value) and self.accepted is not None:
+            if self.rejections < _MAX_REJECTIONS:
+                # D has really dropped: go back most of the way.
+                self.rejections += 1
+                assert self.eta is not None
+                self.eta *= 0.25
+                return engine.blend(self.accepted[0], dual, 0.25)
+            # A badly estimated window must not hold the method still.
+            self.window.clear()
+        self.rejections = 0
+        self.window.append(value - 1.5 * left)
+        if self.eta is None:
+            self.eta = 1.0 / engine.loss_scale(point)
+        elif self.accepted is not None:
+            length, product = engine.secant(dual, self.accepted[0], point, self.accepted[1])
+            if product > 0:
+                self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
+        self.accepted = (dual, point)
+        return engine.ascend(dual, point, self.eta)
+
+
+def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:
+    """lam . l(w) + g(w)."""
+    return problem.engine.expected(point, dual) + problem.penalty_value(point.w)
+
+
+def _with_penalty(problem: Problem, gradient: FloatArray, w: FloatArray) -> FloatArray:
+    """Gradient of lam . l + g where g is smooth; that of lam . l otherwise."""
+    out = gradient.copy()
+    if problem.penalty.smooth:
+        out[: problem.n_features] += problem.penalty.gradient(w[: problem.n_features])
+    return out
+
+
+def _tail_average(
+    problem: Problem,
+    run: Run,
+    point: Point,
+    dual: Dual,
+    gradient: FloatArray,
+    plan: Plan,
+    start: FloatArray,
+) -> FloatArray:
+    """The mean of the last half of an epoch's iterates: far less noise than the last one has."""
+    engine = problem.engine
+    tail = max(1, plan.steps // 2)
+    w = start
+    if plan.steps > tail:
+        w = engine.epoch(
+            point, dual, gradient, plan._replace(steps=plan.steps - tail), run.rng, start=w
+        )
+    total = np.zeros(engine.shape)
+    engine.epoch(
+        point, dual, gradient, plan._replace(steps=tail), run.rng, start=w, total=total
+    )
+    run.passes += plan.steps * plan.batch / problem.n_samples
+    return _in_domain(problem, total / tail)
+
+
+def _in_domain(problem: Problem, mean: FloatArray) -> FloatArray:
+    """The mean of points of a convex set leaves it by rounding only."""
+    if np.all(np.isfinite(mean)):
+        coef = problem.coefficients(mean)
+        coef[:] = problem.penalty.project(coef)
+    return mean
+
+
 def _averaged_epoch(
     problem: Problem, run: Run, point: Point, dual: Dual, gradient: FloatArray, plan: Plan
 ) -> FloatArray:
@@ -205,9 +374,4 @@ def _averaged_epoch(
         )
         taken += piece
         run.passes += piece * plan.batch / n
-    mean = total / taken
-    if np.all(np.isfinite(mean)):
-        # The mean of points of a convex set leaves it by rounding only.
-        coef = problem.coefficients(mean)
-        coef[:] = problem.penalty.project(coef)
-    return mean
+    return _in_domain(problem, total / taken)

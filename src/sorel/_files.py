@@ -1,0 +1,77 @@
+"""Writing files so that a failure leaves what was there: all of the new file, or the old one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+__all__ = ["check_writable", "write_atomically"]
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError that writing to `path` would end in, as far as it can be known before.
+
+    Parameters
+    ----------
+    path : path
+        A file that is to be written later, after work that should not be in vain.
+    """
+    target = _target(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder; give the name of a file")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(target.parent)!r}; create it first")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise PermissionError(f"{str(path)!r} cannot be written: permission denied")
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to a temporary file in the same folder, and put it in place in one step.
+
+    Whatever goes wrong, an existing file keeps its content and no temporary file stays behind. A
+    symbolic link is followed, an existing file keeps its permissions, and what is not a regular
+    file (a device, a pipe) is written directly.
+
+    Parameters
+    ----------
+    path : path
+        The file to write.
+    data : bytes
+        Its content.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from sorel._files import write_atomically
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "new.txt", b"content")
+    ...     [(file.name, file.read_bytes()) for file in Path(folder).iterdir()]
+    [('new.txt', b'content')]
+    """
+    check_writable(path)
+    target = _target(path)
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
+    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+    try:
+        # Opened with the usual mode, so that the user's umask decides who may read the result.
+        with open(temporary, "xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.realpath(path))

@@ -1,0 +1,357 @@
+"""Saved models: a skops archive with a header, which runs no code when it is loaded.
+
+A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
+the version that wrote it and the training summary. Loading reads that header first, then lets
+skops build the model from types that skops itself trusts (those of scikit-learn and NumPy) and
+from sorel's own; a file that names any other type is refused before anything of it is built.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from sorel._files import write_atomically
+
+__all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
+
+_HEADER = "sorel.json"
+_SCHEMA = "schema.json"
+# Raised when the layout of the archive or the meaning of the header changes.
+_FORMAT = 1
+
+# What zipfile, json, NumPy and skops raise on files that were damaged or made up.
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class ModelFileError(ValueError):
+    """The file is not a model that this version of sorel can load; the message says why."""
+
+
+def save_model(
+    model: Any, file: str | os.PathLike[str] | BinaryIO, *, summary: dict[str, Any] | None = None
+) -> None:
+    """Save a fitted estimator or pipeline in a file that runs no code when it is loaded.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted estimator of sorel, or a scikit-learn pipeline around one.
+    file : path or binary stream
+        Where to write; by convention the name ends in ``.skops``. A path is written in one step:
+        if anything fails, a file of that name stays as it was.
+    summary : dict, optional
+        What is worth knowing about the training, in JSON's types; added to what the model itself
+        tells (its class, risk, certified gap and so on).
+
+    Raises
+    ------
+    TypeError
+        If the model holds something that could not be loaded again, such as a function of the
+        user, or the summary holds something that JSON does not know.
+    OSError
+        If the file cannot be written.
+
+    See Also
+    --------
+    load_model : The way back.
+    read_summary : What is known about a saved model.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from sklearn.datasets import load_diabetes
+    >>> import sorel
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = sorel.SpectralRiskRegressor(risk="cvar:0.1").fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.skops")
+    ...     sorel.save_model(model, path, summary={"data": "diabetes"})
+    ...     loaded = sorel.load_model(path)
+    >>> bool((loaded.predict(X) == model.predict(X)).all())
+    True
+    """
+    data = _dump(model, summary)
+    if hasattr(file, "write"):
+        cast(BinaryIO, file).write(data)
+    else:
+        write_atomically(file, data)
+
+
+def load_model(file: str | os.PathLike[str] | BinaryIO) -> Any:
+    """Load a model that :func:`save_model` or the command ``sorel fit`` saved.
+
+    Only types of sorel, scikit-learn, NumPy and SciPy are built, by their names; no code from the
+    file is run.
+
+    Parameters
+    ----------
+    file : path or binary stream
+        The saved model.
+
+    Returns
+    -------
+    estimator
+        The fitted estimator or pipeline.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is empty, damaged, not a model of sorel, written by a newer sorel, or holds
+        types that are not trusted.
+    OSError
+        If there is no such file, or it cannot be read.
+
+    Examples
+    --------
+    >>> import io
+    >>> from sklearn.datasets import load_diabetes
+    >>> import sorel
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> stream = io.BytesIO()
+    >>> sorel.save_model(sorel.SpectralRiskRegressor().fit(X, y), stream)
+    >>> _ = stream.seek(0)
+    >>> sorel.load_model(stream)
+    SpectralRiskRegressor()
+    """
+    data, name = _read(file)
+    _header(data, name)
+    return _load(data, name)
+
+
+def read_summary(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
+    """Return what is known about a saved model, without loading the model.
+
+    Parameters
+    ----------
+    file : path or binary stream
+        The saved model.
+
+    Returns
+    -------
+    dict
+        ``"sorel"`` is the version that wrote the file, ``"created"`` the time in UTC; the rest
+        describes the model and its training.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is not a model of sorel, or written by a newer one.
+
+    Examples
+    --------
+    >>> import io
+    >>> from sklearn.datasets import load_diabetes
+    >>> import sorel
+    >>> from sorel.saving import read_summary
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> stream = io.BytesIO()
+    >>> model = sorel.SpectralRiskRegressor(risk="cvar:0.1").fit(X, y)
+    >>> sorel.save_model(model, stream, summary={"data": "diabetes"})
+    >>> _ = stream.seek(0)
+    >>> summary = read_summary(stream)
+    >>> summary["risk"], summary["data"], summary["n_features"]
+    ('cvar:0.1', 'diabetes', 10)
+    """
+    data, name = _read(file)
+    header = _header(data, name)
+    return {
+        "sorel": header["sorel"],
+        "created": header.get("created"),
+        **header.get("summary", {}),
+    }
+
+
+def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
+    skops_io = _skops()
+    from sorel import __version__
+
+    header = {
+        "format": _FORMAT,
+        "sorel": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "summary": {**_describe(model), **(summary or {})},
+    }
+    try:
+        text = json.dumps(header, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the summary must hold only numbers, texts, lists and dictionaries of them: {error}"
+        ) from None
+    try:
+        data: bytes = skops_io.dumps(model, compression=zipfile.ZIP_DEFLATED)
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise TypeError(f"{_name(model)} cannot be saved: {error}") from None
+    buffer = io.BytesIO(data)
+    with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_HEADER, text)
+    data = buffer.getvalue()
+    try:
+        # Better no file than one that cannot be read back.
+        _load(data, "the new file")
+    except ModelFileError as error:
+        raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {error}") from None
+    return data
+
+
+def _describe(model: Any) -> dict[str, Any]:
+    """What a fitted model tells about itself, in JSON's types."""
+    last = model
+    while hasattr(last, "steps"):
+        last = last.steps[-1][1]
+    facts: dict[str, Any] = {"model": type(last).__name__}
+    risk = getattr(last, "risk_", getattr(last, "risk", None))
+    if risk is not None:
+        facts["risk"] = risk if isinstance(risk, str) else getattr(risk, "spec", None) or repr(risk)
+    loss = getattr(last, "loss", None)
+    if isinstance(loss, str):
+        facts["loss"] = loss
+    for owner, attribute, key, kind in (
+        (model, "n_features_in_", "n_features", int),
+        (model, "feature_names_in_", "columns", lambda names: [str(name) for name in names]),
+        (last, "classes_", "classes", lambda labels: labels.tolist()),
+        (last, "objective_", "objective", float),
+        (last, "relative_gap_", "relative_gap", float),
+        (last, "n_passes_", "passes", float),
+        (last, "status_", "status", str),
+    ):
+        try:
+            facts[key] = kind(getattr(owner, attribute))
+        except (AttributeError, TypeError, ValueError):
+            continue
+    return facts
+
+
+def _read(file: str | os.PathLike[str] | BinaryIO) -> tuple[bytes, str]:
+    if hasattr(file, "read"):
+        data = cast(BinaryIO, file).read()
+        name = getattr(file, "name", None)
+        return data, repr(name) if isinstance(name, str) else "the stream"
+    path = Path(file)
+    return path.read_bytes(), repr(str(path))
+
+
+def _header(data: bytes, name: str) -> dict[str, Any]:
+    """The header, after the checks that need nothing else of the file."""
+    if not data:
+        raise ModelFileError(f"{name} is empty; save the model again")
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except _DAMAGE:
+        raise ModelFileError(
+            f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
+        ) from None
+    with archive:
+        if _HEADER not in archive.namelist():
+            raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
+        try:
+            header = json.loads(archive.read(_HEADER))
+            written, layout = header["sorel"], header["format"]
+            summary = header.get("summary", {})
+            newer = layout > _FORMAT or _newer(written)
+            whole = isinstance(summary, dict) and isinstance(written, str)
+        except _DAMAGE as error:
+            raise _damaged(name, error) from None
+    if not whole:
+        raise ModelFileError(f"{name} is damaged: its {_HEADER} does not describe a model")
+    if newer:
+        from sorel import __version__
+
+        raise ModelFileError(
+            f"{name} was saved by sorel {written}, newer than this sorel {__version__}; "
+            "upgrade with: pip install --upgrade sorel"
+        )
+    return cast(dict[str, Any], header)
+
+
+def _load(data: bytes, name: str) -> Any:
+    skops_io = _skops()
+    from skops.io.exceptions import UntrustedTypesFoundException
+
+    try:
+        with warnings.catch_warnings():
+            # NumPy and the archive reader grumble about damaged bytes before they give up.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return skops_io.loads(data, trusted=_trusted_types())
+    except UntrustedTypesFoundException as error:
+        foreign = str(error).partition("[")[2].partition("]")[0] or str(error)
+        raise ModelFileError(
+            f"{name} holds types that sorel does not trust, and was not loaded: {foreign}"
+        ) from None
+    except (*_DAMAGE, MemoryError, RecursionError, SyntaxError) as error:
+        raise _damaged(name, error) from None
+
+
+def _damaged(name: str, error: BaseException) -> ModelFileError:
+    # One line, whatever the library below had to say.
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ModelFileError(f"{name} is damaged and was not loaded: {reason[:200]}")
+
+
+def _newer(written: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    from sorel import __version__
+
+    try:
+        return Version(written) > Version(__version__)
+    except InvalidVersion as error:
+        raise ValueError(f"{written!r} is not a version") from error
+
+
+def _trusted_types() -> list[str]:
+    """Names of sorel's own types that a fitted model may hold. None of them acts when built."""
+    from sorel import estimators, losses, penalties, risks, solve, solvers
+
+    found: set[type] = {solve.Record, solve.Result}
+    found.update(_descendants(risks.Risk))
+    found.update(_descendants(losses.Loss))
+    found.update(_descendants(penalties.Penalty))
+    found.update(_descendants(solvers.base.Solver))
+    found.update(value for value in vars(estimators).values() if isinstance(value, type))
+    return sorted(
+        f"{cls.__module__}.{cls.__qualname__}"
+        for cls in found
+        if cls.__module__.partition(".")[0] == "sorel"
+    )
+
+
+def _descendants(base: type) -> set[type]:
+    below = set(base.__subclasses__())
+    return below.union(*(_descendants(cls) for cls in below))
+
+
+def _name(model: Any) -> str:
+    return f"this {type(model).__name__}"
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "skops":
+            raise
+        raise ModuleNotFoundError(
+            'saved models need skops: pip install "sorel[cli]"', name=error.name
+        ) from None
+    return skops.io

@@ -1,0 +1,102 @@
+"""The default: choose a method by the size of the problem, and change it when it stops paying.
+
+Second order on the augmented Lagrangian wins wherever its steps are affordable, which is a matter
+of the number of parameters. What is left goes to conjugate gradients, or to SOREL's stochastic
+inner loop where the penalty is not smooth.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from sorel.problem import Problem
+from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError
+from sorel.solvers.newton import MAX_SIZE, Newton
+from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.sorel import SOREL
+
+# Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
+_FEW_PARAMETERS = 1000
+
+# Passes without a tenth of the gap gone after which another method has its turn.
+_PATIENCE = 300
+
+
+class Auto(Solver):
+    """No settings: picks a solver, watches the certified gap, and switches when it stalls.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
+    >>> print(sorel.solve(problem).status.split(" reached")[0])
+    converged: auto (newton)
+    """
+
+    name: ClassVar[str] = "auto"
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        chosen: list[str] = []
+        candidates = self._candidates(problem)
+        for turn, solver in enumerate(candidates):
+            chosen.append(solver.name)
+            run.note = " then ".join(chosen)
+            last = turn + 1 == len(candidates)
+            yield from self._turn(problem, run, solver, np.inf if last else _PATIENCE)
+            if run.exhausted:
+                return
+        run.note = f"{' then '.join(chosen)}; rounding errors allow no further progress"
+
+    def _candidates(self, problem: Problem) -> list[Solver]:
+        """Methods in the order of their turns: the cheapest first, the most robust last."""
+        size = int(np.prod(problem.engine.shape))
+        if size <= _FEW_PARAMETERS:
+            solvers: list[Solver] = [Newton(), SOREL()]
+        elif problem.penalty.smooth:
+            solvers = [NewtonCG(), Newton(), SOREL()] if size <= MAX_SIZE else [NewtonCG(), SOREL()]
+        else:
+            solvers = [SOREL(), Newton()] if size <= MAX_SIZE else [SOREL()]
+        able = []
+        refusal = None
+        for solver in solvers:
+            try:
+                solver.check(problem)
+            except UnsupportedProblemError as error:
+                refusal = error
+            else:
+                able.append(solver)
+        if not able and refusal is not None:
+            raise refusal
+        return able
+
+    def check(self, problem: Problem) -> None:
+        self._candidates(problem)
+
+    def _turn(self, problem: Problem, run: Run, solver: Solver, patience: float) -> Iterates:
+        """Run one solver until it gives up or stalls; leave its best iterate as the next start."""
+        iterates = solver.iterates(problem, run)
+        note = run.note
+        best: Iterate | None = None
+        best_gap, since = np.inf, run.passes
+        try:
+            iterate = next(iterates)
+            while True:
+                certificate = yield iterate
+                if certificate.gap < best_gap:
+                    best = iterate
+                    if certificate.gap < 0.9 * best_gap:
+                        since = run.passes
+                    best_gap = certificate.gap
+                if run.passes - since > patience:
+                    break
+                iterate = iterates.send(certificate)
+        except (StopIteration, np.linalg.LinAlgError):
+            pass
+        finally:
+            iterates.close()
+        run.note = note
+        if best is not None:
+            run.w, run.dual = best.point.w, best.dual

@@ -1,0 +1,506 @@
+"""Compiled loops against NumPy one-liners; the same tests run without compilation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import isotonic_regression
+
+from sorel import kernels
+from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
+
+LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
+by_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
+by_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+by_weighting = pytest.mark.parametrize("weighted", [False, True])
+by_intercept = pytest.mark.parametrize("intercept", [False, True])
+# Around the quartets of the adjoint, and past nothing else that is special.
+SIZES = [(1, 1), (3, 2), (4, 5), (9, 3), (31, 7)]
+by_size = pytest.mark.parametrize(("n", "d"), SIZES)
+CLOSE = {"rtol": 1e-13, "atol": 1e-13}
+
+
+def matrix(n, d, dtype=np.float64, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(dtype)
+
+
+def vectors(n, count, seed=1):
+    return list(np.random.default_rng(seed).normal(size=(count, n)))
+
+
+def sample_weights(n, weighted, seed=2):
+    """omega as the loops take it, and as the formulas want it."""
+    if not weighted:
+        return np.ones(1), np.full(n, 1.0 / n)
+    omega = np.random.default_rng(seed).uniform(0.1, 1.0, n)
+    omega /= omega.sum()
+    return omega, omega
+
+
+def targets(loss, n, seed=3):
+    y = np.random.default_rng(seed).normal(size=n)
+    return np.where(y > 0, 1.0, -1.0) if loss.is_classifier else y
+
+
+def extended(X):
+    """[X 1] in double precision."""
+    return np.column_stack([X.astype(np.float64), np.ones(len(X))])
+
+
+# Products with X.
+
+
+@by_size
+@by_dtype
+def test_products(n, d, dtype):
+    X = matrix(n, d, dtype)
+    (w,) = vectors(d, 1)
+    w[d // 2] = 0.0
+    expected = X.astype(np.float64) @ w - 0.3
+    out = np.full(n, np.nan)
+    kernels.product_rows(X, w, -0.3, out)
+    np.testing.assert_allclose(out, expected, **CLOSE)
+    out.fill(np.nan)
+    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, out)
+    np.testing.assert_allclose(out, expected, **CLOSE)
+
+
+def test_products_by_columns_pass_the_row_block():
+    n = 2 * kernels._ROW_BLOCK + 5
+    Xt, (w,) = matrix(2, n), vectors(2, 1)
+    (c,) = vectors(n, 1)
+    out, sums = np.full(n, np.nan), np.full(3, np.nan)
+    kernels.product_columns(Xt, w, 0.5, out)
+    kernels.adjoint_columns(Xt, c, sums)
+    np.testing.assert_allclose(out, w @ Xt + 0.5, **CLOSE)
+    np.testing.assert_allclose(sums, [*(Xt @ c), c.sum()], rtol=1e-12, atol=1e-12)
+
+
+@by_size
+@by_dtype
+@by_intercept
+@pytest.mark.parametrize("zeros", [False, True])
+def test_adjoints(n, d, dtype, intercept, zeros):
+    X, (c,) = matrix(n, d, dtype), vectors(n, 1)
+    if zeros:
+        c[: 2 * n // 3] = 0.0
+    expected = (extended(X).T @ c)[: d + intercept]
+    out = np.full(d + intercept, np.nan)
+    kernels.adjoint_rows(X, c, out)
+    np.testing.assert_allclose(out, expected, **CLOSE)
+    out.fill(np.nan)
+    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, out)
+    np.testing.assert_allclose(out, expected, **CLOSE)
+
+
+@by_size
+@by_dtype
+@by_intercept
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_with_many_outputs(n, d, dtype, intercept, order):
+    X, k = np.asarray(matrix(n, d, dtype), order=order), 3
+    X[0, 0] = 0.0
+    W, C = matrix(d + intercept, k, seed=4), matrix(n, k, seed=5)
+    full = extended(X)[:, : d + intercept]
+    out, back = np.full((n, k), np.nan), np.full((d + intercept, k), np.nan)
+    kernels.product_many(X, W, out)
+    kernels.adjoint_many(X, C, back)
+    np.testing.assert_allclose(out, full @ W, **CLOSE)
+    np.testing.assert_allclose(back, full.T @ C, **CLOSE)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9])
+@pytest.mark.parametrize("n", [1, 6, 7, 8, 20])
+@by_intercept
+def test_gram_of_few_columns(n, d, intercept):
+    X, (h,) = matrix(n, d), vectors(n, 1)
+    h[::3] = 0.0
+    size, height = d + intercept, 7
+    out = np.full((size, size), np.nan)
+    tile, scaled = np.full((size, height), np.nan), np.full((size + 1, height), np.nan)
+    kernels.gram_few(X, h, tile, scaled, out)
+    full = extended(X)[:, :size]
+    np.testing.assert_allclose(out, full.T @ (h[:, None] * full), **CLOSE)
+    np.testing.assert_array_equal(out, out.T)
+
+
+@by_dtype
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_gram_of_few_columns_in_any_order_and_precision(dtype, order):
+    X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(vectors(15, 1)[0])
+    out = np.empty((5, 5))
+    kernels.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
+    np.testing.assert_allclose(out, extended(X).T @ (h[:, None] * extended(X)), **CLOSE)
+
+
+def test_gram_without_weight_is_zero():
+    out = np.full((3, 3), np.nan)
+    kernels.gram_few(matrix(9, 2), np.zeros(9), np.empty((3, 4)), np.empty((4, 4)), out)
+    np.testing.assert_array_equal(out, np.zeros((3, 3)))
+
+
+@by_intercept
+def test_gram_diagonal(intercept):
+    X, (h,) = matrix(9, 3), vectors(9, 1)
+    h[2] = 0.0
+    out = np.full(3 + intercept, np.nan)
+    kernels.gram_diagonal(X, h, out)
+    full = extended(X)[:, : 3 + intercept]
+    np.testing.assert_allclose(out, np.diag(full.T @ (h[:, None] * full)), **CLOSE)
+
+
+@by_intercept
+def test_scaled_rows(intercept):
+    X, (scale,) = matrix(9, 3), vectors(9, 1)
+    rows, out = np.array([8, 1, 4, 5, 0]), np.full((4, 3 + intercept), np.nan)
+    kernels.scaled_rows(X, scale, rows, 1, 4, out)
+    expected = (scale[:, None] * extended(X))[rows[1:4], : 3 + intercept]
+    np.testing.assert_allclose(out[:3], expected, **CLOSE)
+    assert np.isnan(out[3]).all()
+
+
+def test_subtract_outer():
+    rows, scale, out = matrix(4, 3), np.array([0.5, 1.0, 2.0, 0.0]), matrix(3, 3, seed=7)
+    expected = out - rows.T @ np.diag(scale) @ rows
+    kernels.subtract_outer(rows, scale, out)
+    np.testing.assert_allclose(out, expected, **CLOSE)
+
+
+# Blocks and samples of rows.
+
+
+@by_intercept
+@by_dtype
+def test_block_sums(intercept, dtype):
+    X, (c,) = matrix(12, 3, dtype), vectors(12, 1)
+    c[3] = 0.0
+    block = np.array([0, 1, -1, 2, 3, 3, 1, -1, 0, 2, 2, 1])
+    member = block[:, None] == np.arange(4)
+    expected = (member * c[:, None]).T @ extended(X)[:, : 3 + intercept]
+    for start, stop in [(0, 4), (1, 3), (3, 4)]:
+        out = np.full((stop - start, 3 + intercept), np.nan)
+        kernels.block_sums(X, c, block, start, out)
+        np.testing.assert_allclose(out, expected[start:stop], **CLOSE)
+
+
+@by_weighting
+@pytest.mark.parametrize("sampled", [False, True])
+def test_block_totals_and_means(weighted, sampled):
+    block = np.array([0, 1, -1, 2, 1, 0, -1, 2])
+    omega, full = sample_weights(8, weighted)
+    (values,) = vectors(8, 1)
+    factor = np.array([0.0, 1.0, 2.0, 3.0, 1.5, 0.0, 1.0, 1.0])
+    totals = np.full(3, np.nan)
+    kernels.block_totals(block, factor, sampled, omega, weighted, totals)
+    used = full * factor if sampled else full
+    np.testing.assert_allclose(totals, [used[block == b].sum() for b in range(3)], **CLOSE)
+    totals, means = np.full(3, np.nan), np.full(3, np.nan)
+    kernels.block_means(block, values, omega, weighted, totals, means)
+    expected = [np.average(values[block == b], weights=full[block == b]) for b in range(3)]
+    np.testing.assert_allclose(means, expected, **CLOSE)
+
+
+def test_sampled_rows_keep_the_sum_and_their_share():
+    rng = np.random.default_rng(0)
+    full = rng.exponential(size=400) ** 2
+    full[::7] = 0.0
+    block = np.full(1, -1)
+    unit = full.sum() / 50
+    h, factor = full.copy(), np.full(400, np.nan)
+    kernels.sample_rows(h, block, False, unit, factor)
+    np.testing.assert_allclose(h, factor * full, rtol=1e-15)
+    kept = full > unit
+    np.testing.assert_array_equal(h[kept], full[kept])
+    assert np.all((factor == 0.0) | (factor >= 1.0))
+    # A light row that is taken stands for exactly one unit, and the sum is off by one at most.
+    light = (factor > 1.0) & (full > 0)
+    np.testing.assert_allclose(h[light], unit, rtol=1e-14)
+    assert abs(h.sum() - full.sum()) <= unit
+    assert 20 <= np.count_nonzero(h) <= 51
+
+
+def test_sampling_is_fair_over_all_orders():
+    rng = np.random.default_rng(1)
+    full = rng.uniform(0.0, 1.0, 12)
+    total, trials = np.zeros(12), 4000
+    for _ in range(trials):
+        order = rng.permutation(12)
+        h, factor = full[order], np.empty(12)
+        kernels.sample_rows(h, np.full(1, -1), False, full.sum() / 4, factor)
+        total[order] += h
+    np.testing.assert_allclose(total / trials, full, rtol=0.15, atol=0.02)
+
+
+def test_rows_in_blocks_are_kept_on_request():
+    full = np.full(30, 0.1)
+    block = np.where(np.arange(30) < 10, 0, -1)
+    h, factor = full.copy(), np.empty(30)
+    kernels.sample_rows(h, block, True, 1.0, factor)
+    np.testing.assert_array_equal(factor[:10], 1.0)
+    np.testing.assert_array_equal(h[:10], full[:10])
+    assert np.count_nonzero(h[10:]) == 2
+
+
+def test_systematic_sample_follows_the_probabilities():
+    rng = np.random.default_rng(2)
+    probability = rng.exponential(size=30)
+    probability[[0, 5, 29]] = 0.0
+    for count in (1, 7, 200):
+        for offset in (0.0, 0.37, 1.0 - 1e-16):
+            out = np.full(count, -1)
+            kernels.systematic_sample(probability, count, offset, out)
+            drawn = np.bincount(out, minlength=30)
+            assert drawn.sum() == count
+            share = count * probability / probability.sum()
+            assert np.all(np.abs(drawn - share) < 1.0 + 1e-9)
+            assert np.all(np.diff(out) >= 0)
+            assert drawn[probability == 0.0].sum() == 0
+
+
+# Losses and weightings.
+
+
+@by_loss
+@by_dtype
+def test_fused_evaluation(loss, dtype):
+    X, (w,) = matrix(11, 3, dtype), vectors(3, 1)
+    y = targets(loss, 11)
+    margins, losses, slopes = np.full((3, 11), np.nan)
+    kernels.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses, slopes)
+    z = X.astype(np.float64) @ w + 0.2
+    np.testing.assert_allclose(margins, z, **CLOSE)
+    np.testing.assert_allclose(losses, loss.value(y, z), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(slopes, loss.derivative(y, z), rtol=1e-12, atol=1e-14)
+
+
+@by_loss
+def test_moved_margins(loss):
+    z, direction = vectors(9, 2)
+    y = targets(loss, 9)
+    margins, losses, slopes = np.full((3, 9), np.nan)
+    kernels.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses, slopes)
+    moved = z + 0.7 * direction
+    np.testing.assert_allclose(margins, moved, **CLOSE)
+    np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
+    np.testing.assert_allclose(slopes, loss.derivative(y, moved), **CLOSE)
+
+
+@by_loss
+def test_curvature_bound_holds(loss):
+    z = np.linspace(-20, 20, 401)
+    bound = kernels.curvature_bound(loss.code)
+    curvature = np.concatenate([loss.curvature(y, z) for y in (-1.0, 1.0)])
+    assert curvature.max() == pytest.approx(bound, rel=1e-12)
+
+
+@by_weighting
+def test_weighted_sums(weighted):
+    omega, full = sample_weights(14, weighted)
+    q, values, direction = vectors(14, 3)
+    args = (omega, weighted)
+    close = {"rel": 1e-12, "abs": 1e-14}
+    assert kernels.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
+    assert kernels.weighted_square_distance(q, values, *args) == pytest.approx(
+        full @ (q - values) ** 2, **close
+    )
+    assert kernels.directional_slope(q, values, direction, *args) == pytest.approx(
+        full @ (q * values * direction), **close
+    )
+    mean, deviation = kernels.mean_and_deviation(values, *args)
+    assert mean == pytest.approx(full @ values, **close)
+    assert deviation == pytest.approx(full @ np.abs(values - full @ values), **close)
+
+
+@by_weighting
+def test_weighted_slopes(weighted):
+    omega, full = sample_weights(10, weighted)
+    q, slopes, factor = vectors(10, 3)
+    out = np.full(10, np.nan)
+    kernels.weighted_slopes(q, slopes, omega, weighted, out)
+    np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
+    kernels.sample_slopes(slopes, factor, True, omega, weighted, out)
+    np.testing.assert_allclose(out, full * slopes * factor, **CLOSE)
+    kernels.sample_slopes(slopes, factor, False, omega, weighted, out)
+    np.testing.assert_allclose(out, full * slopes, **CLOSE)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.4])
+def test_ascent_target(theta):
+    q, losses, previous = vectors(10, 3)
+    out = np.full(10, np.nan)
+    kernels.ascent_target(q, losses, previous, 2.5, theta, out)
+    np.testing.assert_allclose(out, q + 2.5 * ((1 + theta) * losses - theta * previous), **CLOSE)
+
+
+@by_loss
+@by_weighting
+@pytest.mark.parametrize("eta", [0.0, 3.0])
+def test_augmented_curvature(loss, weighted, eta):
+    omega, full = sample_weights(12, weighted)
+    z, q = vectors(12, 2)
+    q = np.maximum(q, 0.0)
+    y = targets(loss, 12)
+    slopes = loss.derivative(y, z)
+    block = np.arange(12) % 3 - 1
+    out = np.full(12, np.nan)
+    kernels.augmented_curvature(
+        loss.code, loss.parameter, y, z, slopes, q, block, eta, omega, weighted, out
+    )
+    inside = eta * slopes**2 * (block >= 0)
+    np.testing.assert_allclose(out, full * (q * loss.curvature(y, z) + inside), **CLOSE)
+
+
+@by_loss
+@by_weighting
+@pytest.mark.parametrize("eta", [0.0, 3.0])
+def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta):
+    omega, full = sample_weights(12, weighted)
+    z, q, change = vectors(12, 3)
+    q = np.maximum(q, 0.0)
+    y = targets(loss, 12)
+    slopes = loss.derivative(y, z)
+    block = np.arange(12) % 3 - 1
+    dl = slopes * change
+    means = np.array([np.average(dl[block == b], weights=full[block == b]) for b in (0, 1)])
+    dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
+    expected = full * (q * loss.curvature(y, z) * change + dq * slopes)
+    kernels.apply_curvature(
+        loss.code, loss.parameter, y, z, slopes, q, block, means, eta, omega, weighted, change
+    )
+    np.testing.assert_allclose(change, expected, **CLOSE)
+
+
+@by_loss
+@by_weighting
+def test_derivatives_in_a_shift(loss, weighted):
+    omega, full = sample_weights(12, weighted)
+    z, q = vectors(12, 2)
+    q = np.maximum(q, 0.0)
+    y, shift = targets(loss, 12), 0.35
+    first, second, scale = kernels.shift_statistics(
+        loss.code, loss.parameter, y, z, shift, q, omega, weighted
+    )
+    slopes = full * q * loss.derivative(y, z + shift)
+    assert first == pytest.approx(slopes.sum(), rel=1e-12, abs=1e-15)
+    assert scale == pytest.approx(np.abs(slopes).sum(), rel=1e-12)
+    curvature = full @ (q * loss.curvature(y, z + shift))
+    assert second == pytest.approx(curvature, rel=1e-12, abs=1e-15)
+
+
+# The multinomial loss.
+
+
+@by_weighting
+@pytest.mark.parametrize("eta", [0.0, 3.0])
+def test_softmax_pairs_make_up_the_hessian_of_a_sample(weighted, eta):
+    n, k = 8, 3
+    omega, full = sample_weights(n, weighted)
+    z, y = matrix(n, k, seed=8), np.arange(n) % k
+    q = np.maximum(vectors(n, 1)[0], 0.0)
+    loss = Multinomial()
+    slopes, curvature = loss.derivative(y, z), loss.curvature(y, z)
+    block = np.arange(n) % 3 - 1
+    inside = eta * (block >= 0)
+    for a in range(k):
+        for b in range(k):
+            out = np.full(n, np.nan)
+            kernels.softmax_pair_curvature(y, slopes, q, block, eta, omega, weighted, a, b, out)
+            expected = full * (q * curvature[:, a, b] + inside * slopes[:, a] * slopes[:, b])
+            np.testing.assert_allclose(out, expected, **CLOSE)
+
+
+@by_weighting
+@pytest.mark.parametrize("eta", [0.0, 3.0])
+def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
+    n, k = 9, 3
+    omega, full = sample_weights(n, weighted)
+    z, change, y = matrix(n, k, seed=8), matrix(n, k, seed=9), np.arange(n) % k
+    q = np.maximum(vectors(n, 1)[0], 0.0)
+    loss = Multinomial()
+    slopes, curvature = loss.derivative(y, z), loss.curvature(y, z)
+    block = np.arange(n) % 3 - 1
+    dl = np.sum(slopes * change, axis=1)
+    means = np.array([np.average(dl[block == b], weights=full[block == b]) for b in (0, 1)])
+    dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
+    expected = q[:, None] * np.einsum("iab,ib->ia", curvature, change) + dq[:, None] * slopes
+    kernels.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
+    np.testing.assert_allclose(change, full[:, None] * expected, **CLOSE)
+
+
+def test_confident_samples_keep_their_curvature():
+    z, y = np.array([[40.0, 0.0]]), np.array([0])
+    losses, slopes, out = np.empty(1), np.empty((1, 2)), np.empty(1)
+    kernels.softmax_losses(y, z, losses, slopes)
+    p = np.exp(-40.0) / (1 + np.exp(-40.0))
+    for a, b, sign in [(0, 0, 1), (0, 1, -1), (1, 1, 1)]:
+        kernels.softmax_pair_curvature(
+            y, slopes, np.ones(1), np.full(1, -1), 0.0, np.ones(1), False, a, b, out
+        )
+        np.testing.assert_allclose(out, sign * p, rtol=1e-14)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Multinomial()], ids=repr)
+@by_intercept
+def test_one_sample_agrees_with_all(loss, intercept):
+    n, d, k = 7, 3, 4 if isinstance(loss, Multinomial) else 1
+    X, W = matrix(n, d), matrix(k, d + intercept, seed=6)
+    y = np.arange(n) % k if k > 1 else targets(loss, n)
+    margins = extended(X)[:, : d + intercept] @ W.T
+    z, slopes = np.full(k, np.nan), np.full(k, np.nan)
+    for i in range(n):
+        kernels.sample_margins(X, i, W, z)
+        np.testing.assert_allclose(z, margins[i], **CLOSE)
+        kernels.sample_derivatives(loss.code, loss.parameter, float(y[i]), z, slopes)
+        here = z[None] if k > 1 else z
+        np.testing.assert_allclose(slopes, loss.derivative([y[i]], here).ravel(), **CLOSE)
+        value = kernels.sample_loss(loss.code, loss.parameter, float(y[i]), z)
+        np.testing.assert_allclose([value], loss.value([y[i]], here), **CLOSE)
+
+
+# Orders that are kept and repaired.
+
+
+def is_order_of(values, key, order):
+    np.testing.assert_array_equal(order, np.lexsort((np.arange(len(values)), values)))
+    np.testing.assert_array_equal(key, values[order])
+
+
+def test_an_entry_moves_to_its_rank():
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 5, 20).astype(float)
+    order = np.lexsort((np.arange(20), values))
+    key, position = values[order], np.argsort(order)
+    for _ in range(200):
+        item, value = int(rng.integers(20)), float(rng.integers(0, 5))
+        values[item] = value
+        kernels.move_entry(key, order, position, item, value)
+        is_order_of(values, key, order)
+        np.testing.assert_array_equal(order[position], np.arange(20))
+
+
+@pytest.mark.parametrize("size", [1, 2, 17])
+def test_an_order_is_repaired(size):
+    rng = np.random.default_rng(size)
+    values = rng.normal(size=size)
+    order = np.argsort(values)
+    key = values[order]
+    for _ in range(20):
+        values = np.round(values + 0.3 * rng.normal(size=size), 1)
+        kernels.repair_order(values, key, order)
+        is_order_of(values, key, order)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_pooled_blocks_are_the_projection(scale):
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 9, 40):
+        key = np.sort(scale * rng.normal(size=n))
+        mass = np.sort(rng.exponential(size=n))
+        level, first = np.empty(n), np.empty(n + 1, np.int64)
+        blocks = kernels.pool_sorted(key, mass, level, first)
+        expected = key - isotonic_regression(key - mass).x
+        assert first[0] == 0
+        assert first[blocks] == n
+        assert np.all(np.diff(first[: blocks + 1]) > 0)
+        found = [kernels.pooled_density(rank, key, level, first, blocks) for rank in range(n)]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))

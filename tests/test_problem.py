@@ -1,0 +1,487 @@
+"""The certificate against a conic solver and brute force; what a problem accepts and refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from helpers import CASES, PENALTIES, RISKS, brute_losses, brute_objective, conic_optimum
+
+import sorel
+from sorel import L2, CVaR, Problem
+
+by_case = pytest.mark.parametrize("case", CASES, ids=str)
+X = np.random.default_rng(0).normal(size=(6, 2))
+Y = np.array([1.0, -0.5, 0.3, 2.0, 0.0, -1.0])
+LABELS = np.array([0, 1, 1, 0, 1, 0])
+
+
+def weightings(problem, w, rng):
+    """Weightings of all kinds in the dual set: plain, worst case, random, and mixtures."""
+    engine, n = problem.engine, problem.n_samples
+    omega = np.full(n, 1.0 / n) if problem.sample_weight is None else problem.sample_weight
+    worst = engine.weights(engine.worst_case(engine.point(w)))
+    random = sorel.project_permutahedron(
+        rng.normal(size=n) / n, problem.risk, problem.sample_weight
+    )
+    return [omega, worst, random, 0.5 * (worst + random)]
+
+
+def random_feasible(problem, rng, size):
+    w = size * rng.normal(size=problem.engine.shape)
+    w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
+    return w
+
+
+# The objective and the certificate.
+
+
+@by_case
+def test_objective_by_sorting(case):
+    problem, rng = case.problem(), np.random.default_rng(1)
+    given = case.arguments()
+    for size in (0.0, 1.0, 30.0):
+        w = random_feasible(problem, rng, size)
+        losses = brute_losses(case.loss, given["X"], given["y"], w, case.intercept)
+        np.testing.assert_allclose(problem.losses(w), losses, rtol=1e-10, atol=1e-12)
+        assert problem.objective(w) == pytest.approx(brute_objective(case, w), rel=1e-11)
+
+
+@by_case
+def test_certificate_is_rigorous(case):
+    problem, rng = case.problem(), np.random.default_rng(2)
+    optimum = conic_optimum(case)
+    starts = [random_feasible(problem, rng, size) for size in (0.0, 0.1, 1.0, 20.0)]
+    # On the way to the optimum, and next to it, where the brackets are small.
+    starts += [optimum.w + t * (starts[2] - optimum.w) for t in (0.1, 1e-3, 1e-6)]
+    for w in starts:
+        for lam in weightings(problem, w, rng):
+            found = problem.certificate(w, lam)
+            excess = found.primal - optimum.value
+            assert found.primal == pytest.approx(problem.objective(w), rel=1e-13)
+            assert found.gap >= excess - 1e-12 * max(1.0, found.primal)
+            assert found.gap >= -1e-14 * abs(found.primal)
+            assert found.dual == pytest.approx(found.primal - found.gap, rel=1e-12)
+            assert found.dual <= optimum.value + 1e-12 * max(1.0, found.primal)
+            assert found.relative_gap == pytest.approx(found.gap / found.primal, rel=1e-12)
+
+
+@by_case
+def test_unrefined_certificate_is_rigorous(case):
+    """The plain sum of the two brackets, without the Newton step that tightens it."""
+    problem, rng = case.problem(), np.random.default_rng(3)
+    engine, optimum = problem.engine, conic_optimum(case)
+    for size in (0.1, 1.0):
+        point = engine.point(random_feasible(problem, rng, size))
+        for lam in weightings(problem, point.w, rng):
+            dual = engine.dual_from_weights(lam)
+            plain = problem.certify(point, dual)
+            assert plain.gap >= plain.primal - optimum.value - 1e-12
+            refined = problem.certify(point, dual, refine=np.inf)
+            assert refined.gap <= plain.gap * (1 + 1e-12)
+            assert refined.primal == plain.primal
+
+
+@by_case
+def test_certificate_is_tight_at_the_optimum(case):
+    problem, optimum = case.problem(), conic_optimum(case)
+    lam = sorel.project_permutahedron(optimum.lam, problem.risk, problem.sample_weight)
+    np.testing.assert_allclose(lam, optimum.lam, atol=1e-6)
+    found = problem.certificate(optimum.w, lam)
+    assert found.relative_gap <= 1e-6
+    assert found.gap >= found.primal - optimum.value - 1e-12
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_point_lies_below_a_dual_bound(seed):
+    """Weak duality between random points, at scales and shapes that the cases above lack."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1, 40)), int(rng.integers(1, 8))
+    loss = ["squared", "huber", "logistic", "squared_hinge", "multinomial"][seed % 5]
+    y = rng.normal(size=n)
+    if loss not in ("squared", "huber"):
+        n = max(n, 5)
+        y = np.arange(n) % (3 if loss == "multinomial" else 2)
+    l2 = 10.0 ** rng.uniform(-6, 1)
+    penalties = [L2(l2), sorel.ElasticNet(l2, 0.1), sorel.Simplex(l2), sorel.NonNegative(l2)]
+    data = rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-3, 3, d)
+    weight = rng.uniform(0, 1, n) if seed % 3 == 0 else None
+    risk = list(RISKS.values())[seed % len(RISKS)]
+    problem = Problem(
+        data,
+        y,
+        risk=risk,
+        loss=loss,
+        penalty=penalties[seed % 4],
+        fit_intercept=bool(rng.integers(2)),
+        sample_weight=weight,
+    )
+    points = [random_feasible(problem, rng, size) for size in (0.0, 1e-3, 0.1, 1.0)]
+    values = [problem.objective(w) for w in points]
+    for w, value in zip(points, values, strict=True):
+        for lam in weightings(problem, w, rng):
+            found = problem.certificate(w, lam)
+            assert found.gap >= value - min(values) - 1e-12 * value
+            assert found.gap >= -1e-14 * value
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "multinomial"])
+@pytest.mark.parametrize("risk", ["max", "cvar"])
+def test_intercept_is_certified_when_one_class_holds_all_weight(loss, risk):
+    problem = Problem(X, LABELS, risk=RISKS[risk], loss=loss, penalty=L2(0.1), fit_intercept=True)
+    best = sorel.solve(problem, solver="newton", tol=1e-10).objective
+    rng = np.random.default_rng(0)
+    for label in (0, 1):
+        lam = sorel.project_permutahedron(np.where(label == LABELS, 1 / 3, 0.0), problem.risk)
+        assert lam[label != LABELS].sum() == 0.0
+        for _ in range(4):
+            found = problem.certificate(rng.normal(size=problem.engine.shape), lam)
+            assert np.isfinite(found.gap)
+            assert found.dual <= best * (1 + 1e-12)
+            assert found.dual >= 0.0  # losses and penalty are nonnegative: a bound for free
+
+
+def test_intercept_away_from_its_best_value_is_charged():
+    # The coefficients are right; only the intercept is off, and no penalty sees it.
+    problem = Problem(
+        np.zeros((4, 1)), [1.0, 1.0, 3.0, 3.0], risk=sorel.Mean(), penalty=L2(1.0),
+        fit_intercept=True,
+    )  # fmt: skip
+    found = problem.certificate([0.0, 7.0], np.full(4, 0.25))
+    assert found.primal == pytest.approx(13.0)
+    assert found.gap == pytest.approx(12.5, rel=1e-12)
+    assert found.dual == pytest.approx(0.5, rel=1e-12)
+
+
+def test_squared_loss_has_the_exact_dual_bound():
+    # For the squared loss the bound of a weighting is its weighted ridge solution.
+    rng = np.random.default_rng(4)
+    data, y = rng.normal(size=(20, 3)), rng.normal(size=20)
+    problem = Problem(data, y, risk=sorel.ESRM(2.0), penalty=L2(0.05))
+    lam = sorel.project_permutahedron(rng.uniform(0, 0.1, 20), problem.risk)
+    A = data.T @ (lam[:, None] * data) + 0.05 * np.eye(3)
+    u = np.linalg.solve(A, data.T @ (lam * y))
+    exact = lam @ (0.5 * (data @ u - y) ** 2) + 0.025 * u @ u
+    for _ in range(3):
+        w = rng.normal(size=3)
+        assert problem.certificate(w, lam).dual == pytest.approx(exact, rel=1e-11)
+
+
+# Sample weights.
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_weight_two_is_the_row_twice(risk, loss, intercept):
+    rng = np.random.default_rng(5)
+    n, d = 9, 2
+    data = rng.normal(size=(n, d))
+    y = rng.normal(size=n) if loss == "squared" else np.arange(n) % (2 + (loss == "multinomial"))
+    repeats = np.array([1, 2, 1, 3, 0, 1, 2, 1, 1])
+    options = {"risk": RISKS[risk], "loss": loss, "penalty": L2(0.1), "fit_intercept": intercept}
+    weighted = Problem(data, y, sample_weight=2.5 * repeats, **options)
+    twice = Problem(np.repeat(data, repeats, axis=0), np.repeat(y, repeats), **options)
+    w = rng.normal(size=weighted.engine.shape)
+    assert weighted.objective(w) == pytest.approx(twice.objective(w), rel=1e-12)
+    spread = sorel.project_permutahedron(
+        rng.normal(size=n)[np.repeat(np.arange(n), repeats)] / n, RISKS[risk]
+    )
+    gathered = np.bincount(np.repeat(np.arange(n), repeats), spread, minlength=n)
+    found = weighted.certificate(w, gathered)
+    assert found.gap == pytest.approx(twice.certificate(w, spread).gap, rel=1e-9)
+    first, second = (sorel.solve(p, solver="newton", tol=1e-11) for p in (weighted, twice))
+    assert first.objective == pytest.approx(second.objective, rel=2e-11)
+    if loss != "multinomial":  # elsewhere a common shift of the intercepts is free
+        np.testing.assert_allclose(first.w, second.w, atol=1e-4)
+    assert first.weights[4] == 0.0
+
+
+def test_equal_weights_are_no_weights():
+    rng = np.random.default_rng(6)
+    plain = Problem(X, Y, risk=CVaR(0.4))
+    for weight in (3.0, np.full(6, 0.1), [7] * 6):
+        weighted = Problem(X, Y, risk=CVaR(0.4), sample_weight=weight)
+        w = rng.normal(size=2)
+        assert weighted.objective(w) == plain.objective(w)
+
+
+def test_weights_only_matter_relatively():
+    weight = np.array([1.0, 2.0, 0.5, 0.0, 3.0, 1.0])
+    w = np.array([0.3, -0.4])
+    values = [
+        Problem(X, Y, sample_weight=scale * weight, penalty=L2(1.0)).objective(w)
+        for scale in (1.0, 1e-9, 1e9)
+    ]
+    np.testing.assert_allclose(values, values[0], rtol=1e-13)
+
+
+# Corner cases that must work.
+
+
+def test_one_row():
+    for risk in RISKS.values():
+        problem = Problem([[2.0, 1.0]], [3.0], risk=risk, penalty=L2(0.5))
+        result = sorel.solve(problem, solver="newton", tol=1e-12)
+        # The optimum of ridge regression with one row.
+        expected = np.array([2.0, 1.0]) * 3.0 / (5.0 + 0.5)
+        np.testing.assert_allclose(result.w, expected, rtol=1e-6)
+        assert result.objective == pytest.approx(0.5 * 9.0 * 0.5 / 5.5, rel=1e-12)
+        np.testing.assert_allclose(result.weights, [1.0])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -5.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_constant_columns(value, intercept):
+    data = np.column_stack([X, np.full(6, value)])
+    problem = Problem(data, Y, risk=CVaR(0.4), penalty=L2(0.1), fit_intercept=intercept)
+    result = sorel.solve(problem, solver="newton", tol=1e-9)
+    assert result.converged
+    if value == 0.0 or intercept:
+        # A free intercept does the work of a constant column, which then only costs.
+        assert abs(result.w[2]) < 1e-4
+
+
+@pytest.mark.parametrize("risk", ["mean", "cvar", "esrm", "max"])
+def test_optimum_of_value_zero(risk):
+    nothing = Problem(X, np.zeros(6), risk=RISKS[risk])
+    result = sorel.solve(nothing, solver="newton", tol=1e-9)
+    assert result.converged
+    assert result.objective == 0.0
+    level = Problem(X, np.full(6, 0.3), risk=RISKS[risk], fit_intercept=True)
+    result = sorel.solve(level, solver="newton", tol=1e-9)
+    assert result.converged
+    assert result.objective <= 1e-20
+    np.testing.assert_allclose(result.w, [0.0, 0.0, 0.3], atol=1e-8)
+
+
+def test_default_penalty_and_risk():
+    problem = Problem(X, Y)
+    assert problem.penalty == L2(1 / 6)
+    assert problem.risk == CVaR(0.5)
+    assert Problem(X, Y, risk="esrm:2").risk == sorel.ESRM(2.0)
+    assert (problem.n_samples, problem.n_features) == (6, 2)
+
+
+def test_pandas_is_accepted():
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}, index=list("uvwxyz"))
+    series = pd.Series(Y, index=frame.index)
+    weight = pd.Series(np.arange(1.0, 7.0), index=frame.index)
+    w = [0.2, 0.7]
+    found = Problem(frame, series, sample_weight=weight).objective(w)
+    assert found == pytest.approx(Problem(X, Y, sample_weight=np.arange(1, 7)).objective(w))
+    labels = pd.Series(["yes" if label else "no" for label in LABELS], index=frame.index)
+    for y in (labels, labels.astype("category"), labels.astype(object)):
+        problem = Problem(frame, y, loss="logistic")
+        assert list(problem.classes) == ["no", "yes"]
+        assert problem.objective(w) == pytest.approx(
+            Problem(X, LABELS, loss="logistic").objective(w)
+        )
+    mixed = frame.assign(c=np.arange(6))
+    assert Problem(mixed, series).n_features == 3
+
+
+def test_inputs_are_never_changed():
+    data, y, weight = X.copy(), Y.copy(), np.arange(6.0)
+    w, lam = np.array([0.1, 0.2]), np.full(6, 1 / 6)
+    kept = [a.copy() for a in (data, y, weight, w)]
+    problem = Problem(data, y, sample_weight=weight, risk=CVaR(0.9))
+    problem.losses(w)
+    problem.objective(w)
+    lam = sorel.project_permutahedron(lam, problem.risk, weight)
+    before = lam.copy()
+    problem.certificate(w, lam)
+    result = sorel.solve(problem, solver="newton")
+    sorel.solve(problem, solver="newton", warm_start=result)
+    for array, copy in zip((data, y, weight, w, lam), (*kept, before), strict=True):
+        np.testing.assert_array_equal(array, copy)
+    for array in (data, y, weight, w, lam):
+        array.flags.writeable = False
+    problem = Problem(data, y, sample_weight=weight, risk=CVaR(0.9))
+    problem.certificate(w, lam)
+    sorel.solve(problem, solver="newton")
+
+
+def test_returned_losses_belong_to_the_caller():
+    problem = Problem(X, Y)
+    first = problem.losses([0.0, 0.0])
+    first[:] = -1.0
+    np.testing.assert_allclose(problem.losses([0.0, 0.0]), 0.5 * Y**2)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_of_X_that_are_not_finite_are_named(bad, order, dtype):
+    data = np.array(X, dtype=dtype, order=order)
+    data[3, 1] = bad
+    with pytest.raises(ValueError, match=r"X\[3, 1\] = -?(nan|inf)"):
+        Problem(data, Y)
+
+
+def test_large_values_are_not_mistaken_for_infinity():
+    Problem(np.full((2, 2), 1.5e308), [1.0, 2.0])
+
+
+def test_sparse_values_that_are_not_finite_are_refused():
+    data = X.copy()
+    data[3, 1] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        Problem(scipy.sparse.csr_array(data), Y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+def test_values_of_y_that_are_not_finite_are_named(bad, loss):
+    y = LABELS.astype(float)
+    y[4] = bad
+    with pytest.raises(ValueError, match=r"y\[4\] = -?(nan|inf)"):
+        Problem(X, y, loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("data", "y", "message"),
+    [
+        (X, Y[:5], "X has 6 rows but y has 5"),
+        (X, np.append(Y, 0.0), "X has 6 rows but y has 7"),
+        (X, 1.0, "X has 6 rows but y has 0"),
+        (X.ravel()[:6], Y, r"X must be two-dimensional, got shape \(6,\); reshape"),
+        (X[None], Y, r"X must be two-dimensional, got shape \(1, 6, 2\)"),
+        (3.0, Y, r"X must be two-dimensional"),
+        (np.empty((0, 2)), [], "X is empty"),
+        (np.empty((6, 0)), Y, "X is empty"),
+        (np.full((6, 2), "a"), Y, "X must be numeric"),
+        (np.full((6, 2), "a", dtype=object), Y, "X must be numeric"),
+        (X + 1j, Y, "X must be numeric"),
+        (X, np.column_stack([Y, Y]), "y must be one-dimensional"),
+        (X, ["a", "b", "a", "b", "a", "b"], "numeric.*loss='logistic'"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(data, y, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(data, y)
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="only one class"):
+        Problem(X, np.ones(6), loss="logistic")
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1, 1, -0.5, 1, 1, 1], r"must not be negative: sample_weight\[2\] = -0.5"),
+        (np.zeros(6), "zero everywhere"),
+        (0.0, "zero everywhere"),
+        ([1, 1, np.nan, 1, 1, 1], "not finite"),
+        ([1, 1, np.inf, 1, 1, 1], "not finite"),
+        (np.ones(5), r"shape \(6,\), got \(5,\)"),
+        (np.ones((6, 1)), r"shape \(6,\), got \(6, 1\)"),
+    ],
+)
+def test_bad_sample_weights_are_refused(weight, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(X, Y, sample_weight=weight)
+
+
+def test_weights_whose_sum_overflows_still_count():
+    weight = np.array([1e308, 1e308, 5e307, 1e308, 1e308, 1e308])
+    w = np.array([0.1, 0.2])
+    expected = Problem(X, Y, sample_weight=weight / 1e308).objective(w)
+    assert Problem(X, Y, sample_weight=weight).objective(w) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("l2", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("penalty", [L2, sorel.NonNegative, sorel.Simplex, sorel.Box])
+def test_strong_convexity_is_required(l2, penalty):
+    with pytest.raises(ValueError, match="l2 must be"):
+        penalty(l2)
+
+
+@pytest.mark.parametrize("penalty", [0.1, "l2", L2, object()], ids=repr)
+def test_penalties_of_another_type_are_refused(penalty):
+    with pytest.raises(TypeError, match="penalty must be"):
+        Problem(X, Y, penalty=penalty)
+
+
+def test_bounds_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="upper has 3 entries, but there are 2"):
+        Problem(X, Y, penalty=sorel.Box(0.1, -1.0, [1.0, 2.0, 3.0]))
+
+
+def test_unknown_losses_and_risks_are_refused():
+    with pytest.raises(ValueError, match=r"unknown loss 'hinge'; known losses: squared, huber"):
+        Problem(X, Y, loss="hinge")
+    with pytest.raises((TypeError, ValueError), match="risk"):
+        Problem(X, Y, risk=0.5)
+    with pytest.raises(ValueError, match="cvar"):
+        Problem(X, Y, risk="nothing:0.5")
+
+
+@pytest.mark.parametrize("method", ["losses", "objective"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_parameters_of_another_shape_are_refused(method, intercept):
+    problem = Problem(X, Y, fit_intercept=intercept)
+    size = 2 + intercept
+    for w in (np.zeros(size + 1), np.zeros(size - 1), 0.0, np.zeros((2, 2))):
+        with pytest.raises(ValueError, match=rf"w must have shape \({size},\)"):
+            getattr(problem, method)(w)
+    with pytest.raises(ValueError, match="not finite"):
+        getattr(problem, method)(np.full(size, np.nan))
+
+
+def test_transposed_parameters_are_refused():
+    problem = Problem(X, [0, 1, 2, 0, 1, 2], loss="multinomial")
+    assert problem.objective(np.zeros((2, 3))) > 0.0
+    with pytest.raises(ValueError, match=r"w must have shape \(2, 3\)"):
+        problem.objective(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("lam", "message"),
+    [
+        (np.full(5, 0.2), r"shape \(6,\), got \(5,\)"),
+        (np.full((6, 1), 1 / 6), r"shape \(6,\), got \(6, 1\)"),
+        (np.array([1.0, 0, 0, 0, 0, 0]), "not a weighting that CVaR"),
+        (np.zeros(6), "not a weighting"),
+        (np.full(6, 1.0), "not a weighting"),
+        (np.array([-0.1, 0.3, 0.2, 0.2, 0.2, 0.2]), "not a weighting"),
+        (np.full(6, np.nan), "not finite"),
+    ],
+)
+def test_certificate_refuses_what_is_no_weighting(lam, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(X, Y, risk=CVaR(0.5)).certificate([0.0, 0.0], lam)
+
+
+def test_certificate_forgives_rounding():
+    problem = Problem(X, Y, risk=CVaR(0.5))
+    lam = np.array([1, 1, 1, 0, 0, 0]) / 3
+    exact = problem.certificate([0.1, 0.2], lam)
+    nearly = problem.certificate([0.1, 0.2], lam + 1e-9 * np.array([1, -1, 0, 1, 0, -1]))
+    assert nearly.gap == pytest.approx(exact.gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nonnegative", "box", "simplex"])
+def test_points_outside_the_domain_have_no_finite_objective(name):
+    problem = Problem(np.random.default_rng(0).normal(size=(6, 3)), Y, penalty=PENALTIES[name])
+    outside = np.array([-5.0, 2.0, 2.0])
+    assert problem.objective(outside) == np.inf
+    found = problem.certificate(outside, np.full(6, 1 / 6))
+    assert found.primal == found.gap == found.relative_gap == np.inf
+    assert not found.dual > problem.objective(problem.start())  # a bound, or nothing: never nan
+    assert not np.isnan(found.dual)
+
+
+def test_problems_do_not_share_state():
+    problems = [Problem(X, Y, risk=risk) for risk in (CVaR(0.2), CVaR(0.8))]
+    w = np.array([0.4, -0.1])
+    alone = [Problem(X, Y, risk=risk).objective(w) for risk in (CVaR(0.2), CVaR(0.8))]
+    for (problem, value), _ in itertools.product(zip(problems, alone, strict=True), range(2)):
+        assert problem.objective(w) == value
