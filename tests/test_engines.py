@@ -241,7 +241,7 @@ def test_ascent_maximises_the_regularised_average(risk, weighted):
 
         rivals = [center, engine.uniform(), engine.worst_case(point)]
         rivals += [random_dual(engine, seed) for seed in range(5)]
-        rivals += [engine.mix(best, rival, 0.01) for rival in rivals]
+        rivals += [engine.blend(best, rival, 0.01) for rival in rivals]
         # Strong concavity: a rival loses at least the square of its distance.
         for rival in rivals:
             least = engine.square_distance(best, rival) / (2 * eta)
@@ -401,6 +401,25 @@ def test_best_intercept_leaves_no_slope(loss, weighted):
         assert np.abs(slopes.sum(axis=0)).max() <= 1e-13 * max(1.0, np.abs(slopes).sum())
         np.testing.assert_allclose(engine.point(best.w).losses, best.losses, rtol=1e-9, atol=1e-12)
         assert engine.expected(best, dual) <= engine.expected(point, dual) * (1 + 1e-14)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("seed", range(10))
+def test_best_intercept_of_an_almost_perfect_fit(loss, seed):
+    # Residuals of 1e-6 under margins of 100: the slope cannot fall below the margins' rounding.
+    rng = np.random.default_rng(seed)
+    X, w = 30.0 * rng.normal(size=(15, 8)), rng.normal(size=9)
+    y = X @ w[:-1] + w[-1] + 1e-6 * rng.normal(size=15)
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0), loss=loss, fit_intercept=True)
+    engine = problem.engine
+    dual = random_dual(engine, seed)
+    lam = engine.weights(dual)
+    shift = lam @ (y - X @ w[:-1]) - w[-1]
+    for start in (-1.0, 0.0, shift):
+        best = engine.best_intercept(engine.point(np.append(w[:-1], w[-1] + start)), dual)
+        assert best is not None
+        assert abs(lam @ best.slopes) <= 1e-13
+        assert best.w[-1] == pytest.approx(w[-1] + shift, abs=1e-12)
 
 
 def dual_on_one_class(problem):

@@ -285,6 +285,25 @@ def test_moved_margins(loss):
     np.testing.assert_allclose(slopes, loss.derivative(y, moved), **CLOSE)
 
 
+def majorants(loss, y, z):
+    return np.array(
+        [kernels.majorant_curvature(loss.code, loss.parameter, *p) for p in zip(y, z, strict=True)]
+    )
+
+
+@by_loss
+def test_majorants_lie_above_the_loss(loss):
+    touch, z = np.array([-9.0, -1.2, -1e-5, 0.0, 0.5, 1.0, 40.0]), np.linspace(-50, 50, 201)
+    for y in (-1.0, 1.0):
+        found = majorants(loss, np.full_like(touch, y), touch)
+        assert np.all(found >= loss.curvature(y, touch) * (1 - 1e-8))
+        assert np.all(found > 0.0)
+        at, slope = loss.value(y, touch), loss.derivative(y, touch)
+        step = z - touch[:, None]
+        above = at[:, None] + slope[:, None] * step + 0.5 * found[:, None] * step**2
+        assert np.all(above >= loss.value(y, z) - 1e-8 * (1 + above))
+
+
 @by_loss
 def test_curvature_bound_holds(loss):
     z = np.linspace(-20, 20, 401)
@@ -332,10 +351,35 @@ def test_ascent_target(theta):
     np.testing.assert_allclose(out, q + 2.5 * ((1 + theta) * losses - theta * previous), **CLOSE)
 
 
+def majorants(loss, y, z):
+    pairs = zip(y, z, strict=True)
+    return np.array(
+        [
+            kernels.majorant_curvature(loss.code, loss.parameter, float(a), float(b))
+            for a, b in pairs
+        ]
+    )
+
+
+@by_loss
+def test_majorant_lies_above_the_loss_and_touches_it(loss):
+    y, far = targets(loss, 9)[:, None], np.linspace(-30.0, 30.0, 4001)[None, :]
+    z = np.array([-9.0, -2.0, -0.5, -1e-6, 0.0, 0.3, 1.0, 4.0, 12.0])[:, None]
+    curvature = majorants(loss, y.ravel(), z.ravel())[:, None]
+    value = loss.value(y.ravel(), z.ravel())[:, None]
+    slope = loss.derivative(y.ravel(), z.ravel())[:, None]
+    parabola = value + slope * (far - z) + 0.5 * curvature * (far - z) ** 2
+    losses = np.array([loss.value(target, far[0]) for target in y.ravel()])
+    assert np.all(parabola >= losses - 1e-9 * (1.0 + losses))
+    assert np.all(curvature.ravel() >= loss.curvature(y.ravel(), z.ravel()) - 1e-12)
+    assert np.all(curvature > 0)
+
+
 @by_loss
 @by_weighting
 @pytest.mark.parametrize("eta", [0.0, 3.0])
-def test_augmented_curvature(loss, weighted, eta):
+@pytest.mark.parametrize("caution", [0.0, 0.4])
+def test_augmented_curvature(loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
     z, q = vectors(12, 2)
     q = np.maximum(q, 0.0)
@@ -344,16 +388,18 @@ def test_augmented_curvature(loss, weighted, eta):
     block = np.arange(12) % 3 - 1
     out = np.full(12, np.nan)
     kernels.augmented_curvature(
-        loss.code, loss.parameter, y, z, slopes, q, block, eta, omega, weighted, out
+        loss.code, loss.parameter, y, z, slopes, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
-    np.testing.assert_allclose(out, full * (q * loss.curvature(y, z) + inside), **CLOSE)
+    curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
+    np.testing.assert_allclose(out, full * (q * curvature + inside), **CLOSE)
 
 
 @by_loss
 @by_weighting
 @pytest.mark.parametrize("eta", [0.0, 3.0])
-def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta):
+@pytest.mark.parametrize("caution", [0.0, 0.4])
+def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
     z, q, change = vectors(12, 3)
     q = np.maximum(q, 0.0)
@@ -363,10 +409,12 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta):
     dl = slopes * change
     means = np.array([np.average(dl[block == b], weights=full[block == b]) for b in (0, 1)])
     dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
-    expected = full * (q * loss.curvature(y, z) * change + dq * slopes)
+    curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
+    expected = full * (q * curvature * change + dq * slopes)
     kernels.apply_curvature(
-        loss.code, loss.parameter, y, z, slopes, q, block, means, eta, omega, weighted, change
-    )
+        loss.code, loss.parameter, y, z, slopes, q, block, means, eta, omega, weighted, caution,
+        change,
+    )  # fmt: skip
     np.testing.assert_allclose(change, expected, **CLOSE)
 
 
@@ -377,14 +425,15 @@ def test_derivatives_in_a_shift(loss, weighted):
     z, q = vectors(12, 2)
     q = np.maximum(q, 0.0)
     y, shift = targets(loss, 12), 0.35
-    first, second, scale = kernels.shift_statistics(
+    first, second, rounding = kernels.shift_statistics(
         loss.code, loss.parameter, y, z, shift, q, omega, weighted
     )
     slopes = full * q * loss.derivative(y, z + shift)
     assert first == pytest.approx(slopes.sum(), rel=1e-12, abs=1e-15)
-    assert scale == pytest.approx(np.abs(slopes).sum(), rel=1e-12)
-    curvature = full @ (q * loss.curvature(y, z + shift))
-    assert second == pytest.approx(curvature, rel=1e-12, abs=1e-15)
+    curvature = full * q * loss.curvature(y, z + shift)
+    assert second == pytest.approx(curvature.sum(), rel=1e-12, abs=1e-15)
+    size = np.abs(slopes).sum() + curvature @ (np.abs(z) + abs(shift))
+    assert rounding == pytest.approx(size, rel=1e-12)
 
 
 # The multinomial loss.
@@ -481,13 +530,17 @@ def test_an_entry_moves_to_its_rank():
 @pytest.mark.parametrize("size", [1, 2, 17])
 def test_an_order_is_repaired(size):
     rng = np.random.default_rng(size)
-    values = rng.normal(size=size)
-    order = np.argsort(values)
-    key = values[order]
+    values, carried = rng.normal(size=size), rng.normal(size=size)
+    order = np.lexsort((np.arange(size), values))
+    position = np.argsort(order)
+    companion = carried[order]
     for _ in range(20):
         values = np.round(values + 0.3 * rng.normal(size=size), 1)
-        kernels.repair_order(values, key, order)
+        key = values[order]
+        kernels.repair_order(key, order, position, companion)
         is_order_of(values, key, order)
+        np.testing.assert_array_equal(order[position], np.arange(size))
+        np.testing.assert_array_equal(companion, carried[order])
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

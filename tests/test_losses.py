@@ -5,7 +5,7 @@ from __future__ import annotations
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sorel.losses import (
@@ -84,6 +84,7 @@ def test_derivatives_against_finite_differences(loss):
 
 
 @scalar_losses
+@settings(deadline=None, derandomize=True)  # the first call compiles
 @given(
     y=st.sampled_from([-1.0, 1.0]),
     a=st.floats(-1e4, 1e4),
@@ -92,9 +93,11 @@ def test_derivatives_against_finite_differences(loss):
 )
 def test_convex_with_a_supporting_line(loss, y, a, b, t):
     at_a, at_b, between = loss.value(y, [a, b, t * a + (1 - t) * b])
+    slope, other = loss.derivative(y, [a, b])
+    # The point between is rounded, and so is its distance from the target.
+    rounding = 4e-16 * (1.0 + abs(a) + abs(b)) * (abs(slope) + abs(other) + 1e-15)
     size = abs(at_a) + abs(at_b) + 1e-300
-    assert between <= t * at_a + (1 - t) * at_b + 1e-12 * size
-    slope = loss.derivative(y, [a])[0]
+    assert between <= t * at_a + (1 - t) * at_b + 1e-12 * size + rounding
     assert at_b >= at_a + slope * (b - a) - 1e-12 * (size + abs(slope * (b - a)))
     assert loss.curvature(y, [a])[0] >= 0.0
     assert at_a >= 0.0
@@ -207,6 +210,7 @@ def test_multinomial_with_two_classes_is_logistic():
     )
 
 
+@settings(deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(-50, 50), min_size=3, max_size=3),
     st.lists(st.floats(-50, 50), min_size=3, max_size=3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -142,6 +143,28 @@ def test_intercept_is_certified_when_one_class_holds_all_weight(loss, risk):
             assert np.isfinite(found.gap)
             assert found.dual <= best * (1 + 1e-12)
             assert found.dual >= 0.0  # losses and penalty are nonnegative: a bound for free
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5, 7])
+def test_certificate_where_the_curvature_almost_vanishes(seed):
+    """Huber's linear part leaves the intercept next to no curvature: a Newton step goes far."""
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(60, 3))
+    y = data @ rng.normal(size=3) + rng.standard_t(2, size=60)
+    problem = Problem(
+        data, y, risk=sorel.ESRM(100.0), loss="huber", penalty=sorel.Box(1.0, -0.1, 0.1),
+        fit_intercept=True,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        result = sorel.solve(problem, solver="newton", tol=1e-9, max_passes=300)
+    for shift in (0.0, 1e-3, 0.1, 1.0):
+        w = result.w + np.array([0.0, 0.0, 0.0, shift])
+        worst = problem.engine.weights(problem.engine.worst_case(problem.engine.point(w)))
+        for lam in (result.weights, worst):
+            found = problem.certificate(w, lam)
+            assert found.gap >= -1e-14 * found.primal
+            assert found.gap >= found.primal - result.objective - 1e-12 * found.primal
 
 
 def test_intercept_away_from_its_best_value_is_charged():

@@ -1,5 +1,8 @@
 """Spectral risk minimization for linear models, with a certified answer."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sorel import losses, penalties, risks, solvers
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Simplex
 from sorel.permutahedron import project_permutahedron
@@ -15,6 +18,13 @@ from sorel.risks import (
     parse_risk,
 )
 from sorel.solve import ConvergenceWarning, Record, Result, solve
+
+if TYPE_CHECKING:
+    from sorel import metrics, plots
+    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+    from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
+    from sorel.paths import PathResult, path
+    from sorel.saving import load_model, save_model
 
 __version__ = "0.1.0"
 
@@ -32,15 +42,52 @@ __all__ = [
     "Mean",
     "Mixture",
     "NonNegative",
+    "PathResult",
     "Problem",
     "Record",
     "Result",
     "Simplex",
+    "SpectralRiskClassifier",
+    "SpectralRiskClassifierCV",
+    "SpectralRiskRegressor",
+    "SpectralRiskRegressorCV",
+    "load_model",
     "losses",
+    "metrics",
     "parse_risk",
+    "path",
     "penalties",
+    "plots",
     "project_permutahedron",
     "risks",
+    "save_model",
     "solve",
     "solvers",
 ]
+
+# Loaded when first asked for: scikit-learn takes longer to import than the rest together.
+_LAZY = {
+    "PathResult": "sorel.paths",
+    "SpectralRiskClassifier": "sorel.estimators",
+    "SpectralRiskClassifierCV": "sorel.model_selection",
+    "SpectralRiskRegressor": "sorel.estimators",
+    "SpectralRiskRegressorCV": "sorel.model_selection",
+    "load_model": "sorel.saving",
+    "metrics": "sorel.metrics",
+    "path": "sorel.paths",
+    "plots": "sorel.plots",
+    "save_model": "sorel.saving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'sorel' has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    value = module if _LAZY[name] == f"sorel.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

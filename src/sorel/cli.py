@@ -1,20 +1,107 @@
-"""The command ``sorel``: parses arguments, and leaves the work to the module of each subcommand."""
+"""The command ``sorel``: parses arguments, and leaves the work to the module of each subcommand.
+
+Results go to standard output or to a file, everything else to standard error. The exit code is 0
+only if the command did its job; the others are listed in ``sorel --help``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
+import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["main"]
 
+DONE, FAILED, MISUSED, NOT_CONVERGED, INTERRUPTED = 0, 1, 2, 3, 130
+
 _EXAMPLES = """\
 examples:
-  sorel demo                      compare least squares, ESRM and CVaR on two datasets
-  sorel demo --splits 3           the same, faster
-  sorel demo --out pictures       save the picture in another folder
+  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
+  sorel evaluate model.skops test.csv --groups region
+  sorel predict model.skops new.csv -o predictions.csv
+  sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+
+exit codes:
+  0    done
+  1    failed: a bad table, model or output file; standard error says what is wrong
+  2    wrong arguments
+  3    fitted and saved, but the tolerance was not reached
+  130  interrupted
 """
+
+_FIT = """\
+Fit a linear model that minimises a tail risk, and save it with the preparation of its columns.
+Numbers are standardised; texts and truth values become indicator columns, one for each value. The
+target is left in its own units. A text target, or one with two values, makes it classification.
+"""
+
+_FIT_EXAMPLES = """\
+examples:
+  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
+      the mean of the worst tenth of the losses, instead of the mean of all
+  sorel fit people.parquet --target churned --risk esrm:2 --impute -o churn.skops
+      classification; missing values become the median or the most frequent value
+  sorel fit train.csv --target y --drop id --categorical zip --l2 0.01 -o model.skops
+      leave out a column, and take the numbers of another as names
+  cat train.csv | sorel fit - --target y -o - > model.skops
+
+risks:
+  mean, max, cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R
+"""
+
+_PREDICT = """\
+Predict with a saved model. The table needs the columns that the model was fitted to, by name and in
+any order; others are ignored. Numbers are written with all their digits.
+"""
+
+_PREDICT_EXAMPLES = """\
+examples:
+  sorel predict model.skops new.csv -o predictions.csv
+  sorel predict churn.skops people.parquet --proba --keep id -o churn.parquet
+  cat new.csv | sorel predict model.skops - | head
+"""
+
+_EVALUATE = """\
+Report the losses of a saved model on a table with known targets: the mean, the mean of the worst
+shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows.
+"""
+
+_EVALUATE_EXAMPLES = """\
+examples:
+  sorel evaluate model.skops test.csv
+  sorel evaluate model.skops test.csv --groups region
+  sorel evaluate model.skops test.csv --groups region -o report.csv
+"""
+
+_INFO_EXAMPLES = """\
+examples:
+  sorel info model.skops
+"""
+
+_LOSS_WORDS = {
+    "squared": "losses: half the squared error",
+    "huber": "losses: half the squared error, linear beyond an error of 1",
+    "logistic": "losses: minus the logarithm of the probability given to the true label",
+    "squared_hinge": "losses: squared shortfall of the margin",
+}
+
+# From this share of different values on, a text column is more likely a name than a category.
+_MANY_CATEGORIES = 0.5
+_FEW_ROWS = 20
+_FEW_LABELS = 10
+
+
+class _Misuse(Exception):
+    """Arguments that do not go together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 only if the command did its job.
+        The exit code: 0 only if the command did its job, 1 if it failed, 2 for wrong arguments, 3
+        if a model was fitted and saved but the tolerance was not reached, 130 after Ctrl-C.
 
     Examples
     --------
@@ -39,10 +127,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        return _demo(arguments)
+        with _plain_warnings():
+            return int(arguments.run(arguments))
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        _say("interrupted")
+        return INTERRUPTED
+    except _Misuse as error:
+        _say(f"error: {error}")
+        return MISUSED
+    except BrokenPipeError:
+        # Whoever read our output has stopped; nothing may be written at exit either.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pandas", "pyarrow", "skops"):
+            raise
+        _say(f"error: {error}")
+        return FAILED
+    except MemoryError:
+        _say("error: there is not enough memory for this table")
+        return FAILED
+    except OSError as error:
+        known = error.filename is not None and error.strerror
+        _say(f"error: {error.filename}: {error.strerror}" if known else f"error: {error}")
+        return FAILED
+    except ValueError as error:
+        _say(f"error: {_one_line(error)}")
+        return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,37 +168,607 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sorel {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    demo = commands.add_parser(
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_evaluate(commands)
+    _add_info(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add(commands: Any, name: str, run: Any, **words: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_fit(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "fit",
+        _fit,
+        help="fit a model to a table and save it",
+        description=_FIT,
+        epilog=_FIT_EXAMPLES,
+    )
+    _add_table(parser, "data", "the table to learn from")
+    parser.add_argument("--target", required=True, metavar="COLUMN", help="column to predict")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="MODEL",
+        help="file for the model, such as model.skops, or - for standard output",
+    )  # fmt: skip
+    parser.add_argument(
+        "--risk", type=_risk, default="cvar:0.5", help="what to minimise (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--task", choices=("auto", "regression", "classification"), default="auto",
+        help="what kind of target it is (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loss", choices=("squared", "huber", "logistic", "squared_hinge"),
+        help="loss of one row (default: squared for regression, logistic for classification)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--l2", type=_l2, default="auto", metavar="NUMBER",
+        help="strength of the ridge penalty; auto is 1 / rows (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--l1", type=_nonnegative, default=0.0, metavar="NUMBER",
+        help="strength of the lasso penalty (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tol", type=_above_zero, default=1e-4, metavar="NUMBER",
+        help="certified relative distance to the optimum to reach (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-passes", type=_above_zero, default=1000.0, metavar="NUMBER",
+        help="passes over the table to spend at most (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N",
+        help="seed of the random choices, where a solver makes any (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--impute", action="store_true",
+        help="fill in missing values: the median of numbers, the most frequent text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN",
+        help="leave this column out; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--categorical", action="append", default=[], metavar="COLUMN",
+        help="take the values of this column as names, even if they are numbers; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+
+
+def _add_predict(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "predict",
+        _predict,
+        help="predict with a saved model",
+        description=_PREDICT,
+        epilog=_PREDICT_EXAMPLES,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
+    _add_table(parser, "data", "the table to predict for")
+    _add_unknown(parser)
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE",
+        help="CSV or, if it ends in .parquet, Parquet; - is standard output (default)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--proba", action="store_true", help="add a column of probabilities for each class"
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="COLUMN",
+        help="copy this column of the table in front of the predictions; may be repeated",
+    )  # fmt: skip
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "evaluate",
+        _evaluate,
+        help="report the tail of a saved model's losses",
+        description=_EVALUATE,
+        epilog=_EVALUATE_EXAMPLES,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
+    _add_table(parser, "data", "a table with the model's columns and its target")
+    _add_unknown(parser)
+    parser.add_argument(
+        "--target", metavar="COLUMN", help="column with the truth (default: the model's target)"
+    )
+    parser.add_argument(
+        "--groups", metavar="COLUMN", help="report each value of this column separately as well"
+    )
+    parser.add_argument(
+        "-o", "--output", default=None, metavar="FILE",
+        help="write the report as CSV or Parquet instead; - is CSV on standard output",
+    )  # fmt: skip
+
+
+def _add_info(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "info",
+        _info,
+        help="show what is known about a saved model",
+        description="Show the training summary inside a saved model, without loading the model.",
+        epilog=_INFO_EXAMPLES,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _add(
+        commands,
         "demo",
+        _demo,
         help="compare least squares with ESRM(2) and CVaR(0.1)",
         description=(
-            "Fit least squares, ESRM(2) and CVaR(0.1) on scikit-learn's diabetes set and on a "
+            "Fit least squares, ESRM(2) and CVaR(0.1) on scikit-learn's diabetes set and on a\n"
             "generated set with two populations; print a table and save a picture. Works offline."
         ),
         epilog="example:\n  sorel demo --splits 5 --out pictures",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    demo.add_argument(
-        "--out",
-        type=Path,
-        default=Path("sorel-demo"),
-        metavar="DIR",
+    parser.add_argument(
+        "--out", type=Path, default=Path("sorel-demo"), metavar="DIR",
         help="folder for the picture, created if missing (default: %(default)s)",
-    )
-    demo.add_argument(
-        "--splits",
-        type=_positive,
-        default=10,
-        metavar="N",
+    )  # fmt: skip
+    parser.add_argument(
+        "--splits", type=_positive, default=10, metavar="N",
         help="number of random splits to average over (default: %(default)s)",
+    )  # fmt: skip
+
+
+def _add_table(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+    parser.add_argument(
+        name, metavar="TABLE", help=f"{words}: CSV with a header, or Parquet; - is standard input"
     )
-    return parser
+    parser.add_argument(
+        "--format", choices=("auto", "csv", "parquet"), default="auto",
+        help="how the table is stored (default: %(default)s, what its first bytes say)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sep", type=_separator, metavar="CHARACTER",
+        help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
+    )  # fmt: skip
+
+
+def _add_unknown(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unknown", choices=("error", "ignore"), default="error",
+        help="what to do about texts that were not seen in training: refuse them, or set all "
+        "indicators of the column to 0 (default: %(default)s)",
+    )  # fmt: skip
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    from sorel import ConvergenceWarning, tables
+    from sorel._files import check_writable
+
+    output = arguments.output
+    if output != tables.STANDARD:
+        check_writable(output)
+    elif sys.stdout.isatty():
+        raise _Misuse("a model is binary data, not for a terminal; give -o a file name")
+    named = [*arguments.drop, *arguments.categorical]
+    if arguments.target in named:
+        raise _Misuse(f"column {arguments.target!r} is the target; do not name it elsewhere too")
+    frame = tables.read_table(
+        arguments.data,
+        format=arguments.format,
+        sep=arguments.sep,
+        text_columns=set(arguments.categorical),
+    )
+    absent = [name for name in (arguments.target, *named) if name not in frame.columns]
+    if absent:
+        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    task, y = _target(frame[arguments.target], arguments)
+    features = frame.drop(columns=[arguments.target, *arguments.drop])
+    if not len(features.columns):
+        raise tables.TableError("the table has no columns to learn from besides the target")
+    kinds = tables.column_kinds(features)
+    X = tables.select_columns(
+        features,
+        kinds,
+        allow_missing=arguments.impute,
+        hint="remove such rows, or have the values filled in with --impute",
+    )
+    _note_names(X, kinds)
+    pipeline = tables.make_pipeline(kinds, _estimator(task, arguments), impute=arguments.impute)
+    with warnings.catch_warnings():
+        # Said below, in the words of the command line.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        pipeline.fit(X, y)
+    model = pipeline[-1].set_params(verbose=0)
+    if model.status_.startswith("interrupted"):
+        raise KeyboardInterrupt
+    _save(pipeline, output, _summary(task, arguments, kinds, len(frame), model))
+    if not arguments.quiet:
+        place = "standard output" if output == tables.STANDARD else output
+        _say(
+            f"{task} with {arguments.risk} on {len(frame)} rows, {len(kinds)} columns: certified "
+            f"relative gap {model.relative_gap_:.2g} in {model.n_passes_:.4g} passes; "
+            f"saved to {place}"
+        )
+    if not model.converged_:
+        _say(
+            f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
+            f"{arguments.tol:g}; raise --max-passes, --tol or --l2"
+        )
+        return NOT_CONVERGED
+    return DONE
+
+
+def _estimator(task: str, arguments: argparse.Namespace) -> Any:
+    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+
+    losses = {
+        "regression": ("squared", "huber"),
+        "classification": ("logistic", "squared_hinge"),
+    }[task]
+    loss = arguments.loss or losses[0]
+    if loss not in losses:
+        raise _Misuse(
+            f"--loss {loss} does not suit {task}; it takes {' or '.join(losses)} "
+            "(--task says what the target is)"
+        )
+    kind = SpectralRiskRegressor if task == "regression" else SpectralRiskClassifier
+    return kind(
+        risk=arguments.risk,
+        loss=loss,
+        l2=arguments.l2,
+        l1=arguments.l1,
+        tol=arguments.tol,
+        max_passes=arguments.max_passes,
+        random_state=arguments.seed,
+        verbose=int(sys.stderr.isatty() and not arguments.quiet),
+    )
+
+
+def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]:
+    """The task that a target calls for, and its values as the estimator wants them."""
+    from sorel import tables
+
+    name = arguments.target
+    frame = values.to_frame()
+    kind = tables.column_kinds(frame)[name]
+    targets = tables.select_columns(frame, {name: kind}, hint="remove such rows")[name]
+    count = targets.nunique()
+    if count < 2:
+        only = targets.iloc[0]
+        raise tables.TableError(
+            f"target {name!r} has one value only, {only!r}; there is nothing to learn"
+        )
+    task = arguments.task
+    if task == "auto":
+        task = "regression" if kind == "numeric" and count > 2 else "classification"
+        if not arguments.quiet:
+            _note_task(name, kind, task, targets)
+    if task == "regression":
+        if kind != "numeric":
+            raise _Misuse(f"--task regression needs numbers, and target {name!r} holds {kind}s")
+        return task, targets.to_numpy()
+    if kind == "numeric":
+        # Labels stay whole numbers where the file has whole numbers.
+        return task, values.to_numpy()
+    return task, targets.to_numpy(dtype=bool if kind == "boolean" else object)
+
+
+def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
+    if kind != "numeric":
+        return
+    labels = sorted(targets.unique().tolist())
+    if task == "classification":
+        first, second = labels
+        _say(
+            f"note: target {name!r} has the two values {first:g} and {second:g}, taken as labels; "
+            "use --task regression if they are numbers"
+        )
+    elif len(labels) <= _FEW_LABELS and all(label.is_integer() for label in labels):
+        _say(
+            f"note: target {name!r} has {len(labels)} different whole numbers, taken as numbers; "
+            "use --task classification if they are labels"
+        )
+
+
+def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
+    for column, kind in kinds.items():
+        count = X[column].nunique() if kind == "text" else 0
+        if len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X):
+            _say(
+                f"warning: column {column!r} has {count} different texts in {len(X)} rows; if it "
+                f"holds names, dates or misread numbers, leave it out with --drop {column!r}"
+            )
+
+
+def _summary(
+    task: str, arguments: argparse.Namespace, kinds: dict[str, str], rows: int, model: Any
+) -> dict[str, Any]:
+    return {
+        "task": task,
+        "target": arguments.target,
+        "rows": rows,
+        "l2": float(model.l2_),
+        "l1": arguments.l1,
+        "tol": arguments.tol,
+        "imputed": arguments.impute,
+        "columns": kinds,
+    }
+
+
+def _save(model: Any, output: str, summary: dict[str, Any]) -> None:
+    from sorel.saving import save_model
+    from sorel.tables import STANDARD
+
+    if output == STANDARD:
+        save_model(model, sys.stdout.buffer, summary=summary)
+        sys.stdout.buffer.flush()
+    else:
+        save_model(model, output, summary=summary)
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
+    """The model, its summary, the table, and the part of the table that the model takes."""
+    from sorel import tables
+    from sorel.saving import load_model, read_summary
+
+    if arguments.model == tables.STANDARD:
+        raise _Misuse("the model must be a file; only the table may come from standard input")
+    summary = read_summary(arguments.model)
+    model = load_model(arguments.model)
+    # A model that was saved from Python has names at most, and no types.
+    columns = summary.get("columns")
+    kinds: dict[str, str] = columns if isinstance(columns, dict) else {}
+    frame = tables.read_table(
+        arguments.data,
+        format=arguments.format,
+        sep=arguments.sep,
+        text_columns={column for column, kind in kinds.items() if kind == "text"},
+    )
+    if not kinds:
+        return model, summary, frame, _foreign_columns(model, frame)
+    X = tables.select_columns(
+        frame,
+        kinds,
+        allow_missing=summary.get("imputed", False),
+        hint="remove such rows, or fit the model with --impute",
+    )
+    if arguments.unknown == "ignore":
+        for step in _encoders(model):
+            step.set_params(handle_unknown="ignore")
+    else:
+        _refuse_unknown(model, X)
+    return model, summary, frame, X
+
+
+def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
+    """The columns for a model that was saved from Python, without a list of their types."""
+    from sorel import tables
+
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None:
+        absent = [str(name) for name in names if name not in frame.columns]
+        if absent:
+            raise tables.TableError(tables.missing_columns(absent, frame.columns))
+        return frame[list(names)]
+    count = getattr(model, "n_features_in_", None)
+    if count is not None and count != len(frame.columns):
+        raise tables.TableError(
+            f"the model was fitted to {count} columns without names, and the table has "
+            f"{len(frame.columns)}"
+        )
+    return frame.to_numpy()
+
+
+def _encoders(model: Any) -> Iterator[Any]:
+    """The one-hot encoder of a pipeline that `sorel fit` made."""
+    parts = model["columns"].named_transformers_
+    if "categorical" in parts:
+        part = parts["categorical"]
+        yield part[-1] if hasattr(part, "steps") else part
+
+
+def _refuse_unknown(model: Any, X: pd.DataFrame) -> None:
+    from sorel import tables
+
+    for encoder in _encoders(model):
+        names = {part[0]: part[2] for part in model["columns"].transformers_}["categorical"]
+        known = dict(zip(names, encoder.categories_, strict=True))
+        found = tables.unknown_categories(X, known)
+        if found:
+            column, value, row = found[0]
+            more = f" (and {len(found) - 1} more such values)" if len(found) > 1 else ""
+            raise tables.TableError(
+                f"column {column!r} holds {value!r} in row {row}, which was not seen in "
+                f"training{more}; correct it, or use --unknown ignore"
+            )
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from sorel import tables
+    from sorel._files import check_writable
+
+    if arguments.output != tables.STANDARD:
+        check_writable(arguments.output)
+    model, _, frame, X = _load(arguments)
+    absent = [column for column in arguments.keep if column not in frame.columns]
+    if absent:
+        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    columns: dict[str, Any] = {column: frame[column] for column in arguments.keep}
+    computed = {"prediction": model.predict(X)}
+    if arguments.proba:
+        if not hasattr(model, "predict_proba"):
+            raise _Misuse(
+                "--proba needs probabilities, and this model gives none: it is a regression, or "
+                "was fitted with --loss squared_hinge"
+            )
+        for label, shares in zip(model.classes_, model.predict_proba(X).T, strict=True):
+            computed[f"probability_{label}"] = shares
+    taken = sorted(set(columns).intersection(computed))
+    if taken:
+        raise tables.TableError(f"the column {taken[0]!r} to keep has the name of a prediction")
+    tables.write_table(pd.DataFrame({**columns, **computed}), arguments.output)
+    return DONE
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from sorel import tables
+    from sorel._files import check_writable
+    from sorel.metrics import TailScorer, tail_report
+
+    if arguments.output not in (None, tables.STANDARD):
+        check_writable(arguments.output)
+    model, summary, frame, X = _load(arguments)
+    target = arguments.target or summary.get("target")
+    if target is None:
+        raise _Misuse("this model does not know its target's name; give it with --target")
+    absent = [name for name in (target, arguments.groups) if name and name not in frame.columns]
+    if absent:
+        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    y = _truth(model, frame, target)
+    groups = None
+    if arguments.groups:
+        column = frame[arguments.groups].astype(object)
+        groups = column.where(column.notna(), "(missing)").to_numpy()
+    last = model[-1] if hasattr(model, "steps") else model
+    loss = getattr(last, "loss", None)
+    losses = TailScorer("mean", loss).losses(model, X, y)
+    report = tail_report(y, losses, groups=groups, loss=lambda truth, given: given)
+    if arguments.output is None:
+        print(_LOSS_WORDS.get(str(loss), "losses"))
+        print(report.to_string(float_format=lambda value: f"{value:.6g}"))
+    else:
+        tables.write_table(report.reset_index(), arguments.output)
+    return DONE
+
+
+def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:
+    """The targets of a table, of the type that the model was fitted to."""
+    from sorel import tables
+
+    classes = getattr(model, "classes_", None)
+    if classes is None:
+        return tables.select_columns(frame, {target: "numeric"})[target].to_numpy()
+    known = classes.tolist()
+    kind = {str: "text", bool: "boolean"}.get(type(known[0]), "numeric")
+    labels = tables.select_columns(frame, {target: kind})[target]
+    strange = tables.unknown_categories(labels.to_frame(), {target: known})
+    if strange:
+        _, value, row = strange[0]
+        raise tables.TableError(
+            f"target {target!r} is {value!r} in row {row}, which the model does not know; it knows "
+            + ", ".join(repr(label) for label in known)
+        )
+    return labels.to_numpy(dtype=classes.dtype)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from sorel.saving import read_summary
+
+    facts = read_summary(arguments.model)
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} ({kind})" for name, kind in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(str(item) for item in value)
+        print(f"{key:{width}}  {value}")
+    return DONE
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from sorel import demo
 
     return demo.run(arguments.out, splits=arguments.splits)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings that concern the user as one line, and no others."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+            _say(f"warning: {_one_line(message)}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+# What argparse calls to read a value.
+
+
+def _risk(text: str) -> str:
+    from sorel.risks import parse_risk
+
+    try:
+        return parse_risk(text).spec or text
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _l2(text: str) -> float | str:
+    return text if text == "auto" else _above_zero(text)
+
+
+def _above_zero(text: str) -> float:
+    value = _number(text)
+    if not value > 0.0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return value
+
+
+def _nonnegative(text: str) -> float:
+    value = _number(text)
+    if not value >= 0.0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+def _separator(text: str) -> str:
+    text = {"\\t": "\t", "tab": "\t"}.get(text, text)
+    if len(text) != 1 or text in '\r\n"':
+        raise argparse.ArgumentTypeError(f"expected one character, got {text!r}")
+    return text
+
+
+def _seed(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return value
 
 
 def _positive(text: str) -> int:

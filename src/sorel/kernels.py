@@ -77,6 +77,23 @@ def loss_curvature(code, delta, y, z):
 
 
 @compiled
+def majorant_curvature(code, delta, y, z):
+    """Curvature of a parabola that touches phi at z and lies above it everywhere.
+
+    Never below the second derivative, and positive where that vanishes: a step with it cannot
+    overshoot.
+    """
+    if code == SQUARED:
+        return 1.0
+    if code == HUBER:
+        return delta / max(abs(z - y), delta)
+    if code == LOGISTIC:
+        m = abs(y * z)
+        return 0.25 if m < 1e-4 else 0.5 * math.tanh(0.5 * m) / m
+    return 2.0
+
+
+@compiled
 def curvature_bound(code):
     """Largest second derivative of phi in z."""
     if code == LOGISTIC:
@@ -309,15 +326,21 @@ def sample_rows(h, block, keep_blocks, unit, factor):
 
 @compiled
 def augmented_curvature(
-    code, delta, y, margins, slopes, density, block, eta, omega, weighted, out
+    code, delta, y, margins, slopes, density, block, eta, caution, omega, weighted, out
 ):
-    """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
+    """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block]).
+
+    `caution` moves phi'' towards the majorant, from 0 (Newton) to 1.
+    """
     n = margins.shape[0]
     uniform = 1.0 / n
     for i in range(n):
         h = 0.0
         if density[i] != 0.0:
-            h = density[i] * loss_curvature(code, delta, y[i], margins[i])
+            h = loss_curvature(code, delta, y[i], margins[i])
+            if caution > 0.0:
+                h += caution * (majorant_curvature(code, delta, y[i], margins[i]) - h)
+            h *= density[i]
         if eta > 0.0 and block[i] >= 0:
             h += eta * slopes[i] * slopes[i]
         out[i] = h * (omega[i] if weighted else uniform)
@@ -440,20 +463,25 @@ def move_margins(margins, direction, step, code, delta, y, new_margins, losses, 
 
 @compiled
 def shift_statistics(code, delta, y, margins, shift, density, omega, weighted):
-    """First and second derivative of sum_i omega_i q_i phi(y_i, z_i + shift) in the shift."""
+    """Derivatives of sum_i omega_i q_i phi(y_i, z_i + shift) in the shift, and a rounding scale.
+
+    The first derivative is known up to the unit roundoff times the third number: the size of its
+    terms, and that of the margins times the curvature.
+    """
     first = 0.0
     second = 0.0
-    scale = 0.0
+    rounding = 0.0
     uniform = 1.0 / margins.shape[0]
     for i in range(margins.shape[0]):
         if density[i] != 0.0:
             a = density[i] * (omega[i] if weighted else uniform)
             z = margins[i] + shift
             slope = a * loss_derivative(code, delta, y[i], z)
+            curvature = a * loss_curvature(code, delta, y[i], z)
             first += slope
-            scale += abs(slope)
-            second += a * loss_curvature(code, delta, y[i], z)
-    return first, second, scale
+            second += curvature
+            rounding += abs(slope) + curvature * (abs(margins[i]) + abs(shift))
+    return first, second, rounding
 
 
 @compiled
@@ -492,7 +520,7 @@ def adjoint_many(X, C, out):
 
 @compiled
 def apply_curvature(
-    code, delta, y, margins, slopes, density, block, means, eta, omega, weighted, change
+    code, delta, y, margins, slopes, density, block, means, eta, omega, weighted, caution, change
 ):
     """Turn a change of margins into the change of omega q phi', in place.
 
@@ -505,7 +533,10 @@ def apply_curvature(
     for i in range(n):
         t = 0.0
         if density[i] != 0.0:
-            t = density[i] * loss_curvature(code, delta, y[i], margins[i]) * change[i]
+            h = loss_curvature(code, delta, y[i], margins[i])
+            if caution > 0.0:
+                h += caution * (majorant_curvature(code, delta, y[i], margins[i]) - h)
+            t = density[i] * h * change[i]
         if eta > 0.0 and block[i] >= 0:
             t += eta * slopes[i] * (slopes[i] * change[i] - means[block[i]])
         change[i] = t * (omega[i] if weighted else uniform)

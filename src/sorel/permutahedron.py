@@ -193,6 +193,15 @@ class Projector:
         self.block[self._used] = self._inner_block
         return count
 
+    def forget(self) -> None:
+        """Drop what earlier calls left behind, so that the next results do not depend on them."""
+        core = self._core
+        for order in (core._project_order, core._value_order):
+            if order is not None:
+                order.known = False
+        if core._threshold is not None:
+            core._threshold.pivot = -1
+
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         """Fill q with the maximiser of ``sum_i omega_i q_i losses_i``, and return that maximum.
 

@@ -184,7 +184,9 @@ def _minimize_smooth(
 
 
 @compiled
-def _minimize_few(H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, u: Array):
+def _minimize_few(
+    H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, u: Array
+) -> bool:
     """The same for a handful of parameters, where the calls cost more than the arithmetic.
 
     Returns False when a pivot is at rounding level: such systems are left to the careful path.

@@ -220,7 +220,7 @@ def _describe(model: Any) -> dict[str, Any]:
     while hasattr(last, "steps"):
         last = last.steps[-1][1]
     facts: dict[str, Any] = {"model": type(last).__name__}
-    risk = getattr(last, "risk_", getattr(last, "risk", None))
+    risk = getattr(last, "best_risk_", getattr(last, "risk", None))
     if risk is not None:
         facts["risk"] = risk if isinstance(risk, str) else getattr(risk, "spec", None) or repr(risk)
     loss = getattr(last, "loss", None)
@@ -321,14 +321,16 @@ def _newer(written: str) -> bool:
 
 def _trusted_types() -> list[str]:
     """Names of sorel's own types that a fitted model may hold. None of them acts when built."""
-    from sorel import estimators, losses, penalties, risks, solve, solvers
+    from sorel import estimators, losses, metrics, model_selection, penalties, risks
+    from sorel.solvers.base import Solver
 
-    found: set[type] = {solve.Record, solve.Result}
+    found: set[type] = {metrics.TailScorer}
     found.update(_descendants(risks.Risk))
     found.update(_descendants(losses.Loss))
     found.update(_descendants(penalties.Penalty))
-    found.update(_descendants(solvers.base.Solver))
-    found.update(value for value in vars(estimators).values() if isinstance(value, type))
+    found.update(_descendants(Solver))
+    for module in (estimators, model_selection):
+        found.update(getattr(module, name) for name in module.__all__)
     return sorted(
         f"{cls.__module__}.{cls.__qualname__}"
         for cls in found
@@ -337,7 +339,7 @@ def _trusted_types() -> list[str]:
 
 
 def _descendants(base: type) -> set[type]:
-    below = set(base.__subclasses__())
+    below: set[type] = set(base.__subclasses__())
     return below.union(*(_descendants(cls) for cls in below))
 
 

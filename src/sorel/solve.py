@@ -193,6 +193,7 @@ def solve(
         make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)
+    problem.engine.forget()
     begin = time.perf_counter()
     run = Run(
         w=problem.start(),
@@ -294,6 +295,8 @@ def _warn(result: Result, run: Run, ending: str) -> None:
 
 
 def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
+    if not isinstance(result, Result):
+        raise TypeError(f"warm_start must be a Result of sorel.solve, got {type(result).__name__}")
     w = np.asarray(result.w, dtype=np.float64)
     if w.shape != problem.engine.shape:
         raise ValueError(

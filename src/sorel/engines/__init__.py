@@ -8,10 +8,12 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.engines.dense import DenseEngine
+from sorel.engines.sparse import SparseEngine
 from sorel.losses import Loss
 from sorel.risks import Risk
 
-__all__ = ["Dual", "Engine", "Point", "make_engine"]
+__all__ = ["DenseEngine", "Dual", "Engine", "Point", "SparseEngine", "make_engine"]
 
 
 def make_engine(
@@ -24,8 +26,5 @@ def make_engine(
     sample_weight: FloatArray | None,
 ) -> Engine:
     """The engine for this kind of X."""
-    if scipy.sparse.issparse(X):
-        from sorel.engines.sparse import SparseEngine as Home
-    else:
-        from sorel.engines.dense import DenseEngine as Home
-    return Home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight)
+    home = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
+    return home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight)

@@ -133,6 +133,9 @@ class Engine(ABC):
     fit_intercept: bool
     shape: tuple[int, ...]
 
+    def forget(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
+        """Drop what is kept from call to call, so that a run does not depend on earlier ones."""
+
     @abstractmethod
     def point(self, w: FloatArray) -> Point:
         """Margins, losses and derivatives at w: one pass over the data."""
@@ -173,10 +176,6 @@ class Engine(ABC):
         """Project q + eta [(1 + theta) l(w) - theta l(w_prev)] onto the dual set."""
 
     @abstractmethod
-    def mix(self, dual: Dual, other: Dual, share: float) -> Dual:
-        """(1 - share) q + share q': the dual set is convex."""
-
-    @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
         """lam . l(w)."""
 
@@ -204,23 +203,31 @@ class Engine(ABC):
 
     @abstractmethod
     def hessian(
-        self, point: Point, dual: Dual, eta: float = 0.0, n_rows: int | None = None
+        self,
+        point: Point,
+        dual: Dual,
+        eta: float = 0.0,
+        n_rows: int | None = None,
+        caution: float = 0.0,
     ) -> FloatArray:
         """Hessian of lam . l(w), flattened to p x p.
 
         With eta > 0, the generalised Hessian of max_q [q . l(w) - |q - q_k|^2 / (2 eta)], where
-        `dual` is the maximiser that :meth:`ascend` returned. An engine may estimate it from about
-        `n_rows` rows, chosen in proportion to their curvature.
+        `dual` is the maximiser that :meth:`ascend` returned. `caution` from 0 to 1 replaces the
+        curvature of the losses by that of parabolas above them. An engine may estimate the matrix
+        from about `n_rows` rows, chosen in proportion to their curvature.
         """
 
     @abstractmethod
     def hessian_product(
-        self, point: Point, dual: Dual, eta: float, v: FloatArray
+        self, point: Point, dual: Dual, eta: float, v: FloatArray, caution: float = 0.0
     ) -> FloatArray:
         """The matrix of :meth:`hessian` times v, both shaped like w, without forming it."""
 
     @abstractmethod
-    def hessian_diagonal(self, point: Point, dual: Dual, eta: float) -> FloatArray:
+    def hessian_diagonal(
+        self, point: Point, dual: Dual, eta: float, caution: float = 0.0
+    ) -> FloatArray:
         """An upper estimate of the diagonal of that matrix, shaped like w: a preconditioner."""
 
     @abstractmethod

@@ -110,6 +110,9 @@ class MemoryEngine(Engine):
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        self._projector.forget()
+
     # Points.
 
     def point(self, w: FloatArray) -> Point:
@@ -190,12 +193,6 @@ class MemoryEngine(Engine):
     def _new_dual(self) -> Dual:
         return Dual(self._pool.take((self.n_samples,)), None, 0, self._recycler)
 
-    def mix(self, dual: Dual, other: Dual, share: float) -> Dual:
-        new = self._new_dual()
-        np.multiply(dual.density, 1.0 - share, out=new.density)
-        new.density += share * other.density
-        return new
-
     def expected(self, point: Point, dual: Dual) -> float:
         return kernels.weighted_sum(dual.density, point.losses, self._omega, self._weighted)
 
@@ -267,7 +264,12 @@ class MemoryEngine(Engine):
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction))
 
     def hessian(
-        self, point: Point, dual: Dual, eta: float = 0.0, n_rows: int | None = None
+        self,
+        point: Point,
+        dual: Dual,
+        eta: float = 0.0,
+        n_rows: int | None = None,
+        caution: float = 0.0,
     ) -> FloatArray:
         block = dual.block
         if block is None or dual.n_blocks == 0:
@@ -276,7 +278,7 @@ class MemoryEngine(Engine):
         factor = None
         if self.n_outputs == 1:
             kernels.augmented_curvature(
-                *self._loss_args, point.margins, point.slopes, dual.density, block, eta,
+                *self._loss_args, point.margins, point.slopes, dual.density, block, eta, caution,
                 self._omega, self._weighted, h,
             )  # fmt: skip
             if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
@@ -351,7 +353,7 @@ class MemoryEngine(Engine):
         self._pool.give(c, factor)
 
     def hessian_product(
-        self, point: Point, dual: Dual, eta: float, v: FloatArray
+        self, point: Point, dual: Dual, eta: float, v: FloatArray, caution: float = 0.0
     ) -> FloatArray:
         block, means = dual.block, np.empty(dual.n_blocks)
         if block is None or dual.n_blocks == 0:
@@ -366,28 +368,35 @@ class MemoryEngine(Engine):
             kernels.block_means(block, moved, self._omega, self._weighted, totals, means)
         state = (dual.density, block, means, eta, self._omega, self._weighted)
         if self.n_outputs == 1:
-            kernels.apply_curvature(*self._loss_args, point.margins, point.slopes, *state, change)
+            kernels.apply_curvature(
+                *self._loss_args, point.margins, point.slopes, *state, caution, change
+            )
         else:
             kernels.apply_softmax_curvature(self.y, point.slopes, *state, change)
         out = self._adjoint(change)
         self._pool.give(change)
         return out
 
-    def hessian_diagonal(self, point: Point, dual: Dual, eta: float) -> FloatArray:
+    def hessian_diagonal(
+        self, point: Point, dual: Dual, eta: float, caution: float = 0.0
+    ) -> FloatArray:
         block = dual.block
         if block is None or dual.n_blocks == 0:
             block, eta = np.full(1, -1), 0.0
         h = self._pool.take((self.n_samples,))
         out = np.empty(self.shape)
-        weights = (dual.density, block, eta, self._omega, self._weighted)
+        omega = (self._omega, self._weighted)
         if self.n_outputs == 1:
             kernels.augmented_curvature(
-                *self._loss_args, point.margins, point.slopes, *weights, h
-            )
+                *self._loss_args, point.margins, point.slopes, dual.density, block, eta, caution,
+                *omega, h,
+            )  # fmt: skip
             out[:] = self._gram_diagonal(h)
         else:
             for a in range(self.n_outputs):
-                kernels.softmax_pair_curvature(self.y, point.slopes, *weights, a, a, h)
+                kernels.softmax_pair_curvature(
+                    self.y, point.slopes, dual.density, block, eta, *omega, a, a, h
+                )
                 out[:, a] = self._gram_diagonal(h)
         self._pool.give(h)
         return out
@@ -412,10 +421,10 @@ class MemoryEngine(Engine):
         low, high, shift = -np.inf, np.inf, 0.0
         reach = 1.0
         for _ in range(_MAX_INTERCEPT_STEPS):
-            first, second, scale = kernels.shift_statistics(
+            first, second, rounding = kernels.shift_statistics(
                 *self._loss_args, point.margins, shift, dual.density, self._omega, self._weighted
             )
-            if abs(first) <= 4e-16 * scale:
+            if abs(first) <= 4e-16 * rounding:
                 return shift
             if first < 0:
                 low = shift
@@ -428,7 +437,9 @@ class MemoryEngine(Engine):
                 else:
                     reach *= 4.0
                     trial = low + reach if np.isfinite(low) else high - reach
-            if trial == shift or high - low <= 4e-16 * max(abs(low), abs(high)):
+            # An open bracket is infinitely wide, and so is its larger end: compare only closed ones.
+            closed = np.isfinite(low) and np.isfinite(high)
+            if trial == shift or (closed and high - low <= 4e-16 * max(abs(low), abs(high))):
                 return shift
             shift = trial
         return None
@@ -437,14 +448,13 @@ class MemoryEngine(Engine):
         lam = self.weights(dual)
         if len(np.unique(self.y[lam > 0])) < self.n_outputs:
             return None
-        current = point
-        value = self.expected(current, dual)
+        current, value = point, self.expected(point, dual)
         for _ in range(_MAX_INTERCEPT_STEPS):
             gradient = lam @ current.slopes
+            if np.max(np.abs(gradient)) <= 1e-15:
+                break
             p = current.slopes.copy()
             p[np.arange(self.n_samples), self.y] += 1.0
-            if np.max(np.abs(gradient)) <= 1e-15:
-                return current
             weighted = lam[:, None] * p
             hessian = np.diag(weighted.sum(0)) - p.T @ weighted
             # Adding one number to all intercepts changes nothing: pin that direction.
@@ -452,9 +462,9 @@ class MemoryEngine(Engine):
             try:
                 delta = -np.linalg.solve(hessian, gradient)
             except np.linalg.LinAlgError:
-                return None
+                break
             slope, step = float(gradient @ delta), 1.0
-            while True:
+            for _ in range(_MAX_INTERCEPT_STEPS):
                 w = current.w.copy()
                 w[-1] += step * delta
                 trial = self._new_point(w)
@@ -464,10 +474,13 @@ class MemoryEngine(Engine):
                 if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
                     break
                 step *= 0.5
-                if step < 1e-10:
-                    return current
-            stalled = -slope <= 1e-30
-            current, value = trial, trial_value
+            else:
+                break
+            stalled = np.max(np.abs(lam @ trial.slopes)) >= np.max(np.abs(gradient)) <= 1e-12
             if stalled:
-                return current
-        return current
+                break
+            current, value = trial, trial_value
+        # The bound holds only where the derivative in the intercepts is zero to rounding, and far
+        # out, where all but one class has next to no weight, no rounding is small enough.
+        residual = np.max(np.abs(lam @ current.slopes)) * (1.0 + np.max(np.abs(current.w[-1])))
+        return current if residual <= 1e-12 else None

@@ -44,7 +44,13 @@ _PROMISING = 10.0
 _ROUNDING = 1e-15
 _MAX_IDLE = 4
 
-_MAX_TRIALS = 12
+# Trials of a line search, and how near to an end of its bracket a trial may lie.
+_MAX_TRIALS = 15
+_SAFEGUARD = 0.03
+
+# After a step cut short the curvature of the losses is taken from parabolas above them, and less so
+# after every full step.
+_EASE, _NO_CAUTION = 0.1, 1e-3
 
 
 class State:
@@ -96,8 +102,8 @@ class AugmentedLagrangian(Solver):
     """Outer loop and line search; a subclass says how to find a direction."""
 
     @abstractmethod
-    def direction(self, state: State, run: Run) -> Direction:
-        """A Newton direction for Phi at the state."""
+    def direction(self, state: State, run: Run, caution: float) -> Direction:
+        """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine = problem.engine
@@ -108,13 +114,13 @@ class AugmentedLagrangian(Solver):
             center = engine.uniform()
             if run.watched:
                 yield Iterate(point, center)
-            # A Newton step for the plain average brings the losses to their final scale.
-            point = self._step(State(problem, point, center, 0.0), run).point
+            # A step for the plain average brings the losses to their final scale.
+            point = self._step(State(problem, point, center, 0.0), run, 1.0).point
         scale = engine.loss_scale(point)
         eta = _FIRST_ETA / scale
         state = State(problem, point, center, eta)
         steps = idle = cuts = 0
-        growth = _GROWTH
+        growth, caution = _GROWTH, 0.0
         while not run.exhausted:
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
@@ -139,16 +145,20 @@ class AugmentedLagrangian(Solver):
                 growth = max(_CAUTION * growth, _LEAST_GROWTH)
                 state = State(problem, state.point, state.center, eta)
                 steps = cuts = 0
-            state = self._step(state, run)
-            cuts = cuts + 1 if state.length < _SHORT_STEP else 0
+            state = self._step(state, run, caution)
+            if state.length < _SHORT_STEP:
+                cuts, caution = cuts + 1, 1.0
+            else:
+                cuts = 0
+                caution = _EASE * caution if caution > _NO_CAUTION else 0.0
             steps += 1
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
         yield Iterate(state.point, state.dual, state.gradient, np.inf)
 
-    def _step(self, state: State, run: Run) -> State:
+    def _step(self, state: State, run: Run, caution: float) -> State:
         """The state after one Newton step with line search."""
-        direction = self.direction(state, run)
+        direction = self.direction(state, run, caution)
         point, dual, length = self._line_search(state, direction)
         run.passes += 1
         new = State(state.problem, point, state.center, state.eta, dual)
@@ -161,28 +171,29 @@ class AugmentedLagrangian(Solver):
         Phi is convex and its derivative costs no product with X, so a zero of the derivative is
         the better target: with large eta it has kinks at which a test on values stops short.
         """
-        engine, delta, descent = state.problem.engine, direction.delta, direction.descent
+        problem, engine = state.problem, state.problem.engine
+        delta, descent = direction.delta, direction.descent
         change = engine.direction(delta)
+        # Where the derivative is negative Phi has not yet turned up: safe to stop there.
+        safe = (state.point, state.dual, 0.0)
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
         t = 1.0
-        enough = 0.5 * max(descent, _ROUNDING * state.problem.unit(state.value))
+        enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change) + _penalty_slope(
-                state.problem, point.w, delta
-            )
+            slope = engine.slope(point, dual, change) + _penalty_slope(problem, point.w, delta)
             if slope <= enough and (slope >= -enough or t == 1.0):
-                break
-            if slope > 0:
-                high, slope_high = t, slope
+                return point, dual, t
+            if slope <= 0:
+                low, slope_low, safe = t, slope, (point, dual, t)
             else:
-                low, slope_low = t, slope
+                high, slope_high = t, slope
             secant = slope_low / (slope_low - slope_high) if slope_high < np.inf else 0.0
-            t = low + min(max(secant, 0.05), 0.95) * (high - low)
-        return point, dual, t
+            t = low + min(max(secant, _SAFEGUARD), 1.0 - _SAFEGUARD) * (high - low)
+        return safe
 
 
 def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:

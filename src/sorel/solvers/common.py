@@ -85,6 +85,9 @@ def alternatives(problem: Problem) -> list[str]:
 
     able = []
     for name, cls in SOLVERS.items():
+        if name == "auto":
+            # It takes what one of the others takes, and would ask them, who would ask here.
+            continue
         solver = cls()
         if isinstance(solver, FirstOrder):
             if solver.obstacle(problem) is None:
@@ -95,7 +98,7 @@ def alternatives(problem: Problem) -> list[str]:
         except UnsupportedProblemError:
             continue
         able.append(name)
-    return able
+    return ["auto", *able] if able and "auto" in SOLVERS else able
 
 
 class Watch:

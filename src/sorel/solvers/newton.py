@@ -45,10 +45,10 @@ class Newton(AugmentedLagrangian):
                 "parameters; use solver='auto'"
             )
 
-    def direction(self, state: State, run: Run) -> Direction:
+    def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
-        hessian = engine.hessian(state.point, state.dual, state.eta, n_rows)
+        hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
         run.passes += 1
         gradient, center = state.gradient.ravel(), w.ravel()
         u, _ = minimize_quadratic(

@@ -40,12 +40,13 @@ class NewtonCG(AugmentedLagrangian):
                 "use solver='newton' or 'sorel'"
             )
 
-    def direction(self, state: State, run: Run) -> Direction:
+    def direction(self, state: State, run: Run, caution: float) -> Direction:
         """Preconditioned conjugate gradients on (H + mu I) s = -grad Phi."""
         problem, engine, point = state.problem, state.problem.engine, state.point
         modulus = np.zeros(engine.shape)
         modulus[: problem.n_features] = problem.penalty.l2
-        diagonal = engine.hessian_diagonal(point, state.dual, state.eta) + modulus
+        matrix = (point, state.dual, state.eta)
+        diagonal = engine.hessian_diagonal(*matrix, caution) + modulus
         # A flat intercept has no curvature to divide by.
         diagonal[diagonal <= 0.0] = 1.0
         gradient = state.gradient + modulus * point.w
@@ -56,7 +57,7 @@ class NewtonCG(AugmentedLagrangian):
         for _ in range(min(_MAX_PRODUCTS, 10 + 2 * gradient.size)):
             if size <= _FORCING**2 * first or run.exhausted:
                 break
-            image = engine.hessian_product(point, state.dual, state.eta, conjugate)
+            image = engine.hessian_product(*matrix, conjugate, caution)
             image += modulus * conjugate
             run.passes += 1
             curvature = float(np.vdot(conjugate, image))

@@ -74,7 +74,7 @@ class Subgradient(FirstOrder):
                 run.note = f"diverged at pass {run.passes:.4g}: lower step_size={self.step_size}"
                 return
             share = max(_MEMORY, 2.0 / (k + 2))
-            mean = dual if mean is None else engine.mix(mean, dual, share)
+            mean = dual if mean is None else engine.blend(mean, dual, share)
             if lowest is None or value < best:
                 best, lowest = value, point
             if k % _CHECK_EVERY == 0:

@@ -1,0 +1,463 @@
+"""Estimators that choose risk and l2 by cross-validation.
+
+Every fold walks the grid of risks and l2 from warm starts, in its own joblib task; the pair with
+the best mean score on the held-out rows is fitted again on all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+from sklearn.model_selection import check_cv
+from sklearn.utils import indexable
+from sklearn.utils.parallel import Parallel, delayed
+
+from sorel.estimators import (
+    FITTED,
+    ClassifierFace,
+    RegressorFace,
+    SpectralFit,
+    SpectralModel,
+    SpectralRiskClassifier,
+    SpectralRiskRegressor,
+    regression_loss,
+    resolve_l2,
+)
+from sorel.losses import Loss
+from sorel.metrics import get_scorer, make_tail_scorer
+from sorel.paths import plough
+from sorel.risks import Risk, parse_risk
+from sorel.solvers import Solver
+
+__all__ = ["SpectralRiskClassifierCV", "SpectralRiskRegressorCV"]
+
+_RISKS = ("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
+_L2S = (1e-4, 1e-2, 1.0)
+# The score that the search maximises when none is given: the mean loss of the worst tenth.
+_DEFAULT_TAIL = "cvar:0.1"
+
+
+class SpectralSearch(SpectralModel):
+    """The search that both estimators share."""
+
+    risks: Sequence[Risk | str]
+    l2s: Sequence[float | str]
+    loss: str | Loss
+    l1: float
+    fit_intercept: bool
+    solver: str | Solver
+    tol: float
+    max_passes: float
+    batch_size: int
+    cv: Any
+    scoring: Any
+    n_jobs: int | None
+    refit: bool
+    random_state: Any
+    verbose: int
+
+    def _search(
+        self,
+        model: SpectralFit,
+        X: Any,
+        y: NDArray[Any],
+        sample_weight: NDArray[np.float64] | None,
+        groups: ArrayLike | None,
+        *,
+        classifier: bool,
+    ) -> None:
+        risks = [parse_risk(risk) for risk in self.risks]
+        l2s = list(self.l2s)
+        if not risks or not l2s:
+            raise ValueError(f"risks and l2s must not be empty, got {self.risks!r}, {self.l2s!r}")
+        for l2 in l2s:
+            resolve_l2(l2, 1.0)
+        if self.scoring is None:
+            scorer = make_tail_scorer(_DEFAULT_TAIL, self.loss)
+        else:
+            scorer = get_scorer(self.scoring)
+        X, y, groups = indexable(X, y, groups)
+        splitter = check_cv(self.cv, y, classifier=classifier)
+        tables = Parallel(n_jobs=self.n_jobs, verbose=max(0, self.verbose - 1))(
+            delayed(_score_fold)(model, risks, l2s, X, y, sample_weight, train, test, scorer)
+            for train, test in splitter.split(X, y, groups)
+        )
+        self.cv_results_ = _tabulate(risks, l2s, np.array(tables))
+        self.n_splits_ = len(tables)
+        self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
+        self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
+        self.best_risk_ = risks[self.best_index_ // len(l2s)]
+        self.best_l2_ = l2s[self.best_index_ % len(l2s)]
+        if not self.refit:
+            return
+        model.set_params(risk=self.best_risk_, l2=self.best_l2_, verbose=self.verbose)
+        model.fit(X, y, sample_weight=sample_weight)
+        for name in FITTED:
+            setattr(self, name, getattr(model, name))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss,
+            "l1": self.l1,
+            "fit_intercept": self.fit_intercept,
+            "solver": self.solver,
+            "tol": self.tol,
+            "max_passes": self.max_passes,
+            "batch_size": self.batch_size,
+            "random_state": self.random_state,
+        }
+
+
+def _score_fold(
+    model: SpectralFit,
+    risks: list[Risk],
+    l2s: list[float | str],
+    X: Any,
+    y: NDArray[Any],
+    sample_weight: NDArray[np.float64] | None,
+    train: NDArray[np.intp],
+    test: NDArray[np.intp],
+    scorer: Callable[..., float],
+) -> NDArray[np.float64]:
+    """Scores, passes and seconds of every grid point on one fold, in the order of the grid."""
+    from sklearn.base import clone
+
+    model = clone(model).set_params(warm_start=True)
+    X_train, X_test, y_train, y_test = X[train], X[test], y[train], y[test]
+    weight, score_args = None, {}
+    if sample_weight is not None:
+        weight = sample_weight[train]
+        if _takes_sample_weight(scorer):
+            score_args = {"sample_weight": sample_weight[test]}
+    out = np.empty((len(risks), len(l2s), 3))
+    for i, j in plough(len(risks), len(l2s)):
+        begin = time.perf_counter()
+        model.set_params(risk=risks[i], l2=l2s[j]).fit(X_train, y_train, sample_weight=weight)
+        seconds = time.perf_counter() - begin
+        if model.status_.startswith("interrupted"):
+            raise KeyboardInterrupt("the search was interrupted")
+        out[i, j] = scorer(model, X_test, y_test, **score_args), model.n_passes_, seconds
+    return out.reshape(-1, 3)
+
+
+def _takes_sample_weight(scorer: Callable[..., Any]) -> bool:
+    # scikit-learn's scorers take any argument and hand it to their metric, which may not.
+    function = getattr(scorer, "_score_func", scorer)
+    return "sample_weight" in inspect.signature(function).parameters
+
+
+def _tabulate(
+    risks: list[Risk], l2s: list[float | str], tables: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Tables of shape (folds, grid points, 3) in the form of GridSearchCV's results."""
+    scores, passes, seconds = np.moveaxis(tables, 2, 0)
+    mean = scores.mean(axis=0)
+    results: dict[str, Any] = {
+        "param_risk": _objects([risk for risk in risks for _ in l2s]),
+        "param_l2": _objects([l2 for _ in risks for l2 in l2s]),
+    }
+    results.update({f"split{k}_test_score": column for k, column in enumerate(scores)})
+    results["mean_test_score"] = mean
+    results["std_test_score"] = scores.std(axis=0)
+    # A grid point that could not be scored comes last.
+    results["rank_test_score"] = rankdata(
+        -np.where(np.isnan(mean), -np.inf, mean), method="min"
+    ).astype(np.int32)
+    results["mean_passes"] = passes.mean(axis=0)
+    results["mean_fit_time"] = seconds.mean(axis=0)
+    return results
+
+
+def _objects(items: Iterable[Any]) -> NDArray[np.object_]:
+    values = list(items)
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
+    """Spectral risk regression with risk and l2 chosen by cross-validation.
+
+    Parameters
+    ----------
+    risks : sequence of Risk or str, default=("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
+        Risks to choose from. Put neighbours side by side: each fit starts from the last one.
+    l2s : sequence of float or "auto", default=(1e-4, 1e-2, 1.0)
+        Weights of ``||w||^2 / 2`` to choose from; "auto" is 1 / n of the rows fitted.
+    cv : int, cross-validation generator or iterable, default=None
+        Folds, as in ``sklearn.model_selection.GridSearchCV``; None is 5-fold.
+    scoring : str or callable, default=None
+        What to maximise on held-out rows: a scorer's name ("neg_cvar_10" and the others of
+        ``sorel.metrics.SCORERS``, or scikit-learn's), or a function of (estimator, X, y). None is
+        minus the mean of the worst tenth of the losses. Any other choice of tail is as good, but
+        the risks of the grid must be compared by one and the same score.
+    n_jobs : int, default=None
+        Folds in parallel, through joblib.
+    refit : bool, default=True
+        Fit the best pair on all rows. Without it there are ``best_risk_``, ``best_l2_`` and
+        ``cv_results_`` only.
+    loss : {"squared", "huber"} or Loss, default="squared"
+        Loss of one residual.
+    l1 : float, default=0.0
+        Weight of ``||w||_1``.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    solver : str or Solver, default="auto"
+        A name or an instance from :mod:`sorel.solvers`.
+    tol : float, default=1e-4
+        Relative duality gap to reach in every fit.
+    max_passes : float, default=1000
+        Budget of every fit, in passes over its data.
+    batch_size : int, default=1
+        Samples per stochastic step of ``solver="sorel"``.
+    random_state : int, Generator, RandomState or None, default=None
+        Randomness of the stochastic solvers.
+    verbose : int, default=0
+        1 shows the progress of the last fit, 2 that of joblib too.
+
+    Attributes
+    ----------
+    best_risk_ : Risk
+        The risk chosen.
+    best_l2_ : float or "auto"
+        The l2 chosen, as given; ``l2_`` is its value in the last fit.
+    best_score_ : float
+        Mean score of the pair on the held-out rows.
+    best_index_ : int
+        Its row in ``cv_results_``.
+    cv_results_ : dict of arrays
+        ``param_risk``, ``param_l2``, ``mean_test_score``, ``std_test_score``, ``rank_test_score``,
+        ``split<k>_test_score``, ``mean_passes``, ``mean_fit_time``; ``pandas.DataFrame`` reads it.
+    n_splits_ : int
+        Number of folds.
+    coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, n_iter_, \
+converged_, status_, history_, l2_, n_features_in_, feature_names_in_
+        As in :class:`SpectralRiskRegressor`, of the fit on all rows.
+
+    See Also
+    --------
+    SpectralRiskRegressor : One fit with a given risk and l2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel import SpectralRiskRegressorCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> y = X @ [1.0, 2.0, 3.0] + rng.standard_t(3, size=200)
+    >>> search = SpectralRiskRegressorCV(risks=["mean", "cvar:0.5"], l2s=[0.01, 0.1]).fit(X, y)
+    >>> len(search.cv_results_["mean_test_score"]), search.coef_.shape
+    (4, (3,))
+    """
+
+    def __init__(
+        self,
+        risks: Sequence[Risk | str] = _RISKS,
+        *,
+        l2s: Sequence[float | str] = _L2S,
+        cv: Any = None,
+        scoring: str | Callable[..., float] | None = None,
+        n_jobs: int | None = None,
+        refit: bool = True,
+        loss: str | Loss = "squared",
+        l1: float = 0.0,
+        fit_intercept: bool = True,
+        solver: str | Solver = "auto",
+        tol: float = 1e-4,
+        max_passes: float = 1000,
+        batch_size: int = 1,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.risks = risks
+        self.l2s = l2s
+        self.cv = cv
+        self.scoring = scoring
+        self.n_jobs = n_jobs
+        self.refit = refit
+        self.loss = loss
+        self.l1 = l1
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> SpectralRiskRegressorCV:
+        """Search the grid, then fit the best pair on all rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights, for fitting and, where the scorer takes them, for scoring.
+        groups : array-like of shape (n,), optional
+            Groups, for splitters that need them.
+
+        Returns
+        -------
+        SpectralRiskRegressorCV
+            The fitted estimator.
+        """
+        regression_loss(self.loss)
+        X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
+        model = SpectralRiskRegressor(**self._settings())
+        self._search(model, X, y, sample_weight, groups, classifier=False)
+        return self
+
+
+class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
+    """Spectral risk classification with risk and l2 chosen by cross-validation.
+
+    Parameters
+    ----------
+    risks : sequence of Risk or str, default=("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
+        Risks to choose from. Put neighbours side by side: each fit starts from the last one.
+    l2s : sequence of float or "auto", default=(1e-4, 1e-2, 1.0)
+        Weights of ``||w||^2 / 2`` to choose from; "auto" is 1 / n of the rows fitted.
+    cv : int, cross-validation generator or iterable, default=None
+        Folds, as in ``sklearn.model_selection.GridSearchCV``; None is stratified 5-fold.
+    scoring : str or callable, default=None
+        What to maximise on held-out rows: a scorer's name ("neg_cvar_10" and the others of
+        ``sorel.metrics.SCORERS``, or scikit-learn's), or a function of (estimator, X, y). None is
+        minus the mean of the worst tenth of the losses. Any other choice of tail is as good, but
+        the risks of the grid must be compared by one and the same score.
+    n_jobs : int, default=None
+        Folds in parallel, through joblib.
+    refit : bool, default=True
+        Fit the best pair on all rows. Without it there are ``best_risk_``, ``best_l2_`` and
+        ``cv_results_`` only.
+    loss : {"logistic", "squared_hinge"} or Loss, default="logistic"
+        Loss of one margin, as in :class:`SpectralRiskClassifier`.
+    l1 : float, default=0.0
+        Weight of ``||w||_1``.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    solver : str or Solver, default="auto"
+        A name or an instance from :mod:`sorel.solvers`.
+    tol : float, default=1e-4
+        Relative duality gap to reach in every fit.
+    max_passes : float, default=1000
+        Budget of every fit, in passes over its data.
+    batch_size : int, default=1
+        Samples per stochastic step of ``solver="sorel"``.
+    random_state : int, Generator, RandomState or None, default=None
+        Randomness of the stochastic solvers.
+    verbose : int, default=0
+        1 shows the progress of the last fit, 2 that of joblib too.
+
+    Attributes
+    ----------
+    best_risk_ : Risk
+        The risk chosen.
+    best_l2_ : float or "auto"
+        The l2 chosen, as given; ``l2_`` is its value in the last fit.
+    best_score_ : float
+        Mean score of the pair on the held-out rows.
+    best_index_ : int
+        Its row in ``cv_results_``.
+    cv_results_ : dict of arrays
+        ``param_risk``, ``param_l2``, ``mean_test_score``, ``std_test_score``, ``rank_test_score``,
+        ``split<k>_test_score``, ``mean_passes``, ``mean_fit_time``; ``pandas.DataFrame`` reads it.
+    n_splits_ : int
+        Number of folds.
+    classes_, coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, \
+n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
+        As in :class:`SpectralRiskClassifier`, of the fit on all rows.
+
+    See Also
+    --------
+    SpectralRiskClassifier : One fit with a given risk and l2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sorel import SpectralRiskClassifierCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> search = SpectralRiskClassifierCV(risks=["mean", "cvar:0.5"], l2s=[0.01], cv=3).fit(X, y)
+    >>> search.score(X, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        risks: Sequence[Risk | str] = _RISKS,
+        *,
+        l2s: Sequence[float | str] = _L2S,
+        cv: Any = None,
+        scoring: str | Callable[..., float] | None = None,
+        n_jobs: int | None = None,
+        refit: bool = True,
+        loss: str | Loss = "logistic",
+        l1: float = 0.0,
+        fit_intercept: bool = True,
+        solver: str | Solver = "auto",
+        tol: float = 1e-4,
+        max_passes: float = 1000,
+        batch_size: int = 1,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.risks = risks
+        self.l2s = l2s
+        self.cv = cv
+        self.scoring = scoring
+        self.n_jobs = n_jobs
+        self.refit = refit
+        self.loss = loss
+        self.l1 = l1
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> SpectralRiskClassifierCV:
+        """Search the grid, then fit the best pair on all rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Labels of any kind, two or more.
+        sample_weight : array-like of shape (n,), optional
+            Weights, for fitting and, where the scorer takes them, for scoring.
+        groups : array-like of shape (n,), optional
+            Groups, for splitters that need them.
+
+        Returns
+        -------
+        SpectralRiskClassifierCV
+            The fitted estimator.
+        """
+        X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
+        self._read_labels(y if sample_weight is None else y[sample_weight > 0.0])
+        model = SpectralRiskClassifier(**self._settings())
+        self._search(model, X, y, sample_weight, groups, classifier=True)
+        return self

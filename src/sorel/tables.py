@@ -1,0 +1,542 @@
+"""Tables in files: CSV and Parquet in, checked columns out, predictions back.
+
+Rows are counted from 1, the header left out, and every complaint names the column and the row.
+Columns are of three kinds: numbers, texts and truth values; the last two become indicator columns
+(one-hot) in the pipeline of :func:`make_pipeline`. pandas does the reading and is imported only
+here, when a table is read; Parquet needs pyarrow too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from sorel._files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "TableError",
+    "column_kinds",
+    "make_pipeline",
+    "read_table",
+    "select_columns",
+    "unknown_categories",
+    "write_table",
+]
+
+STANDARD = "-"
+_PARQUET_ENDINGS = (".parquet", ".pq")
+_TAB_ENDINGS = (".tsv", ".tab")
+
+
+class TableError(ValueError):
+    """The table cannot be used; the message says what is wrong, where, and what to do."""
+
+
+def read_table(
+    source: str | os.PathLike[str],
+    *,
+    format: str = "auto",
+    sep: str | None = None,
+    text_columns: Iterable[str] = (),
+) -> pd.DataFrame:
+    r"""Read a table with named columns.
+
+    Parameters
+    ----------
+    source : path or "-"
+        The file, or standard input.
+    format : {"auto", "csv", "parquet"}, default="auto"
+        By default, what the first bytes say.
+    sep : str, optional
+        The character between the fields of a CSV file: a tab if the name ends in ``.tsv``, else a
+        comma.
+    text_columns : iterable of str
+        Columns that are read as text even where they look like numbers, so that ``01`` stays
+        ``01``.
+
+    Returns
+    -------
+    DataFrame
+        Its rows numbered from 0, its column names unique texts.
+
+    Raises
+    ------
+    TableError
+        If the file is empty, has no rows, has columns without a name or with the same name, or
+        has rows of another length than the header.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from sorel.tables import read_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "people.csv")
+    ...     with open(path, "w") as file:
+    ...         _ = file.write("age,city\n31,Oslo\n42,Bergen\n")
+    ...     read_table(path)
+       age    city
+    0   31    Oslo
+    1   42  Bergen
+    """
+    _pandas()
+    name = "standard input" if source == STANDARD else repr(os.fspath(source))
+    with _open(source) as stream:
+        magic = stream.read(4)
+        stream.seek(0)
+        if not magic:
+            raise TableError(f"{name} is empty; it should have a header and rows")
+        if format == "parquet" or (format == "auto" and magic == b"PAR1"):
+            frame = _read_parquet(stream, name)
+        else:
+            if sep is None:
+                sep = "\t" if os.fspath(source).lower().endswith(_TAB_ENDINGS) else ","
+            frame = _read_csv(stream, name, sep, set(text_columns))
+    if not len(frame):
+        raise TableError(f"{name} has a header but no rows")
+    _check_names(list(frame.columns), name)
+    for column in set(text_columns).intersection(frame.columns):
+        values = frame[column]
+        if not _is_text(values):
+            frame[column] = values.astype(str).astype(object).where(values.notna(), np.nan)
+    return frame
+
+
+def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> None:
+    """Write a table: Parquet if the name ends in ``.parquet``, else CSV.
+
+    Numbers are written with all their digits: reading them gives the same floating point numbers.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table; its index is left out.
+    destination : path or "-"
+        The file, written in one step, or standard output (CSV).
+    """
+    if destination == STANDARD:
+        frame.to_csv(sys.stdout, index=False, lineterminator="\n")
+        sys.stdout.flush()
+        return
+    buffer = io.BytesIO()
+    if os.fspath(destination).lower().endswith(_PARQUET_ENDINGS):
+        _pyarrow()
+        frame.to_parquet(buffer, index=False, engine="pyarrow")
+    else:
+        buffer.write(frame.to_csv(index=False, lineterminator="\n").encode())
+    write_atomically(destination, buffer.getvalue())
+
+
+def column_kinds(frame: pd.DataFrame) -> dict[str, str]:
+    """Say what each column holds.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A table from :func:`read_table`, or any other.
+
+    Returns
+    -------
+    dict
+        "numeric", "text" or "boolean" for each column, in the order of the table.
+
+    Raises
+    ------
+    TableError
+        If a column has no values at all, or holds dates or something else.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import column_kinds
+    >>> column_kinds(pd.DataFrame({"age": [31, 42], "city": ["Oslo", None]}))
+    {'age': 'numeric', 'city': 'text'}
+    """
+    return {column: _kind(frame[column], column) for column in frame.columns}
+
+
+def select_columns(
+    frame: pd.DataFrame, kinds: Mapping[str, str], *, allow_missing: bool = False, hint: str = ""
+) -> pd.DataFrame:
+    """Take the columns that a model needs, in its order, after checking all of their values.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Has these columns, and perhaps others, in any order.
+    kinds : mapping of str to {"numeric", "text", "boolean"}
+        What the columns hold.
+    allow_missing : bool, default=False
+        Whether missing values pass.
+    hint : str, optional
+        What can be done about a missing value; ends the message about it.
+
+    Returns
+    -------
+    DataFrame
+        Numbers as float64; texts and truth values as objects; NaN where a value is missing.
+
+    Raises
+    ------
+    TableError
+        If a column is not there, holds values of another kind, or has missing or infinite values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import select_columns
+    >>> table = pd.DataFrame({"city": ["Oslo", None], "age": [31, 42]})
+    >>> select_columns(table, {"age": "numeric", "city": "text"})
+    Traceback (most recent call last):
+    ...
+    sorel.tables.TableError: column 'city' has no value in row 2
+    """
+    pandas = _pandas()
+    absent = [column for column in kinds if column not in frame.columns]
+    if absent:
+        raise TableError(missing_columns(absent, frame.columns))
+    chosen = {
+        column: _as_kind(frame[column], column, kind, allow_missing, hint)
+        for column, kind in kinds.items()
+    }
+    return pandas.DataFrame(chosen, index=frame.index)
+
+
+def missing_columns(absent: Sequence[str], present: Iterable[str]) -> str:
+    """Say that columns are not there, and what there is instead."""
+    present = [str(column) for column in present]
+    names = ", ".join(repr(column) for column in absent)
+    message = f"there is no column {names}" if len(absent) == 1 else f"there are no columns {names}"
+    folded = {column.strip().lower(): column for column in present}
+    for column in absent:
+        near = difflib.get_close_matches(column.strip().lower(), folded, n=1)
+        if near:
+            message += f"; did you mean {folded[near[0]]!r} for {column!r}?"
+    shown = ", ".join(repr(column) for column in present[:20])
+    more = f" and {len(present) - 20} more" if len(present) > 20 else ""
+    separator = " The" if message.endswith("?") else "; the"
+    return f"{message}{separator} columns are {shown}{more}"
+
+
+def unknown_categories(
+    frame: pd.DataFrame, categories: Mapping[str, Sequence[Any]]
+) -> list[tuple[str, Any, int]]:
+    """Find values that a model has not seen in training.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        From :func:`select_columns`.
+    categories : mapping of str to sequence
+        The values that were seen, for each column of texts or truth values.
+
+    Returns
+    -------
+    list of (column, value, row)
+        Each unknown value once, with the first row that holds it, counted from 1.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import unknown_categories
+    >>> table = pd.DataFrame({"city": ["Oslo", "Rome", "Rome"]})
+    >>> unknown_categories(table, {"city": ["Bergen", "Oslo"]})
+    [('city', 'Rome', 2)]
+    """
+    found: list[tuple[str, Any, int]] = []
+    for column, known in categories.items():
+        values = frame[column].reset_index(drop=True)
+        strange = values[values.notna() & ~values.isin(list(known))].drop_duplicates()
+        found.extend((column, value, int(row) + 1) for row, value in strange.items())
+    return found
+
+
+def make_pipeline(kinds: Mapping[str, str], model: Any, *, impute: bool = False) -> Any:
+    """Put the preparation of the columns in front of a model.
+
+    Numbers are standardised; texts and truth values become indicator columns, one for each value
+    seen in training. The numbers come first, each group in the order of the table. With `impute`,
+    missing numbers become the median and missing texts the most frequent value of the training
+    table.
+
+    Parameters
+    ----------
+    kinds : mapping of str to {"numeric", "text", "boolean"}
+        The columns that the model uses.
+    model : estimator
+        The last step, called "model".
+    impute : bool, default=False
+        Whether missing values are filled in.
+
+    Returns
+    -------
+    sklearn.pipeline.Pipeline
+        Not fitted. Its first step, called "columns", is a ``ColumnTransformer``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sklearn.linear_model import Ridge
+    >>> from sorel.tables import column_kinds, make_pipeline
+    >>> table = pd.DataFrame({"age": [31.0, 42.0], "city": ["Oslo", "Bergen"]})
+    >>> pipeline = make_pipeline(column_kinds(table), Ridge()).fit(table, [1.0, 2.0])
+    >>> list(pipeline[:-1].get_feature_names_out())
+    ['numeric__age', 'categorical__city_Bergen', 'categorical__city_Oslo']
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numeric = [column for column, kind in kinds.items() if kind == "numeric"]
+    categorical = [column for column, kind in kinds.items() if kind != "numeric"]
+    scale: Any = StandardScaler()
+    encode: Any = OneHotEncoder(handle_unknown="error")
+    if impute:
+        scale = Pipeline([("impute", SimpleImputer(strategy="median")), ("scale", scale)])
+        encode = Pipeline([("impute", SimpleImputer(strategy="most_frequent")), ("encode", encode)])
+    parts = [("numeric", scale, numeric), ("categorical", encode, categorical)]
+    columns = ColumnTransformer([part for part in parts if part[2]])
+    return Pipeline([("columns", columns), ("model", model)])
+
+
+def _open(source: str | os.PathLike[str]) -> BinaryIO:
+    """A stream that can be read more than once."""
+    if source == STANDARD:
+        return io.BytesIO(sys.stdin.buffer.read())
+    path = Path(source)
+    if path.is_file():
+        return path.open("rb")
+    # A pipe can be read once only.
+    return io.BytesIO(path.read_bytes())
+
+
+def _read_csv(stream: BinaryIO, name: str, sep: str, text_columns: set[str]) -> pd.DataFrame:
+    pandas = _pandas()
+    try:
+        with _rows(stream, sep) as rows:
+            header = next(rows, [])
+        if not header:
+            raise TableError(f"{name} has no header: its first line is blank")
+        _check_names(header, name)
+        if len(header) == 1:
+            _check_separator(header[0], name, sep)
+        stream.seek(0)
+        options: dict[str, Any] = {}
+        if int(pandas.__version__.partition(".")[0]) < 3:
+            # Later versions round every number correctly; before, one had to ask.
+            options["float_precision"] = "round_trip"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            frame = pandas.read_csv(
+                stream,
+                sep=sep,
+                encoding="utf-8-sig",
+                index_col=False,
+                dtype=dict.fromkeys(text_columns.intersection(header), str),
+                low_memory=False,
+                **options,
+            )
+    except UnicodeDecodeError as error:
+        raise TableError(
+            f"{name} is not text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); "
+            "save it as UTF-8, or as Parquet"
+        ) from None
+    except (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error) as error:
+        _check_lengths(stream, name, sep)
+        raise TableError(f"{name} is not a well-formed CSV file: {_one_line(error)}") from None
+    frame.columns = header
+    # A row that is too short is filled up with missing values, the last one always among them.
+    if len(frame) and frame.iloc[:, -1].isna().any():
+        _check_lengths(stream, name, sep)
+    return frame
+
+
+@contextlib.contextmanager
+def _rows(stream: BinaryIO, sep: str) -> Iterator[Iterator[list[str]]]:
+    stream.seek(0)
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    try:
+        yield csv.reader(text, delimiter=sep)
+    finally:
+        text.detach()
+
+
+def _check_separator(header: str, name: str, sep: str) -> None:
+    for other in ";\t|,":
+        if other != sep and other in header:
+            shown = "'\\t'" if other == "\t" else repr(other)
+            raise TableError(
+                f"{name} has one column only, called {header!r}; "
+                f"if the fields are separated by {shown}, say so with --sep {shown}"
+            )
+
+
+def _check_lengths(stream: BinaryIO, name: str, sep: str) -> None:
+    try:
+        with _rows(stream, sep) as rows:
+            width = len(next(rows))
+            number = 0
+            for row in rows:
+                number += bool(row)
+                if row and len(row) != width:
+                    raise TableError(
+                        f"row {number} of {name} has {len(row)} fields, the header has {width}"
+                    )
+    except (csv.Error, UnicodeDecodeError):
+        # Whoever asked has found out already that the file is broken, and says how.
+        return
+
+
+def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
+    pandas = _pandas()
+    _pyarrow()
+    try:
+        frame = pandas.read_parquet(stream, engine="pyarrow")
+    except Exception as error:  # pyarrow has many kinds of its own
+        if isinstance(error, MemoryError):
+            raise
+        raise TableError(f"{name} cannot be read as Parquet: {_one_line(error)}") from None
+    frame.columns = [str(column) for column in frame.columns]
+    return frame.reset_index(drop=True)
+
+
+def _check_names(names: Sequence[str], name: str) -> None:
+    seen: dict[str, int] = {}
+    for position, column in enumerate(names, start=1):
+        if not column.strip():
+            raise TableError(
+                f"column {position} of {name} has no name; if it only numbers the rows, remove it, "
+                "else name it"
+            )
+        if column in seen:
+            raise TableError(
+                f"{name} has two columns called {column!r} ({seen[column]} and {position}); "
+                "rename one of them"
+            )
+        seen[column] = position
+
+
+def _is_text(values: pd.Series) -> bool:
+    return _pandas().api.types.infer_dtype(values, skipna=True) == "string"
+
+
+def _kind(values: pd.Series, column: str) -> str:
+    pandas = _pandas()
+    if values.isna().all():
+        raise TableError(f"column {column!r} has no values at all; remove it, or drop it")
+    if isinstance(values.dtype, pandas.CategoricalDtype):
+        return "text"
+    if pandas.api.types.is_bool_dtype(values.dtype):
+        return "boolean"
+    if pandas.api.types.is_numeric_dtype(values.dtype):
+        if pandas.api.types.is_complex_dtype(values.dtype):
+            raise TableError(f"column {column!r} holds complex numbers; split or drop it")
+        return "numeric"
+    inferred = pandas.api.types.infer_dtype(values, skipna=True)
+    if inferred in ("string", "boolean"):
+        return "text" if inferred == "string" else "boolean"
+    if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
+        return "numeric"
+    raise TableError(
+        f"column {column!r} holds {_plain(inferred)}, neither numbers nor texts; "
+        "turn it into numbers, or drop it"
+    )
+
+
+def _plain(inferred: str) -> str:
+    if inferred.startswith(("datetime", "date", "time", "period")):
+        return "dates or times"
+    return f"values of several types ({inferred})"
+
+
+def _as_kind(
+    values: pd.Series, column: str, kind: str, allow_missing: bool, hint: str
+) -> pd.Series:
+    pandas = _pandas()
+    missing = values.isna().to_numpy()
+    if missing.any() and not allow_missing:
+        row = int(missing.argmax()) + 1
+        raise TableError(f"column {column!r} has no value in row {row}" + (hint and f"; {hint}"))
+    if kind == "numeric":
+        is_number = pandas.api.types.is_numeric_dtype(values.dtype)
+        if pandas.api.types.is_bool_dtype(values.dtype) or not is_number:
+            values = _numbers(values, column)
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        infinite = np.isinf(numbers)
+        if infinite.any():
+            row = int(infinite.argmax())
+            raise TableError(f"column {column!r} is {numbers[row]} in row {row + 1}")
+        return pandas.Series(numbers, index=values.index)
+    if missing.all():
+        return pandas.Series(np.nan, index=values.index, dtype=object)
+    found = _kind(values, column)
+    if kind == "boolean" and found != "boolean":
+        row = int((~missing).argmax())
+        raise TableError(
+            f"column {column!r} should hold true or false, but row {row + 1} "
+            f"holds {_shown(values.iloc[row])}"
+        )
+    texts = values.astype(object)
+    if kind == "text" and not _is_text(texts):
+        texts = values.astype(str).astype(object)
+    return texts.where(~missing, np.nan)
+
+
+def _numbers(values: pd.Series, column: str) -> pd.Series:
+    """Values of an object or text column as numbers, or an error that names the first culprit."""
+    pandas = _pandas()
+    numbers = pandas.to_numeric(values.astype(object), errors="coerce")
+    is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
+    wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise TableError(
+            f"column {column!r} should hold numbers, but row {row + 1} "
+            f"holds {_shown(values.iloc[row])}"
+        )
+    return numbers
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":
+            raise
+        raise ModuleNotFoundError(
+            'reading tables needs pandas: pip install "sorel[cli]"', name="pandas"
+        ) from None
+    return pandas
+
+
+def _pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ModuleNotFoundError(
+            'Parquet files need pyarrow: pip install "sorel[cli]"', name="pyarrow"
+        ) from None

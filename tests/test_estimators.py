@@ -1,0 +1,600 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_classification
+from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import sorel
+from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
+from sorel.estimators import ProgressLine
+from sorel.losses import Huber
+from sorel.solvers import SOREL, Newton
+from tests.helpers import RISKS, make_data
+
+HAS_CALLBACKS = hasattr(SpectralRiskRegressor(), "set_callbacks")
+
+
+def regression(n=60, d=3, seed=0):
+    return make_data("squared", n, d, seed)
+
+
+def classification(n=80, d=4, classes=2, seed=0):
+    return make_classification(
+        n, d, n_informative=d, n_redundant=0, n_classes=classes, flip_y=0.2, random_state=seed
+    )
+
+
+@parametrize_with_checks(
+    [
+        SpectralRiskRegressor(),
+        SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
+        SpectralRiskClassifier(),
+        SpectralRiskClassifier(loss="squared_hinge"),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+# What is fitted.
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_regressor_solves_its_problem(risk, loss):
+    X, y = regression()
+    model = SpectralRiskRegressor(risk, loss=loss, l2=0.05, tol=1e-8).fit(X, y)
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=sorel.L2(0.05), fit_intercept=True)
+    w = np.append(model.coef_, model.intercept_)
+    certificate = problem.certificate(w, model.risk_weights_)
+    assert certificate.relative_gap <= 1e-8
+    assert model.objective_ == pytest.approx(problem.objective(w), rel=1e-12)
+    assert model.gap_ <= 1e-8 * abs(model.objective_)
+    assert model.relative_gap_ <= 1e-8
+    assert model.converged_
+    assert model.status_.startswith("converged")
+    assert model.risk_weights_.sum() == pytest.approx(1.0, abs=1e-12)
+    np.testing.assert_allclose(model.predict(X), X @ model.coef_ + model.intercept_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_mean_risk_is_ridge(fit_intercept):
+    X, y = regression()
+    ours = SpectralRiskRegressor("mean", l2=0.1, fit_intercept=fit_intercept, tol=1e-13).fit(X, y)
+    ridge = Ridge(alpha=0.1 * len(y), fit_intercept=fit_intercept).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, ridge.coef_, atol=1e-6)
+    assert ours.intercept_ == pytest.approx(ridge.intercept_, abs=1e-6)
+    assert ours.coef_.shape == ridge.coef_.shape
+
+
+def test_l1_is_the_elastic_net():
+    X, y = regression(d=6)
+    ours = SpectralRiskRegressor("mean", l2=0.1, l1=0.9, tol=1e-12).fit(X, y)
+    other = ElasticNet(alpha=1.0, l1_ratio=0.9, tol=1e-12, max_iter=10**5).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-6)
+    assert np.sum(ours.coef_ == 0.0) == np.sum(other.coef_ == 0.0) > 0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_mean_risk_is_logistic_regression(classes):
+    X, y = classification(classes=classes)
+    ours = SpectralRiskClassifier("mean", l2=0.02, tol=1e-12).fit(X, y)
+    other = LogisticRegression(C=1 / (0.02 * len(y)), tol=1e-10, max_iter=10**4).fit(X, y)
+    assert ours.coef_.shape == other.coef_.shape
+    assert ours.intercept_.shape == other.intercept_.shape
+    np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-5)
+    np.testing.assert_allclose(ours.predict_proba(X), other.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(ours.decision_function(X), other.decision_function(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+def test_classifier_solves_its_problem(loss):
+    X, y = classification()
+    model = SpectralRiskClassifier(CVaR(0.3), loss=loss, tol=1e-7).fit(X, y)
+    problem = sorel.Problem(X, y, risk=CVaR(0.3), loss=loss, fit_intercept=True)
+    w = np.append(model.coef_[0], model.intercept_)
+    assert problem.certificate(w, model.risk_weights_).relative_gap <= 1e-7
+
+
+def test_auto_l2_is_one_over_n():
+    X, y = regression()
+    auto, given = SpectralRiskRegressor().fit(X, y), SpectralRiskRegressor(l2=1 / len(y)).fit(X, y)
+    assert auto.l2_ == given.l2_ == 1 / len(y)
+    np.testing.assert_array_equal(auto.coef_, given.coef_)
+
+
+def test_tail_risk_lowers_the_training_tail():
+    X, y = regression(n=300)
+    tail = [
+        CVaR(0.1)(0.5 * (SpectralRiskRegressor(risk, l2=1e-6).fit(X, y).predict(X) - y) ** 2)
+        for risk in ("mean", "cvar:0.1")
+    ]
+    assert tail[1] < tail[0]
+
+
+# Sample weights.
+
+
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
+def test_weight_two_is_the_row_twice(risk):
+    X, y = regression(n=30)
+    weight = np.random.default_rng(1).integers(0, 4, len(y))
+    rows = np.repeat(np.arange(len(y)), weight)
+    weighted = SpectralRiskRegressor(risk, tol=1e-12).fit(X, y, sample_weight=weight)
+    repeated = SpectralRiskRegressor(risk, tol=1e-12).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-5)
+    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-11)
+    assert weighted.l2_ == pytest.approx(repeated.l2_)
+    assert weighted.risk_weights_.shape == y.shape
+    assert np.all(weighted.risk_weights_[weight == 0] == 0.0)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weights_of_a_classifier(classes):
+    X, y = classification(classes=classes)
+    weight = np.random.default_rng(1).integers(0, 4, len(y))
+    rows = np.repeat(np.arange(len(y)), weight)
+    model = SpectralRiskClassifier(tol=1e-9)
+    weighted = clone(model).fit(X, y, sample_weight=weight)
+    repeated = clone(model).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-3)
+    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-8)
+
+
+def test_bad_weights_are_refused():
+    X, y = regression()
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        SpectralRiskRegressor().fit(X, y, sample_weight=np.r_[-1.0, np.ones(len(y) - 1)])
+    with pytest.raises(ValueError, match="zero"):
+        SpectralRiskRegressor().fit(X, y, sample_weight=np.zeros(len(y)))
+    _, labels = classification(n=len(y))
+    with pytest.raises(ValueError, match="only one class"):
+        SpectralRiskClassifier().fit(X, labels, sample_weight=labels == 1)
+
+
+# Labels and probabilities.
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [-1, 1], [True, False], ["c", "a", "b"]])
+def test_any_labels(labels):
+    X, codes = classification(classes=len(labels))
+    model = SpectralRiskClassifier().fit(X, np.array(labels)[codes])
+    np.testing.assert_array_equal(model.classes_, np.unique(labels))
+    assert set(model.predict(X)) <= set(labels)
+    assert model.score(X, np.array(labels)[codes]) > 0.6
+    proba = model.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), proba, rtol=1e-12)
+    np.testing.assert_array_equal(model.classes_[proba.argmax(axis=1)], model.predict(X))
+
+
+def test_log_probabilities_do_not_underflow():
+    X, y = classification()
+    model = SpectralRiskClassifier("mean").fit(X, y)
+    far = 1e4 * np.sign(model.coef_)
+    assert np.isfinite(model.predict_log_proba(far)).all()
+    assert model.predict_log_proba(far).min() < -1e3
+
+
+def test_squared_hinge():
+    X, y = classification()
+    model = SpectralRiskClassifier(loss="squared_hinge").fit(X, y)
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(model, "predict_log_proba")
+    with pytest.raises(AttributeError, match="predict_proba"):
+        model.predict_proba(X)
+    X, y = classification(classes=3)
+    with pytest.raises(ValueError, match="OneVsRestClassifier"):
+        SpectralRiskClassifier(loss="squared_hinge").fit(X, y)
+    assert OneVsRestClassifier(SpectralRiskClassifier(loss="squared_hinge")).fit(X, y).score(X, y)
+
+
+# Parameters.
+
+
+def test_risk_strings_and_objects_agree():
+    X, y = regression()
+    named, built = (SpectralRiskRegressor(risk).fit(X, y) for risk in ("cvar:0.1", CVaR(0.1)))
+    np.testing.assert_array_equal(named.coef_, built.coef_)
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.5", CVaR(0.5)])
+def test_nested_risk_parameters(risk):
+    model = SpectralRiskRegressor(risk)
+    assert model.get_params()["risk__alpha"] == 0.5
+    assert "risk__alpha" not in model.get_params(deep=False)
+    assert model.set_params(risk__alpha=0.2) is model
+    assert model.risk == CVaR(0.2)
+    assert risk in ("cvar:0.5", CVaR(0.5))  # the caller's object is not touched
+
+
+def test_estimators_do_not_share_their_default_risk():
+    first, second = SpectralRiskRegressor(), SpectralRiskClassifier()
+    first.set_params(risk__alpha=0.01)
+    assert first.risk == CVaR(0.01)
+    assert second.risk == SpectralRiskRegressor().risk == CVaR(0.5)
+    shared = CVaR(0.3)
+    SpectralRiskRegressor().set_params(risk=shared, risk__alpha=0.1)
+    assert shared == CVaR(0.3)
+
+
+def test_unknown_nested_parameter_is_refused():
+    with pytest.raises(ValueError, match="rho"):
+        SpectralRiskRegressor().set_params(risk__rho=2.0)
+    with pytest.raises(ValueError, match="risc"):
+        SpectralRiskRegressor().set_params(risc__alpha=2.0)
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+def test_clone_and_pickle(risk):
+    X, y = regression()
+    model = SpectralRiskRegressor(risk, loss=Huber(0.5), solver=Newton()).fit(X, y)
+    again = clone(model).fit(X, y)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    loaded = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.risk == model.risk
+
+
+def test_grid_search_over_risks_and_levels():
+    X, y = regression()
+    grid = [
+        {"risk": [CVaR(0.5), "esrm:2", "mean"]},
+        {"risk": [CVaR(0.5)], "risk__alpha": [0.1, 0.9]},
+    ]
+    search = GridSearchCV(SpectralRiskRegressor(), grid, cv=3, error_score="raise").fit(X, y)
+    assert len(search.cv_results_["params"]) == 5
+    pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressor("cvar:0.5"))
+    search = GridSearchCV(
+        pipeline, {"spectralriskregressor__risk__alpha": [0.2, 0.8]}, cv=3, error_score="raise"
+    ).fit(X, y)
+    best = search.best_params_["spectralriskregressor__risk__alpha"]
+    assert search.best_estimator_[-1].risk == CVaR(best)
+    assert cross_val_score(pipeline, X, y).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (SpectralRiskRegressor("cvar"), "unknown risk"),
+        (SpectralRiskRegressor(l2="big"), "'auto'"),
+        (SpectralRiskRegressor(l2=0.0), "l2 must"),
+        (SpectralRiskRegressor(l1=-1.0), "l1 must"),
+        (SpectralRiskRegressor(loss="logistic"), "is for classification"),
+        (SpectralRiskRegressor(loss="hinge"), "unknown loss"),
+        (SpectralRiskRegressor(solver="best"), "unknown solver"),
+        (SpectralRiskRegressor(tol=-1.0), "tol must"),
+        (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
+        (SpectralRiskClassifier(loss="squared"), "not for classification"),
+    ],
+)
+def test_bad_parameters_are_refused_at_fit(estimator, message):
+    X, y = classification()
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [SpectralRiskRegressor(), SpectralRiskClassifier()])
+@pytest.mark.parametrize("make", [np.asarray, np.ndarray.tolist])
+def test_several_targets_are_refused(estimator, make):
+    X, y = classification()
+    with pytest.raises(ValueError, match=r"one target; for several, use sklearn\.multioutput"):
+        estimator.fit(X, make(np.column_stack([y, y])))
+
+
+# Input of other kinds.
+
+
+def test_pandas_names():
+    pd = pytest.importorskip("pandas")
+    X, y = regression()
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = SpectralRiskRegressor().fit(frame, pd.Series(y))
+    np.testing.assert_array_equal(model.feature_names_in_, ["a", "b", "c"])
+    np.testing.assert_allclose(model.predict(frame), model.fit(X, y).predict(X), rtol=1e-9)
+    with pytest.raises(ValueError, match="feature names"):
+        SpectralRiskRegressor().fit(frame, y).predict(frame[["b", "a", "c"]])
+
+
+def test_polars_names():
+    pl = pytest.importorskip("polars")
+    X, y = classification()
+    names = ["a", "b", "c", "d"]
+    frame, labels = pl.DataFrame(X, schema=names), pl.Series(np.array(["no", "yes"])[y])
+    model = SpectralRiskClassifier().fit(frame, labels)
+    np.testing.assert_array_equal(model.feature_names_in_, names)
+    assert set(model.predict(frame)) == {"no", "yes"}
+
+
+@pytest.mark.parametrize("container", ["csr_matrix", "csr_array", "csc_array", "coo_matrix"])
+def test_sparse_is_dense(container):
+    X, y = regression()
+    X[np.abs(X) < 0.5] = 0.0
+    sparse = getattr(scipy.sparse, container)(X)
+    dense_fit = SpectralRiskRegressor(tol=1e-10).fit(X, y)
+    sparse_fit = SpectralRiskRegressor(tol=1e-10).fit(sparse, y)
+    np.testing.assert_allclose(sparse_fit.coef_, dense_fit.coef_, atol=1e-4)
+    assert sparse_fit.objective_ == pytest.approx(dense_fit.objective_, rel=1e-9)
+    np.testing.assert_allclose(sparse_fit.predict(sparse), sparse_fit.predict(X), rtol=1e-12)
+
+
+def test_float32_and_order():
+    X, y = regression()
+    reference = SpectralRiskRegressor(tol=1e-8).fit(X, y).objective_
+    for other in (np.asfortranarray(X), X.astype(np.float32)):
+        model = SpectralRiskRegressor(tol=1e-8).fit(other, y)
+        assert model.objective_ == pytest.approx(reference, rel=1e-4)
+
+
+# How a fit ends.
+
+
+def test_history_is_a_table():
+    pd = pytest.importorskip("pandas")
+    X, y = regression()
+    model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
+    assert isinstance(model.history_, pd.DataFrame)
+    assert list(model.history_.columns) == list(sorel.Record._fields)
+    assert model.history_["relative_gap"].iloc[-1] == pytest.approx(model.relative_gap_)
+    with pytest.raises(AttributeError, match="fit it first"):
+        _ = SpectralRiskRegressor().history_
+
+
+def test_history_without_pandas(monkeypatch):
+    X, y = regression()
+    model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert model.history_.columns == list(sorel.Record._fields)
+    assert len(model.history_) == len(model.history_["gap"]) >= 1
+    assert "relative_gap" in str(model.history_)
+
+
+def test_missed_tolerance_warns_in_both_languages():
+    X, y = regression()
+    for category in (sorel.ConvergenceWarning, SklearnConvergenceWarning):
+        with pytest.warns(category, match="raise max_passes"):
+            model = SpectralRiskRegressor("cvar:0.1", tol=1e-12, max_passes=2).fit(X, y)
+    assert not model.converged_
+    assert model.relative_gap_ > 1e-12
+    assert model.status_.startswith("not converged")
+
+
+class Interrupted(Newton):
+    """Newton's method, with somebody at the keyboard."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def iterates(self, problem, run):
+        iterates, reply = super().iterates(problem, run), None
+        for _ in range(self.after):
+            reply = yield iterates.send(reply)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_interrupted_fit_keeps_what_it_has(after):
+    X, y = regression()
+    model = SpectralRiskRegressor("cvar:0.1", solver=Interrupted(after), tol=1e-12)
+    with pytest.warns(SklearnConvergenceWarning, match="interrupted"):
+        assert model.fit(X, y) is model
+    assert model.status_.startswith("interrupted")
+    assert not model.converged_
+    assert model.predict(X).shape == y.shape
+
+
+def test_warm_start_goes_on_from_the_last_fit():
+    X, y = regression(n=500, d=8)
+    model = SpectralRiskRegressor("cvar:0.2", warm_start=True, tol=1e-8).fit(X, y)
+    cold = model.n_passes_
+    model.fit(X, y)
+    assert model.n_passes_ < cold
+    assert model.relative_gap_ <= 1e-8
+    weight = np.ones(len(y))
+    weight[:20] = 0.0
+    model.fit(X, y, sample_weight=weight)
+    assert model.converged_
+    model.fit(X[:100, :3], y[:100])  # another number of features: a cold start
+    assert model.converged_
+    assert model.coef_.shape == (3,)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_warm_start_of_a_classifier(classes):
+    X, y = classification(classes=classes)
+    model = SpectralRiskClassifier(warm_start=True).fit(X, y)
+    cold = model.n_passes_
+    assert model.fit(X, y).n_passes_ < cold
+    model.set_params(fit_intercept=False).fit(X, y)
+    assert np.all(model.intercept_ == 0.0)
+    X, y = load_iris(return_X_y=True)
+    assert model.fit(X, y).coef_.shape == (3, 4)
+
+
+def test_solver_instances_and_batches(monkeypatch):
+    X, y = regression()
+    taken = []
+    original = SOREL.__init__
+    monkeypatch.setattr(
+        SOREL, "__init__", lambda self, **kw: (taken.append(kw), original(self, **kw))[1]
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        SpectralRiskRegressor(
+            "esrm:1", solver="sorel", batch_size=8, max_passes=4, random_state=0
+        ).fit(X, y)
+    assert taken == [{"batch_size": 8}]
+    model = SpectralRiskRegressor(solver=SOREL(schedule="paper"), tol=1e-2, random_state=0)
+    first, second = model.fit(X, y).coef_.copy(), model.fit(X, y).coef_
+    np.testing.assert_array_equal(first, second)
+
+
+def test_prediction_needs_a_fit():
+    with pytest.raises(NotFittedError):
+        SpectralRiskRegressor().predict([[1.0]])
+
+
+def test_fits_in_threads_are_independent():
+    X, y = regression(n=400)
+    expected = {a: SpectralRiskRegressor(CVaR(a)).fit(X, y).coef_ for a in (0.1, 0.5, 0.9)}
+    found = {}
+
+    def fit(alpha):
+        found[alpha] = SpectralRiskRegressor(CVaR(alpha)).fit(X, y).coef_
+
+    threads = [threading.Thread(target=fit, args=(alpha,)) for alpha in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for alpha, coef in expected.items():
+        np.testing.assert_array_equal(found[alpha], coef)
+
+
+# Progress.
+
+
+def test_silence_is_the_default(capfd):
+    SpectralRiskRegressor().fit(*regression())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_verbose_shows_passes_and_gap_on_stderr(capsys):
+    model = SpectralRiskRegressor("cvar:0.1", verbose=2).fit(*regression())
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == len(model.history_) + 1
+    assert all("passes" in line and "gap" in line for line in lines)
+    assert model.status_ in lines[-1]
+
+
+def test_progress_line_of_a_terminal():
+    class Terminal:
+        def __init__(self):
+            self.text = ""
+
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self):
+            pass
+
+    terminal = Terminal()
+    line = ProgressLine(1, 1e-4, terminal)
+    for passes in range(50):
+        line(sorel.Record(float(passes), 0.0, 1.0, 0.5, 0.5, 0.5))
+    result = sorel.solve(sorel.Problem(*regression()))
+    line.close(result)
+    assert terminal.text.count("\r") < 10  # ten a second
+    assert terminal.text.count("\n") == 1
+    assert terminal.text.endswith("s)\n")
+
+
+# scikit-learn's callbacks.
+
+
+class Recorder:
+    """A callback that writes down what it is told, and may ask to stop."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.models: list = []
+        self.stop_after = stop_after
+
+    def setup(self, estimator, context):
+        self.events.append(("setup", context.task_name))
+
+    def teardown(self, estimator, context):
+        self.events.append(("teardown", context.task_name))
+
+    def on_fit_task_begin(self, estimator, context):
+        self.events.append(("begin", context.task_name))
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.events.append(("end", context.task_name))
+        if fitted_estimator is not None:
+            self.models.append((context.task_name, fitted_estimator.score(X, y)))
+        return self.stop_after is not None and len(self.models) >= self.stop_after
+
+
+@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
+@pytest.mark.parametrize(
+    ("estimator", "data"),
+    [
+        (SpectralRiskRegressor("cvar:0.1"), regression()),
+        (SpectralRiskClassifier("cvar:0.1"), classification()),
+        (SpectralRiskClassifier("cvar:0.5"), classification(classes=3)),
+    ],
+)
+def test_callbacks_see_every_check(estimator, data):
+    recorder = Recorder()
+    model = clone(estimator).set_callbacks(recorder).fit(*data)
+    events = recorder.events
+    assert events[0] == ("setup", "fit")
+    assert events[-2:] == [("end", "fit"), ("teardown", "fit")]
+    assert events.count(("begin", "check")) == events.count(("end", "check"))
+    assert len(recorder.models) == len(model.history_) + 1
+    assert recorder.models[-1] == ("fit", model.score(*data))
+    plain = clone(estimator).set_callbacks().fit(*data)
+    assert plain.objective_ == pytest.approx(model.objective_, rel=1e-3)
+    pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
+def test_callbacks_may_stop_a_fit():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # whoever asked for it needs no warning
+        model = SpectralRiskRegressor("cvar:0.1", tol=1e-12).set_callbacks(Recorder(2))
+        model.fit(*regression())
+    assert len(model.history_) == 2
+    assert "stopped by the callback" in model.status_
+
+
+@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
+def test_callbacks_of_scikit_learn_itself():
+    from sklearn.callback import ScoringMonitor
+
+    X, y = regression()
+    monitor = ScoringMonitor(scoring="r2")
+    model = SpectralRiskRegressor("cvar:0.1").set_callbacks(monitor)
+    model.fit(X, y)
+    log = monitor.get_logs().data
+    assert log[-1]["r2"] == model.score(X, y)
+    GridSearchCV(model, {"risk__alpha": [0.5, 0.1]}, cv=2, error_score="raise").fit(X, y)
+
+
+# The package.
+
+
+def test_importing_sorel_leaves_scikit_learn_alone():
+    code = (
+        "import sys, sorel; sorel.path; sorel.metrics.neg_cvar_10; "
+        "assert 'sklearn' not in sys.modules and 'pandas' not in sys.modules; "
+        "assert 'SpectralRiskRegressor' in dir(sorel); "
+        "sorel.SpectralRiskRegressor; assert 'sklearn' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="Regresor"):
+        _ = sorel.SpectralRiskRegresor

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from sorel import CVaR, Max, Mean, SpectralRiskClassifier, SpectralRiskRegressor, metrics
+from sorel.losses import Huber
+from sorel.metrics import (
+    cvar_loss,
+    get_scorer,
+    make_tail_scorer,
+    neg_cvar_10,
+    sample_losses,
+    spectral_risk_score,
+    tail_report,
+)
+from tests.helpers import RISKS, make_data
+
+rng = np.random.default_rng(0)
+TRUTH, PREDICTION = rng.normal(size=37), rng.normal(size=37)
+
+
+# Losses and risks.
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+def test_score_is_the_weighted_sum_of_sorted_losses(risk):
+    losses = np.sort(0.5 * (TRUTH - PREDICTION) ** 2)
+    expected = risk.weights(len(losses)) @ losses
+    assert spectral_risk_score(TRUTH, PREDICTION, risk) == pytest.approx(expected, rel=1e-12)
+    if risk.spec is not None:
+        assert spectral_risk_score(TRUTH, PREDICTION, risk.spec) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+def test_weight_two_is_the_sample_twice(risk):
+    weight = rng.integers(0, 4, len(TRUTH))
+    rows = np.repeat(np.arange(len(TRUTH)), weight)
+    weighted = spectral_risk_score(TRUTH, PREDICTION, risk, sample_weight=weight)
+    assert weighted == pytest.approx(spectral_risk_score(TRUTH[rows], PREDICTION[rows], risk))
+
+
+def test_the_mean_is_scikit_learns_metric():
+    assert cvar_loss(TRUTH, PREDICTION, alpha=1.0) == pytest.approx(
+        mean_squared_error(TRUTH, PREDICTION) / 2
+    )
+    assert cvar_loss(TRUTH, PREDICTION, alpha=1.0, loss="absolute") == pytest.approx(
+        mean_absolute_error(TRUTH, PREDICTION)
+    )
+
+
+def test_cvar_grows_towards_the_worst():
+    values = [cvar_loss(TRUTH, PREDICTION, alpha=alpha) for alpha in (1.0, 0.5, 0.1, 0.01)]
+    assert values == sorted(values)
+    assert values[-1] == sample_losses(TRUTH, PREDICTION).max()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_losses_of_margins_and_probabilities(classes):
+    X, y = make_classification(60, 5, n_informative=5, n_redundant=0, n_classes=classes)
+    y = np.array(["b", "c", "a"])[y]
+    model = LogisticRegression().fit(X, y)
+    expected = log_loss(y, model.predict_proba(X))
+    for loss, prediction in [
+        ("log_loss", model.predict_proba(X)),
+        ("logistic", model.decision_function(X)),
+        ("multinomial", model.decision_function(X)),
+    ]:
+        assert spectral_risk_score(y, prediction, Mean(), loss) == pytest.approx(expected)
+    # A fold that lacks a class needs to be told of it.
+    rows = y != "c"
+    shown = model.decision_function(X)[rows]
+    if classes == 3:
+        with pytest.raises(ValueError, match="labels="):
+            sample_losses(y[rows], shown, "logistic")
+    part = sample_losses(y[rows], shown, "logistic", labels=model.classes_)
+    np.testing.assert_allclose(part, sample_losses(y, model.decision_function(X), "logistic")[rows])
+
+
+def test_other_losses():
+    np.testing.assert_array_equal(sample_losses(["a", "b"], ["a", "a"], "zero_one"), [0.0, 1.0])
+    np.testing.assert_allclose(sample_losses([0.0, 0.0], [0.5, 3.0], Huber(1.0)), [0.125, 2.5])
+    np.testing.assert_allclose(sample_losses([1, 2], [3, 4], lambda y, p: (p - y) ** 4), [16, 16])
+    np.testing.assert_allclose(
+        sample_losses([0, 1], [0.25, 0.25], "log_loss"), -np.log([3 / 4, 1 / 4])
+    )
+    assert np.isfinite(sample_losses([0, 1], [1.0, 1.0], "log_loss")).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "non-empty"),
+        (([1.0, 2.0], [1.0]), "agree"),
+        (([1.0], [np.nan]), "NaN"),
+        (([1.0, 2.0], [1.0, 2.0], "hinge"), "unknown loss"),
+        (([0, 1], [0.5, 1.5], "log_loss"), "probabilities"),
+        (([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]]), "one prediction"),
+        (([0, 1], [[1.0, 2.0], [1.0, 2.0]], "squared_hinge"), "one margin"),
+        (([0, 1], [1.0, 2.0], "logistic", [1, 2]), "label 0"),
+        (([1.0, 2.0], [1.0, 2.0], lambda y, p: 1.0), "one value per sample"),
+    ],
+)
+def test_bad_input_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sample_losses(*arguments)
+
+
+# The report.
+
+
+def test_report_rows_are_the_groups():
+    pd = pytest.importorskip("pandas")
+    groups = np.array(["north", "south"])[(PREDICTION > 0).astype(int)]
+    report = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1))
+    assert isinstance(report, pd.DataFrame)
+    assert list(report.columns) == ["n", "mean", "cvar_0.5", "cvar_0.1", "worst"]
+    assert list(report.index) == ["all", "north", "south"]
+    losses = sample_losses(TRUTH, PREDICTION)
+    assert report.loc["all", "worst"] == losses.max() == report["worst"].max()
+    assert report["n"].tolist() == [37, np.sum(groups == "north"), np.sum(groups == "south")]
+    for name in ("north", "south"):
+        part = losses[groups == name]
+        assert report.loc[name, "mean"] == pytest.approx(part.mean())
+        assert report.loc[name, "cvar_0.1"] == pytest.approx(CVaR(0.1)(part))
+    assert np.all(np.diff(report.drop(columns="n").to_numpy(), axis=1) >= -1e-15)
+
+
+def test_report_of_weights_and_odd_groups():
+    weight = rng.integers(1, 4, len(TRUTH))
+    rows = np.repeat(np.arange(len(TRUTH)), weight)
+    weighted = tail_report(TRUTH, PREDICTION, sample_weight=weight)
+    repeated = tail_report(TRUTH[rows], PREDICTION[rows])
+    np.testing.assert_allclose(weighted["cvar_0.1"], repeated["cvar_0.1"])
+    mixed = tail_report([0, 0, 0], [1, 2, 3], groups=np.array([None, "a", 1], dtype=object))
+    assert sorted(mixed.index) == ["1", "None", "a", "all"]
+    missing = tail_report([0, 0, 0], [1, 2, 3], groups=[1.0, np.nan, np.nan])
+    assert list(missing["n"]) == [3, 1, 2]
+    none = tail_report([0, 0], [1, 2], groups=["a", "b"], sample_weight=[1, 0])
+    assert np.isnan(list(none["mean"])[2])
+    with pytest.raises(ValueError, match="groups"):
+        tail_report([0, 0], [1, 2], groups=["a"])
+    with pytest.raises(ValueError, match="sample_weight"):
+        tail_report([0, 0], [1, 2], sample_weight=[1])
+
+
+def test_report_without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    report = tail_report([0, 0, 0, 0], [1, 2, 3, 5], groups=list("aabb"), levels=[0.5])
+    assert report.index == ["all", "a", "b"]
+    assert report["worst"] == [12.5, 2.0, 12.5]
+    assert str(report).splitlines()[0].split() == ["group", "n", "mean", "cvar_0.5", "worst"]
+    assert len(str(report).splitlines()) == 4
+
+
+# Scorers.
+
+
+def test_scorer_of_a_regressor():
+    X, y = make_data("squared", 60, 3, 0)
+    model = Ridge().fit(X, y)
+    assert neg_cvar_10(model, X, y) == -cvar_loss(y, model.predict(X), alpha=0.1)
+    weight = np.arange(60.0)
+    assert neg_cvar_10(model, X, y, sample_weight=weight) == -cvar_loss(
+        y, model.predict(X), alpha=0.1, sample_weight=weight
+    )
+    absolute = make_tail_scorer("max", loss="absolute")
+    assert absolute(model, X, y) == -np.abs(y - model.predict(X)).max()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scorer_of_a_classifier(classes):
+    X, y = make_classification(80, 5, n_informative=5, n_redundant=0, n_classes=classes)
+    y = np.array(["b", "c", "a"])[y]
+    model = SpectralRiskClassifier().fit(X, y)
+    margins = sample_losses(y, model.decision_function(X), "logistic")
+    assert neg_cvar_10(model, X, y) == pytest.approx(-CVaR(0.1)(margins))
+    wrapped = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    assert make_tail_scorer("mean")(wrapped, X, y) == pytest.approx(
+        -log_loss(y, wrapped.predict_proba(X))
+    )
+    forest = RandomForestClassifier(5, random_state=0).fit(X, y)
+    assert np.isfinite(neg_cvar_10(forest, X, y))
+    wrong = make_tail_scorer("mean", loss="zero_one")
+    assert wrong(model, X, y) == pytest.approx(model.score(X, y) - 1.0)
+
+
+def test_scorer_reads_margins_where_there_are_no_probabilities():
+    X, y = make_classification(80, 5, random_state=0)
+    for model in (SpectralRiskClassifier(loss="squared_hinge"), LinearSVC()):
+        margins = model.fit(X, y).decision_function(X)
+        assert neg_cvar_10(model, X, y) == pytest.approx(
+            -cvar_loss(y, margins, loss="logistic", alpha=0.1)
+        )
+        hinge = make_tail_scorer(Max(), "squared_hinge")
+        assert hinge(model, X, y) == pytest.approx(
+            -np.max(np.maximum(0.0, 1.0 - np.where(y == 1, 1, -1) * margins) ** 2)
+        )
+        with pytest.raises(TypeError, match="no probabilities"):
+            make_tail_scorer("mean", "log_loss")(model, X, y)
+
+
+def test_a_label_never_seen_is_charged_finitely():
+    X, y = make_classification(80, 5, random_state=0)
+    model = LogisticRegression().fit(X, y)
+    assert -1e3 < make_tail_scorer("max")(model, X, np.where(np.arange(80) == 3, 7, y)) < -700
+
+
+def test_scorers_in_scikit_learns_searches():
+    X, y = make_data("squared", 80, 3, 0)
+    search = GridSearchCV(
+        SpectralRiskRegressor(),
+        {"risk__alpha": [0.1, 1.0]},
+        scoring={"tail": neg_cvar_10, "r2": "r2"},
+        refit="tail",
+        cv=3,
+        error_score="raise",
+    ).fit(X, y)
+    assert search.best_score_ < 0
+    scores = cross_val_score(Ridge(), X, y, scoring=make_tail_scorer("esrm:2"), n_jobs=2)
+    assert (scores < 0).all()
+    again = pickle.loads(pickle.dumps(neg_cvar_10))
+    assert repr(clone(again, safe=False)) == repr(neg_cvar_10) == "TailScorer(CVaR(alpha=0.1))"
+
+
+def test_scorers_take_part_in_metadata_routing():
+    X, y = make_data("squared", 60, 3, 0)
+    weight = np.arange(60.0)
+    plain = SpectralRiskRegressor().fit(X, y)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = SpectralRiskRegressor().set_fit_request(sample_weight=False)
+        cv = [(np.arange(60), np.arange(60))]
+        for scorer, used in [
+            (neg_cvar_10.set_score_request(sample_weight=True), weight),
+            (neg_cvar_10.set_score_request(sample_weight=False), None),
+        ]:
+            score = cross_val_score(
+                model, X, y, cv=cv, scoring=scorer, params={"sample_weight": weight}
+            )
+            assert score[0] == pytest.approx(neg_cvar_10(plain, X, y, sample_weight=used))
+        with pytest.raises(ValueError, match="set_score_request"):
+            cross_val_score(model, X, y, scoring=neg_cvar_10, params={"sample_weight": weight})
+
+
+def test_names_of_scorers():
+    for name, scorer in metrics.SCORERS.items():
+        assert get_scorer(name) is scorer is getattr(metrics, name)
+    assert get_scorer(neg_cvar_10) is neg_cvar_10
+    assert get_scorer("r2")(Ridge().fit([[0.0], [1.0]], [0.0, 1.0]), [[0.0], [1.0]], [0, 1]) < 1
+    with pytest.raises(ValueError, match="neg_cvar_10"):
+        get_scorer("neg_cvar_11")
+    with pytest.raises(ValueError, match="unknown loss"):
+        make_tail_scorer("mean", "hinge")

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse
+from joblib import parallel_config
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sorel import (
+    ESRM,
+    CVaR,
+    Mean,
+    SpectralRiskClassifier,
+    SpectralRiskClassifierCV,
+    SpectralRiskRegressor,
+    SpectralRiskRegressorCV,
+)
+from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
+from tests.helpers import make_data
+from tests.test_estimators import Interrupted, classification
+
+GRID = {"risks": ["mean", CVaR(0.5), "cvar:0.2"], "l2s": [1.0, 0.1, "auto"]}
+SMALL = {"risks": ("mean", "cvar:0.5"), "l2s": (0.1,), "cv": 2}
+
+
+@parametrize_with_checks([SpectralRiskRegressorCV(**SMALL), SpectralRiskClassifierCV(**SMALL)])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_search_agrees_with_grid_search():
+    X, y = make_data("squared", 120, 4, 0)
+    ours = SpectralRiskRegressorCV(**GRID, cv=3, tol=1e-8).fit(X, y)
+    other = GridSearchCV(
+        SpectralRiskRegressor(tol=1e-8),
+        {"risk": GRID["risks"], "l2": GRID["l2s"]},
+        cv=3,
+        scoring=neg_cvar_10,
+    ).fit(X, y)
+    theirs = dict(
+        zip(
+            [(str(p["risk"]), p["l2"]) for p in other.cv_results_["params"]],
+            other.cv_results_["mean_test_score"],
+            strict=True,
+        )
+    )
+    pairs = [(str(risk), l2) for risk in GRID["risks"] for l2 in GRID["l2s"]]
+    found = ours.cv_results_["mean_test_score"]
+    np.testing.assert_allclose(found, [theirs[pair] for pair in pairs], rtol=1e-3)
+    assert ours.best_score_ == found.max() == found[ours.best_index_]
+    assert pairs[ours.best_index_][1] == ours.best_l2_
+    assert ours.best_risk_ == [Mean(), CVaR(0.5), CVaR(0.2)][ours.best_index_ // 3]
+
+
+def test_results_are_a_table():
+    X, y = make_data("squared", 60, 3, 0)
+    search = SpectralRiskRegressorCV(**GRID, cv=4).fit(X, y)
+    results = search.cv_results_
+    assert {len(column) for column in results.values()} == {9}
+    assert search.n_splits_ == 4
+    splits = np.array([results[f"split{k}_test_score"] for k in range(4)])
+    np.testing.assert_allclose(splits.mean(axis=0), results["mean_test_score"])
+    np.testing.assert_allclose(splits.std(axis=0), results["std_test_score"])
+    assert results["rank_test_score"][search.best_index_] == 1
+    assert list(results["param_risk"][:3]) == [Mean()] * 3
+    assert list(results["param_l2"][:3]) == [1.0, 0.1, "auto"]
+    pd = pytest.importorskip("pandas")
+    assert pd.DataFrame(results).shape == (9, 11)
+
+
+def test_refit_is_the_plain_estimator():
+    X, y = make_data("squared", 60, 3, 0)
+    search = SpectralRiskRegressorCV(**GRID).fit(X, y)
+    plain = SpectralRiskRegressor(search.best_risk_, l2=search.best_l2_).fit(X, y)
+    np.testing.assert_array_equal(search.coef_, plain.coef_)
+    np.testing.assert_array_equal(search.risk_weights_, plain.risk_weights_)
+    np.testing.assert_array_equal(search.predict(X), plain.predict(X))
+    for name in ("intercept_", "gap_", "relative_gap_", "objective_", "n_passes_", "n_iter_",
+                 "converged_", "status_", "l2_"):  # fmt: skip
+        assert getattr(search, name) == getattr(plain, name)
+    assert len(search.history_) == len(plain.history_)
+
+
+def test_without_refit():
+    X, y = make_data("squared", 60, 3, 0)
+    search = SpectralRiskRegressorCV(**GRID, refit=False).fit(X, y)
+    assert search.best_risk_ in [Mean(), CVaR(0.5), CVaR(0.2)]
+    with pytest.raises(NotFittedError):
+        search.predict(X)
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky", "sequential"])
+def test_any_backend_gives_the_same(backend):
+    X, y = make_data("squared", 60, 3, 0)
+    alone = SpectralRiskRegressorCV(**GRID, cv=2).fit(X, y)
+    with parallel_config(backend, n_jobs=2):
+        together = SpectralRiskRegressorCV(**GRID, cv=2).fit(X, y)
+    np.testing.assert_array_equal(
+        alone.cv_results_["mean_test_score"], together.cv_results_["mean_test_score"]
+    )
+    np.testing.assert_array_equal(alone.coef_, together.coef_)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classifier(classes):
+    X, codes = classification(classes=classes)
+    y = np.array(["b", "a", "c"])[codes]
+    search = SpectralRiskClassifierCV(["mean", ESRM(2.0)], l2s=[0.1, 0.01]).fit(X, y)
+    assert search.best_risk_ in (Mean(), ESRM(2.0))
+    plain = SpectralRiskClassifier(search.best_risk_, l2=search.best_l2_).fit(X, y)
+    np.testing.assert_array_equal(search.predict_proba(X), plain.predict_proba(X))
+    np.testing.assert_array_equal(search.classes_, np.unique(y))
+    loaded = pickle.loads(pickle.dumps(search))
+    np.testing.assert_array_equal(loaded.predict(X), search.predict(X))
+    hinge = SpectralRiskClassifierCV(loss="squared_hinge", l2s=[0.1])
+    assert not hasattr(hinge, "predict_proba")
+    if classes == 3:
+        with pytest.raises(ValueError, match="OneVsRestClassifier"):
+            hinge.fit(X, y)
+    else:
+        assert hinge.fit(X, y).best_score_ < 0
+
+
+def test_default_score_is_the_worst_tenth_of_the_own_loss():
+    X, y = make_data("squared", 60, 3, 0)
+    one = {"risks": ["mean"], "l2s": [0.1]}
+    for loss in ("squared", "huber"):
+        default = SpectralRiskRegressorCV(**one, loss=loss).fit(X, y)
+        named = SpectralRiskRegressorCV(
+            **one, loss=loss, scoring=make_tail_scorer("cvar:0.1", loss)
+        ).fit(X, y)
+        assert default.best_score_ == named.best_score_
+    for scoring in ("neg_cvar_50", "r2", "max_error", lambda model, X, y: model.score(X, y)):
+        assert np.isfinite(SpectralRiskRegressorCV(**one, scoring=scoring).fit(X, y).best_score_)
+    with pytest.raises(ValueError, match="unknown scoring"):
+        SpectralRiskRegressorCV(**one, scoring="best").fit(X, y)
+
+
+@pytest.mark.parametrize("scoring", [None, "r2", "max_error", lambda model, X, y: 0.0])
+def test_sample_weights_reach_fit_and_those_scorers_that_take_them(scoring):
+    X, y = make_data("squared", 40, 3, 0)
+    weight = np.random.default_rng(0).integers(1, 4, 40)
+    rows = np.repeat(np.arange(40), weight)
+    half = np.arange(40) < 20
+    settings = {**GRID, "tol": 1e-10, "scoring": scoring}
+    weighted = SpectralRiskRegressorCV(
+        **settings, cv=[(np.flatnonzero(half), np.flatnonzero(~half))]
+    ).fit(X, y, sample_weight=weight)
+    repeated = SpectralRiskRegressorCV(
+        **settings, cv=[(np.flatnonzero(half[rows]), np.flatnonzero(~half[rows]))]
+    ).fit(X[rows], y[rows])
+    np.testing.assert_allclose(
+        weighted.cv_results_["mean_test_score"],
+        repeated.cv_results_["mean_test_score"],
+        rtol=1e-3,
+    )
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-4)
+
+
+def test_splitters_and_groups():
+    X, y = make_data("squared", 60, 3, 0)
+    groups = np.arange(60) % 4
+    by_group = SpectralRiskRegressorCV(**SMALL | {"cv": GroupKFold(4)}).fit(X, y, groups=groups)
+    assert by_group.n_splits_ == 4
+    shuffled = SpectralRiskRegressorCV(**SMALL | {"cv": KFold(3, shuffle=True, random_state=0)})
+    assert shuffled.fit(X, y).n_splits_ == 3
+    assert SpectralRiskRegressorCV(**SMALL | {"cv": None}).fit(X, y).n_splits_ == 5
+
+
+def test_tail_training_wins_where_it_should():
+    # Noise that grows with the feature tilts the best line for the tail against the mean's.
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 1.0, 1000)
+    y = x + (0.1 + 2.0 * x) * rng.exponential(size=1000)
+    search = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"]).fit(x[:, None], y)
+    assert search.best_risk_ == CVaR(0.1)
+    ordinary = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring="r2")
+    assert ordinary.fit(x[:, None], y).best_risk_ == Mean()
+
+
+def test_in_a_pipeline_with_sparse_rows_and_names():
+    X, y = make_data("squared", 60, 3, 0)
+    pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressorCV(**SMALL)).fit(X, y)
+    assert pipeline.score(X, y) > 0
+    assert SpectralRiskRegressorCV(**SMALL).fit(scipy.sparse.csc_array(X), y).converged_
+    pd = pytest.importorskip("pandas")
+    search = SpectralRiskRegressorCV(**SMALL).fit(pd.DataFrame(X, columns=list("abc")), y)
+    np.testing.assert_array_equal(search.feature_names_in_, list("abc"))
+    again = clone(search)
+    assert isinstance(again.set_params(scoring=neg_cvar_10).scoring, TailScorer)
+
+
+def test_interrupt_ends_the_search():
+    X, y = make_data("squared", 60, 3, 0)
+    search = SpectralRiskRegressorCV(**SMALL, solver=Interrupted(1), tol=1e-12)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
+        search.fit(X, y)
+
+
+def test_bad_grids_are_refused():
+    X, y = make_data("squared", 60, 3, 0)
+    with pytest.raises(ValueError, match="empty"):
+        SpectralRiskRegressorCV([]).fit(X, y)
+    with pytest.raises(ValueError, match="'auto'"):
+        SpectralRiskRegressorCV(l2s=["big"]).fit(X, y)
+    with pytest.raises(ValueError, match="unknown risk"):
+        SpectralRiskRegressorCV(["cvar"]).fit(X, y)
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        SpectralRiskRegressorCV().set_params(risk__alpha=0.1)

@@ -1,0 +1,263 @@
+"""The second-order solver against a conic solver, on awkward problems, and on the paper's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+
+import numpy as np
+import pytest
+from helpers import CASES, RISKS, conic_optimum, make_data, make_loss
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+
+import sorel
+from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem
+from sorel.datasets import load_paper_dataset
+from sorel.solvers import UnsupportedProblemError
+
+EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
+
+
+def certified(problem, tol=1e-9, **options):
+    """Solve, and check the proof from outside the run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem, solver="newton", tol=tol, **options)
+    assert result.converged, result.status
+    proof = problem.certificate(result.w, result.weights)
+    assert proof.relative_gap <= tol
+    return result
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_optimum_agrees_with_a_conic_solver(case):
+    result = certified(case.problem())
+    assert result.objective == pytest.approx(conic_optimum(case).value, rel=1e-7)
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
+def test_high_accuracy(risk, loss):
+    X, y = make_data(loss, 60, 4, seed=3)
+    problem = Problem(X, y, risk=RISKS[risk], loss=make_loss(loss), penalty=L2(1 / 60))
+    certified(problem, tol=1e-12)
+
+
+# Awkward problems.
+
+
+def regression(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, X @ rng.normal(size=d) + rng.standard_t(2, size=n)
+
+
+def moduli(n):
+    return [1e-6, 1.0 / n, 1.0]
+
+
+@pytest.mark.parametrize("n", [20, 60, 170])
+@pytest.mark.parametrize("risk", EXTREME, ids=repr)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_few_rows_and_extreme_levels(n, risk, intercept):
+    X, y = regression(n, 5, seed=n)
+    for l2 in moduli(n):
+        certified(Problem(X, y, risk=risk, penalty=L2(l2), fit_intercept=intercept))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), CVaR(0.5), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("digits", [0, 1])
+def test_ties(risk, digits):
+    X, y = regression(80, 3)
+    X, y = np.round(X, digits), np.round(y, digits)
+    for l2 in moduli(80):
+        certified(Problem(X, y, risk=risk, penalty=L2(l2)))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0), Extremile(2.5), Max()], ids=repr)
+def test_duplicated_rows(risk):
+    X, y = regression(25, 3)
+    X, y = np.tile(X, (6, 1)), np.tile(y, 6)
+    for l2 in moduli(150):
+        certified(Problem(X, y, risk=risk, penalty=L2(l2)))
+
+
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), CVaR(0.5), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_fewer_rows_than_columns(risk, intercept):
+    X, y = regression(15, 40)
+    for l2 in moduli(15):
+        certified(Problem(X, y, risk=risk, penalty=L2(l2), fit_intercept=intercept))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_constant_zero_and_repeated_columns(risk, intercept):
+    X, y = regression(70, 3)
+    X = np.column_stack([X, np.ones(70), np.zeros(70), X[:, 0], 1e-3 * np.ones(70)])
+    for l2 in moduli(70):
+        certified(Problem(X, y, risk=risk, penalty=L2(l2), fit_intercept=intercept))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), CVaR(0.5), ESRM(2.0)], ids=repr)
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_columns_scaled_over_six_decades(risk, loss):
+    X, y = make_data(loss, 120, 7, seed=1)
+    X = X * 10.0 ** np.arange(-3, 4)
+    for l2 in moduli(120):
+        certified(Problem(X, y, risk=risk, loss=loss, penalty=L2(l2)))
+
+
+@pytest.mark.parametrize(
+    "penalty", [L2(1.0), L2(1e-6), sorel.Box(1.0, -0.1, 0.1), sorel.NonNegative(1e-6)], ids=repr
+)
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), ESRM(2.0), ESRM(100.0), Max()], ids=repr)
+def test_huber_with_most_residuals_on_its_linear_part(penalty, risk):
+    # There the losses have no curvature, and no penalty holds the intercept.
+    for n, unit, seed in itertools.product([3, 20, 60], [1.0, 5.0], [0, 1]):
+        X, y = regression(n, 1, seed)
+        options = {"risk": risk, "loss": "huber", "penalty": penalty}
+        certified(Problem(X, unit * y, fit_intercept=True, **options))
+        certified(Problem(X, unit * y, fit_intercept=False, **options))
+
+
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_almost_perfect_fit(risk, loss, intercept):
+    for seed, l2 in itertools.product(range(3), [1e-6, 1 / 40]):
+        rng = np.random.default_rng(seed)
+        X = 10.0 * rng.normal(size=(40, 3))
+        y = X @ rng.normal(size=3) + 3.0 * intercept + 1e-5 * rng.normal(size=40)
+        problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(l2), fit_intercept=intercept)
+        certified(problem)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0)], ids=repr)
+def test_targets_of_any_unit(scale, risk):
+    X, y = regression(60, 3)
+    plain = certified(Problem(X, y, risk=risk, penalty=L2(0.01)))
+    scaled = certified(Problem(X, scale * y, risk=risk, penalty=L2(0.01)))
+    assert scaled.objective == pytest.approx(scale**2 * plain.objective, rel=3e-9)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "multinomial"])
+@pytest.mark.parametrize("risk", [CVaR(0.1), CVaR(0.5), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_classification_where_all_losses_tie_at_the_start(loss, risk, intercept):
+    X, y = make_data(loss, 90, 4, seed=2)
+    problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(1 / 90), fit_intercept=intercept)
+    assert np.ptp(problem.losses(problem.start())) == 0.0
+    result = certified(problem)
+    assert result.objective <= problem.objective(problem.start()) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+def test_separable_classes(loss):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 3))
+    y = np.where(X[:, 0] > 0, 1, 0)
+    for risk, l2 in itertools.product([CVaR(0.1), ESRM(2.0), Max()], [1e-6, 1 / 50]):
+        problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(l2), fit_intercept=True)
+        # There is a way down from the tie at the start.
+        assert certified(problem).objective < 0.9 * problem.objective(problem.start())
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        sorel.ElasticNet(1e-3, 0.05),
+        sorel.ElasticNet(1e-3, 100.0),
+        sorel.NonNegative(1e-3),
+        sorel.Box(1e-3, -0.1, 0.1),
+        sorel.Box(1e-3, 0.5, 0.5),
+        sorel.Simplex(1e-3),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0), Max()], ids=repr)
+def test_penalties_with_kinks_and_walls(penalty, risk):
+    X, y = regression(100, 6)
+    result = certified(Problem(X, y, risk=risk, penalty=penalty, fit_intercept=True))
+    assert np.isfinite(penalty.value(result.w[:-1]))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.05), CVaR(0.5), ESRM(2.0), Extremile(2.5)], ids=repr)
+def test_diabetes(risk):
+    X, y = load_diabetes(return_X_y=True)
+    certified(Problem(X, y, risk=risk, fit_intercept=True))
+    certified(Problem(X / X.std(axis=0), (y - y.mean()) / y.std(), risk=risk), tol=1e-12)
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), CVaR(0.5), ESRM(2.0)], ids=repr)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_bundled_classification_sets(risk, intercept):
+    for load, loss in ((load_breast_cancer, "logistic"), (load_wine, "multinomial")):
+        X, y = load(return_X_y=True)
+        X = (X - X.mean(axis=0)) / X.std(axis=0)
+        certified(Problem(X, y, risk=risk, loss=loss, fit_intercept=intercept), tol=1e-6)
+
+
+def test_rows_beyond_the_sample_of_the_hessian():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40_000, 3))
+    y = X @ [1.0, -2.0, 0.5] + rng.standard_t(3, size=40_000)
+    for risk in (CVaR(0.1), ESRM(2.0)):
+        certified(Problem(X, y, risk=risk, fit_intercept=True))
+
+
+# The paper's problems, with optimal values certified to a relative gap of 1e-11.
+
+PAPER = {
+    ("yacht", CVaR(0.5)): 0.295917358232,
+    ("yacht", ESRM(2.0)): 0.274134834638,
+    ("yacht", Extremile(2.5)): 0.302463087609,
+    ("energy", CVaR(0.5)): 0.110642981387,
+    ("energy", ESRM(2.0)): 0.107459532353,
+    ("energy", Extremile(2.5)): 0.118766406611,
+    ("concrete", CVaR(0.5)): 0.362342773056,
+    ("concrete", ESRM(2.0)): 0.333068469502,
+    ("concrete", Extremile(2.5)): 0.369971779473,
+    ("kin8nm", CVaR(0.5)): 0.539611956055,
+    ("kin8nm", ESRM(2.0)): 0.493142664688,
+    ("kin8nm", Extremile(2.5)): 0.547194615799,
+    ("power", CVaR(0.5)): 0.065983529656,
+    ("power", ESRM(2.0)): 0.061149972448,
+    ("power", Extremile(2.5)): 0.067673654803,
+}
+
+
+@pytest.mark.skipif(
+    not os.environ.get("SOREL_DATA"),
+    reason="SOREL_DATA does not name the folder of the paper's sets",
+)
+@pytest.mark.parametrize(("name", "risk"), PAPER, ids=str)
+def test_the_papers_problems(name, risk):
+    X, y = load_paper_dataset(name)
+    result = certified(Problem(X, y, risk=risk))
+    # The published digits end at 1e-12.
+    assert result.objective == pytest.approx(PAPER[name, risk], rel=1e-9, abs=1e-12)
+
+
+# Its limits.
+
+
+def test_too_many_parameters_are_refused():
+    problem = Problem(np.ones((2, 5001)), [0.0, 1.0])
+    with pytest.raises(UnsupportedProblemError, match=r"at most 5000.*solver=.*'auto'"):
+        sorel.solve(problem, solver="newton")
+    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial")
+    with pytest.raises(UnsupportedProblemError, match="5001 x 5001"):
+        sorel.solve(many, solver="newton")
+
+
+def test_the_accuracy_of_floating_point_is_reported_honestly():
+    X, y = regression(60, 3)
+    problem = Problem(X, y, risk=CVaR(0.1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        result = sorel.solve(problem, solver="newton", tol=0.0)
+    assert result.converged == (result.gap <= 0.0)
+    assert -1e-14 < result.relative_gap < 1e-12

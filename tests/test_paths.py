@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sorel
+from sorel import CVaR, PathResult
+from sorel.paths import plough
+from sorel.solvers import Newton
+from tests.helpers import make_data
+
+LEVELS = [0.9, 0.5, 0.2]
+STRENGTHS = [1.0, 0.1, 0.01]
+
+
+def test_every_point_is_certified_and_right():
+    X, y = make_data("squared", 80, 4, 0)
+    risks = [CVaR(alpha) for alpha in LEVELS]
+    path = sorel.path(X, y, risks=risks, l2=STRENGTHS, tol=1e-8)
+    assert isinstance(path, PathResult)
+    assert len(path) == 9
+    assert path.risks == [risk for risk in risks for _ in STRENGTHS]
+    np.testing.assert_array_equal(path.l2, STRENGTHS * 3)
+    assert path.converged.all()
+    assert path.relative_gap.max() <= 1e-8
+    for k, (risk, l2) in enumerate(zip(path.risks, path.l2, strict=True)):
+        problem = sorel.Problem(X, y, risk=risk, penalty=sorel.L2(l2), fit_intercept=True)
+        cold = sorel.solve(problem, tol=1e-8)
+        assert path.objective[k] == pytest.approx(cold.objective, rel=1e-7)
+        w = np.append(path.coefs[k], path.intercepts[k])
+        assert problem.objective(w) == pytest.approx(path.objective[k], rel=1e-12)
+
+
+def test_objective_grows_with_the_risk_and_with_l2():
+    X, y = make_data("squared", 80, 4, 1)
+    by_risk = sorel.path(X, y, risks=[CVaR(alpha) for alpha in LEVELS], tol=1e-9)
+    assert np.all(np.diff(by_risk.objective) > 0)
+    by_l2 = sorel.path(X, y, risks="cvar:0.3", l2=STRENGTHS, tol=1e-9)
+    assert np.all(np.diff(by_l2.objective) < 0)
+    assert np.all(np.diff(np.linalg.norm(by_l2.coefs, axis=1)) > 0)
+
+
+def test_warm_starts_save_passes():
+    X, y = make_data("squared", 1000, 8, 2)
+    strengths = np.geomspace(0.1, 0.01, 8)
+    path = sorel.path(X, y, risks="cvar:0.2", l2=strengths, solver=Newton())
+    cold = [
+        sorel.solve(
+            sorel.Problem(X, y, risk="cvar:0.2", penalty=sorel.L2(l2), fit_intercept=True),
+            Newton(),
+        ).passes
+        for l2 in strengths
+    ]
+    assert path.passes.sum() < sum(cold)
+
+
+def test_walk_goes_to_neighbours():
+    walk = list(plough(4, 3))
+    assert sorted(walk) == [(i, j) for i in range(4) for j in range(3)]
+    steps = np.abs(np.diff(walk, axis=0)).sum(axis=1)
+    assert np.all(steps == 1)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber"])
+def test_other_losses(loss):
+    X, y = make_data(loss, 60, 3, 0)
+    path = sorel.path(X, y, risks=["mean", "cvar:0.5"], loss=loss, l2=0.1, fit_intercept=False)
+    assert path.coefs.shape == (2, 3)
+    assert np.all(path.intercepts == 0.0)
+
+
+def test_several_classes():
+    X, y = make_data("multinomial", 60, 3, 0)
+    y = np.array(["a", "b", "c"])[y]
+    path = sorel.path(X, y, risks=["mean", "cvar:0.5"], loss="logistic", l2=[0.1])
+    assert path.coefs.shape == (2, 3, 3)
+    assert path.intercepts.shape == (2, 3)
+    model = sorel.SpectralRiskClassifier("mean", l2=0.1, tol=1e-6).fit(X, y)
+    np.testing.assert_allclose(path.coefs[0], model.coef_, atol=1e-2)
+    frame = path.to_frame()
+    assert {"a:x0", "c:x2", "b:intercept"} <= set(frame.columns)
+
+
+def test_sample_weights_sparse_rows_and_l1():
+    X, y = make_data("squared", 40, 3, 0)
+    weight = np.random.default_rng(0).integers(1, 4, 40)
+    rows = np.repeat(np.arange(40), weight)
+    settings = {"risks": ["mean", "cvar:0.3"], "l1": 0.05, "tol": 1e-9}
+    weighted = sorel.path(scipy.sparse.csr_array(X), y, sample_weight=weight, **settings)
+    repeated = sorel.path(X[rows], y[rows], **settings)
+    np.testing.assert_allclose(weighted.l2, repeated.l2)
+    np.testing.assert_allclose(weighted.objective, repeated.objective, rtol=1e-8)
+
+
+def test_table():
+    pd = pytest.importorskip("pandas")
+    X, y = make_data("squared", 40, 2, 0)
+    path = sorel.path(pd.DataFrame(X, columns=["age", "dose"]), y, risks=["mean", "esrm:2"])
+    frame = path.to_frame()
+    assert list(frame.columns) == [
+        "risk", "l2", "objective", "gap", "relative_gap", "passes", "seconds", "converged",
+        "intercept", "age", "dose",
+    ]  # fmt: skip
+    assert frame["risk"].tolist() == ["mean", "esrm:2.0"]
+    np.testing.assert_array_equal(frame[["age", "dose"]], path.coefs)
+    assert "2 points" in repr(path)
+
+
+def test_table_without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    X, y = make_data("squared", 40, 2, 0)
+    table = sorel.path(X, y, l2=[0.1, 0.2]).to_frame()
+    assert table["l2"] == [0.1, 0.2]
+    assert "relative_gap" in str(table)
+
+
+def test_bad_grids_are_refused():
+    X, y = make_data("squared", 40, 2, 0)
+    with pytest.raises(ValueError, match="risks is empty"):
+        sorel.path(X, y, risks=[])
+    with pytest.raises(ValueError, match="l2 must"):
+        sorel.path(X, y, l2=[0.1, 0.0])
+    with pytest.raises((TypeError, ValueError), match="l2 must"):
+        sorel.path(X, y, l2="big")
+
+
+class Interrupted(Newton):
+    """Newton's method, with somebody at the keyboard."""
+
+    def iterates(self, problem, run):
+        yield next(super().iterates(problem, run))
+        raise KeyboardInterrupt
+
+
+def test_interrupt_ends_the_path():
+    X, y = make_data("squared", 40, 2, 0)
+    with pytest.raises(KeyboardInterrupt):
+        sorel.path(X, y, risks=["mean", "cvar:0.1"], solver=Interrupted(), tol=0.0)

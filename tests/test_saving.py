@@ -1,0 +1,345 @@
+"""Saved models: the way there and back, what is refused, and what a failure leaves behind."""
+
+import io
+import json
+import os
+import stat
+import sys
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import sorel
+from sorel import saving
+from sorel._files import write_atomically
+from sorel.saving import ModelFileError, load_model, read_summary, save_model
+
+pytest.importorskip("skops")
+
+RISKS = [
+    "cvar:0.2",
+    sorel.Mean(),
+    sorel.Max(),
+    sorel.CVaR(0.1),
+    sorel.ESRM(2.0),
+    sorel.Extremile(2.5),
+    sorel.Mixture([sorel.Mean(), sorel.CVaR(0.5)], [0.5, 0.5]),
+    sorel.CustomSpectrum([0.0, 1.0, 2.0]),
+]
+
+
+def data(n=60, d=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, X @ np.arange(1.0, d + 1) + rng.standard_t(3, size=n)
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y = data()
+    return sorel.SpectralRiskRegressor(risk="cvar:0.2").fit(X, y)
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+    path = tmp_path / "model.skops"
+    save_model(model, path, summary={"data": "made up"})
+    return path
+
+
+def rewrite(path, member, content):
+    """The same archive with one member replaced, added, or (None) left out."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members[member] = content
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in members.items():
+            if value is not None:
+                archive.writestr(name, value)
+
+
+def change_header(path, **changes):
+    with zipfile.ZipFile(path) as archive:
+        header = json.loads(archive.read("sorel.json"))
+    header.update(changes)
+    rewrite(path, "sorel.json", json.dumps(header))
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=str)
+def test_every_risk_comes_back(risk, tmp_path):
+    X, y = data()
+    model = sorel.SpectralRiskRegressor(risk=risk, tol=1e-3).fit(X, y)
+    save_model(model, tmp_path / "m.skops")
+    loaded = load_model(tmp_path / "m.skops")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    np.testing.assert_array_equal(loaded.risk_weights_, model.risk_weights_)
+    assert loaded.get_params(deep=False) == model.get_params(deep=False)
+    assert list(loaded.history_.columns) == list(model.history_.columns)
+
+
+def test_classifier_in_a_pipeline_comes_back(tmp_path):
+    X, y = data()
+    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-1.0, 1.0])]
+    model = make_pipeline(StandardScaler(), sorel.SpectralRiskClassifier(loss="logistic"))
+    model.fit(X, labels)
+    save_model(model, tmp_path / "m.skops")
+    loaded = load_model(tmp_path / "m.skops")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_instances_of_losses_solvers_and_searches_come_back(tmp_path):
+    X, y = data()
+    models = [
+        sorel.SpectralRiskRegressor(loss=sorel.losses.Huber(2.0), solver=sorel.solvers.SOREL()),
+        sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.5)], l2s=[0.1], cv=2),
+    ]
+    for model in models:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, y)
+        save_model(model, tmp_path / "m.skops")
+        loaded = load_model(tmp_path / "m.skops")
+        np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_summary_tells_version_model_and_training(saved, model):
+    summary = read_summary(saved)
+    assert summary["sorel"] == sorel.__version__
+    assert summary["data"] == "made up"
+    assert summary["model"] == "SpectralRiskRegressor"
+    assert summary["risk"] == "cvar:0.2"
+    assert summary["n_features"] == 3
+    assert summary["relative_gap"] == model.relative_gap_
+    assert summary["status"] == model.status_
+
+
+def test_streams_serve_as_files(model):
+    stream = io.BytesIO()
+    save_model(model, stream)
+    stream.seek(0)
+    assert load_model(stream).get_params() == model.get_params()
+
+
+def test_a_file_of_sorel_is_a_file_of_skops(saved):
+    import skops.io
+
+    untrusted = skops.io.get_untrusted_types(file=saved)
+    assert untrusted == ["sorel.estimators.SpectralRiskRegressor"]
+
+
+def test_empty_file(tmp_path):
+    path = tmp_path / "m.skops"
+    path.write_bytes(b"")
+    for read in (load_model, read_summary):
+        with pytest.raises(ModelFileError, match=r"m\.skops' is empty"):
+            read(path)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_model(tmp_path / "m.skops")
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\x80\x04\x95", b"PK\x03\x04 and no more"])
+def test_other_files(content, tmp_path):
+    path = tmp_path / "m.skops"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="not a model of sorel, or it is damaged"):
+        load_model(path)
+
+
+def test_a_model_of_skops_without_our_header(tmp_path):
+    import skops.io
+
+    skops.io.dump(Ridge(), tmp_path / "ridge.skops")
+    with pytest.raises(ModelFileError, match=r"not a model of sorel: it has no sorel\.json"):
+        load_model(tmp_path / "ridge.skops")
+
+
+@pytest.mark.parametrize("changes", [{"sorel": "99.0.0"}, {"sorel": "99.0.0", "format": 7}])
+def test_newer_version(saved, changes):
+    change_header(saved, **changes)
+    for read in (load_model, read_summary):
+        with pytest.raises(ModelFileError, match=r"saved by sorel 99\.0\.0, newer than this sorel"):
+            read(saved)
+
+
+def test_older_version_is_accepted(saved):
+    change_header(saved, sorel="0.0.1")
+    load_model(saved)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sorel": None}, {"sorel": "new"}, {"format": "x"}, {"summary": []}]
+)
+def test_headers_that_make_no_sense(saved, changes):
+    change_header(saved, **changes)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"protocol": 2}'])
+def test_schemas_that_make_no_sense(saved, content):
+    rewrite(saved, "schema.json", content)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(saved)
+
+
+def test_missing_members(saved):
+    with zipfile.ZipFile(saved) as archive:
+        array = next(name for name in archive.namelist() if name.endswith(".npy"))
+    rewrite(saved, array, None)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(saved)
+
+
+def test_truncated_anywhere(saved):
+    data = saved.read_bytes()
+    for size in range(0, len(data), 97):
+        with pytest.raises(ModelFileError):
+            load_model(io.BytesIO(data[:size]))
+
+
+def test_flipped_bits_are_noticed_or_harmless(saved, model):
+    X, _ = data()
+    content = saved.read_bytes()
+    expected = model.predict(X)
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for position in rng.choice(len(content), size=200, replace=False):
+        broken = bytearray(content)
+        broken[position] ^= 1 << rng.integers(8)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                loaded = load_model(io.BytesIO(bytes(broken)))
+        except ModelFileError as error:
+            assert "\n" not in str(error)  # noqa: PT017 (any other error fails the test)
+            noticed += 1
+        else:
+            np.testing.assert_array_equal(loaded.predict(X), expected)
+    assert noticed > 100
+
+
+class Trap:
+    """A type from outside, which must not be built."""
+
+    def __setstate__(self, state):
+        raise AssertionError("code from the file was run")
+
+    def __getstate__(self):
+        return {"a": 1}
+
+
+def test_types_from_outside_are_refused_without_being_built(saved):
+    import skops.io
+
+    header = zipfile.ZipFile(saved).read("sorel.json")
+    bad = skops.io.dumps({"model": Trap()})
+    saved.write_bytes(bad)
+    rewrite(saved, "sorel.json", header)
+    with pytest.raises(ModelFileError, match=r"does not trust, and was not loaded: .*Trap"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "sorel.cli.main"])
+def test_functions_are_refused(saved, target):
+    module, _, name = target.rpartition(".")
+    with zipfile.ZipFile(saved) as archive:
+        schema = json.loads(archive.read("schema.json"))
+    node = {"__class__": name, "__module__": module, "__loader__": "FunctionNode"}
+    rewrite(saved, "schema.json", json.dumps({**schema, **node}))
+    with pytest.raises(ModelFileError, match=target):
+        load_model(saved)
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    X, y = data()
+    path = tmp_path / "m.skops"
+    path.write_bytes(b"old")
+    risk = sorel.CustomSpectrum(lambda u: u)
+    model = sorel.SpectralRiskRegressor(risk=risk).fit(X, y)
+    with pytest.raises(TypeError, match="this SpectralRiskRegressor cannot be saved"):
+        save_model(model, path)
+    with pytest.raises(TypeError, match="the summary must hold only"):
+        save_model(Ridge(), path, summary={"when": object()})
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("m.skops", b"old")]
+
+
+def test_trusted_types_are_our_own_and_complete():
+    names = saving._trusted_types()
+    assert all(name.startswith("sorel.") for name in names)
+    for name in (
+        "sorel.risks.CVaR",
+        "sorel.losses.Huber",
+        "sorel.estimators.SpectralRiskClassifier",
+        "sorel.model_selection.SpectralRiskRegressorCV",
+    ):
+        assert name in names
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_interrupted_write_leaves_the_old_file(saved, model, monkeypatch, step, error):
+    before = saved.read_bytes()
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(type(error)):
+        save_model(model, saved)
+    assert saved.read_bytes() == before
+    assert [file.name for file in saved.parent.iterdir()] == ["model.skops"]
+
+
+def test_unwritable_places(model, tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        save_model(model, tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        save_model(model, tmp_path / "none" / "m.skops")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="there is no folder"):
+        save_model(model, tmp_path / "file" / "m.skops")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+def test_permissions_follow_the_umask_or_the_old_file(tmp_path):
+    path = tmp_path / "new"
+    before = os.umask(0o027)
+    try:
+        write_atomically(path, b"1")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        path.chmod(0o600)
+        write_atomically(path, b"2")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links and devices")
+def test_links_and_devices_stay_what_they_are(tmp_path):
+    (tmp_path / "folder").mkdir()
+    target = tmp_path / "folder" / "target"
+    target.write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    write_atomically("/dev/null", b"nothing")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_without_skops_the_extra_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skops", None)
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[cli\]"'):
+        save_model(model, tmp_path / "m.skops")

@@ -1,0 +1,429 @@
+"""What every run of every solver promises: tolerance, budget, history, interruption, restarts."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel import ESRM, L2, CVaR, Problem, Record, Result, solve
+from sorel.solvers import SOLVERS, Newton, UnsupportedProblemError
+
+SOLVER_NAMES = sorted(SOLVERS)
+by_solver = pytest.mark.parametrize("solver", SOLVER_NAMES)
+
+
+def make_problem(n=60, d=4, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
+    return Problem(X, y, **{"risk": ESRM(2.0), "penalty": L2(0.1), **options})
+
+
+def quietly(problem, *args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        return solve(problem, *args, **options)
+
+
+def check_result(problem, result, tol):
+    """Everything that a result says about itself, recomputed."""
+    assert isinstance(result, Result)
+    assert result.w.shape == problem.engine.shape
+    assert result.weights.shape == (problem.n_samples,)
+    assert result.weights.min() >= 0.0
+    assert result.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-12)
+    assert result.gap == pytest.approx(result.objective - result.dual, rel=1e-9, abs=1e-15)
+    assert result.relative_gap == pytest.approx(result.gap / abs(result.objective), rel=1e-9)
+    assert result.converged == (result.relative_gap <= tol)
+    proof = problem.certificate(result.w, result.weights)
+    assert proof.gap <= max(result.gap, tol * abs(proof.primal)) * (1 + 1e-9) + 1e-15
+    assert result.dual <= problem.objective(result.w) * (1 + 1e-14)
+    assert result.seconds >= 0.0
+    assert result.status.count(result.solver) == 1
+    assert "\n" not in result.status
+    history = result.history
+    assert history
+    assert all(isinstance(record, Record) for record in history)
+    for earlier, later in itertools.pairwise(history):
+        assert later.passes >= earlier.passes
+        assert later.seconds >= earlier.seconds
+    for record in history:
+        assert record.seconds >= 0.0
+        if np.isfinite(record.objective):
+            assert record.gap >= -1e-14 * record.objective
+            assert record.objective >= result.dual * (1 - 1e-12)
+            assert record.dual <= result.objective * (1 + 1e-12)
+    assert result.passes >= history[-1].passes
+    assert result.objective <= min(r.objective for r in history) * (1 + tol) + 1e-15
+
+
+# Every solver.
+
+
+@by_solver
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0)], ids=repr)
+def test_results_hold_what_they_say(solver, risk):
+    problem = make_problem(risk=risk)
+    result = quietly(problem, solver, tol=1e-3, max_passes=60)
+    check_result(problem, result, 1e-3)
+    assert result.solver == solver
+    assert result.objective < problem.objective(problem.start())
+
+
+@by_solver
+@pytest.mark.parametrize("loss", ["huber", "logistic", "squared_hinge", "multinomial"])
+def test_results_hold_for_all_losses(solver, loss):
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(40, 3)), rng.normal(size=40)
+    if loss != "huber":
+        y = np.arange(40) % (3 if loss == "multinomial" else 2)
+    problem = Problem(X, y, risk=CVaR(0.5), loss=loss, penalty=L2(0.1), fit_intercept=True)
+    result = quietly(problem, solver, tol=1e-3, max_passes=40)
+    check_result(problem, result, 1e-3)
+
+
+@by_solver
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(100.0)], ids=repr)
+def test_results_are_never_worse_than_the_start(solver, risk):
+    # No curvature at the start: every residual is on the linear part of the loss.
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(20, 1))
+        y = 5.0 * (X[:, 0] + rng.standard_t(2, size=20))
+        problem = Problem(X, y, risk=risk, loss="huber", penalty=L2(1.0), fit_intercept=True)
+        result = quietly(problem, solver, tol=1e-6, max_passes=100)
+        assert result.objective <= problem.objective(problem.start()) * (1 + 1e-12)
+
+
+@by_solver
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"penalty": sorel.ElasticNet(0.1, 0.1)},
+        {"penalty": sorel.NonNegative(0.1)},
+        {"penalty": sorel.Box(0.1, -0.2, 0.3)},
+        {"penalty": sorel.Simplex(0.1)},
+        {"sample_weight": np.arange(1.0, 61.0)},
+    ],
+    ids=str,
+)
+def test_penalties_and_weights_are_served_or_refused_in_words(solver, options):
+    problem = make_problem(**options)
+    try:
+        result = quietly(problem, solver, tol=1e-3, max_passes=40)
+    except UnsupportedProblemError as error:
+        # Says which solvers can.
+        assert any(repr(name) in str(error) for name in SOLVERS)  # noqa: PT017
+        return
+    check_result(problem, result, 1e-3)
+    assert np.isfinite(problem.penalty.value(result.w))
+
+
+@by_solver
+def test_runs_are_deterministic_and_leave_global_state_alone(solver):
+    problem = make_problem()
+    before = np.random.get_state()  # noqa: NPY002
+    first, second = (
+        quietly(problem, solver, tol=1e-6, max_passes=20, random_state=3) for _ in range(2)
+    )
+    after = np.random.get_state()  # noqa: NPY002
+    np.testing.assert_array_equal(first.w, second.w)
+    np.testing.assert_array_equal(first.weights, second.weights)
+    strip = [[record._replace(seconds=0.0) for record in r.history] for r in (first, second)]
+    assert strip[0] == strip[1]
+    assert before[0] == after[0]
+    np.testing.assert_array_equal(before[1], after[1])
+    assert before[2:] == after[2:]
+
+
+@by_solver
+def test_the_budget_of_passes_is_kept(solver):
+    problem = make_problem(risk=CVaR(0.05))
+    result = quietly(problem, solver, tol=0.0, max_passes=15)
+    assert not result.converged
+    assert result.passes <= 15 + 10
+    check_result(problem, result, 0.0)
+
+
+@by_solver
+def test_a_callback_may_stop_any_solver(solver):
+    seen = []
+
+    def callback(record):
+        seen.append(record)
+        return len(seen) == 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the user wanted it: no warning
+        result = solve(make_problem(), solver, tol=0.0, callback=callback)
+    assert len(seen) == 1
+    assert result.history == seen
+    assert "stopped by the callback" in result.status
+
+
+@by_solver
+def test_interruption_returns_the_best_so_far(solver):
+    problem = make_problem()
+
+    def callback(record):
+        if record.passes > 4:
+            raise KeyboardInterrupt
+
+    result = quietly(problem, solver, tol=0.0, max_passes=100, callback=callback)
+    assert result.status.startswith("interrupted")
+    check_result(problem, result, 0.0)
+
+
+@by_solver
+def test_the_interface_of_warm_starts(solver):
+    problem = make_problem()
+    first = quietly(problem, solver, tol=1e-2, max_passes=40)
+    again = quietly(problem, solver, tol=1e-2, max_passes=40, warm_start=first)
+    check_result(problem, again, 1e-2)
+    assert again.objective <= first.objective * (1 + 1e-2)
+
+
+# Tolerance and warnings.
+
+
+@pytest.mark.parametrize("tol", [1e-1, 1e-4, 1e-8, 1e-11])
+def test_tol_is_the_relative_gap(tol):
+    problem = make_problem()
+    result = solve(problem, "newton", tol=tol)
+    assert result.converged
+    assert result.relative_gap <= tol
+    assert problem.certificate(result.w, result.weights).relative_gap <= tol
+    check_result(problem, result, tol)
+    assert result.status.startswith("converged")
+
+
+def test_the_defaults():
+    problem = make_problem()
+    result = solve(problem)
+    assert result.solver == "auto"
+    assert result.relative_gap <= 1e-6
+    check_result(problem, result, 1e-6)
+
+
+def test_too_few_passes_are_reported_with_value_target_and_remedy():
+    problem = make_problem(risk=CVaR(0.05))
+    with pytest.warns(sorel.ConvergenceWarning) as caught:
+        result = solve(problem, "newton", tol=1e-12, max_passes=4)
+    (warning,) = caught
+    message = str(warning.message)
+    value = float(re.search(r"relative gap (\S+) is above", message)[1])
+    assert value == pytest.approx(result.relative_gap, rel=1e-2)
+    assert "tol=1e-12" in message
+    assert "max_passes=4 reached" in message
+    assert "raise max_passes" in message
+    assert warning.filename == __file__
+    assert not result.converged
+    assert result.status.startswith("not converged: max_passes=4 reached")
+    check_result(problem, result, 1e-12)
+
+
+def test_the_clock_ends_a_run():
+    problem = make_problem(risk=CVaR(0.05))
+    with pytest.warns(sorel.ConvergenceWarning, match=r"max_seconds reached.*raise max_seconds"):
+        result = solve(problem, "newton", tol=1e-12, max_seconds=0.0)
+    assert "max_seconds" in result.status
+    check_result(problem, result, 1e-12)
+
+
+def test_no_warning_on_success():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(make_problem(), "newton", tol=1e-9)
+
+
+def test_zero_passes_still_give_a_certified_answer():
+    problem = make_problem()
+    result = quietly(problem, "newton", max_passes=0)
+    check_result(problem, result, 1e-6)
+
+
+# Callbacks and interruption.
+
+
+def test_a_callback_sees_every_check():
+    seen = []
+    result = solve(make_problem(), "newton", tol=1e-9, callback=seen.append)
+    assert seen == result.history
+    assert seen[-1].relative_gap <= 1e-9
+
+
+def test_errors_of_a_callback_are_the_callers():
+    def callback(record):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        solve(make_problem(), "newton", callback=callback)
+
+
+@pytest.mark.parametrize("operation", ["gradient", "hessian", "ascend", "moved", "expected"])
+@pytest.mark.parametrize("call", [1, 2, 7])
+def test_interruption_inside_the_engine(monkeypatch, operation, call):
+    problem = make_problem(risk=CVaR(0.1))
+    original = getattr(problem.engine, operation)
+    calls = 0
+
+    def interrupted(*args, **options):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return original(*args, **options)
+
+    monkeypatch.setattr(problem.engine, operation, interrupted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = solve(problem, "newton", tol=0.0)
+    assert result.status.startswith("interrupted")
+    assert np.isfinite(result.objective)
+    assert np.isfinite(result.gap)
+    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-12)
+    assert result.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    # The problem is as good as new.
+    assert solve(problem, "newton", tol=1e-9).converged
+
+
+# Warm starts.
+
+
+def test_a_warm_start_saves_passes():
+    problem = make_problem(n=300, risk=CVaR(0.1), penalty=L2(1 / 300))
+    cold = solve(problem, "newton", tol=1e-9)
+    warm = solve(problem, "newton", tol=1e-9, warm_start=cold)
+    assert warm.converged
+    assert warm.passes < cold.passes
+    near = make_problem(n=300, risk=CVaR(0.1), penalty=L2(1.01 / 300))
+    assert solve(near, "newton", tol=1e-9, warm_start=cold).passes < cold.passes
+
+
+def test_a_warm_start_from_other_data():
+    few, many = make_problem(n=40), make_problem(n=90)
+    start = solve(few, "newton", tol=1e-9)
+    result = solve(many, "newton", tol=1e-9, warm_start=start)
+    assert result.converged
+    assert len(result.weights) == 90
+    cold = solve(many, "newton", tol=1e-9)
+    assert result.objective == pytest.approx(cold.objective, rel=2e-9)
+
+
+def test_a_warm_start_from_another_risk_and_penalty():
+    start = solve(make_problem(risk=sorel.Max()), "newton")
+    other = make_problem(risk=CVaR(0.9), penalty=sorel.Simplex(0.1))
+    result = solve(other, "newton", tol=1e-9, warm_start=start)
+    assert result.converged
+    cold = solve(other, "newton", tol=1e-9)
+    assert result.objective == pytest.approx(cold.objective, rel=2e-9)
+
+
+def test_a_warm_start_is_not_changed():
+    problem = make_problem()
+    start = solve(problem, "newton", tol=1e-2)
+    w, weights = start.w.copy(), start.weights.copy()
+    solve(problem, "newton", tol=1e-10, warm_start=start)
+    np.testing.assert_array_equal(start.w, w)
+    np.testing.assert_array_equal(start.weights, weights)
+
+
+def test_a_warm_start_of_another_shape_is_refused():
+    start = solve(make_problem(d=3), "newton")
+    with pytest.raises(ValueError, match=r"shape \(3,\), this problem needs \(4,\)"):
+        solve(make_problem(d=4), "newton", warm_start=start)
+
+
+def test_a_warm_start_that_is_no_result_is_refused():
+    with pytest.raises((TypeError, ValueError), match="warm_start"):
+        solve(make_problem(), "newton", warm_start=np.zeros(4))
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    "state", [None, 0, 7, np.int64(3), np.random.default_rng(1), np.random.RandomState(1)], ids=str
+)
+@pytest.mark.parametrize("solver", ["newton", "sorel"])
+def test_sources_of_randomness(state, solver):
+    problem = make_problem()
+    check_result(
+        problem, quietly(problem, solver, tol=1e-3, max_passes=30, random_state=state), 1e-3
+    )
+
+
+@pytest.mark.parametrize("state", [-1, 1.5, "seed", [1, -2], object()], ids=str)
+def test_what_is_no_source_of_randomness_is_refused(state):
+    with pytest.raises(ValueError, match="random_state must be"):
+        solve(make_problem(), "newton", random_state=state)
+
+
+@pytest.mark.parametrize("name", ["tol", "max_passes", "max_seconds"])
+@pytest.mark.parametrize("value", [-1.0, np.nan, "1", [1.0], True], ids=repr)
+def test_bad_numbers_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a number of at least 0, got"):
+        solve(make_problem(), "newton", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["tol", "max_passes"])
+def test_missing_numbers_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        solve(make_problem(), "newton", **{name: None})
+
+
+def test_a_callback_must_be_callable():
+    with pytest.raises(TypeError, match="callback must be callable, got 3"):
+        solve(make_problem(), "newton", callback=3)
+
+
+@pytest.mark.parametrize("solver", ["adam", "", None, Newton], ids=repr)
+def test_unknown_solvers_are_answered_with_the_known(solver):
+    with pytest.raises(ValueError, match="unknown solver") as raised:
+        solve(make_problem(), solver)
+    assert all(name in str(raised.value) for name in SOLVERS)
+
+
+def test_a_problem_is_required():
+    with pytest.raises(TypeError, match=r"must be a sorel\.Problem, got ndarray"):
+        solve(np.zeros((3, 2)), "newton")
+
+
+def test_an_instance_is_a_solver():
+    assert solve(make_problem(), Newton(), tol=1e-9).solver == "newton"
+
+
+# Results.
+
+
+def test_results_are_picklable():
+    problem = make_problem()
+    result = solve(problem, "newton")
+    copy = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(copy.w, result.w)
+    np.testing.assert_array_equal(copy.weights, result.weights)
+    assert copy.history == result.history
+    assert copy.status == result.status
+    assert solve(problem, "newton", warm_start=copy).converged
+
+
+def test_results_own_their_arrays():
+    problem = make_problem(n=25_000, d=2)
+    first = solve(problem, "newton", tol=1e-6)
+    w, weights = first.w.copy(), first.weights.copy()
+    solve(problem, "newton", tol=1e-9)
+    np.testing.assert_array_equal(first.w, w)
+    np.testing.assert_array_equal(first.weights, weights)
+
+
+def test_results_are_short_in_print():
+    shown = repr(solve(make_problem(), "newton"))
+    assert "Record(" not in shown
+    assert "objective=" in shown

@@ -1,0 +1,222 @@
+"""Reading and checking tables: what comes in, and what is refused with a place and a reason."""
+
+import datetime
+import decimal
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+
+from sorel import tables  # noqa: E402
+from sorel.tables import TableError, read_table, select_columns, write_table  # noqa: E402
+
+
+def csv(tmp_path, text, name="t.csv", encoding="utf-8"):
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def refused(path, **options):
+    with pytest.raises(TableError) as info:
+        read_table(path, **options)
+    message = str(info.value)
+    assert "\n" not in message
+    return message
+
+
+def test_numbers_come_back_to_the_last_bit(tmp_path):
+    x = np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(-300, 300, 0.3)
+    for name in ("t.csv", "t.parquet"):
+        write_table(pd.DataFrame({"x": x}), tmp_path / name)
+        np.testing.assert_array_equal(read_table(tmp_path / name)["x"], x)
+
+
+def test_byte_order_mark_quotes_and_blank_lines(tmp_path):
+    path = csv(tmp_path, '\ufeffa,"b, c"\r\n1,"x\ny"\r\n\r\n2,z\r\n')
+    frame = read_table(path)
+    assert list(frame.columns) == ["a", "b, c"]
+    assert frame["b, c"].tolist() == ["x\ny", "z"]
+
+
+def test_tabs_by_name_and_other_separators_by_option(tmp_path):
+    assert read_table(csv(tmp_path, "a\tb\n1\t2\n", "t.tsv")).shape == (1, 2)
+    assert read_table(csv(tmp_path, "a;b\n1;2\n"), sep=";").shape == (1, 2)
+    assert "--sep ';'" in refused(csv(tmp_path, "a;b\n1;2\n"))
+    assert r"--sep '\t'" in refused(csv(tmp_path, "a\tb\n1\t2\n"))
+
+
+def test_standard_input_and_pipes(tmp_path, monkeypatch):
+    class Standard:
+        buffer = io.BytesIO(b"a\n1\n")
+
+    monkeypatch.setattr(sys, "stdin", Standard)
+    assert read_table("-")["a"].tolist() == [1]
+    if hasattr(os, "mkfifo"):
+        import threading
+
+        os.mkfifo(tmp_path / "pipe")
+        writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"a\n2\n",))
+        writer.start()
+        assert read_table(tmp_path / "pipe")["a"].tolist() == [2]
+        writer.join()
+
+
+def test_parquet_is_known_by_its_first_bytes(tmp_path):
+    frame = pd.DataFrame({"a": [1.5], "b": ["x"]}, index=[7])
+    frame.to_parquet(tmp_path / "t.dat")
+    assert read_table(tmp_path / "t.dat").index.tolist() == [0]
+    (tmp_path / "t.dat").write_bytes((tmp_path / "t.dat").read_bytes()[:-9])
+    assert "cannot be read as Parquet" in refused(tmp_path / "t.dat")
+    assert "cannot be read as Parquet" in refused(csv(tmp_path, "a\n1\n"), format="parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; it should have a header"),
+        ("a,b\n", "has a header but no rows"),
+        ("\n1,2\n", "has no header"),
+        ("a,b,a\n1,2,3\n", "two columns called 'a' (1 and 3)"),
+        (",a\n0,1\n", "column 1 of"),
+        ("a,b\n1,2,3\n4,5,6\n", "row 1 of"),
+        ("a,b\n1,2\n4,5,6\n", "row 2 of"),
+        ("a,b\n1,2\n\n4\n", "row 2 of"),
+        ('a,b\n1,"2\n', "not a well-formed CSV file"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, text, words):
+    message = refused(csv(tmp_path, text))
+    assert words in message
+    assert "t.csv" in message
+
+
+def test_row_lengths_are_told(tmp_path):
+    assert "has 3 fields, the header has 2" in refused(csv(tmp_path, "a,b\n1,2\n4,5,6\n"))
+
+
+def test_other_encodings_are_told_from_text(tmp_path):
+    message = refused(csv(tmp_path, "a,b\né,2\n", encoding="latin-1"))
+    assert "not text in UTF-8 (byte 0xe9" in message
+
+
+def test_text_columns_keep_their_zeros(tmp_path):
+    path = csv(tmp_path, "zip,x\n0150,1\n5003,2\n,3\n")
+    frame = read_table(path, text_columns=["zip"])
+    assert frame["zip"].tolist()[:2] == ["0150", "5003"]
+    assert frame["zip"].isna().tolist() == [False, False, True]
+    pd.DataFrame({"zip": [150, 5003]}).to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet", text_columns=["zip"])["zip"].tolist() == [
+        "150",
+        "5003",
+    ]
+
+
+def test_kinds_of_columns():
+    frame = pd.DataFrame(
+        {
+            "int": [1, 2],
+            "float": [1.0, None],
+            "nullable": pd.array([1, None], dtype="Int64"),
+            "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2")],
+            "text": ["a", None],
+            "category": pd.Categorical(["a", "b"]),
+            "codes": pd.Categorical([1, 2]),
+            "bool": [True, False],
+            "bool and missing": [True, None],
+        }
+    )
+    kinds = tables.column_kinds(frame)
+    assert list(kinds.values()) == [*["numeric"] * 4, *["text"] * 3, *["boolean"] * 2]
+    chosen = select_columns(frame, kinds, allow_missing=True)
+    assert chosen["decimal"].tolist() == [1.5, 2.0]
+    assert chosen["codes"].tolist() == ["1", "2"]
+    assert chosen["bool"].tolist() == [True, False]
+    np.testing.assert_array_equal(chosen["nullable"], [1.0, np.nan])
+    assert "".join(dtype.kind for dtype in chosen.dtypes) == "ffffOOOOO"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([None, None], "column 'x' has no values at all"),
+        ([datetime.datetime(2020, 1, 1)] * 2, "column 'x' holds dates or times"),
+        ([datetime.date(2020, 1, 1)] * 2, "column 'x' holds dates or times"),
+        ([1.0, "a"], "column 'x' holds values of several types"),
+        ([[1], [2]], "column 'x' holds values of several types"),
+        ([1j, 2j], "column 'x' holds complex numbers"),
+    ],
+)
+def test_kinds_that_are_refused(values, words):
+    with pytest.raises(TableError, match=words):
+        tables.column_kinds(pd.DataFrame({"x": values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "words"),
+    [
+        ([1.0, None], "numeric", "column 'x' has no value in row 2; do this"),
+        (["a", None], "text", "column 'x' has no value in row 2; do this"),
+        ([1.0, np.inf], "numeric", "column 'x' is inf in row 2"),
+        (["1", "one"], "numeric", "column 'x' should hold numbers, but row 2 holds 'one'"),
+        ([True, False], "numeric", "column 'x' should hold numbers, but row 1 holds True"),
+        (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),
+        ([0, 1], "boolean", "should hold true or false, but row 1 holds 0"),
+    ],
+)
+def test_values_that_are_refused(values, kind, words):
+    with pytest.raises(TableError, match=words):
+        select_columns(pd.DataFrame({"x": values}), {"x": kind}, hint="do this")
+
+
+def test_columns_come_in_the_order_of_the_model():
+    frame = pd.DataFrame({"b": [1], "extra": [0], "a": [2]})
+    assert list(select_columns(frame, {"a": "numeric", "b": "numeric"})) == ["a", "b"]
+
+
+def test_missing_columns_are_named_with_a_guess():
+    frame = pd.DataFrame({"Age ": [1], "c": [2]})
+    with pytest.raises(TableError) as info:
+        select_columns(frame, {"age": "numeric", "zip": "text", "c": "numeric"})
+    message = str(info.value)
+    assert "there are no columns 'age', 'zip'" in message
+    assert "did you mean 'Age ' for 'age'?" in message
+    many = tables.missing_columns(["x"], [f"c{k}" for k in range(30)])
+    assert many.endswith("'c19' and 10 more")
+
+
+def test_unknown_categories_are_found_once():
+    frame = pd.DataFrame({"c": ["a", "z", np.nan, "z", "y"], "d": [True, True, True, True, False]})
+    found = tables.unknown_categories(frame, {"c": ["a", "b"], "d": [True]})
+    assert found == [("c", "z", 2), ("c", "y", 5), ("d", False, 5)]
+
+
+def test_pipeline_imputes_with_training_values():
+    from sklearn.linear_model import Ridge
+
+    frame = pd.DataFrame(
+        {"x": [1.0, 2.0, 9.0, np.nan], "c": ["a", "b", "b", np.nan], "t": [True, True, False, None]}
+    )
+    kinds = tables.column_kinds(frame)
+    X = select_columns(frame, kinds, allow_missing=True)
+    pipeline = tables.make_pipeline(kinds, Ridge(), impute=True).fit(X, [1.0, 2.0, 3.0, 4.0])
+    filled = X.fillna({"x": 2.0, "c": "b"})
+    filled.loc[3, "t"] = True
+    np.testing.assert_array_equal(pipeline.predict(X), pipeline.predict(filled))
+
+
+def test_output_goes_to_standard_output_with_all_digits(capsys):
+    write_table(pd.DataFrame({"p": [0.1 + 0.2]}), "-")
+    assert capsys.readouterr().out == "p\n0.30000000000000004\n"
+
+
+@pytest.mark.parametrize("module", ["pandas", "pyarrow"])
+def test_missing_packages_name_the_extra(module, tmp_path, monkeypatch):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "t.parquet")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[cli\]"'):
+        read_table(tmp_path / "t.parquet")
