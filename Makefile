@@ -7,21 +7,23 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_OUT ?= demo-output
+REPRODUCE_OUT ?= sorel-reproduction
+REPRODUCE_ARGS ?=
 
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench benchopt-test reproduce browser-test clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offline
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --doctest-modules --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
@@ -37,6 +39,17 @@ format: $(VENV)/.installed-dev ## Apply the style
 
 bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS (SOREL_DATA: folder of the paper's sets)
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
+
+# benchopt runs pytest through a shell, by the name of its program: the environment goes first.
+benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only
+	PATH="$(abspath $(BIN)):$$PATH" SHELL=/bin/sh $(BIN)/benchopt test benchmarks/benchmark_spectral_risk \
+		--skip-install --skip-env -q -p no:cacheprovider
+
+reproduce: $(VENV)/.installed-bench ## Run the paper's experiments again (REPRODUCE_ARGS=--quick: five minutes)
+	$(BIN)/sorel reproduce --out $(REPRODUCE_OUT) $(REPRODUCE_ARGS)
+
+browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (needs chromium and chromium-driver)
+	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT)

@@ -1,13 +1,26 @@
-"""Arguments, exit codes and messages of the command."""
+"""Arguments, exit codes and messages of the command, and its way from a table to predictions."""
 
+import io
+import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import sorel
 from sorel import cli, demo
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("skops")
+
+PROGRAM = [sys.executable, "-m", "sorel"]
+# The package that is tested, also from another folder.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(sorel.__file__).resolve().parents[1])}
+COMMANDS = ["fit", "predict", "evaluate", "info", "demo"]
 
 
 def exit_code(arguments):
@@ -16,15 +29,86 @@ def exit_code(arguments):
     return stop.value.code
 
 
+def run(*arguments):
+    return cli.main([str(argument) for argument in arguments])
+
+
+def people(n=120, seed=0):
+    """Numbers, texts and truth values, and targets of both kinds that depend on them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n),
+            "income": rng.normal(50.0, 10.0, n),
+            "city": rng.choice(["Oslo", "Bergen", "Ås, nord"], n),
+            "member": rng.random(n) < 0.4,
+            "zip": rng.choice(["0150", "5003"], n),
+        }
+    )
+    level = 0.03 * frame["age"] + 0.1 * frame["income"] + (frame["city"] == "Oslo")
+    frame["price"] = level + rng.standard_t(3, n)
+    frame["churn"] = np.where(level + rng.normal(size=n) > np.median(level), "yes", "no")
+    return frame
+
+
+FEATURES = ["age", "income", "city", "member", "zip"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with training and test tables, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    people().to_csv("train.csv", index=False)
+    people(60, seed=1).to_csv("test.csv", index=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A regression and a classification, fitted once."""
+    place = tmp_path_factory.mktemp("models")
+    table = place / "train.csv"
+    people().to_csv(table, index=False)
+    common = ["-q", "--categorical", "zip", "--risk", "cvar:0.2"]
+    price, churn = place / "price.skops", place / "churn.skops"
+    assert run("fit", table, "--target", "price", "--drop", "churn", *common, "-o", price) == 0
+    assert run("fit", table, "--target", "churn", "--drop", "price", *common, "-o", churn) == 0
+    return {"price": price, "churn": churn}
+
+
+def python_pipeline(model):
+    """The pipeline of ``sorel fit``, written out."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    columns = ColumnTransformer(
+        [
+            ("numeric", StandardScaler(), ["age", "income"]),
+            ("categorical", OneHotEncoder(), ["city", "member", "zip"]),
+        ]
+    )
+    return Pipeline([("columns", columns), ("model", model)])
+
+
 def test_version(capsys):
     assert exit_code(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"sorel {sorel.__version__}"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_help_shows_an_example(arguments, capsys):
-    assert exit_code(arguments) == 0
-    assert "sorel demo --splits" in capsys.readouterr().out
+def test_help_lists_commands_and_exit_codes(capsys):
+    assert exit_code(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "sorel demo --splits" in printed
+    assert "the tolerance was not reached" in printed
+    for command in COMMANDS:
+        assert f"\n    {command} " in printed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_commands_shows_examples(command, capsys):
+    assert exit_code([command, "--help"]) == 0
+    assert f"\n  sorel {command} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -34,6 +118,15 @@ def test_help_shows_an_example(arguments, capsys):
         (["dance"], "invalid choice: 'dance'"),
         (["demo", "--splits", "0"], "at least 1, got '0'"),
         (["demo", "--splits", "two"], "at least 1, got 'two'"),
+        (["fit", "t.csv", "-o", "m"], "required: --target"),
+        (["fit", "t.csv", "--target", "y"], "required: -o/--output"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "cvar:7"], "(0, 1], got 7"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "var"], "unknown risk 'var'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--l2", "0"], "a number above 0, got '0'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--tol", "nan"], "a number, got 'nan'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--l1", "-1"], "at least 0, got '-1'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--seed", "x"], "at least 0, got 'x'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--sep", "ab"], "one character, got 'ab'"),
     ],
 )
 def test_bad_arguments_exit_with_two(arguments, message, capsys):
@@ -64,6 +157,450 @@ def test_interrupt_is_reported(monkeypatch, capsys):
 
 def test_module_runs_as_a_program():
     done = subprocess.run(
-        [sys.executable, "-m", "sorel", "--version"], capture_output=True, text=True, check=True
+        [*PROGRAM, "--version"], capture_output=True, text=True, check=True, env=ENVIRONMENT
     )
     assert done.stdout.strip() == f"sorel {sorel.__version__}"
+
+
+# The way from a table to predictions.
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_regression_equals_python_to_the_last_digit(folder, capsys, ending):
+    train, test = people(), people(60, seed=1)
+    if ending == "parquet":
+        train.to_parquet("train.parquet")
+        test.to_parquet("test.parquet")
+    code = run(
+        "fit", f"train.{ending}", "--target", "price", "--risk", "cvar:0.1", "--drop", "churn",
+        "--categorical", "zip", "-o", "model.skops",
+    )  # fmt: skip
+    assert code == 0
+    assert "saved to model.skops" in capsys.readouterr().err
+    assert run("predict", "model.skops", f"test.{ending}", "-o", f"out.{ending}") == 0
+    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}[ending]
+    model = sorel.SpectralRiskRegressor(risk="cvar:0.1", random_state=0)
+    expected = python_pipeline(model).fit(train[FEATURES], train["price"]).predict(test[FEATURES])
+    np.testing.assert_array_equal(read(f"out.{ending}")["prediction"], expected)
+    loaded = sorel.load_model("model.skops")
+    np.testing.assert_array_equal(loaded.predict(test[FEATURES]), expected)
+
+
+def test_classification_equals_python_to_the_last_digit(folder, models):
+    train, test = people(), people(60, seed=1)
+    code = run("predict", models["churn"], "test.csv", "--proba", "--keep", "zip", "-o", "out.csv")
+    assert code == 0
+    out = pd.read_csv("out.csv", dtype={"zip": str})
+    assert list(out) == ["zip", "prediction", "probability_no", "probability_yes"]
+    model = python_pipeline(sorel.SpectralRiskClassifier(risk="cvar:0.2", random_state=0))
+    model.fit(train[FEATURES], train["churn"].to_numpy(dtype=object))
+    np.testing.assert_array_equal(out["prediction"], model.predict(test[FEATURES]))
+    np.testing.assert_array_equal(out.iloc[:, 2:], model.predict_proba(test[FEATURES]))
+    assert out["zip"].tolist() == test["zip"].tolist()
+
+
+def test_standard_input_and_output(folder):
+    table = Path("train.csv").read_bytes()
+    fit = subprocess.run(
+        [*PROGRAM, "fit", "-", "--target", "price", "-q", "-o", "-"],
+        input=table,
+        capture_output=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    assert fit.stderr == b""
+    Path("model.skops").write_bytes(fit.stdout)
+    predict = subprocess.run(
+        [*PROGRAM, "predict", "model.skops", "-"],
+        input=table,
+        capture_output=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    assert predict.stderr == b""
+    expected = sorel.load_model("model.skops").predict(pd.read_csv("train.csv"))
+    out = pd.read_csv(io.BytesIO(predict.stdout))
+    np.testing.assert_array_equal(out["prediction"], expected)
+
+
+def test_reader_that_stops_early_gets_no_traceback(folder, models):
+    pd.concat([people(60, seed=1)] * 300).to_csv("long.csv", index=False)
+    process = subprocess.Popen(
+        [*PROGRAM, "predict", str(models["price"]), "long.csv"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 1
+    assert errors == b""
+
+
+def test_evaluate_reports_the_model_s_own_losses(folder, models, capsys):
+    assert run("evaluate", models["price"], "test.csv", "--groups", "city", "-o", "r.csv") == 0
+    report = pd.read_csv("r.csv", index_col="group")
+    test = people(60, seed=1)
+    losses = 0.5 * (sorel.load_model(models["price"]).predict(test) - test["price"]) ** 2
+    assert report.loc["all", "mean"] == pytest.approx(losses.mean())
+    assert report.loc["all", "cvar_0.1"] == pytest.approx(sorel.CVaR(0.1)(losses))
+    assert report.loc["Oslo", "worst"] == pytest.approx(losses[test["city"] == "Oslo"].max())
+    assert report["n"].tolist()[1:] == test.groupby("city").size().tolist()
+    assert run("evaluate", models["churn"], "test.csv", "--groups", "city") == 0
+    printed = capsys.readouterr().out
+    assert "minus the logarithm of the probability" in printed
+    assert "Ås, nord" in printed
+
+
+def test_groups_may_be_missing(folder, models, capsys):
+    frame = people(60, seed=1)
+    frame["region"] = ["north", None] * 30
+    frame.to_csv("test.csv", index=False)
+    assert run("evaluate", models["price"], "test.csv", "--groups", "region", "-o", "-") == 0
+    rows = [line.split(",")[:2] for line in capsys.readouterr().out.splitlines()]
+    assert rows[1:] == [["all", "60"], ["(missing)", "30"], ["north", "30"]]
+
+
+def test_info_shows_the_summary(models, capsys):
+    assert run("info", models["price"]) == 0
+    printed = capsys.readouterr().out
+    for words in (sorel.__version__, "cvar:0.2", "price", "120", "zip (text)", "member (boolean)"):
+        assert words in printed
+
+
+def test_extra_columns_and_their_order_do_not_matter(folder, models, capsys):
+    frame = people(60, seed=1)
+    frame.assign(note="new")[["note", *FEATURES[::-1]]].to_csv("turned.csv", index=False)
+    assert run("predict", models["price"], "test.csv") == 0
+    expected = capsys.readouterr().out
+    assert run("predict", models["price"], "turned.csv") == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_text_that_looks_like_numbers_stays_text(folder, capsys):
+    frame = people()
+    frame["grade"] = ["1", "2", "A"] * 40
+    frame.to_csv("train.csv", index=False)
+    frame.iloc[:1].to_csv("one.csv", index=False)
+    assert run("fit", "train.csv", "--target", "price", "-q", "-o", "m.skops") == 0
+    assert run("predict", "m.skops", "one.csv") == 0
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "note"),
+    [
+        (["a", "b"], "classification", ""),
+        (["a", "b", "c"], "classification", ""),
+        ([True, False], "classification", ""),
+        ([0, 1], "classification", "the two values 0 and 1, taken as labels"),
+        ([1, 2, 3], "regression", "3 different whole numbers, taken as numbers"),
+        ([0.5, 1.5, 2.5], "regression", ""),
+    ],
+)
+def test_task_follows_the_target(folder, capsys, values, task, note):
+    frame = people()[["age", "income"]]
+    frame["y"] = np.resize(np.array(values, dtype=object), len(frame))
+    frame.to_csv("t.csv", index=False)
+    assert run("fit", "t.csv", "--target", "y", "--tol", "1e-3", "-o", "m.skops") == 0
+    errors = capsys.readouterr().err
+    assert f"{task} with cvar:0.5" in errors
+    assert ("note:" in errors) == bool(note)
+    assert note in errors
+    assert run("predict", "m.skops", "t.csv", "-o", "out.csv") == 0
+    assert run("evaluate", "m.skops", "t.csv") == 0
+    if task == "classification":
+        assert set(pd.read_csv("out.csv")["prediction"]) <= set(values)
+
+
+def test_labels_may_be_numbers_on_request(folder, capsys):
+    frame = people()[["age", "income"]]
+    frame["y"] = np.resize([3, 5, 7], len(frame))
+    frame.to_csv("t.csv", index=False)
+    task = ["--task", "classification", "--tol", "1e-3", "-q"]
+    assert run("fit", "t.csv", "--target", "y", *task, "-o", "m.skops") == 0
+    assert capsys.readouterr().err == ""
+    assert sorel.load_model("m.skops").classes_.tolist() == [3, 5, 7]
+    assert run("predict", "m.skops", "t.csv", "--proba") == 0
+    assert capsys.readouterr().out.startswith(
+        "prediction,probability_3,probability_5,probability_7\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "churn", "--task", "regression"], "needs numbers"),
+        (["--target", "price", "--loss", "logistic"], "--loss logistic does not suit regression"),
+        (["--target", "churn", "--loss", "huber"], "--loss huber does not suit classification"),
+        (["--target", "price", "--drop", "price"], "'price' is the target"),
+    ],
+)
+def test_arguments_that_do_not_go_together(folder, capsys, arguments, message):
+    assert run("fit", "train.csv", *arguments, "-o", "m.skops") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("m.skops").exists()
+
+
+def test_missed_tolerance_has_its_own_code(folder, capsys):
+    budget = ["--tol", "1e-12", "--max-passes", "2"]
+    assert run("fit", "train.csv", "--target", "price", *budget, "-o", "m.skops") == 3
+    errors = capsys.readouterr().err
+    assert "is above --tol 1e-12; raise --max-passes" in errors
+    assert "saved to m.skops" in errors
+    assert run("predict", "m.skops", "test.csv", "-o", "out.csv") == 0
+
+
+def test_interrupted_fit_saves_nothing(folder, capsys, monkeypatch):
+    from sorel import problem
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(problem.Problem, "certify", interrupt)
+    Path("m.skops").write_bytes(b"old")
+    assert run("fit", "train.csv", "--target", "price", "-o", "m.skops") == 130
+    assert capsys.readouterr().err.strip().endswith("interrupted")
+    assert Path("m.skops").read_bytes() == b"old"
+
+
+def test_progress_on_a_terminal_only(folder, capsys, monkeypatch):
+    assert run("fit", "train.csv", "--target", "price", "-o", "m.skops") == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run("fit", "train.csv", "--target", "price", "-o", "n.skops") == 0
+    assert "\r" in capsys.readouterr().err
+    models = [sorel.load_model(name) for name in ("m.skops", "n.skops")]
+    assert [model[-1].verbose for model in models] == [0, 0]
+    np.testing.assert_array_equal(models[0][-1].coef_, models[1][-1].coef_)
+
+
+def test_a_model_is_not_written_to_a_terminal(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run("fit", "train.csv", "--target", "price", "-o", "-") == 2
+    assert "not for a terminal" in capsys.readouterr().err
+
+
+# Bad tables.
+
+
+def refused(capsys, *arguments, code=1):
+    """What the command says when it fails, which is one line and no traceback."""
+    assert run(*arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if not line.startswith(("note", "warning"))]
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def refused_fit(capsys, frame, *arguments):
+    frame.to_csv("bad.csv", index=False)
+    message = refused(capsys, "fit", "bad.csv", "--target", "price", *arguments, "-o", "m.skops")
+    assert not Path("m.skops").exists()
+    return message
+
+
+def test_fit_names_what_is_wrong_with_the_table(folder, capsys):
+    frame = people()
+    assert "no column 'price'; did you mean 'Price'" in refused_fit(
+        capsys, frame.rename(columns={"price": "Price"})
+    )
+    assert "no column 'id'" in refused_fit(capsys, frame, "--drop", "id")
+    assert "'price' has one value only, 1.0" in refused_fit(capsys, frame.assign(price=1.0))
+    assert "no columns to learn from" in refused_fit(capsys, frame[["price"]])
+    frame.loc[4, "income"] = np.nan
+    assert "column 'income' has no value in row 5; remove such rows, or" in refused_fit(
+        capsys, frame
+    )
+    frame = people()
+    frame.loc[6, "city"] = None
+    assert "column 'city' has no value in row 7" in refused_fit(capsys, frame)
+    frame = people()
+    frame.loc[2, "price"] = np.nan
+    assert "column 'price' has no value in row 3; remove" in refused_fit(capsys, frame, "--impute")
+    assert "column 'age' has no values at all" in refused_fit(
+        capsys, people().assign(age=np.nan), "--impute"
+    )
+    assert "column 'age' is inf in row 1" in refused_fit(capsys, people().assign(age=np.inf))
+
+
+def test_fit_names_what_is_wrong_with_the_file(folder, capsys):
+    Path("empty.csv").write_text("")
+    Path("double.csv").write_text("a,a,price\n1,2,3\n")
+    cases = {
+        "empty.csv": "'empty.csv' is empty",
+        "double.csv": "two columns called 'a' (1 and 2)",
+        "none.csv": "none.csv: No such file",
+        ".": ".: Is a directory",
+    }
+    for name, words in cases.items():
+        assert words in refused(capsys, "fit", name, "--target", "price", "-o", "m.skops")
+    assert not Path("m.skops").exists()
+
+
+def test_missing_values_are_imputed_on_request(folder, capsys):
+    frame = people()
+    frame.loc[::7, "income"] = np.nan
+    frame.loc[::9, "city"] = None
+    frame["member"] = frame["member"].astype(object)
+    frame.loc[::11, "member"] = None
+    frame.to_csv("gaps.csv", index=False)
+    assert run("fit", "gaps.csv", "--target", "price", "--impute", "-q", "-o", "m.skops") == 0
+    frame.assign(age=np.nan, city=None).to_csv("more.csv", index=False)
+    assert run("predict", "m.skops", "more.csv", "-o", "out.csv") == 0
+    assert np.isfinite(pd.read_csv("out.csv")["prediction"]).all()
+
+
+def test_columns_of_names_are_pointed_out(folder, capsys):
+    frame = people().assign(name=[f"person {k}" for k in range(120)])
+    frame.to_csv("named.csv", index=False)
+    assert run("fit", "named.csv", "--target", "price", "-o", "m.skops") == 0
+    assert "column 'name' has 120 different texts in 120 rows" in capsys.readouterr().err
+
+
+def refused_predict(capsys, model, frame, *arguments, command="predict"):
+    frame.to_csv("bad.csv", index=False)
+    Path("out.csv").write_text("old")
+    message = refused(capsys, command, model, "bad.csv", *arguments, "-o", "out.csv")
+    assert Path("out.csv").read_text() == "old"
+    return message
+
+
+def test_predict_names_what_is_wrong_with_the_table(folder, models, capsys):
+    frame, model = people(60, seed=1), models["price"]
+    assert "there are no columns 'age', 'city'; the columns are 'income'" in refused_predict(
+        capsys, model, frame.drop(columns=["age", "city"])
+    )
+    frame.loc[3, "city"] = "Roma"
+    frame.loc[5, "city"] = "Paris"
+    message = refused_predict(capsys, model, frame)
+    assert "column 'city' holds 'Roma' in row 4, which was not seen in training" in message
+    assert "and 1 more such values" in message
+    frame = people(60, seed=1)
+    frame["age"] = frame["age"].astype(object)
+    frame.loc[1, "age"] = "old"
+    assert "column 'age' should hold numbers, but row 2 holds 'old'" in refused_predict(
+        capsys, model, frame
+    )
+    frame.loc[1, "age"] = None
+    assert "column 'age' has no value in row 2; remove such rows, or fit the model with" in (
+        refused_predict(capsys, model, frame)
+    )
+    frame = people(60, seed=1)
+    assert "no column 'id'" in refused_predict(capsys, model, frame, "--keep", "id")
+    named = frame.assign(prediction=0)
+    assert "name of a prediction" in refused_predict(capsys, model, named, "--keep", "prediction")
+
+
+def test_unknown_texts_may_be_ignored(folder, models):
+    frame = people(60, seed=1)
+    frame["city"] = "Roma"
+    frame.to_csv("new.csv", index=False)
+    code = run("predict", models["price"], "new.csv", "--unknown", "ignore", "-o", "out.csv")
+    assert code == 0
+    model = sorel.load_model(models["price"])
+    known = model.predict(frame.assign(city="Oslo"))
+    step = model[:-1].get_feature_names_out().tolist().index("categorical__city_Oslo")
+    difference = known - pd.read_csv("out.csv")["prediction"]
+    np.testing.assert_allclose(difference, model[-1].coef_[step])
+
+
+def test_probabilities_need_a_classifier(folder, models, capsys):
+    assert run("predict", models["price"], "test.csv", "--proba") == 2
+    assert "this model gives none" in capsys.readouterr().err
+
+
+def test_evaluate_names_what_is_wrong_with_the_table(folder, models, capsys):
+    frame = people(60, seed=1)
+    message = refused_predict(
+        capsys, models["price"], frame.drop(columns="price"), command="evaluate"
+    )
+    assert "there is no column 'price'" in message
+    message = refused_predict(capsys, models["price"], frame, "--groups", "x", command="evaluate")
+    assert "there is no column 'x'" in message
+    frame.loc[8, "churn"] = "maybe"
+    message = refused_predict(capsys, models["churn"], frame, command="evaluate")
+    assert "target 'churn' is 'maybe' in row 9, which the model does not know" in message
+
+
+# Bad models and outputs.
+
+
+def test_bad_models_are_refused_with_a_sentence(folder, models, capsys):
+    good = models["price"].read_bytes()
+    Path("zero.skops").write_bytes(b"")
+    Path("half.skops").write_bytes(good[: len(good) // 2])
+    Path("other.skops").write_bytes(b"not a zip archive")
+    with zipfile.ZipFile(models["price"]) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    header = {**json.loads(members["sorel.json"]), "sorel": "99.1"}
+    with zipfile.ZipFile("newer.skops", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, json.dumps(header) if name == "sorel.json" else content)
+    cases = {
+        "zero.skops": "'zero.skops' is empty",
+        "half.skops": "not a model of sorel, or it is damaged",
+        "other.skops": "not a model of sorel, or it is damaged",
+        "newer.skops": "was saved by sorel 99.1, newer than this sorel",
+        "none.skops": "none.skops: No such file",
+    }
+    for name, words in cases.items():
+        assert words in refused(capsys, "predict", name, "test.csv")
+        assert words in refused(capsys, "evaluate", name, "test.csv")
+        assert words in refused(capsys, "info", name)
+
+
+@pytest.mark.parametrize("place", ["none/out", ".", "train.csv/out"])
+def test_unwritable_outputs_are_noticed_first(folder, models, capsys, place):
+    before = sorted(os.listdir())
+    refused(capsys, "fit", "train.csv", "--target", "price", "-o", place)
+    refused(capsys, "predict", models["price"], "test.csv", "-o", place)
+    refused(capsys, "evaluate", models["price"], "test.csv", "-o", place)
+    assert sorted(os.listdir()) == before
+
+
+def test_failed_write_keeps_the_old_model(folder, capsys, monkeypatch):
+    Path("m.skops").write_bytes(b"old")
+    before = sorted(os.listdir())
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    message = refused(capsys, "fit", "train.csv", "--target", "price", "-q", "-o", "m.skops")
+    assert "No space left on device" in message
+    assert Path("m.skops").read_bytes() == b"old"
+    assert sorted(os.listdir()) == before
+
+
+def test_models_saved_from_python_serve_too(folder, capsys):
+    frame = people()[["age", "income", "price"]]
+    X, y = frame[["age", "income"]], frame["price"]
+    frame.to_csv("t.csv", index=False)
+    model = sorel.SpectralRiskRegressor().fit(X, y)
+    sorel.save_model(model, "named.skops")
+    assert run("predict", "named.skops", "t.csv", "-o", "out.csv") == 0
+    np.testing.assert_array_equal(pd.read_csv("out.csv")["prediction"], model.predict(X))
+    assert run("evaluate", "named.skops", "t.csv", "--target", "price") == 0
+    assert "cvar_0.1" in capsys.readouterr().out
+    assert "give it with --target" in refused(capsys, "evaluate", "named.skops", "t.csv", code=2)
+    X.to_csv("x.csv", index=False)
+    sorel.save_model(sorel.SpectralRiskRegressor().fit(X.to_numpy(), y), "plain.skops")
+    assert run("predict", "plain.skops", "x.csv", "-o", "out.csv") == 0
+    np.testing.assert_array_equal(pd.read_csv("out.csv")["prediction"], model.predict(X))
+    assert "fitted to 2 columns" in refused(capsys, "predict", "plain.skops", "t.csv")
+
+
+@pytest.mark.parametrize("module", ["pandas", "skops"])
+def test_missing_packages_name_the_extra(folder, capsys, monkeypatch, module):
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    message = refused(capsys, "fit", "train.csv", "--target", "price", "-q", "-o", "m.skops")
+    assert 'pip install "sorel[cli]"' in message

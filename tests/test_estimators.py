@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sorel
-from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
+from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor, estimators
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
 from sorel.solvers import SOREL, Newton
@@ -391,7 +392,8 @@ class Interrupted(Newton):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_interrupted_fit_keeps_what_it_has(after):
+def test_interrupted_fit_keeps_what_it_has(after, monkeypatch):
+    monkeypatch.setattr(estimators, "_last_interrupt", -math.inf)
     X, y = regression()
     model = SpectralRiskRegressor("cvar:0.1", solver=Interrupted(after), tol=1e-12)
     with pytest.warns(SklearnConvergenceWarning, match="interrupted"):
@@ -399,6 +401,8 @@ def test_interrupted_fit_keeps_what_it_has(after):
     assert model.status_.startswith("interrupted")
     assert not model.converged_
     assert model.predict(X).shape == y.shape
+    with pytest.raises(KeyboardInterrupt):  # so soon after, it is meant for the caller
+        model.fit(X, y)
 
 
 def test_warm_start_goes_on_from_the_last_fit():

@@ -285,25 +285,6 @@ def test_moved_margins(loss):
     np.testing.assert_allclose(slopes, loss.derivative(y, moved), **CLOSE)
 
 
-def majorants(loss, y, z):
-    return np.array(
-        [kernels.majorant_curvature(loss.code, loss.parameter, *p) for p in zip(y, z, strict=True)]
-    )
-
-
-@by_loss
-def test_majorants_lie_above_the_loss(loss):
-    touch, z = np.array([-9.0, -1.2, -1e-5, 0.0, 0.5, 1.0, 40.0]), np.linspace(-50, 50, 201)
-    for y in (-1.0, 1.0):
-        found = majorants(loss, np.full_like(touch, y), touch)
-        assert np.all(found >= loss.curvature(y, touch) * (1 - 1e-8))
-        assert np.all(found > 0.0)
-        at, slope = loss.value(y, touch), loss.derivative(y, touch)
-        step = z - touch[:, None]
-        above = at[:, None] + slope[:, None] * step + 0.5 * found[:, None] * step**2
-        assert np.all(above >= loss.value(y, z) - 1e-8 * (1 + above))
-
-
 @by_loss
 def test_curvature_bound_holds(loss):
     z = np.linspace(-20, 20, 401)

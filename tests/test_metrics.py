@@ -239,9 +239,9 @@ def test_scorers_in_scikit_learns_searches():
 def test_scorers_take_part_in_metadata_routing():
     X, y = make_data("squared", 60, 3, 0)
     weight = np.arange(60.0)
-    plain = SpectralRiskRegressor().fit(X, y)
+    plain = SpectralRiskRegressor().fit(X, y, sample_weight=weight)
     with sklearn.config_context(enable_metadata_routing=True):
-        model = SpectralRiskRegressor().set_fit_request(sample_weight=False)
+        model = SpectralRiskRegressor().set_fit_request(sample_weight=True)
         cv = [(np.arange(60), np.arange(60))]
         for scorer, used in [
             (neg_cvar_10.set_score_request(sample_weight=True), weight),

@@ -122,6 +122,27 @@ def test_huber_with_most_residuals_on_its_linear_part(penalty, risk):
         certified(Problem(X, unit * y, fit_intercept=False, **options))
 
 
+@pytest.mark.parametrize("unit", [1e3, 1e4])
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), Max()], ids=repr)
+def test_huber_with_a_delta_far_below_the_unit_of_the_targets(unit, risk):
+    # The intercept has far to go, and the losses no curvature to say how far.
+    for n in (3, 20, 100):
+        rng = np.random.default_rng(0)
+        X, y = rng.normal(size=(n, 2)), unit * (1.0 + rng.normal(size=n))
+        certified(Problem(X, y, risk=risk, loss="huber", penalty=L2(1.0), fit_intercept=True))
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("seed", [0, 3, 4])
+def test_the_proof_can_be_repeated_from_the_result(loss, seed):
+    # Small residuals of large margins, where the rounding of margins and weights shows first.
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 12)) * 10.0 ** rng.uniform(-3, 3, 12)
+    problem = Problem(X, X @ rng.normal(size=12), risk=Max(), loss=loss, penalty=L2(1e-6))
+    result = certified(problem, tol=1e-8)
+    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-12)
+
+
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), ESRM(2.0), Max()], ids=repr)
 @pytest.mark.parametrize("loss", ["squared", "huber"])
 @pytest.mark.parametrize("intercept", [False, True])

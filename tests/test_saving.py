@@ -274,7 +274,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path):
 
 def test_trusted_types_are_our_own_and_complete():
     names = saving._trusted_types()
-    assert all(name.startswith("sorel.") for name in names)
+    assert {name for name in names if not name.startswith("sorel.")} == {"numpy.dtype"}
     for name in (
         "sorel.risks.CVaR",
         "sorel.losses.Huber",
@@ -334,6 +334,11 @@ def test_links_and_devices_stay_what_they_are(tmp_path):
     write_atomically(link, b"new")
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
+    reading, writing = os.pipe()
+    write_atomically(f"/dev/fd/{writing}", b"through")
+    assert os.read(reading, 100) == b"through"
+    os.close(reading)
+    os.close(writing)
     write_atomically("/dev/null", b"nothing")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 

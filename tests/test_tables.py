@@ -162,6 +162,7 @@ def test_kinds_that_are_refused(values, words):
         ([1.0, None], "numeric", "column 'x' has no value in row 2; do this"),
         (["a", None], "text", "column 'x' has no value in row 2; do this"),
         ([1.0, np.inf], "numeric", "column 'x' is inf in row 2"),
+        ([1.0, -1e200], "numeric", "column 'x' is -1e.200 in row 2, too large to compute with"),
         (["1", "one"], "numeric", "column 'x' should hold numbers, but row 2 holds 'one'"),
         ([True, False], "numeric", "column 'x' should hold numbers, but row 1 holds True"),
         (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),

@@ -19,6 +19,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     path : path
         A file that is to be written later, after work that should not be in vain.
     """
+    if _is_special(path):
+        return
     target = _target(path)
     if target.is_dir():
         raise IsADirectoryError(f"{str(path)!r} is a folder; give the name of a file")
@@ -53,10 +55,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     [('new.txt', b'content')]
     """
     check_writable(path)
-    target = _target(path)
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
+    if _is_special(path):
+        Path(path).write_bytes(data)
         return
+    target = _target(path)
     temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
     try:
         # Opened with the usual mode, so that the user's umask decides who may read the result.
@@ -71,6 +73,12 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _is_special(path: str | os.PathLike[str]) -> bool:
+    # Asked of the name as given: /dev/stdout may lead to a pipe, which has no name of its own.
+    given = Path(path)
+    return given.exists() and not given.is_file() and not given.is_dir()
 
 
 def _target(path: str | os.PathLike[str]) -> Path:

@@ -173,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_info(commands)
     _add_demo(commands)
+    _add_reproduce(commands)
     return parser
 
 
@@ -328,6 +329,57 @@ def _add_demo(commands: Any) -> None:
     )  # fmt: skip
 
 
+def _add_reproduce(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "reproduce",
+        _reproduce,
+        help="run the paper's experiments again, against certified optima",
+        description=(
+            "Run the experiments of the paper on its five datasets, and write figures, tables, "
+            "curves and one HTML report. The datasets are looked for in --data, in $SOREL_DATA "
+            "and in the user's cache. A run that was stopped goes on where it was."
+        ),
+        epilog=(
+            "examples:\n"
+            "  sorel reproduce --quick --out report      five minutes on two cores\n"
+            "  sorel reproduce --out report              everything\n"
+            "  sorel reproduce --figure 2 --datasets yacht energy --risks cvar:0.5\n"
+            "  sorel reproduce --datasets diabetes generated    without the paper's datasets"
+        ),
+    )
+    parser.add_argument(
+        "--figure",
+        choices=("1", "2", "3", "all"),
+        default="all",
+        help="1: trajectories; 2: without mini-batches; 3: with them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--datasets",
+        nargs="+",
+        metavar="NAME",
+        help="yacht, energy, concrete, kin8nm, power (default: these); diabetes, generated",
+    )
+    parser.add_argument(
+        "--risks",
+        nargs="+",
+        metavar="RISK",
+        help="risks (default: esrm:2 extremile:2.5 cvar:0.5)",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer seeds and passes")
+    parser.add_argument(
+        "--jobs", type=_positive, metavar="N", help="processes (default: one per core)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("sorel-reproduction"),
+        metavar="DIR",
+        help="folder for everything, created if missing (default: %(default)s)",
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the datasets")
+
+
 def _add_table(parser: argparse.ArgumentParser, name: str, words: str) -> None:
     parser.add_argument(
         name, metavar="TABLE", help=f"{words}: CSV with a header, or Parquet; - is standard input"
@@ -444,7 +496,7 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
     targets = tables.select_columns(frame, {name: kind}, hint="remove such rows")[name]
     count = targets.nunique()
     if count < 2:
-        only = targets.iloc[0]
+        only = targets.tolist()[0]
         raise tables.TableError(
             f"target {name!r} has one value only, {only!r}; there is nothing to learn"
         )
@@ -691,6 +743,20 @@ def _demo(arguments: argparse.Namespace) -> int:
     from sorel import demo
 
     return demo.run(arguments.out, splits=arguments.splits)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from sorel import reproduce
+
+    return reproduce.run(
+        arguments.out,
+        figure=arguments.figure,
+        datasets=arguments.datasets,
+        risks=arguments.risks,
+        quick=arguments.quick,
+        jobs=arguments.jobs,
+        data=arguments.data,
+    )
 
 
 @contextlib.contextmanager

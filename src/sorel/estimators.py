@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
-import sklearn.exceptions
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
@@ -28,7 +27,7 @@ from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, ElasticNet, Penalty
 from sorel.problem import Problem
 from sorel.risks import CVaR, Risk, parse_risk
-from sorel.solve import ConvergenceWarning, Record, Result, solve
+from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
 from sorel.solvers.base import Iterates, Run
 
@@ -48,17 +47,6 @@ __all__ = ["SpectralRiskClassifier", "SpectralRiskRegressor"]
 
 FloatArray = NDArray[np.float64]
 
-
-class FitConvergenceWarning(
-    ConvergenceWarning,
-    sklearn.exceptions.ConvergenceWarning,  # type: ignore[misc] # scikit-learn has no types
-):
-    """sorel's warning that is scikit-learn's as well, so that filters on either one catch it."""
-
-
-# The core cannot inherit from scikit-learn's warning, because importing scikit-learn takes longer
-# than most fits. Whoever uses an estimator has paid for that: from here on solve() warns with both.
-sys.modules[solve.__module__].ConvergenceWarning = FitConvergenceWarning  # type: ignore[attr-defined]
 
 _FLOATS = (np.float64, np.float32)
 _DEFAULT_RISK = CVaR(0.5)
@@ -348,9 +336,10 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc]
         self._keep(result, problem.n_features, n_samples, data.kept)
         hooks.end()
         if result.status.startswith("interrupted"):
+            _stop_if_repeated()
             warnings.warn(
                 f"fit was {result.status}; the model holds the best iterate so far",
-                FitConvergenceWarning,
+                convergence_warning(),
                 stacklevel=4,
             )
 
@@ -465,7 +454,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     -----
     A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
     estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
-    "interrupted".
+    "interrupted". In a search over many fits, press it twice to end the search.
 
     Examples
     --------
@@ -620,7 +609,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     -----
     A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
     estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
-    "interrupted".
+    "interrupted". In a search over many fits, press it twice to end the search.
 
     Examples
     --------
@@ -772,6 +761,18 @@ def _refuse_many_targets(estimator: Any, y: Any) -> None:
 
 
 # What happens while a fit runs.
+
+
+# A second Ctrl-C within so many seconds is meant for whatever calls fit again and again.
+_SECOND_THOUGHT = 2.0
+_last_interrupt = -math.inf
+
+
+def _stop_if_repeated() -> None:
+    global _last_interrupt
+    before, _last_interrupt = _last_interrupt, time.monotonic()
+    if _last_interrupt - before < _SECOND_THOUGHT:
+        raise KeyboardInterrupt("interrupted twice")
 
 
 def _all_of(listeners: list[Callable[[Record], Any]]) -> Callable[[Record], bool] | None:

@@ -609,9 +609,7 @@ def softmax_losses(y, margins, losses, slopes):
 
 
 @compiled
-def apply_softmax_curvature(
-    y, slopes, density, block, means, eta, omega, weighted, change
-):
+def apply_softmax_curvature(y, slopes, density, block, means, eta, omega, weighted, change):
     """The same as apply_curvature for K margins per sample."""
     n, k = slopes.shape
     uniform = 1.0 / n

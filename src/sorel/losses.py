@@ -6,6 +6,7 @@ gives, and nothing of X. The scalar formulas live in :mod:`sorel.kernels`.
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,8 +26,9 @@ def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
         raise ValueError(f"y must be one-dimensional, got shape {array.shape}")
     if array.dtype.kind not in "fiub":
         try:
-            if array.dtype.kind in "USSa":
-                raise ValueError("text")
+            # Only numbers that happen to be objects: text and complex numbers are another matter.
+            if array.dtype.kind != "O" or any(isinstance(v, (str, bytes, complex)) for v in array):
+                raise TypeError
             array = array.astype(np.float64)
         except (TypeError, ValueError):
             raise ValueError(
@@ -36,8 +38,9 @@ def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
     out = np.ascontiguousarray(array, dtype=np.float64)
     if not np.all(np.isfinite(out)):
         bad = int(np.flatnonzero(~np.isfinite(out))[0])
-        raise ValueError(f"y has a value that is not finite: y[{bad}] = {array[bad]}; "
-                         "drop or impute such rows")
+        raise ValueError(
+            f"y has a value that is not finite: y[{bad}] = {array[bad]}; drop or impute such rows"
+        )
     return out
 
 
@@ -133,7 +136,8 @@ class Huber(Loss):
     code: ClassVar[int] = kernels.HUBER
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.delta) and self.delta > 0):
+        number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
+        if not (number and 0 < self.delta < np.inf):
             raise ValueError(f"delta must be a finite number above 0, got {self.delta!r}")
 
     @property
@@ -209,10 +213,16 @@ class Multinomial(Loss):
     def curvature(self, y: ArrayLike, margins: ArrayLike) -> FloatArray:
         """Second derivative: for each sample the K x K matrix diag(p) - p p^T."""
         targets, z = self._arrays(y, margins)
-        p = self._evaluate(targets, z)[1]
-        p[np.arange(len(p)), targets] += 1.0
-        eye = np.eye(p.shape[1])
-        return np.asarray(p[:, :, None] * eye - p[:, :, None] * p[:, None, :])
+        slopes = self._evaluate(targets, z)[1]
+        own = np.arange(len(slopes)), targets
+        p, rest = slopes.copy(), 1.0 - slopes
+        # The slope of the own class is p - 1: exact where a confident sample leaves p no digits.
+        p[own] += 1.0
+        rest[own] = -slopes[own]
+        out = -p[:, :, None] * p[:, None, :]
+        index = np.arange(p.shape[1])
+        out[:, index, index] = p * rest
+        return np.asarray(out)
 
     def _arrays(self, y: ArrayLike, margins: ArrayLike) -> tuple[Any, FloatArray]:
         z = np.array(margins, dtype=np.float64, ndmin=2, order="C")
@@ -232,8 +242,15 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
         labels = labels.ravel()
     if labels.ndim != 1:
         raise ValueError(f"y must be one-dimensional, got shape {labels.shape}")
-    if labels.dtype.kind == "f":
+    if labels.dtype.kind in "fc":
         _finite_vector(labels, "classification")
+    elif labels.dtype.kind == "O":
+        missing = [i for i, label in enumerate(labels) if label is None or label != label]
+        if missing:
+            raise ValueError(
+                f"y has a label that is missing: y[{missing[0]}] = {labels[missing[0]]!r}; "
+                "drop or impute such rows"
+            )
     classes, codes = np.unique(labels, return_inverse=True)
     if labels.dtype.kind == "f" and len(classes) > 2 and np.any(classes != np.floor(classes)):
         raise ValueError(

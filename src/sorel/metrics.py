@@ -224,8 +224,8 @@ def spectral_risk_score(
 def cvar_loss(
     y_true: ArrayLike,
     y_pred: ArrayLike,
-    *,
     alpha: float = 0.1,
+    *,
     loss: LossLike = "squared",
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,

@@ -286,7 +286,7 @@ class _Order:
         self.known = True
 
     def update(self, values: FloatArray, hint: _Order | None = None) -> None:
-        """Sort again, from the last order, or from that of a related vector, where either is near."""
+        """Sort again, from the last order or that of a related vector where one is near."""
         budget = _MOVES_PER_ITEM * self.key.size
         if self.known and _repair(values, self.order, self.key, budget):
             return
@@ -893,7 +893,7 @@ def _fill_levels(losses: Any, mass: Any, edge: float, out: Any) -> None:
 
 @compiled(fastmath=False)
 def _ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: Any) -> float:
-    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated."""
+    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)); inner sum compensated."""
     total, surplus, spill = 0.0, 0.0, 0.0
     for j in range(order.size - 1):
         i = order[j]

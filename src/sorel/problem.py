@@ -42,7 +42,7 @@ class Certificate:
     gap : float
         primal - dual, computed without cancellation; never less than F(w) - F*.
     relative_gap : float
-        gap / max(\\|F(w)\\|, tiny), where tiny is the rounding error of the mean loss at zero
+        gap / max(abs(F(w)), tiny), where tiny is the rounding error of the mean loss at zero
         margins: a problem whose optimum is 0 has no other scale.
     """
 
@@ -119,7 +119,8 @@ class Problem:
             self.sample_weight,
         )
         info = np.finfo(np.float64)
-        self._tiny = max(info.eps * self.engine.mean_loss_at_zero(), info.tiny)
+        self._scale = max(self.engine.mean_loss_at_zero(), info.tiny)
+        self._tiny = max(info.eps * self._scale, info.tiny)
 
     def _encode(self, y: ArrayLike, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         length = len(np.asarray(y)) if np.ndim(y) else 0
@@ -205,10 +206,10 @@ class Problem:
         if not np.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
-        if gap > refine >= shortfall or (refine == np.inf and gap > 0.0):
-            if point.w.size <= REFINABLE_SIZE:
-                bound = self._refined_bound(point, dual, expected + penalty, gradient)
-                gap = min(gap, shortfall + bound)
+        worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
+        if worthwhile and point.w.size <= REFINABLE_SIZE:
+            bound = self._refined_bound(point, dual, expected + penalty, gradient)
+            gap = min(gap, shortfall + bound)
         # Losses are nonnegative, so the least value of the penalty is a bound for free.
         gap = min(gap, primal - least)
         return Certificate(primal, primal - gap, gap, gap / self.unit(primal))
@@ -261,6 +262,10 @@ class Problem:
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, or its rounding error where it is 0."""
         return max(abs(objective), self._tiny)
+
+    def margin_rounding(self, unit: float) -> float:
+        """Relative error of the losses from rounding each margin once: large near a perfect fit."""
+        return float(np.finfo(np.float64).eps * max(1.0, self._scale / unit) ** 0.5)
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""

@@ -320,7 +320,11 @@ def _newer(written: str) -> bool:
 
 
 def _trusted_types() -> list[str]:
-    """Names of sorel's own types that a fitted model may hold. None of them acts when built."""
+    """Names of the types that a model may hold besides those that skops trusts by itself.
+
+    They are sorel's own, and NumPy's descriptions of number types, which scikit-learn's imputers
+    keep. None of them acts when it is built.
+    """
     from sorel import estimators, losses, metrics, model_selection, penalties, risks
     from sorel.solvers.base import Solver
 
@@ -331,11 +335,9 @@ def _trusted_types() -> list[str]:
     found.update(_descendants(Solver))
     for module in (estimators, model_selection):
         found.update(getattr(module, name) for name in module.__all__)
-    return sorted(
-        f"{cls.__module__}.{cls.__qualname__}"
-        for cls in found
-        if cls.__module__.partition(".")[0] == "sorel"
-    )
+    # Subclasses may come from anywhere; those from elsewhere are not ours to trust.
+    ours = [cls for cls in found if cls.__module__.partition(".")[0] == "sorel"]
+    return sorted(["numpy.dtype", *(f"{cls.__module__}.{cls.__qualname__}" for cls in ours)])
 
 
 def _descendants(base: type) -> set[type]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,9 +291,23 @@ def _warn(result: Result, run: Run, ending: str) -> None:
     warnings.warn(
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}",
-        ConvergenceWarning,
+        convergence_warning(),
         stacklevel=3,
     )
+
+
+@cache
+def _shared_warning(sklearn_warning: type[Warning]) -> type[ConvergenceWarning]:
+    return type("ConvergenceWarning", (ConvergenceWarning, sklearn_warning), {})
+
+
+def convergence_warning() -> type[ConvergenceWarning]:
+    """The category to warn with: also scikit-learn's own where that is loaded.
+
+    Its users filter on theirs, and importing it for the name alone would cost a second.
+    """
+    sklearn = sys.modules.get("sklearn.exceptions")
+    return ConvergenceWarning if sklearn is None else _shared_warning(sklearn.ConvergenceWarning)
 
 
 def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:

@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 STANDARD = "-"
+# The squares of larger numbers, added up, may not be representable.
+_LARGEST = 1e100
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
@@ -479,6 +481,12 @@ def _as_kind(
         if infinite.any():
             row = int(infinite.argmax())
             raise TableError(f"column {column!r} is {numbers[row]} in row {row + 1}")
+        huge = np.abs(numbers) > _LARGEST
+        if huge.any():
+            row = int(huge.argmax())
+            raise TableError(
+                f"column {column!r} is {numbers[row]:g} in row {row + 1}, too large to compute with"
+            )
         return pandas.Series(numbers, index=values.index)
     if missing.all():
         return pandas.Series(np.nan, index=values.index, dtype=object)

@@ -106,28 +106,28 @@ class DenseEngine(SampledEngine):
         kernels.gram_diagonal(self._X, h, out)
         return out
 
-    def _block_sums(
-        self, block: NDArray[Any], start: int, stop: int, c: FloatArray
-    ) -> FloatArray:
+    def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         out = np.empty((stop - start, self.shape[0]))
         kernels.block_sums(self._X, c, block, start, out)
         return out
+
+
+class _SameMemory:
+    """The memory of an array, declared writable; keeps the array alive."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.owner = array
+        interface = dict(np.asarray(array).__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
 
 
 def _writable_view(X: NDArray[Any]) -> NDArray[Any]:
     """The same memory as a plain array that is formally writable.
 
     Numba compiles each loop again for read-only arrays; the loops here never write to X, so the
-    flag only costs compile time.
+    flag would only cost compile time.
     """
     if X.flags.writeable and type(X) is np.ndarray:
         return X
-
-    class _Memory:
-        __array_interface__ = {
-            **np.asarray(X).__array_interface__,
-            "data": (X.__array_interface__["data"][0], False),
-        }
-        owner = X
-
-    return np.asarray(_Memory())
+    return np.asarray(_SameMemory(X))

@@ -104,9 +104,7 @@ class MemoryEngine(Engine):
         """Diagonal of that matrix."""
         raise NotImplementedError
 
-    def _block_sums(
-        self, block: NDArray[Any], start: int, stop: int, c: FloatArray
-    ) -> FloatArray:
+    def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
 
@@ -437,7 +435,7 @@ class MemoryEngine(Engine):
                 else:
                     reach *= 4.0
                     trial = low + reach if np.isfinite(low) else high - reach
-            # An open bracket is infinitely wide, and so is its larger end: compare only closed ones.
+            # An open bracket is infinitely wide, and so is its larger end.
             closed = np.isfinite(low) and np.isfinite(high)
             if trial == shift or (closed and high - low <= 4e-16 * max(abs(low), abs(high))):
                 return shift

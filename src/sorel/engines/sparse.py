@@ -65,9 +65,7 @@ class SparseEngine(MemoryEngine):
             out[-1] = h.sum()
         return out
 
-    def _block_sums(
-        self, block: NDArray[Any], start: int, stop: int, c: FloatArray
-    ) -> FloatArray:
+    def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         rows = np.flatnonzero((block >= start) & (block < stop))
         indicator = scipy.sparse.csr_array(
             (c[rows], (block[rows] - start, rows)), shape=(stop - start, self.n_samples)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,9 @@ def _sorel_converges(figure: str) -> Callable[[Results], Finding]:
     return measure
 
 
-def _best(figure: str, column: str, unit: str) -> Callable[[Results], Finding]:
+def _best(
+    figure: str, column: str, unit: str, competitive: bool = False
+) -> Callable[[Results], Finding]:
     def measure(results: Results) -> Finding:
         batch = _batch(results, figure)
         if batch is None:
@@ -122,7 +125,7 @@ def _best(figure: str, column: str, unit: str) -> Callable[[Results], Finding]:
                 f"; where a rival arrives too ({int(both.sum())}), the median ratio is "
                 f"{float((own[both] / rivals[both]).median()):.2g}"
             )
-        return text, _graded(wins / len(own), 0.5, 0.2)
+        return text, _graded((close if competitive else wins) / len(own), 0.5, 0.2)
 
     return measure
 
@@ -259,16 +262,14 @@ def _minibatch_power(results: Results) -> Finding:
 def _proximal_term(results: Results) -> Finding:
     if results.plane is None:
         return None
-    scale = results.plane["start"] - results.plane["optimum"]
     tails = {
-        name: (np.asarray(path["objective"]) - results.plane["optimum"])[-50:] / scale
+        name: (np.asarray(path["objective"]) - results.plane["optimum"])[-50:]
         for name, path in results.plane["paths"].items()
     }
     text = (
-        f"over the last 50 of {len(results.plane['paths']['with']['w']) - 1} exact iterations the "
-        f"suboptimality stays between {tails['without'].min():.1g} and "
-        f"{tails['without'].max():.1g} without the term, and is at most "
-        f"{max(tails['with'].max(), 1e-16):.0e} with it"
+        f"over the last 50 of {len(results.plane['paths']['with']['w']) - 1} exact iterations "
+        f"F - F* stays between {tails['without'].min():.1g} and {tails['without'].max():.1g} "
+        f"without the term, and is at most {max(tails['with'].max(), 1e-16):.0e} with it"
     )
     good = tails["without"].min() > 1e-3 and tails["with"].max() < _LEVEL
     return text, HOLDS if good else HOLDS_NOT
@@ -293,17 +294,15 @@ def _negative(results: Results) -> Finding:
     finite = results.curves["suboptimality"].to_numpy()
     lowest = float(finite.min())
     ends = pd.concat([_of(results, batch, "lowest") for batch in results.settings.batches])
-    worst = ends["lbfgs"].idxmax()
+    worst, error = ends["lbfgs"].idxmax(), float(ends["lbfgs"].max())
     text = (
-        f"L-BFGS ends up to {ends['lbfgs'].max():.0e} above the certified optimum "
-        f"({_problem(worst)}), so that a better iterate shows as negative; against a certified F* "
-        f"the least of {len(finite)} values is {lowest:.0e}"
+        f"L-BFGS stops up to {error:.0e} above the certified optimum ({_problem(worst)}), and as "
+        "the reference it turns better iterates negative; against a certified F* the least of "
+        f"{len(finite)} values is {lowest:.0e}, which is rounding"
     )
     if lowest < -1e-12:
-        return text, HOLDS_NOT
-    if ends["lbfgs"].max() < 1e-12:
-        return f"{text}: rounding", HOLDS_NOT
-    return f"{text}: rounding. A reading of negative values as accuracy needs no L-BFGS", IN_PART
+        return text.removesuffix(", which is rounding"), HOLDS_NOT
+    return text, HOLDS if error > 1e-12 else HOLDS_NOT
 
 
 def _stability(results: Results) -> Finding:
@@ -349,6 +348,21 @@ def _knob_free(results: Results) -> Finding:
         f"1e-6 is reached in {arrives} of {len(table)} problems, tuned in {tuned}"
     )
     return text, HOLDS if ratio.median() > 1.0 else HOLDS_NOT
+
+
+def _follows_theorem(results: Results) -> Finding:
+    chosen = results.tuning[results.tuning["chosen"] & (results.tuning["method"] == "sorel")]
+    if chosen.empty:
+        return None
+    known = results.constants.set_index(["dataset", "risk"])["G_vector"]
+    # The theorem has eta_k tau_k = 1 / (2 G^2), the experiments 20 C.
+    ratio = [40.0 * row.C * float(known[row.dataset, row.risk]) ** 2 for row in chosen.itertuples()]
+    text = (
+        "theta_k and the growth in k are the theorem's; tau_k is 5 times as long, and eta_k tau_k, "
+        f"which the proof bounds, is {min(ratio):.2g} to {max(ratio):.2g} times its bound with the "
+        "chosen C and the constant G of the vector of losses at the optimum"
+    )
+    return text, HOLDS if max(ratio) <= 1.0 else IN_PART
 
 
 def _cvar_weights(_: Results) -> Finding:
@@ -397,8 +411,8 @@ def _sublevel(results: Results) -> Finding:
     return text, IN_PART
 
 
-def _problem(key: object) -> str:
-    name, risk = key  # type: ignore[misc] # an entry of a two-level index
+def _problem(key: Any) -> str:
+    name, risk = key
     return f"{name}, {risk_label(risk)}"
 
 
@@ -429,7 +443,8 @@ _CLAIMS: list[tuple[str, str, Callable[[Results], Finding]]] = [
     ("Section 5, Figure 3",
      "With mini-batches SOREL converges to the optimum in every setting.", _sorel_converges("3")),
     ("Section 5, Figure 3",
-     "With mini-batches SOREL is best or competitive in samples.", _best("3", "passes", "passes")),
+     "With mini-batches SOREL is best or competitive in samples.",
+     _best("3", "passes", "passes", competitive=True)),
     ("Section 5, Figure 3",
      "With mini-batches LSVRG and Prospect fail to reach the optimum.", _stalling("3")),
     ("Section 5, Figure 3",
@@ -440,8 +455,10 @@ _CLAIMS: list[tuple[str, str, Callable[[Results], Finding]]] = [
     ("Section 5",
      "A suboptimality below 0 shows an accuracy beyond that of L-BFGS.", _negative),
     ("Experimental details",
-     "Two knobs have to be tuned by grid search (72 settings) for SOREL to work well.",
+     "SOREL has two knobs, and a grid search over 72 settings has to find them.",
      _knob_free),
+    ("Experimental details",
+     "The parameters of the experiments follow Theorem 1.", _follows_theorem),
     ("Experimental details",
      "tau_k = 20 n/(k+1), eta_k = C (k+1)/n keep the trajectory stable.", _stability),
     ("Table 1", "The printed weights of CVaR are a spectrum.", _cvar_weights),

@@ -131,7 +131,7 @@ def trace_lbfgs(problem: Problem, passes: float) -> Trace:
     engine, l2 = problem.engine, problem.penalty.l2
     engine.forget()
     record = Trace([], [], [])
-    best = [math.inf, problem.start()]
+    best: list[Any] = [math.inf, problem.start()]
     begin = time.process_time()
 
     def evaluate(w: FloatArray) -> tuple[float, FloatArray]:
@@ -249,7 +249,9 @@ def late(
     return {"objective": run.objective}
 
 
-def _exact_published_schedule(problem: Problem, data: Any, C: float, iterations: int) -> list[float]:
+def _exact_published_schedule(
+    problem: Problem, data: Any, C: float, iterations: int
+) -> list[float]:
     engine, n = problem.engine, problem.n_samples
     X, y, mu = data.X, data.y, problem.penalty.l2
     point = previous = engine.point(problem.start())
@@ -278,7 +280,7 @@ def _weighted_ridge(
     right = X.T @ (lam * y)
     if center is not None:
         right = right + center / tau
-    return np.linalg.solve(hessian, right)
+    return np.asarray(np.linalg.solve(hessian, right), dtype=np.float64)
 
 
 def cost(data: Any, *, risk: str, epochs: int) -> dict[str, Any]:

@@ -28,6 +28,9 @@ from sorel.reproduce.settings import ALL_METHODS, PAPER_METHODS, TARGETS, Settin
 
 __all__ = ["INSTABILITY", "Results", "collect", "load_data"]
 
+Keyed = dict[tuple[Any, ...], Cell]
+Outcomes = dict[tuple[Any, ...], dict[str, Any]]
+
 # The set, risk and tuned setting on which the published schedule is watched for long.
 INSTABILITY = ("yacht", "esrm:2", {"alpha": 0.03, "C": 0.1})
 
@@ -120,7 +123,7 @@ def collect(
     if not settings.batches:
         problems = []
 
-    first = {("optimum", *key): _optimum_cell(settings, *key) for key in problems}
+    first: Keyed = {("optimum", *key): _optimum_cell(settings, *key) for key in problems}
     if "1" in settings.figures:
         first["plane",] = _plane_cell(settings, data)
         first["toy",] = cell("toy", start=0.5, alpha=0.5, steps=60, iterations=12)
@@ -179,10 +182,6 @@ def collect(
     )
 
 
-Keyed = dict[tuple[Any, ...], Cell]
-Outcomes = dict[tuple[Any, ...], dict[str, Any]]
-
-
 class _Work:
     """Runs cells by name, and counts them."""
 
@@ -228,9 +227,7 @@ def _work_of(data: Mapping[str, Dataset], name: str, passes: float, runs: int) -
     return runs * passes * (len(data[name].y) + 1000.0)
 
 
-def _tune_cells(
-    settings: Settings, optima: pd.DataFrame, data: Mapping[str, Dataset]
-) -> Keyed:
+def _tune_cells(settings: Settings, optima: pd.DataFrame, data: Mapping[str, Dataset]) -> Keyed:
     keyed: Keyed = {}
     for row in optima.itertuples():
         values = [row.optimum + target * (row.start - row.optimum) for target in TARGETS]
@@ -255,9 +252,7 @@ def _tune_cells(
     return keyed
 
 
-def _curve_cells(
-    settings: Settings, tuning: pd.DataFrame, data: Mapping[str, Dataset]
-) -> Keyed:
+def _curve_cells(settings: Settings, tuning: pd.DataFrame, data: Mapping[str, Dataset]) -> Keyed:
     keyed: Keyed = {}
     if tuning.empty:
         return keyed
@@ -363,7 +358,7 @@ def _curves(settings: Settings, results: Outcomes, optima: pd.DataFrame) -> pd.D
     for key, result in results.items():
         if key[0] != "curve":
             continue
-        _, name, risk, batch, method, seed = key
+        name, risk = key[1:3]
         part = pd.DataFrame(result)
         part.insert(0, "iteration", np.arange(len(part)))
         for position, (column, value) in enumerate(

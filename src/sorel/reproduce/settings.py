@@ -78,7 +78,7 @@ class Settings:
     risks: tuple[str, ...] = ("esrm:2", "extremile:2.5", "cvar:0.5")
     seeds: int = 5
     passes: int = 300
-    batch_passes: int = 1000
+    batch_passes: int = 600
     late_iterations: int = 1500
     step_sizes: tuple[float, ...] = STEP_SIZES
     dual_steps: tuple[float, ...] = DUAL_STEPS

@@ -82,7 +82,9 @@ def knob_free(results: Results, batch: int = 1) -> pd.DataFrame:
     """
     table = reached(results)
     table = table[table["batch"] == batch]
-    grid = results.tuning[(results.tuning["method"] == "sorel") & (results.tuning["batch"] == batch)]
+    grid = results.tuning[
+        (results.tuning["method"] == "sorel") & (results.tuning["batch"] == batch)
+    ]
     rows = []
     for (name, risk), group in table.groupby(["dataset", "risk"], sort=False):
         by_method = group.set_index("method")
@@ -132,7 +134,7 @@ def late_levels(results: Results) -> pd.DataFrame:
                 "lost": end > 100.0 * level[lowest] and end > 1e-9,
             }
         )
-    columns = "dataset risk run iterations lowest end lost".split()
+    columns = ["dataset", "risk", "run", "iterations", "lowest", "end", "lost"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
@@ -315,6 +317,7 @@ def number(value: Any) -> str:
         return "yes" if value else "no"
     if not isinstance(value, (float, np.floating)):
         return str(value)
+    value = float(value)
     if not np.isfinite(value):
         return "-"
     size = abs(value)

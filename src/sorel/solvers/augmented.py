@@ -22,9 +22,9 @@ from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
-# First step of the weights, in units of 1 / (spread of the losses), and its bound: beyond it the
-# rounding of eta * l would reach the weights.
-_FIRST_ETA = 4.0
+# First step of the weights, in units of 1 / (spread of the losses), from uniform weights and from
+# those of a similar problem. Beyond the bound the rounding of eta * l would reach the weights.
+_FIRST_ETA, _WARM_ETA = 4.0, 100.0
 _MAX_ETA = 1e9
 
 # eta grows after an inner problem of few Newton steps and shrinks after one of many. When so many
@@ -43,6 +43,10 @@ _PROMISING = 10.0
 # Relative to the objective, changes below this are rounding; so many idle centres end a run.
 _ROUNDING = 1e-15
 _MAX_IDLE = 4
+
+# Margins that are moved along and along drift away from X w: compute them afresh before the drift
+# reaches this share of the tolerance.
+_DRIFT = 0.01
 
 # Trials of a line search, and how near to an end of its bracket a trial may lie.
 _MAX_TRIALS = 15
@@ -117,13 +121,17 @@ class AugmentedLagrangian(Solver):
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
         scale = engine.loss_scale(point)
-        eta = _FIRST_ETA / scale
+        eta = (_FIRST_ETA if run.dual is None else _WARM_ETA) / scale
         state = State(problem, point, center, eta)
-        steps = idle = cuts = 0
+        steps = idle = cuts = moves = 0
         growth, caution = _GROWTH, 0.0
         while not run.exhausted:
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
+            if problem.margin_rounding(unit) * moves > _DRIFT * run.tol:
+                fresh = State(problem, engine.point(state.point.w), state.center, eta)
+                fresh.predicted, fresh.length = state.predicted, state.length
+                state, moves = fresh, 0
             if state.predicted <= _PROMISING * target:
                 yield Iterate(state.point, state.dual, state.gradient, target)
             elif run.watched or state.fenchel_young() <= target:
@@ -152,6 +160,7 @@ class AugmentedLagrangian(Solver):
                 cuts = 0
                 caution = _EASE * caution if caution > _NO_CAUTION else 0.0
             steps += 1
+            moves += 1
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
         yield Iterate(state.point, state.dual, state.gradient, np.inf)

@@ -48,17 +48,22 @@ class Newton(AugmentedLagrangian):
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
-        hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
-        run.passes += 1
         gradient, center = state.gradient.ravel(), w.ravel()
-        u, _ = minimize_quadratic(
-            hessian,
-            gradient,
-            center,
-            problem.penalty,
-            problem.coefficients(w).size,
-            engine.n_outputs,
-        )
+        while True:
+            hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
+            run.passes += 1
+            u, info = minimize_quadratic(
+                hessian,
+                gradient,
+                center,
+                problem.penalty,
+                problem.coefficients(w).size,
+                engine.n_outputs,
+            )
+            # An intercept without curvature was lent some, of a size that means nothing.
+            if info.shift < 1.0 or caution == 1.0:
+                break
+            caution = 1.0
         step = u - center
         gain = state.penalty - problem.penalty_value(u.reshape(engine.shape))
         descent = gain - float(gradient @ step)

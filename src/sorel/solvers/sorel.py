@@ -283,9 +283,7 @@ class _DualAscent:
         self.window: deque[float] = deque(maxlen=_WINDOW)
         self.rejections = 0
 
-    def step(
-        self, problem: Problem, point: Point, dual: Dual, value: float, left: float
-    ) -> Dual:
+    def step(self, problem: Problem, point: Point, dual: Dual, value: float, left: float) -> Dual:
         """The next weights, from those under which `point` was found.
 
         `value` is the Lagrangian, an upper bound of D(lam); `left` estimates twice what its inner
@@ -345,9 +343,7 @@ def _tail_average(
             point, dual, gradient, plan._replace(steps=plan.steps - tail), run.rng, start=w
         )
     total = np.zeros(engine.shape)
-    engine.epoch(
-        point, dual, gradient, plan._replace(steps=tail), run.rng, start=w, total=total
-    )
+    engine.epoch(point, dual, gradient, plan._replace(steps=tail), run.rng, start=w, total=total)
     run.passes += plan.steps * plan.batch / problem.n_samples
     return _in_domain(problem, total / tail)
 

@@ -1,0 +1,319 @@
+"""What the pictures say: the data of their lines, their labels and their scales."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+from sklearn.linear_model import LogisticRegression, Ridge  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+
+import sorel  # noqa: E402
+from sorel import plots  # noqa: E402
+from sorel.plots import (  # noqa: E402
+    ConvergenceDisplay,
+    LossTailDisplay,
+    PathDisplay,
+    SpectrumDisplay,
+    plot_convergence,
+    plot_loss_tails,
+    plot_path,
+    plot_spectrum,
+)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def data(n=80, d=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, X @ np.arange(1.0, d + 1) + rng.standard_t(3, size=n)
+
+
+@pytest.fixture(scope="module")
+def models():
+    X, y = data()
+    return {
+        "ridge": Ridge().fit(X, y),
+        "tail": make_pipeline(StandardScaler(), sorel.SpectralRiskRegressor("cvar:0.1")).fit(X, y),
+    }
+
+
+@pytest.fixture(scope="module")
+def results():
+    X, y = data()
+    problem = sorel.Problem(X, y, risk="cvar:0.2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            name: sorel.solve(problem, name, max_passes=40, callback=lambda record: False)
+            for name in ("auto", "sorel")
+        }
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+# Tails.
+
+
+def test_tail_is_the_share_of_losses_at_least_as_large():
+    display = LossTailDisplay({"a": [3.0, 1.0, 2.0, 4.0]}, level=0.5).plot()
+    (line,) = display.lines_
+    np.testing.assert_array_equal(line.get_xdata(), [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.75, 0.5, 0.25])
+    assert line.get_drawstyle() == "steps-pre"
+    assert display.ax_.get_yscale() == "log"
+    assert legend(display.ax_) == ["a: CVaR(0.5) = 3.5"]
+    assert display.figure_ is display.ax_.figure
+    assert "worst 50%" in [text.get_text() for text in display.ax_.texts]
+
+
+def test_quantiles_are_the_same_data_turned():
+    display = LossTailDisplay({"a": [3.0, 1.0, 2.0, 4.0]}).plot(kind="quantile")
+    (line,) = display.lines_
+    np.testing.assert_array_equal(line.get_xdata(), [0.0, 0.25, 0.5, 0.75, 1.0])
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, 2.0, 3.0, 4.0, 4.0])
+    assert "smaller loss" in display.ax_.get_xlabel()
+
+
+def test_loss_tails_of_models(models):
+    X, y = data()
+    ax = plot_loss_tails(models, X, y)
+    for line, (name, model) in zip(ax.get_lines(), models.items(), strict=True):
+        losses = 0.5 * (model.predict(X) - y) ** 2
+        np.testing.assert_allclose(line.get_xdata(), np.sort(losses))
+        assert line.get_label() == f"{name}: CVaR(0.1) = {sorel.CVaR(0.1)(losses):.3g}"
+    assert ax.get_xlabel() == "loss (half the squared error)"
+
+
+def test_models_without_names_are_called_by_risk_or_class(models):
+    X, y = data()
+    other = sorel.SpectralRiskRegressor(sorel.CVaR(0.1)).fit(X, y)
+    ax = plot_loss_tails([*models.values(), other], X, y, level=0.2)
+    names = [text.partition(": CVaR")[0] for text in legend(ax)]
+    assert names == ["Ridge", "cvar:0.1 (1)", "cvar:0.1 (2)"]
+    assert legend(plot_loss_tails(models["ridge"], X, y))[0].startswith("Ridge: ")
+
+
+def test_losses_of_classifiers_come_from_probabilities():
+    X, y = data()
+    labels = np.where(y > 0, "up", "down")
+    model = LogisticRegression().fit(X, labels)
+    display = LossTailDisplay.from_estimator(model, X, labels, name="plain")
+    chosen = model.predict_proba(X)[np.arange(len(y)), (labels == "up").astype(int)]
+    np.testing.assert_allclose(display.losses["plain"], np.sort(-np.log(chosen)))
+    assert "true label" in display.ax_.get_xlabel()
+
+
+def test_other_losses_and_predictions(models):
+    X, y = data()
+    absolute = LossTailDisplay.from_estimators(models, X, y, loss="absolute")
+    own = LossTailDisplay.from_estimators(models, X, y, loss=lambda a, b: np.abs(a - b))
+    np.testing.assert_allclose(absolute.losses["ridge"], own.losses["ridge"])
+    assert absolute.ax_.get_xlabel() == "loss (absolute error)"
+    display = LossTailDisplay.from_predictions(y, models["ridge"].predict(X))
+    np.testing.assert_allclose(display.losses["predictions"], 0.5 * absolute.losses["ridge"] ** 2)
+
+
+def test_drawing_into_given_axes_opens_no_figure(models, results):
+    X, y = data()
+    _, axes = plt.subplots(4)
+    solutions = sorel.path(X, y, l2=[0.1, 1.0])
+    assert plot_loss_tails(models, X, y, ax=axes[0]) is axes[0]
+    assert plot_convergence(results, ax=axes[1]) is axes[1]
+    assert plot_spectrum("mean", ax=axes[2]) is axes[2]
+    assert plot_path(solutions, ax=axes[3]) is axes[3]
+    assert len(plt.get_fignums()) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: LossTailDisplay({}), "at least one model"),
+        (lambda: LossTailDisplay({"a": [1.0]}, level=1.5), "between 0 and 1, got 1.5"),
+        (lambda: LossTailDisplay({"a": [np.inf]}), "a has losses that are not finite"),
+        (lambda: LossTailDisplay({"a": [[1.0]]}), "one loss per sample"),
+        (lambda: LossTailDisplay({"a": [1.0]}).plot(kind="bars"), "got 'bars'"),
+        (lambda: ConvergenceDisplay({}), "at least one run"),
+        (lambda: ConvergenceDisplay({"a": ([1.0], [np.inf])}), "no certified gap"),
+        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
+        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
+        (lambda: SpectrumDisplay({}), "at least one risk"),
+        (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
+        (lambda: PathDisplay({}, []), "no coefficients"),
+        (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),
+    ],
+)
+def test_bad_values_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_models_without_a_common_loss_are_refused(models):
+    X, y = data()
+    classifier = LogisticRegression().fit(X, y > 0)
+    with pytest.raises(ValueError, match="no loss in common"):
+        plot_loss_tails([models["ridge"], classifier], X, y)
+
+
+# Convergence.
+
+
+def test_convergence_shows_the_best_gap_so_far(results):
+    ax = plot_convergence(results, tol=1e-6)
+    for line, (name, result) in zip(ax.get_lines(), results.items(), strict=False):
+        gaps = np.array([record.relative_gap for record in result.history])
+        assert line.get_label() == name
+        np.testing.assert_array_equal(line.get_xdata(), [r.passes for r in result.history])
+        np.testing.assert_array_equal(
+            line.get_ydata(), np.maximum(np.minimum.accumulate(gaps), 1e-16)
+        )
+    assert ax.get_yscale() == "log"
+    assert ax.get_xlabel() == "passes over the data"
+    assert "tolerance 1e-6" in [text.get_text() for text in ax.texts]
+
+
+def test_convergence_of_estimators_knows_the_tolerance(models):
+    X, y = data()
+    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-3).fit(X, y)
+    display = ConvergenceDisplay.from_estimator(model)
+    assert display.tol == 1e-3
+    assert legend(display.ax_) == ["cvar:0.1"]
+    piped = plot_convergence(models["tail"], against="seconds")
+    assert piped.get_xlabel() == "seconds"
+    assert ConvergenceDisplay._from_runs(
+        {"a": model, "b": models["tail"]}, tol=None, against="passes"
+    ).tol is None  # fmt: skip
+
+
+def test_convergence_of_one_result(results):
+    display = ConvergenceDisplay.from_result(results["auto"], name="mine")
+    assert legend(display.ax_) == ["mine"]
+    assert legend(plot_convergence(results["auto"])) == [results["auto"].solver]
+
+
+def test_checks_without_a_certificate_are_left_out():
+    display = ConvergenceDisplay({"a": ([0, 1, 2, 3], [np.inf, 1.0, np.nan, 0.0])}).plot()
+    np.testing.assert_array_equal(display.lines_[0].get_xdata(), [1.0, 3.0])
+    np.testing.assert_array_equal(display.lines_[0].get_ydata(), [1.0, 1e-16])
+
+
+def test_convergence_needs_a_history():
+    with pytest.raises(TypeError, match="Ridge has no history"):
+        plot_convergence(Ridge())
+    with pytest.raises(TypeError, match="mapping or a sequence"):
+        plot_convergence(3)
+
+
+# Spectra.
+
+
+def test_spectrum_is_the_weights_times_n():
+    risks = {"plain": sorel.Mean(), "tail": "cvar:0.3"}
+    ax = plot_spectrum(risks, n=5)
+    lines = ax.get_lines()
+    assert legend(ax) == ["plain", "tail"]
+    np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
+    np.testing.assert_allclose(lines[1].get_ydata()[:-1], 5 * sorel.CVaR(0.3).weights(5))
+    np.testing.assert_allclose(lines[1].get_xdata(), np.arange(6) / 5)
+
+
+def test_risks_are_named_by_their_short_form():
+    mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.5)], [0.25, 0.75])
+    ax = plot_spectrum([sorel.CVaR(0.1), mixture, sorel.CustomSpectrum([1.0, 2.0])])
+    assert legend(ax) == ["cvar:0.1", "0.25 mean + 0.75 cvar:0.5", "CustomSpectrum((1.0, 2.0))"]
+
+
+# Paths.
+
+
+def test_path_over_l2():
+    X, y = data()
+    solutions = sorel.path(X, y, l2=[1.0, 0.01, 0.1])
+    ax = plot_path(solutions)
+    assert (ax.get_xlabel(), ax.get_xscale(), ax.get_ylabel()) == ("l2", "log", "coefficient")
+    lines = {line.get_label(): line for line in ax.get_lines()}
+    order = np.argsort(solutions.l2)
+    for k, name in enumerate(["x0", "x1", "x2"]):
+        np.testing.assert_array_equal(lines[name].get_xdata(), [0.01, 0.1, 1.0])
+        np.testing.assert_array_equal(lines[name].get_ydata(), solutions.coefs[order, k])
+
+
+def test_path_over_levels_and_over_risks():
+    X, y = data()
+    levels = PathDisplay.from_path(sorel.path(X, y, risks=["mean", "cvar:0.5"]))
+    assert levels.ax_.get_xlabel() == "risk"
+    assert [text.get_text() for text in levels.ax_.get_xticklabels()] == ["mean", "cvar:0.5"]
+    levels = PathDisplay.from_path(sorel.path(X, y, risks=["cvar:0.5", "cvar:0.1"]))
+    assert levels.ax_.get_xlabel().startswith("CVaR level")
+    np.testing.assert_array_equal(levels.lines_[0].get_xdata(), [0.1, 0.5])
+
+
+def test_path_over_a_grid_needs_a_choice():
+    X, y = data()
+    solutions = sorel.path(X, y, risks=["mean", "cvar:0.5"], l2=[0.1, 1.0])
+    with pytest.raises(ValueError, match=r"2 risks and 2 l2; choose one"):
+        plot_path(solutions)
+    assert plot_path(solutions, risk="cvar:0.5").get_xlabel() == "l2"
+    display = PathDisplay.from_path(solutions, l2=0.1)
+    np.testing.assert_array_equal(display.lines_[0].get_ydata(), solutions.coefs[[0, 2], 0])
+    with pytest.raises(ValueError, match="no point with this risk and l2"):
+        plot_path(solutions, l2=7.0)
+
+
+def test_path_of_several_classes_names_label_and_feature():
+    X, y = data()
+    labels = np.digitize(y, [-1.0, 1.0])
+    solutions = sorel.path(X, labels, loss="logistic", l2=[0.1, 1.0], tol=1e-3)
+    display = PathDisplay.from_path(solutions)
+    assert len(display.lines_) == 9
+    assert display.lines_[5].get_label() == "1: x2"
+    np.testing.assert_array_equal(display.lines_[5].get_ydata(), solutions.coefs[:, 1, 2])
+
+
+def test_many_coefficients_and_missed_tolerances():
+    coefficients = {f"c{k}": [0.1 * k, 0.2 * k] for k in range(14)}
+    display = PathDisplay(coefficients, [1.0, 2.0], converged=[True, False]).plot()
+    names = legend(display.ax_)
+    assert names[:10] == [f"c{k}" for k in range(13, 3, -1)]
+    assert names[10:] == ["4 others", "tolerance missed"]
+    assert len(display.lines_) == 14
+
+
+# Looks.
+
+
+def test_lines_differ_in_colour_and_in_grey():
+    looks = [(str(plots.style(k)), plots._marker(k)) for k in range(35)]
+    assert len(set(looks)) == 35
+    grey = [(str(plots.style(k)["linestyle"]), plots._marker(k)) for k in range(10)]
+    assert len(set(grey)) == 10
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[plot\]"'):
+        plot_spectrum("mean")
+
+
+def test_importing_the_module_does_not_import_matplotlib():
+    import os
+    import subprocess
+    from pathlib import Path
+
+    code = "import sys, sorel.plots; sys.exit('matplotlib' in sys.modules)"
+    root = str(Path(sorel.__file__).resolve().parents[1])
+    environment = {**os.environ, "PYTHONPATH": root}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

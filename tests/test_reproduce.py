@@ -1,0 +1,397 @@
+"""The reproduction: cells that survive a kill, numbers that do not depend on --jobs, honest tables."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+pytest.importorskip("matplotlib")
+
+import sorel
+from sorel.cli import main
+from sorel.reproduce import Settings, reproduce
+from sorel.reproduce.cells import Cell, Dataset, Progress, Store, cell, run_cells
+from sorel.reproduce.claims import HOLDS, HOLDS_NOT, NOT_MEASURED, claims
+from sorel.reproduce.experiments import late, toy, trace, trace_lbfgs
+from sorel.reproduce.plan import load_data
+from sorel.reproduce.settings import make_settings, risk_label
+from sorel.reproduce.tables import knob_free, late_levels, number, reached, to_markdown
+
+TINY = Settings(
+    datasets=("generated",),
+    risks=("esrm:2", "cvar:0.5"),
+    seeds=2,
+    passes=30,
+    batch_passes=30,
+    late_iterations=10,
+    step_sizes=(0.003, 0.01),
+    dual_steps=(0.1,),
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduction")
+    return reproduce(TINY, folder), folder
+
+
+def without_times(frame):
+    return frame.drop(columns=[name for name in frame if "seconds" in name or " ms" in name])
+
+
+def numbers(results):
+    """Everything but times, as frames that can be compared."""
+    frames = (results.optima, results.tuning, results.curves, results.late, results.constants)
+    return [without_times(frame) for frame in frames]
+
+
+def same(first, second):
+    for ours, theirs in zip(numbers(first), numbers(second), strict=True):
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert first.plane == second.plane
+    assert first.toy == second.toy
+
+
+# What is written.
+
+
+def test_everything_lands_in_one_folder(tiny):
+    _, folder = tiny
+    names = ["figure1", "figure2", "figure3", "knob_free", "toy"]
+    for name in names:
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    for name in ("curves", "grid", "late_curves"):
+        table = pd.read_csv(folder / f"{name}.csv")
+        assert len(table) == len(pd.read_parquet(folder / f"{name}.parquet")) > 0
+    for name in ("claims", "datasets", "settings", "reached", "reached_batch", "knob_free"):
+        assert len(pd.read_csv(folder / "tables" / f"{name}.csv")) > 0
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_report_needs_no_network(tiny):
+    _, folder = tiny
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    sources = []
+
+    class Reader(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            sources.extend(value for key, value in attributes if key in ("src", "href"))
+
+    Reader().feed(text)
+    assert sources
+    assert all(source.startswith(("data:", "#")) for source in sources)
+    assert "default-src 'none'" in text
+
+
+def test_curves_have_all_methods_and_no_negative_suboptimality(tiny):
+    results, _ = tiny
+    methods = {"sgd", "lsvrg", "prospect", "sorel", "sorel-auto", "lbfgs"}
+    for _, part in results.curves.groupby(["risk", "batch"]):
+        assert set(part["method"]) == methods
+    assert (results.optima["relative_gap"] <= 1e-12).all()
+    assert results.curves["suboptimality"].min() >= -1e-13
+    first = results.curves[results.curves["iteration"] == 0]["suboptimality"]
+    np.testing.assert_allclose(first, 1.0)
+
+
+def test_choice_is_the_least_mean_score(tiny):
+    results, _ = tiny
+    for _, part in results.tuning.groupby(["risk", "batch", "method"]):
+        assert part["chosen"].sum() == 1
+        chosen = part[part["chosen"]].iloc[0]
+        assert chosen["score"] <= part["score"].min() + 1e-12
+
+
+def test_tables_agree_with_the_curves(tiny):
+    results, _ = tiny
+    row = reached(results).set_index(["risk", "batch", "method"]).loc["esrm:2", 1, "lbfgs"]
+    runs = results.curves[
+        (results.curves["risk"] == "esrm:2")
+        & (results.curves["batch"] == 1)
+        & (results.curves["method"] == "lbfgs")
+    ]
+    run = runs[runs["seed"] == 1]
+    assert row["passes_1e-03"] == run[run["suboptimality"] <= 1e-3]["passes"].iloc[0]
+    table = knob_free(results)
+    assert list(table["dataset"]) == ["generated", "generated"]
+    assert (table["grid 1e-06"] > 0).all()
+
+
+def test_claims_are_computed(tiny):
+    results, _ = tiny
+    verdicts = {claim.claim: claim for claim in claims(results)}
+    swing = verdicts["Recomputed weights make the iterates swing between -1 and 1 for ever."]
+    assert swing.verdict == HOLDS
+    assert verdicts["The printed weights of CVaR are a spectrum."].verdict == HOLDS_NOT
+    assert verdicts["On kin8nm SOREL is comparable to its rivals."].verdict == NOT_MEASURED
+    assert all(claim.measured for claim in verdicts.values())
+
+
+# Restart and parallel work.
+
+
+def test_second_run_computes_nothing(tiny, tmp_path):
+    results, folder = tiny
+    times = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    again = reproduce(TINY, folder)
+    assert again.kept == again.cells == results.cells
+    assert times == {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    same(results, again)
+    # Times come from the files as well, so that even they are the same.
+    pd.testing.assert_frame_equal(results.curves, again.curves)
+
+
+def test_jobs_do_not_change_the_numbers(tiny, tmp_path):
+    results, _ = tiny
+    same(results, reproduce(TINY, tmp_path, jobs=2))
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_reproduce import TINY
+from sorel.reproduce import reproduce
+reproduce(TINY, Path({out!r}))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+def test_killed_run_continues_and_ends_with_the_same_tables(tiny, tmp_path):
+    results, folder = tiny
+    total = len(list((folder / "cells").iterdir()))
+    code = _CHILD.format(tests=str(Path(__file__).parent), out=str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ))
+    cells, deadline = tmp_path / "cells", time.monotonic() + 60
+    while len(list(cells.glob("*.json"))) < 5:
+        assert child.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = {path.name: path.read_bytes() for path in cells.glob("*.json")}
+    assert 5 <= len(before) < total
+    assert not (tmp_path / "report.html").exists()
+    again = reproduce(TINY, tmp_path)
+    assert again.kept >= len(before)
+    assert all((cells / name).read_bytes() == content for name, content in before.items())
+    same(results, again)
+    timed = ("reached", "reached_batch", "costs", "datasets")
+    for path in (folder / "tables").glob("*.csv"):
+        if path.stem not in (*timed, "claims"):
+            assert path.read_bytes() == (tmp_path / "tables" / path.name).read_bytes(), path.stem
+    for name in ("reached", "reached_batch"):
+        ours, theirs = (pd.read_csv(f / "tables" / f"{name}.csv") for f in (folder, tmp_path))
+        times = [column for column in ours if column.startswith("ms ")]
+        pd.testing.assert_frame_equal(ours.drop(columns=times), theirs.drop(columns=times))
+
+
+def test_unreadable_cell_is_computed_again(tmp_path):
+    store = Store(tmp_path, {})
+    piece = cell("toy", start=0.5, alpha=0.5, steps=60, iterations=3)
+    first = run_cells("toy", [piece], {}, store)
+    store.path(piece).write_text('{"paths": {"wi')
+    assert store.load(piece) is None
+    assert run_cells("toy", [piece], {}, store) == first
+    assert store.load(piece) == first[piece]
+
+
+def test_key_depends_on_settings_data_and_code(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(5, 2)), rng.normal(size=5)
+    one, other = Dataset("a", X, y).checksum, Dataset("a", X, y + 1e-15).checksum
+    assert one != other
+    piece = cell("optimum", "a", risk="esrm:2", tolerance=1e-12)
+    path = Store(tmp_path, {"a": one}).path(piece)
+    assert path == Store(tmp_path, {"a": one}).path(replace(piece, cost=7.0))
+    assert path != Store(tmp_path, {"a": other}).path(piece)
+    assert path != Store(tmp_path, {"a": one}).path(Cell("optimum", "a", '{"risk": "max"}'))
+    monkeypatch.setattr("sorel.reproduce.cells.code_version", lambda: "other")
+    assert path != Store(tmp_path, {"a": one}).path(piece)
+
+
+def test_interruption_keeps_finished_cells(tmp_path, monkeypatch):
+    from sorel.reproduce import experiments
+
+    calls = []
+
+    def interrupted(data, **arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return {"value": 1.0}
+
+    monkeypatch.setitem(experiments.EXPERIMENTS, "toy", interrupted)
+    pieces, store = [cell("toy", k=k) for k in range(3)], Store(tmp_path, {})
+    with pytest.raises(KeyboardInterrupt):
+        run_cells("toy", pieces, {}, store)
+    assert [store.load(piece) is not None for piece in pieces] == [True, False, False]
+    assert len(run_cells("toy", pieces, {}, store)) == 3
+    assert len(calls) == 4
+
+
+def test_progress_shows_the_time_left(capsys):
+    progress = Progress(shown=True)
+    pieces = [cell("toy", cost=1.0, k=k) for k in range(4)]
+    progress.start("tuning", pieces, known=3)
+    progress.advance(pieces[0])
+    progress._drawn = 0.0
+    progress.advance(pieces[1])
+    progress.close()
+    text = capsys.readouterr().err
+    assert "tuning: 2/4 cells (3 kept from before), 50%" in text
+    assert " left" in text
+    Progress(shown=False).close()
+    assert capsys.readouterr().err == ""
+
+
+# The experiments.
+
+
+def test_toy_example_swings_between_minus_one_and_one():
+    for start in (-3.0, 0.0, 0.5):
+        for alpha in (0.3, 1.0, 1.7):
+            result = toy(None, start=start, alpha=alpha, steps=100, iterations=20)
+            path = np.array(result["paths"]["without"][1:])
+            np.testing.assert_allclose(np.abs(path), 1.0, atol=1e-9)
+            assert (path[1:] * path[:-1] < 0).all()
+            assert abs(result["paths"]["with"][-1]) < 1e-3
+
+
+def test_figure_1_oscillates_without_the_proximal_term_only(tiny):
+    results, _ = tiny
+    plane = results.plane
+    above = {
+        name: np.array(path["objective"]) - plane["optimum"]
+        for name, path in plane["paths"].items()
+    }
+    assert plane["relative_gap"] <= 1e-12
+    assert above["with"][-1] < 1e-2 * above["without"][-50:].min()
+    assert min(map(min, plane["levels"])) >= plane["optimum"]
+
+
+def test_traces_are_those_of_solve():
+    X, y, _ = sorel.datasets.make_two_populations(n=120, d=3, seed=1)
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0))
+    solver = sorel.solvers.SOREL("paper", 0.01, 0.1)
+    run = trace(problem, solver, 21, seed=3)
+    history = []
+    with pytest.warns(sorel.ConvergenceWarning):
+        sorel.solve(
+            problem,
+            solver,
+            tol=0.0,
+            max_passes=21,
+            random_state=3,
+            callback=lambda record: history.append(record) and False,
+        )
+    assert run.passes == [record.passes for record in history]
+    np.testing.assert_allclose(run.objective, [record.objective for record in history], rtol=1e-14)
+    assert all(a <= b for a, b in zip(run.seconds, run.seconds[1:], strict=False))
+
+
+def test_diverging_run_scores_infinity():
+    X, y, _ = sorel.datasets.make_two_populations(n=120, d=3, seed=1)
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0))
+    run = trace(problem, sorel.solvers.LSVRG(10.0), 40, seed=1)
+    assert run.score() == np.inf
+    assert json.loads(json.dumps(run._asdict()))["objective"][-1] == np.inf
+
+
+def test_lbfgs_trace_is_monotone_and_keeps_to_its_budget():
+    X, y, _ = sorel.datasets.make_two_populations(n=120, d=3, seed=1)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3))
+    run = trace_lbfgs(problem, 40)
+    assert len(run.passes) <= 41
+    assert all(a >= b for a, b in zip(run.objective, run.objective[1:], strict=False))
+
+
+def test_published_schedule_loses_what_it_reached_on_yacht():
+    try:
+        data = load_data(Settings(figures=("1",), datasets=("yacht",)), None)["yacht"]
+    except OSError:
+        pytest.skip("needs the paper's datasets: set SOREL_DATA")
+    problem = sorel.Problem(data.X, data.y, risk=sorel.ESRM(2.0))
+    best = sorel.solve(problem, "newton", tol=1e-12, max_passes=5000).dual
+    for inner in ("stochastic", "exact", "auto"):
+        setting = {"alpha": 0.03, "C": 0.1}
+        run = late(data, risk="esrm:2", setting=setting, seed=1, iterations=1000, inner=inner)
+        above = np.array(run["objective"]) - best
+        assert above[400] < 1e-9
+        if inner == "auto":
+            assert above[500:].max() < 1e-9
+        else:
+            assert above[600:].min() > 1e-3
+
+
+# Small things.
+
+
+def test_settings_and_labels():
+    assert risk_label("cvar:0.5") == "CVaR(0.5)"
+    assert make_settings("3").batches == (64,)
+    assert make_settings("1").batches == ()
+    assert len(Settings().grid("sorel")) == 72
+    assert make_settings(quick=True).seeds < Settings().seeds
+    with pytest.raises(ValueError, match="unknown dataset 'nothing'"):
+        make_settings(datasets=["nothing"])
+    with pytest.raises(ValueError, match="unknown risk"):
+        make_settings(risks=["nothing:1"])
+
+
+def test_late_levels_notice_a_loss(tiny):
+    results, _ = tiny
+    level = [1.0, 1e-3, 1e-8, *[1e-2] * 20]
+    frame = pd.DataFrame({"iteration": range(len(level)), "suboptimality": level})
+    frame = frame.assign(dataset="generated", risk="esrm:2", run="tuned")
+    table = late_levels(replace(results, late=frame))
+    assert table.loc[0, "lost"]
+    assert table.loc[0, "at iteration"] == 2
+
+
+def test_numbers_and_markdown():
+    assert [number(x) for x in (0.0, 0.5, 12.0, 12.34, 1e-7, np.nan, "a", True)] == [
+        "0.00",
+        "0.50",
+        "12",
+        "12.3",
+        "1.0e-07",
+        "-",
+        "a",
+        "yes",
+    ]
+    text = to_markdown(pd.DataFrame({"a": ["x|y"], "b": [1.0]}))
+    assert text == "| a | b |\n|---|---|\n| x\\|y | 1.00 |"
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sorel.reproduce.make_settings", lambda *_: replace(TINY, figures=("1",)))
+    assert main(["reproduce", "--figure", "1", "--out", str(tmp_path / "a"), "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "holds" in out
+    assert "report.html" in out
+
+
+def test_missing_data_name_the_variable(tmp_path, capsys):
+    folder = str(tmp_path / "nothing")
+    code = main(["reproduce", "--datasets", "yacht", "--data", folder, "--out", str(tmp_path)])
+    assert code != 0
+    assert "SOREL_DATA" in capsys.readouterr().err
+
+
+def test_wrong_names_are_refused(tmp_path, capsys):
+    assert main(["reproduce", "--datasets", "nothing", "--out", str(tmp_path)]) == 2
+    assert "known: yacht" in capsys.readouterr().err
