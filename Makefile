@@ -53,6 +53,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 
 clean: ## Remove the environment, caches and outputs
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT)
+	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python

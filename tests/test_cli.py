@@ -1,6 +1,5 @@
 """Arguments, exit codes and messages of the command, and its way from a table to predictions."""
 
-import io
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 import sorel
 from sorel import cli, demo
+from sorel.tables import read_table
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("skops")
@@ -178,10 +178,9 @@ def test_regression_equals_python_to_the_last_digit(folder, capsys, ending):
     assert code == 0
     assert "saved to model.skops" in capsys.readouterr().err
     assert run("predict", "model.skops", f"test.{ending}", "-o", f"out.{ending}") == 0
-    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}[ending]
     model = sorel.SpectralRiskRegressor(risk="cvar:0.1", random_state=0)
     expected = python_pipeline(model).fit(train[FEATURES], train["price"]).predict(test[FEATURES])
-    np.testing.assert_array_equal(read(f"out.{ending}")["prediction"], expected)
+    np.testing.assert_array_equal(read_table(f"out.{ending}")["prediction"], expected)
     loaded = sorel.load_model("model.skops")
     np.testing.assert_array_equal(loaded.predict(test[FEATURES]), expected)
 
@@ -190,7 +189,7 @@ def test_classification_equals_python_to_the_last_digit(folder, models):
     train, test = people(), people(60, seed=1)
     code = run("predict", models["churn"], "test.csv", "--proba", "--keep", "zip", "-o", "out.csv")
     assert code == 0
-    out = pd.read_csv("out.csv", dtype={"zip": str})
+    out = read_table("out.csv", text_columns=["zip"])
     assert list(out) == ["zip", "prediction", "probability_no", "probability_yes"]
     model = python_pipeline(sorel.SpectralRiskClassifier(risk="cvar:0.2", random_state=0))
     model.fit(train[FEATURES], train["churn"].to_numpy(dtype=object))
@@ -218,8 +217,9 @@ def test_standard_input_and_output(folder):
         env=ENVIRONMENT,
     )
     assert predict.stderr == b""
-    expected = sorel.load_model("model.skops").predict(pd.read_csv("train.csv"))
-    out = pd.read_csv(io.BytesIO(predict.stdout))
+    expected = sorel.load_model("model.skops").predict(read_table("train.csv"))
+    Path("out.csv").write_bytes(predict.stdout)
+    out = read_table("out.csv")
     np.testing.assert_array_equal(out["prediction"], expected)
 
 
@@ -241,7 +241,7 @@ def test_reader_that_stops_early_gets_no_traceback(folder, models):
 
 def test_evaluate_reports_the_model_s_own_losses(folder, models, capsys):
     assert run("evaluate", models["price"], "test.csv", "--groups", "city", "-o", "r.csv") == 0
-    report = pd.read_csv("r.csv", index_col="group")
+    report = read_table("r.csv").set_index("group")
     test = people(60, seed=1)
     losses = 0.5 * (sorel.load_model(models["price"]).predict(test) - test["price"]) ** 2
     assert report.loc["all", "mean"] == pytest.approx(losses.mean())
@@ -314,7 +314,7 @@ def test_task_follows_the_target(folder, capsys, values, task, note):
     assert run("predict", "m.skops", "t.csv", "-o", "out.csv") == 0
     assert run("evaluate", "m.skops", "t.csv") == 0
     if task == "classification":
-        assert set(pd.read_csv("out.csv")["prediction"]) <= set(values)
+        assert set(read_table("out.csv")["prediction"]) <= set(values)
 
 
 def test_labels_may_be_numbers_on_request(folder, capsys):
@@ -454,7 +454,7 @@ def test_missing_values_are_imputed_on_request(folder, capsys):
     assert run("fit", "gaps.csv", "--target", "price", "--impute", "-q", "-o", "m.skops") == 0
     frame.assign(age=np.nan, city=None).to_csv("more.csv", index=False)
     assert run("predict", "m.skops", "more.csv", "-o", "out.csv") == 0
-    assert np.isfinite(pd.read_csv("out.csv")["prediction"]).all()
+    assert np.isfinite(read_table("out.csv")["prediction"]).all()
 
 
 def test_columns_of_names_are_pointed_out(folder, capsys):
@@ -507,7 +507,7 @@ def test_unknown_texts_may_be_ignored(folder, models):
     model = sorel.load_model(models["price"])
     known = model.predict(frame.assign(city="Oslo"))
     step = model[:-1].get_feature_names_out().tolist().index("categorical__city_Oslo")
-    difference = known - pd.read_csv("out.csv")["prediction"]
+    difference = known - read_table("out.csv")["prediction"]
     np.testing.assert_allclose(difference, model[-1].coef_[step])
 
 
@@ -586,14 +586,14 @@ def test_models_saved_from_python_serve_too(folder, capsys):
     model = sorel.SpectralRiskRegressor().fit(X, y)
     sorel.save_model(model, "named.skops")
     assert run("predict", "named.skops", "t.csv", "-o", "out.csv") == 0
-    np.testing.assert_array_equal(pd.read_csv("out.csv")["prediction"], model.predict(X))
+    np.testing.assert_array_equal(read_table("out.csv")["prediction"], model.predict(X))
     assert run("evaluate", "named.skops", "t.csv", "--target", "price") == 0
     assert "cvar_0.1" in capsys.readouterr().out
     assert "give it with --target" in refused(capsys, "evaluate", "named.skops", "t.csv", code=2)
     X.to_csv("x.csv", index=False)
     sorel.save_model(sorel.SpectralRiskRegressor().fit(X.to_numpy(), y), "plain.skops")
     assert run("predict", "plain.skops", "x.csv", "-o", "out.csv") == 0
-    np.testing.assert_array_equal(pd.read_csv("out.csv")["prediction"], model.predict(X))
+    np.testing.assert_array_equal(read_table("out.csv")["prediction"], model.predict(X))
     assert "fitted to 2 columns" in refused(capsys, "predict", "plain.skops", "t.csv")
 
 

@@ -18,7 +18,8 @@ class Objective(BaseObjective):
     min_benchopt_version = "1.7"
     requirements = ["pip::sorel"]
     parameters = {
-        "risk": ["cvar:0.5", "esrm:2", "extremile:2.5"],
+        # sorel's names, with an underscore: benchopt's selectors cannot hold a colon.
+        "risk": ["cvar_0.5", "esrm_2", "extremile_2.5"],
         # The penalty is strength / n * |w|^2 / 2.
         "strength": [1.0],
     }
@@ -32,7 +33,7 @@ class Objective(BaseObjective):
         self.X, self.y, self.loss = X, y, loss
         n = len(y)
         self.mu = self.strength / n
-        risk = sorel.parse_risk(self.risk)
+        risk = sorel.parse_risk(self.risk.replace("_", ":"))
         self.sigma = risk.weights(n)
         self.problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=sorel.L2(self.mu))
         optimum = sorel.solve(self.problem, tol=CERTIFIED, max_passes=1e6)
@@ -48,7 +49,7 @@ class Objective(BaseObjective):
             "X": self.X,
             "y": self.y,
             "loss": self.loss,
-            "risk": self.risk,
+            "risk": self.risk.replace("_", ":"),
             "sigma": self.sigma,
             "mu": self.mu,
         }

@@ -16,7 +16,7 @@ def check_test_solver_run(benchmark, solver):
     objective_class = benchmark.get_benchmark_objective()
     ran = 0
     for kind in ("heavy_tailed", "imbalanced"):
-        for risk in ("cvar:0.3", "esrm:2", "extremile:2.5"):
+        for risk in ("cvar_0.3", "esrm_2", "extremile_2.5"):
             dataset = dataset_class.get_instance(kind=kind, n=60, d=4)
             objective = objective_class.get_instance(risk=risk)
             instance = solver.get_instance()

@@ -11,6 +11,7 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 
 from __future__ import annotations
 
+import copy
 import numbers
 from dataclasses import dataclass
 from typing import Any
@@ -177,6 +178,13 @@ class Problem:
         return self.certify(point, dual, refine=np.inf)
 
     # What the solvers use.
+
+    def with_penalty(self, penalty: Penalty) -> Problem:
+        """The same data, risk and loss under another penalty; nothing is copied."""
+        penalty.kernel(self.n_features)
+        other = copy.copy(self)
+        other.penalty = penalty
+        return other
 
     def certify(
         self,

@@ -23,7 +23,6 @@ from sorel._files import write_atomically
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
 _HEADER = "sorel.json"
-_SCHEMA = "schema.json"
 # Raised when the layout of the archive or the meaning of the header changes.
 _FORMAT = 1
 
@@ -49,7 +48,7 @@ class ModelFileError(ValueError):
 
 
 def save_model(
-    model: Any, file: str | os.PathLike[str] | BinaryIO, *, summary: dict[str, Any] | None = None
+    model: Any, path: str | os.PathLike[str] | BinaryIO, *, summary: dict[str, Any] | None = None
 ) -> None:
     """Save a fitted estimator or pipeline in a file that runs no code when it is loaded.
 
@@ -57,7 +56,7 @@ def save_model(
     ----------
     model : estimator
         A fitted estimator of sorel, or a scikit-learn pipeline around one.
-    file : path or binary stream
+    path : path or binary stream
         Where to write; by convention the name ends in ``.skops``. A path is written in one step:
         if anything fails, a file of that name stays as it was.
     summary : dict, optional
@@ -92,13 +91,13 @@ def save_model(
     True
     """
     data = _dump(model, summary)
-    if hasattr(file, "write"):
-        cast(BinaryIO, file).write(data)
+    if hasattr(path, "write"):
+        cast(BinaryIO, path).write(data)
     else:
-        write_atomically(file, data)
+        write_atomically(path, data)
 
 
-def load_model(file: str | os.PathLike[str] | BinaryIO) -> Any:
+def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
     """Load a model that :func:`save_model` or the command ``sorel fit`` saved.
 
     Only types of sorel, scikit-learn, NumPy and SciPy are built, by their names; no code from the
@@ -106,7 +105,7 @@ def load_model(file: str | os.PathLike[str] | BinaryIO) -> Any:
 
     Parameters
     ----------
-    file : path or binary stream
+    path : path or binary stream
         The saved model.
 
     Returns
@@ -134,17 +133,17 @@ def load_model(file: str | os.PathLike[str] | BinaryIO) -> Any:
     >>> sorel.load_model(stream)
     SpectralRiskRegressor()
     """
-    data, name = _read(file)
+    data, name = _read(path)
     _header(data, name)
     return _load(data, name)
 
 
-def read_summary(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
+def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     """Return what is known about a saved model, without loading the model.
 
     Parameters
     ----------
-    file : path or binary stream
+    path : path or binary stream
         The saved model.
 
     Returns
@@ -173,7 +172,7 @@ def read_summary(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     >>> summary["risk"], summary["data"], summary["n_features"]
     ('cvar:0.1', 'diabetes', 10)
     """
-    data, name = _read(file)
+    data, name = _read(path)
     header = _header(data, name)
     return {
         "sorel": header["sorel"],

@@ -16,6 +16,7 @@ def report(tmp_path_factory):
         datasets=("generated", "diabetes"),
         risks=("esrm:2", "cvar:0.5"),
         seeds=2,
+        tuning_seeds=2,
         passes=40,
         batch_passes=40,
         late_iterations=20,
@@ -29,7 +30,7 @@ def report(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    """Chromium, which keeps to itself: no sandbox (it runs in containers), no background traffic."""
+    """Chromium without a sandbox (it runs in containers) and without background traffic."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

@@ -8,6 +8,11 @@ from benchopt.stopping_criterion import SufficientProgressCriterion
 import sorel
 
 
+def next_tolerance(tolerance):
+    """One digit more; the first tolerance of a run is benchopt's infinity."""
+    return min(1.0, max(tolerance / 10.0, 1e-15))
+
+
 class SorelSolver(BaseSolver):
     """Runs one of sorel's solvers on a fresh problem; building it is not timed."""
 
@@ -40,14 +45,14 @@ class SorelSolver(BaseSolver):
 
 
 class ToTolerance(SorelSolver):
-    """Solved anew for each relative gap: 1, 0.1, 0.01, ..."""
+    """Solved anew for each relative gap: no demand at all, 1, 0.1, 0.01, ..."""
 
     sampling_strategy = "tolerance"
     # One step may gain so many digits that several tolerances in a row give the same answer.
     stopping_criterion = SufficientProgressCriterion(strategy="tolerance", patience=6)
 
     def get_next(self, stop_val):
-        return max(stop_val / 10.0, 1e-15)
+        return next_tolerance(stop_val)
 
 
 class ForEpochs(SorelSolver):

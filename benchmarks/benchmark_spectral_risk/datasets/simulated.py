@@ -1,5 +1,6 @@
 """Generated sets: regression with heavy tails or two populations, and a rare class."""
 
+import numpy as np
 from benchopt import BaseDataset
 
 from sorel.datasets import make_heavy_tailed, make_imbalanced, make_two_populations
@@ -19,6 +20,8 @@ class Dataset(BaseDataset):
         seed = self.get_seed(use_dataset=True, use_repetition=True)
         if self.kind == "imbalanced":
             X, y = make_imbalanced(self.n, self.d, 0.1, seed)
+            # The problem has no intercept; without a constant column w = 0 would be near optimal.
+            X = np.column_stack([X, np.ones(self.n)])
             return {"X": X, "y": y, "loss": "logistic"}
         if self.kind == "two_populations":
             X, y, _ = make_two_populations(self.n, self.d, seed=seed)

@@ -8,7 +8,9 @@ import warnings
 
 import cvxpy as cp
 import numpy as np
+from benchmark_utils import next_tolerance
 from benchopt import BaseSolver
+from benchopt.stopping_criterion import SufficientProgressCriterion
 
 # A conic solver factors a matrix with a few rows per sample; beyond this it is out of its range.
 MAX_ROWS = 10_000
@@ -20,6 +22,7 @@ class Solver(BaseSolver):
     name = "cvxpy-clarabel"
     requirements = ["pip::cvxpy", "pip::clarabel"]
     sampling_strategy = "tolerance"
+    stopping_criterion = SufficientProgressCriterion(strategy="tolerance", patience=6)
 
     def skip(self, X, y, loss, risk, sigma, mu):
         if not risk.startswith("cvar:"):
@@ -34,7 +37,7 @@ class Solver(BaseSolver):
         self.w, self.weights = np.zeros(X.shape[1]), None
 
     def get_next(self, stop_val):
-        return max(stop_val / 10.0, 1e-15)
+        return next_tolerance(stop_val)
 
     def run(self, tol):
         n, d = self.X.shape
@@ -46,7 +49,7 @@ class Solver(BaseSolver):
         above = losses - threshold <= excess
         value = threshold + cp.sum(excess) / (n * self.alpha) + 0.5 * self.mu * cp.sum_squares(w)
         problem = cp.Problem(cp.Minimize(value), [above])
-        tolerance = max(tol, LEAST_TOLERANCE)
+        tolerance = min(max(tol, LEAST_TOLERANCE), 1.0)
         options = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), tolerance)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # an inaccurate answer is judged anyway

@@ -20,6 +20,9 @@ from sorel.risks import Risk
 
 _MAX_INTERCEPT_STEPS = 60
 
+# A margin this far below another adds nothing to a softmax.
+_OUT_OF_REACH = 1e3
+
 # Arrays of at least this length are kept for reuse.
 _WORTH_POOLING = 20_000
 
@@ -444,9 +447,8 @@ class MemoryEngine(Engine):
 
     def _best_softmax_intercept(self, point: Point, dual: Dual) -> Point | None:
         lam = self.weights(dual)
-        if len(np.unique(self.y[lam > 0])) < self.n_outputs:
-            return None
-        current, value = point, self.expected(point, dual)
+        current = self._without_absent_classes(point, lam)
+        value = self.expected(current, dual)
         for _ in range(_MAX_INTERCEPT_STEPS):
             gradient = lam @ current.slopes
             if np.max(np.abs(gradient)) <= 1e-15:
@@ -480,5 +482,21 @@ class MemoryEngine(Engine):
             current, value = trial, trial_value
         # The bound holds only where the derivative in the intercepts is zero to rounding, and far
         # out, where all but one class has next to no weight, no rounding is small enough.
-        residual = np.max(np.abs(lam @ current.slopes)) * (1.0 + np.max(np.abs(current.w[-1])))
-        return current if residual <= 1e-12 else None
+        residual = np.abs(lam @ current.slopes)
+        present = residual > 0.0
+        reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
+        return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
+
+    def _without_absent_classes(self, point: Point, lam: FloatArray) -> Point:
+        """A class without weight has its best intercept at minus infinity: put it out of reach."""
+        present = np.zeros(self.n_outputs, dtype=bool)
+        present[self.y[lam > 0.0]] = True
+        if present.all():
+            return point
+        drop = np.where(present, 0.0, -(_OUT_OF_REACH + np.ptp(point.margins)))
+        w = point.w.copy()
+        w[-1] += drop
+        new = self._new_point(w)
+        np.add(point.margins, drop, out=new.margins)
+        self._fill_losses(new)
+        return new

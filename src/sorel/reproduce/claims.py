@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class Claim:
 Finding = tuple[str, str] | None
 
 
+@lru_cache(maxsize=1)
 def claims(results: Results) -> list[Claim]:
     """Every claim with its verdict."""
     rows = []

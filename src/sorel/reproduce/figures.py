@@ -39,7 +39,6 @@ _RC: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.titlesize": 9.5,
     "legend.frameon": False,
-    "pdf.fonttype": 42,
 }
 
 

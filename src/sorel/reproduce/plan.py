@@ -43,7 +43,7 @@ _DATA_HELP = (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class Results:
     """All numbers of a reproduction, before any of them is put into a table or a picture.
 
@@ -236,7 +236,7 @@ def _tune_cells(settings: Settings, optima: pd.DataFrame, data: Mapping[str, Dat
                 grid = settings.grid(method)
                 passes = settings.budget(batch)
                 runs = len(grid) * (3 if method in ("sgd", "prospect") else 1)
-                for seed in range(1, settings.seeds + 1):
+                for seed in range(1, settings.tuning_seeds + 1):
                     keyed[row.dataset, row.risk, batch, method, seed] = cell(
                         "tune",
                         row.dataset,
@@ -335,7 +335,7 @@ def _tuning(settings: Settings, grids: Outcomes, optima: pd.DataFrame) -> pd.Dat
     known = optima.set_index(["dataset", "risk"])
     rows: list[dict[str, Any]] = []
     for key in dict.fromkeys(key[:4] for key in grids):
-        results = [grids[(*key, seed)] for seed in range(1, settings.seeds + 1)]
+        results = [grids[(*key, seed)] for seed in range(1, settings.tuning_seeds + 1)]
         scores = np.mean([result["scores"] for result in results], axis=0)
         reached = np.mean([result["reached"] for result in results], axis=0)
         reference = known.loc[(key[0], key[1])]

@@ -248,7 +248,7 @@ def _cell(value: Any, right: bool) -> str:
 def _provenance(results: Results) -> str:
     settings = results.settings
     facts = [
-        f"{settings.seeds} seeds; {settings.passes} passes without and {settings.batch_passes} "
+        f"{settings.seeds} seeds, {settings.tuning_seeds} for tuning; {settings.passes} passes without and {settings.batch_passes} "
         f"with mini-batches; risks {', '.join(map(risk_label, settings.risks))}; mu = 1/n.",
         "One pass is n sample gradients; an outer iteration of SOREL and LSVRG counts two, and so "
         "do n steps of Prospect, which takes a gradient and a loss of two samples in each.",

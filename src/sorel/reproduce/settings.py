@@ -57,8 +57,8 @@ class Settings:
         Names of the paper's sets, "diabetes" or "generated".
     risks : tuple of str
         Short forms of the risks, such as "cvar:0.5".
-    seeds : int
-        Seeds 1, ..., `seeds` of every stochastic method.
+    seeds, tuning_seeds : int
+        Seeds 1, 2, ... of the curves, and of the choice of the settings.
     passes, batch_passes : int
         Budget of a run without and with mini-batches.
     late_iterations : int
@@ -77,6 +77,7 @@ class Settings:
     datasets: tuple[str, ...] = PAPER_DATASETS
     risks: tuple[str, ...] = ("esrm:2", "extremile:2.5", "cvar:0.5")
     seeds: int = 5
+    tuning_seeds: int = 3
     passes: int = 300
     batch_passes: int = 600
     late_iterations: int = 1500
@@ -140,7 +141,13 @@ def make_settings(
         settings = replace(settings, risks=tuple(dict.fromkeys(risks)))
     if quick:
         settings = replace(
-            settings, quick=True, seeds=2, passes=150, batch_passes=200, late_iterations=1000
+            settings,
+            quick=True,
+            seeds=3,
+            tuning_seeds=1,
+            passes=100,
+            batch_passes=100,
+            late_iterations=1000,
         )
     return settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Table:
     frame: pd.DataFrame
 
 
+@lru_cache(maxsize=1)
 def reached(results: Results) -> pd.DataFrame:
     """Passes and seconds to each target, and the level at the end: medians over the seeds.
 
@@ -192,7 +194,7 @@ def _settings(results: Results) -> Table:
         "settings",
         "Chosen step sizes alpha, and C of SOREL",
         "The paper's rule: the least training loss, averaged over the last ten epochs and the "
-        f"{results.settings.seeds} seeds, over {len(results.settings.step_sizes)} step sizes and, "
+        f"{results.settings.tuning_seeds} seeds, over {len(results.settings.step_sizes)} step sizes and, "
         f"for SOREL, {len(results.settings.dual_steps)} values of C. Settings that agree to 1e-12 "
         "are ties, which the fewest passes to 1e-6 decide.",
         frame,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sorel.solvers.auto import Auto
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
+from sorel.solvers.continuation import Continuation
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.lsvrg import LSVRG
 from sorel.solvers.newton import Newton
@@ -16,6 +17,7 @@ from sorel.solvers.subgradient import Subgradient
 
 __all__ = [
     "Auto",
+    "Continuation",
     "LBFGS",
     "LSVRG",
     "SGD",
@@ -34,7 +36,19 @@ __all__ = [
 
 SOLVERS: dict[str, type[Solver]] = {
     cls.name: cls
-    for cls in (Auto, Newton, NewtonCG, SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, LBFGS)
+    for cls in (
+        Auto,
+        Newton,
+        NewtonCG,
+        Continuation,
+        SOREL,
+        LSVRG,
+        Prospect,
+        SaddleSAGA,
+        SGD,
+        Subgradient,
+        LBFGS,
+    )
 }
 
 

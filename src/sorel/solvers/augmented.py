@@ -48,6 +48,9 @@ _MAX_IDLE = 4
 # reaches this share of the tolerance.
 _DRIFT = 0.01
 
+# Passes after which a check is made though it will hardly succeed: others may want to step in.
+_HEARTBEAT = 50
+
 # Trials of a line search, and how near to an end of its bracket a trial may lie.
 _MAX_TRIALS = 15
 _SAFEGUARD = 0.03
@@ -124,7 +127,7 @@ class AugmentedLagrangian(Solver):
         eta = (_FIRST_ETA if run.dual is None else _WARM_ETA) / scale
         state = State(problem, point, center, eta)
         steps = idle = cuts = moves = 0
-        growth, caution = _GROWTH, 0.0
+        growth, caution, checked = _GROWTH, 0.0, run.passes
         while not run.exhausted:
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
@@ -134,8 +137,10 @@ class AugmentedLagrangian(Solver):
                 state, moves = fresh, 0
             if state.predicted <= _PROMISING * target:
                 yield Iterate(state.point, state.dual, state.gradient, target)
-            elif run.watched or state.fenchel_young() <= target:
+                checked = run.passes
+            elif run.watched or run.passes > checked + _HEARTBEAT or state.fenchel_young() <= target:
                 yield Iterate(state.point, state.dual, state.gradient)
+                checked = run.passes
             if steps > 0 and state.predicted <= max(state.moved, noise):
                 run.n_iter += 1
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0

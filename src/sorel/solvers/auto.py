@@ -13,6 +13,7 @@ import numpy as np
 
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError
+from sorel.solvers.continuation import Continuation
 from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
@@ -21,7 +22,7 @@ from sorel.solvers.sorel import SOREL
 _FEW_PARAMETERS = 1000
 
 # Passes without a tenth of the gap gone after which another method has its turn.
-_PATIENCE = 300
+_PATIENCE = 250
 
 
 class Auto(Solver):
@@ -54,11 +55,13 @@ class Auto(Solver):
         """Methods in the order of their turns: the cheapest first, the most robust last."""
         size = int(np.prod(problem.engine.shape))
         if size <= _FEW_PARAMETERS:
-            solvers: list[Solver] = [Newton(), SOREL()]
+            solvers: list[Solver] = [Newton(), Continuation(), SOREL()]
         elif problem.penalty.smooth:
-            solvers = [NewtonCG(), Newton(), SOREL()] if size <= MAX_SIZE else [NewtonCG(), SOREL()]
+            second = [Newton(), Continuation()] if size <= MAX_SIZE else []
+            solvers = [NewtonCG(), *second, SOREL()]
         else:
-            solvers = [SOREL(), Newton()] if size <= MAX_SIZE else [SOREL()]
+            second = [Newton(), Continuation()] if size <= MAX_SIZE else []
+            solvers = [SOREL(), *second]
         able = []
         refusal = None
         for solver in solvers:
@@ -85,11 +88,12 @@ class Auto(Solver):
             iterate = next(iterates)
             while True:
                 certificate = yield iterate
-                if certificate.gap < best_gap:
+                # The relative gap: where the optimum is near 0 the gap falls with the objective.
+                if certificate.relative_gap < best_gap:
                     best = iterate
-                    if certificate.gap < 0.9 * best_gap:
+                    if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
-                    best_gap = certificate.gap
+                    best_gap = certificate.relative_gap
                 if run.passes - since > patience:
                     break
                 iterate = iterates.send(certificate)

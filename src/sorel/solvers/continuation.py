@@ -1,0 +1,77 @@
+"""Newton's method along a falling penalty.
+
+With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
+kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
+problem is easy; each solution is a good start for a penalty ten times weaker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from sorel.problem import Problem
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.newton import Newton
+
+# Each stage lowers l2 by this factor, is solved to this relative gap, and may take this many passes.
+_FACTOR = 0.1
+_STAGE_TOL = 1e-2
+_STAGE_PASSES = 200
+
+
+class Continuation(Newton):
+    """Newton's method started from a sequence of problems with a stronger penalty.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X = np.array([[1.0], [2.0], [-3.0]])
+    >>> penalty = sorel.L2(1e-6)
+    >>> problem = sorel.Problem(X, [1, 1, 0], loss="squared_hinge", penalty=penalty)
+    >>> sorel.solve(problem, solver=sorel.solvers.Continuation()).converged
+    True
+    """
+
+    name: ClassVar[str] = "continuation"
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        run.w, run.dual = problem.start(), None
+        for l2 in self._moduli(problem, run):
+            stage = problem.with_penalty(dataclasses.replace(problem.penalty, l2=l2))
+            self._solve_stage(stage, run)
+            if run.exhausted:
+                break
+        yield from super().iterates(problem, run)
+
+    def _moduli(self, problem: Problem, run: Run) -> list[float]:
+        """Falling values of l2, from the curvature of the losses to just above the problem's own."""
+        engine = problem.engine
+        diagonal = engine.hessian_diagonal(engine.point(run.w), engine.uniform(), 0.0)
+        run.passes += 1
+        strongest, own = float(np.mean(diagonal)), problem.penalty.l2
+        if not strongest * _FACTOR > own:
+            return []
+        count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
+        return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
+
+    def _solve_stage(self, stage: Problem, run: Run) -> None:
+        """Advance `run` to a rough solution of one stage."""
+        limit = min(run.max_passes, run.passes + _STAGE_PASSES)
+        inner = dataclasses.replace(run, tol=_STAGE_TOL, max_passes=limit, watched=False)
+        best = np.inf
+        iterates = super().iterates(stage, inner)
+        for iterate in iterates:
+            certificate = stage.certify(
+                iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
+            )
+            if certificate.gap <= best:
+                best = certificate.gap
+                run.w, run.dual = iterate.point.w, iterate.dual
+            if certificate.relative_gap <= _STAGE_TOL or inner.exhausted:
+                break
+        iterates.close()
+        run.passes = inner.passes
+        run.n_iter += inner.n_iter
