@@ -29,6 +29,7 @@ examples:
   sorel evaluate model.skops test.csv --groups region
   sorel predict model.skops new.csv -o predictions.csv
   sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+  sorel reproduce --quick         the paper's experiments, run again
 
 exit codes:
   0    done

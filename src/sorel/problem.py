@@ -265,7 +265,8 @@ class Problem:
         # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
         if not drop >= -1e-12 * abs(value):
             return np.inf
-        return drop + self._fenchel_young(best, dual, expected, None)
+        # Both terms together are nonnegative, up to the rounding of the drop.
+        return max(drop + self._fenchel_young(best, dual, expected, None), 0.0)
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, or its rounding error where it is 0."""

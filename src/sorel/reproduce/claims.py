@@ -192,7 +192,8 @@ def _power_time(results: Results) -> Finding:
     fast = float(per_pass["prospect"] / per_pass["sorel"])
     slow = float(per_pass["prospect-projecting"] / per_pass["sorel"])
     table = _of(results, 1, f"seconds_{_OPTIMAL}").loc[name]
-    ratio = (table["prospect"] / table["sorel"]).replace([np.inf, -np.inf], np.nan).dropna()
+    arrived = np.isfinite(table["prospect"]) & np.isfinite(table["sorel"])
+    ratio = (table["prospect"] / table["sorel"])[arrived]
     text = (
         f"on {name} (n = {n}) a pass of Prospect costs {fast:.2g} times a pass of SOREL here, "
         f"where the order of the losses is kept up to date, and {slow:.0f} times if every step "
@@ -232,6 +233,8 @@ def _minibatch(results: Results) -> Finding:
             plain = _of(results, 1, f"{column}_1e-03")[method]
             batched = _of(results, large, f"{column}_1e-03")[method]
             both = np.isfinite(plain) & np.isfinite(batched)
+            if not both.any():
+                return f"{LABELS[method]} never gets to 1e-3 in both", NOT_MEASURED
             ratios.append(float((plain[both] / batched[both]).median()))
         speed += ratios
         parts.append(f"{LABELS[method]} {ratios[0]:.2g} in passes and {ratios[1]:.2g} in CPU time")

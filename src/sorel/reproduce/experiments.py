@@ -154,7 +154,9 @@ def trace_lbfgs(problem: Problem, passes: float) -> Trace:
         minimize(evaluate, best[1], jac=True, method="L-BFGS-B", options=options)
         if not best[0] < before:
             break
-    return record
+    # scipy ends a line search that it has begun, beyond the budget or not.
+    count = int(passes)
+    return Trace(record.passes[:count], record.seconds[:count], record.objective[:count])
 
 
 def _problem(data: Any, risk: str) -> Problem:

@@ -81,6 +81,7 @@ figure img { display: block; max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .55rem; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; }
+table:not(.claims) td { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 th { position: sticky; top: 0; background: #f6f7f8; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
@@ -169,7 +170,7 @@ def _facts(results: Results) -> str:
         facts.append((f"{worst:.0e}", "largest relative gap of a certified optimum"))
     if not results.curves.empty:
         lowest = results.curves["suboptimality"].min()
-        facts.append((f"{lowest:.0e}", "least suboptimality anywhere: rounding, never below"))
+        facts.append((f"{lowest:.0e}", "least suboptimality of any iterate (rounding)"))
         for batch in results.settings.batches:
             ratio = knob_free(results, batch)["ratio 1e-06"].median()
             how = "no mini-batches" if batch == 1 else f"batches of {batch}"
@@ -248,8 +249,9 @@ def _cell(value: Any, right: bool) -> str:
 def _provenance(results: Results) -> str:
     settings = results.settings
     facts = [
-        f"{settings.seeds} seeds, {settings.tuning_seeds} for tuning; {settings.passes} passes without and {settings.batch_passes} "
-        f"with mini-batches; risks {', '.join(map(risk_label, settings.risks))}; mu = 1/n.",
+        f"{settings.seeds} seeds, {settings.tuning_seeds} for tuning; {settings.passes} passes "
+        f"without and {settings.batch_passes} with mini-batches; risks "
+        f"{', '.join(map(risk_label, settings.risks))}; mu = 1/n.",
         "One pass is n sample gradients; an outer iteration of SOREL and LSVRG counts two, and so "
         "do n steps of Prospect, which takes a gradient and a loss of two samples in each.",
         "Times are CPU seconds of the method alone, on one thread, compiled code loaded before.",

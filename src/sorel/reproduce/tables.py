@@ -194,9 +194,9 @@ def _settings(results: Results) -> Table:
         "settings",
         "Chosen step sizes alpha, and C of SOREL",
         "The paper's rule: the least training loss, averaged over the last ten epochs and the "
-        f"{results.settings.tuning_seeds} seeds, over {len(results.settings.step_sizes)} step sizes and, "
-        f"for SOREL, {len(results.settings.dual_steps)} values of C. Settings that agree to 1e-12 "
-        "are ties, which the fewest passes to 1e-6 decide.",
+        f"{results.settings.tuning_seeds} seeds, over {len(results.settings.step_sizes)} step "
+        f"sizes and, for SOREL, {len(results.settings.dual_steps)} values of C. Settings that "
+        "agree to 1e-12 are ties, which the fewest passes to 1e-6 decide.",
         frame,
     )
 

@@ -138,7 +138,9 @@ class AugmentedLagrangian(Solver):
             if state.predicted <= _PROMISING * target:
                 yield Iterate(state.point, state.dual, state.gradient, target)
                 checked = run.passes
-            elif run.watched or run.passes > checked + _HEARTBEAT or state.fenchel_young() <= target:
+            elif (
+                run.watched or run.passes > checked + _HEARTBEAT or state.fenchel_young() <= target
+            ):
                 yield Iterate(state.point, state.dual, state.gradient)
                 checked = run.passes
             if steps > 0 and state.predicted <= max(state.moved, noise):

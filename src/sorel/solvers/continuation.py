@@ -16,7 +16,7 @@ from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run
 from sorel.solvers.newton import Newton
 
-# Each stage lowers l2 by this factor, is solved to this relative gap, and may take this many passes.
+# Each stage lowers l2 by this factor, is solved to this relative gap, and has so many passes.
 _FACTOR = 0.1
 _STAGE_TOL = 1e-2
 _STAGE_PASSES = 200
@@ -47,7 +47,7 @@ class Continuation(Newton):
         yield from super().iterates(problem, run)
 
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
-        """Falling values of l2, from the curvature of the losses to just above the problem's own."""
+        """Falling values of l2, from the curvature of the losses to the problem's own."""
         engine = problem.engine
         diagonal = engine.hessian_diagonal(engine.point(run.w), engine.uniform(), 0.0)
         run.passes += 1
