@@ -230,7 +230,8 @@ def _minimize_few(
     good = True
     for i in range(p):
         u[i] = w[i] + step[i]
-        good = good and math.isfinite(u[i])
+        # isfinite() is x - x == 0 to the compiler, which reordering makes true for NaN.
+        good = good and abs(u[i]) < np.inf
     return good
 
 

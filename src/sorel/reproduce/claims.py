@@ -139,18 +139,19 @@ def _stalling(figure: str) -> Callable[[Results], Finding]:
             return None
         ends = _of(results, batch, "end")
         parts, shares = [], []
-        for method in ("lsvrg", "prospect"):
-            above = int((ends[method] > _LEVEL).sum())
-            shares.append(above / len(ends))
-            parts.append(f"{LABELS[method]} ends above 1e-6 in {above} of {len(ends)} problems")
-        stuck = (ends[["lsvrg", "prospect"]] > _LEVEL).all(axis=1)
-        overtaken = int((stuck & (ends["sorel"] <= _LEVEL)).sum())
-        free = int((stuck & (ends["sorel-auto"] <= _LEVEL)).sum())
-        parts.append(
-            f"both do in {int(stuck.sum())}, where SOREL ends below it {overtaken} times tuned and "
-            f"{free} times without knobs"
-        )
-        return "; ".join(parts), _graded(min(shares), 1 / 3, 0.1)
+        for level in (_LEVEL, 1e-9):
+            stuck = ends[["lsvrg", "prospect"]] > level
+            shares.append(float(stuck.mean().min()))
+            both = stuck.all(axis=1)
+            tuned = int((both & (ends["sorel"] <= level)).sum())
+            free = int((both & (ends["sorel-auto"] <= level)).sum())
+            parts.append(
+                f"LSVRG ends above {level:.0e} in {int(stuck['lsvrg'].sum())}, Prospect in "
+                f"{int(stuck['prospect'].sum())}, both in {int(both.sum())} of {len(ends)} "
+                f"problems, and SOREL ends below it in {tuned} of these tuned and in {free} "
+                "without knobs"
+            )
+        return "; ".join(parts), _graded(shares[0], 1 / 3, 0.1)
 
     return measure
 
@@ -161,11 +162,13 @@ def _sgd_biased(results: Results) -> Finding:
         return None
     ends = _of(results, batch, "end")["sgd"]
     above = int((ends > _LEVEL).sum())
+    reach = int(np.isfinite(_of(results, batch, "passes_1e-09")["sgd"]).sum())
     text = (
-        f"SGD with its best step ends above 1e-6 in {above} of {len(ends)} problems: median end "
-        f"level {ends.median():.0e}, from {ends.min():.0e} to {ends.max():.0e}"
+        f"SGD with its best constant step reaches 1e-9 in {reach} of {len(ends)} problems and ends "
+        f"above 1e-6 in {above}: median end level {ends.median():.0e}, from {ends.min():.0e} to "
+        f"{ends.max():.0e}"
     )
-    return text, _graded(above / len(ends), 1.0, 0.5)
+    return text, _graded(1.0 - reach / len(ends), 1.0, 0.5)
 
 
 def _power_passes(results: Results) -> Finding:
@@ -226,21 +229,27 @@ def _kin8nm(results: Results) -> Finding:
 def _minibatch(results: Results) -> Finding:
     if _batch(results, "2") is None or _batch(results, "3") is None:
         return None
-    large, parts, speed = results.settings.batch_size, [], []
+    large, parts, gains = results.settings.batch_size, [], []
+    seconds = results.curves.groupby(["dataset", "risk", "batch", "method", "seed"])[
+        ["passes", "seconds"]
+    ].max()
+    per_pass = (seconds["seconds"] / seconds["passes"]).groupby(["batch", "method"]).median()
     for method in ("lsvrg", "prospect", "sorel"):
-        ratios = []
-        for column in ("passes", "seconds"):
-            plain = _of(results, 1, f"{column}_1e-03")[method]
-            batched = _of(results, large, f"{column}_1e-03")[method]
-            both = np.isfinite(plain) & np.isfinite(batched)
-            if not both.any():
-                return f"{LABELS[method]} never gets to 1e-3 in both", NOT_MEASURED
-            ratios.append(float((plain[both] / batched[both]).median()))
-        speed += ratios
-        parts.append(f"{LABELS[method]} {ratios[0]:.2g} in passes and {ratios[1]:.2g} in CPU time")
-    text = "median factor by which batches of 64 are faster to 1e-3 (below 1: slower): "
-    good = sum(value > 1.1 for value in speed)
-    return text + ", ".join(parts), _graded(good / len(speed))
+        grid = results.tuning[results.tuning["method"] == method]
+        best = grid.groupby(["batch", "dataset", "risk"])[f"passes_{_OPTIMAL}"].min()
+        plain, batched = best[1], best[large]
+        both = np.isfinite(plain) & np.isfinite(batched)
+        if not both.any():
+            return f"{LABELS[method]} never gets to 1e-6 in both", NOT_MEASURED
+        gain = float((plain[both] / batched[both]).median())
+        cost = float(per_pass[large, method] / per_pass[1, method])
+        gains += [gain, gain / cost]
+        parts.append(f"{LABELS[method]} {gain:.2g} in passes, {gain / cost:.2g} in CPU time")
+    text = (
+        "median factor by which batches of 64 are faster to 1e-6 (below 1: slower), each with its "
+        f"best setting in hindsight: {'; '.join(parts)}"
+    )
+    return text, _graded(sum(gain > 1.1 for gain in gains) / len(gains))
 
 
 def _minibatch_power(results: Results) -> Finding:
@@ -296,14 +305,13 @@ def _toy(results: Results) -> Finding:
 def _negative(results: Results) -> Finding:
     if results.curves.empty:
         return None
-    finite = results.curves["suboptimality"].to_numpy()
-    lowest = float(finite.min())
+    count, lowest = len(results.curves), results.least
     ends = pd.concat([_of(results, batch, "lowest") for batch in results.settings.batches])
     worst, error = ends["lbfgs"].idxmax(), float(ends["lbfgs"].max())
     text = (
         f"L-BFGS stops up to {error:.0e} above the certified optimum ({_problem(worst)}), and as "
         "the reference it turns better iterates negative; against a certified F* the least of "
-        f"{len(finite)} values is {lowest:.0e}, which is rounding"
+        f"{count} values is {lowest:.0e}, which is rounding"
     )
     if lowest < -1e-12:
         return text.removesuffix(", which is rounding"), HOLDS_NOT
@@ -364,8 +372,8 @@ def _follows_theorem(results: Results) -> Finding:
     ratio = [40.0 * row.C * float(known[row.dataset, row.risk]) ** 2 for row in chosen.itertuples()]
     text = (
         "theta_k and the growth in k are the theorem's; tau_k is 5 times as long, and eta_k tau_k, "
-        f"which the proof bounds, is {min(ratio):.2g} to {max(ratio):.2g} times its bound with the "
-        "chosen C and the constant G of the vector of losses at the optimum"
+        f"which the proof bounds, is {min(ratio):,.0f} to {max(ratio):,.0f} times its bound with "
+        "the chosen C and the constant G of the vector of losses at the optimum"
     )
     return text, HOLDS if max(ratio) <= 1.0 else IN_PART
 
@@ -439,7 +447,7 @@ _CLAIMS: list[tuple[str, str, Callable[[Results], Finding]]] = [
      "SOREL needs less time than its rivals in most cases.", _best("2", "seconds", "seconds")),
     ("Section 5, Figure 2",
      "LSVRG and Prospect often fail to reach the true optimum.", _stalling("2")),
-    ("Section 5", "SGD does not converge, because of its bias.", _sgd_biased),
+    ("Section 5", "SGD, which is biased, does not converge to the optimum.", _sgd_biased),
     ("Section 5, power", "On power Prospect needs fewer samples than SOREL.", _power_passes),
     ("Section 5, power",
      "On power SOREL takes far less time than Prospect, whose steps project at a cost of O(n).",

@@ -66,8 +66,18 @@ def _save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     # Without dates and versions the same numbers give the same file.
     clean = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-    figure.savefig(buffer, format=path.suffix[1:], dpi=110, metadata=clean)
-    write_atomically(path, buffer.getvalue())
+    figure.savefig(buffer, format=path.suffix[1:], dpi=100, metadata=clean)
+    write_atomically(path, buffer.getvalue() if path.suffix == ".pdf" else _smaller(buffer))
+
+
+def _smaller(png: io.BytesIO) -> bytes:
+    """The same picture with a palette: a third of the size, so that the report stays light."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    picture = Image.open(png).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    picture.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def _figure(rows: int, columns: int, width: float, height: float, **more: Any) -> tuple[Any, Any]:
@@ -199,7 +209,7 @@ def _late(results: Results) -> Figure | None:
         if _loses(fixed)
         else f"{name}, {risk_label(risk)}, α = {setting['alpha']:g}, C = {setting['C']:g}"
     )
-    ax.legend(loc="upper center")
+    ax.legend(loc="center right")
     return figure
 
 

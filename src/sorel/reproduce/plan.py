@@ -58,7 +58,10 @@ class Results:
         dataset, risk, batch, method, alpha, C, score (mean over seeds, as suboptimality), chosen,
         and passes to each target (mean over seeds).
     curves : DataFrame
-        dataset, risk, batch, method, seed, iteration, passes, seconds, objective, suboptimality.
+        dataset, risk, batch, method, seed, iteration, passes, seconds, objective, suboptimality
+        (0 where rounding would make it negative).
+    least : float
+        The least suboptimality before that.
     late : DataFrame
         dataset, risk, run, iteration, suboptimality of long runs; run "tuned" on every problem.
     costs, constants : DataFrame
@@ -77,6 +80,7 @@ class Results:
     constants: pd.DataFrame
     plane: dict[str, Any] | None = None
     toy: dict[str, Any] | None = None
+    least: float = 0.0
     code: str = field(default_factory=code_version)
     seconds: float = 0.0
     cells: int = 0
@@ -141,6 +145,7 @@ def collect(
         w = done["optimum", name, risk]["w"]
         last["constants", name, risk] = cell("constants", name, 1.0, risk=risk, w=w)
     results = work.run("curves", last)
+    curves = _curves(results, optima)
     return Results(
         settings=settings,
         datasets=pd.DataFrame(
@@ -156,7 +161,8 @@ def collect(
         ),
         optima=optima,
         tuning=tuning,
-        curves=_curves(settings, results, optima),
+        curves=curves,
+        least=_least(curves, optima),
         late=_late(results, optima),
         costs=pd.DataFrame(
             [
@@ -352,7 +358,7 @@ def _tuning(settings: Settings, grids: Outcomes, optima: pd.DataFrame) -> pd.Dat
     return pd.DataFrame(rows, columns=columns)
 
 
-def _curves(settings: Settings, results: Outcomes, optima: pd.DataFrame) -> pd.DataFrame:
+def _curves(results: Outcomes, optima: pd.DataFrame) -> pd.DataFrame:
     known = optima.set_index(["dataset", "risk"])
     parts = []
     for key, result in results.items():
@@ -394,5 +400,15 @@ def _late(results: Outcomes, optima: pd.DataFrame) -> pd.DataFrame:
 
 
 def _suboptimality(objective: pd.Series, reference: pd.Series) -> pd.Series:
-    """(F - F*) / (F(0) - F*) with F* a certified lower bound: below 0 by rounding at most."""
-    return (objective - reference["optimum"]) / (reference["start"] - reference["optimum"])
+    """(F - F*) / (F(0) - F*), 0 where rounding would make it negative: F* is a lower bound."""
+    above = (objective - reference["optimum"]) / (reference["start"] - reference["optimum"])
+    return above.clip(lower=0.0)
+
+
+def _least(curves: pd.DataFrame, optima: pd.DataFrame) -> float:
+    """The least suboptimality before it is cut off at 0: shows that only rounding was cut off."""
+    if curves.empty:
+        return 0.0
+    lowest = curves.groupby(["dataset", "risk"])["objective"].min()
+    known = optima.set_index(["dataset", "risk"])
+    return float(((lowest - known["optimum"]) / (known["start"] - known["optimum"])).min())

@@ -169,8 +169,7 @@ def _facts(results: Results) -> str:
         worst = results.optima["relative_gap"].max()
         facts.append((f"{worst:.0e}", "largest relative gap of a certified optimum"))
     if not results.curves.empty:
-        lowest = results.curves["suboptimality"].min()
-        facts.append((f"{lowest:.0e}", "least suboptimality of any iterate (rounding)"))
+        facts.append((f"{results.least:.0e}", "least suboptimality of any iterate: rounding"))
         for batch in results.settings.batches:
             ratio = knob_free(results, batch)["ratio 1e-06"].median()
             how = "no mini-batches" if batch == 1 else f"batches of {batch}"
@@ -254,6 +253,8 @@ def _provenance(results: Results) -> str:
         f"{', '.join(map(risk_label, settings.risks))}; mu = 1/n.",
         "One pass is n sample gradients; an outer iteration of SOREL and LSVRG counts two, and so "
         "do n steps of Prospect, which takes a gradient and a loss of two samples in each.",
+        "Suboptimality is (F - F*) / (F(0) - F*) with F* certified from below; where rounding "
+        f"would make it negative ({results.least:.0e} at worst) it is set to 0.",
         "Times are CPU seconds of the method alone, on one thread, compiled code loaded before.",
         f"{results.code}; Python {platform.python_version()}, {platform.system()} "
         f"{platform.machine()}.",

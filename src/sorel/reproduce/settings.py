@@ -77,7 +77,7 @@ class Settings:
     datasets: tuple[str, ...] = PAPER_DATASETS
     risks: tuple[str, ...] = ("esrm:2", "extremile:2.5", "cvar:0.5")
     seeds: int = 5
-    tuning_seeds: int = 3
+    tuning_seeds: int = 5
     passes: int = 300
     batch_passes: int = 600
     late_iterations: int = 1500
@@ -145,8 +145,8 @@ def make_settings(
             quick=True,
             seeds=3,
             tuning_seeds=1,
-            passes=100,
-            batch_passes=100,
+            passes=150,
+            batch_passes=200,
             late_iterations=1000,
         )
     return settings
