@@ -159,10 +159,20 @@ def test_scaled_rows(intercept):
     assert np.isnan(out[3]).all()
 
 
-def test_subtract_outer():
-    rows, scale, out = matrix(4, 3), np.array([0.5, 1.0, 2.0, 0.0]), matrix(3, 3, seed=7)
-    expected = out - rows.T @ np.diag(scale) @ rows
-    kernels.subtract_outer(rows, scale, out)
+@by_weighting
+@pytest.mark.parametrize("intercept", [False, True])
+def test_subtract_block_means(weighted, intercept):
+    n, d, eta = 12, 4, 2.5
+    omega, full = sample_weights(n, weighted)
+    X, slopes = matrix(n, d), vectors(n, 1)[0]
+    block = np.arange(n) % 4 - 1
+    rows = np.column_stack([X, np.ones(n)]) if intercept else X
+    expected = np.eye(rows.shape[1])
+    out = expected.copy()
+    for b in range(3):
+        u = (full * slopes * (block == b)) @ rows
+        expected -= eta * np.outer(u, u) / full[block == b].sum()
+    kernels.subtract_block_means(X, slopes, block, 3, eta, omega, weighted, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 

@@ -22,6 +22,11 @@ SQUARED, HUBER, LOGISTIC, SQUARED_HINGE = 0, 1, 2, 3
 # Rows treated together when X is read by columns: the slice of margins stays in the first cache.
 _ROW_BLOCK = 1024
 
+# Columns up to which rows are added up in quartets; share of nonzero weights below which a branch
+# that the processor cannot foresee costs less than the rows it saves.
+_SHORT_ROW = 12
+_WORTH_SKIPPING = 0.3
+
 
 @compiled
 def loss_value(code, delta, y, z):
@@ -165,18 +170,29 @@ def adjoint_rows(X, c, out):
     for j in range(out.shape[0]):
         out[j] = 0.0
     total = 0.0
-    whole = n - n % 4
-    for i in range(0, whole, 4):
-        # Four rows share the loads and stores of the sum; a quartet of zeros is skipped.
-        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
-        if c0 != 0.0 or c1 != 0.0 or c2 != 0.0 or c3 != 0.0:
-            total += (c0 + c1) + (c2 + c3)
+    used = 0
+    for i in range(n):
+        used += c[i] != 0.0
+        total += c[i]
+    start = 0
+    if used < _WORTH_SKIPPING * n:
+        for i in range(n):
+            ci = c[i]
+            if ci != 0.0:
+                for j in range(d):
+                    out[j] += ci * X[i, j]
+        start = n
+    elif d <= _SHORT_ROW:
+        # Four short rows share the loads and stores of the sum.
+        start = n - n % 4
+        for i in range(0, start, 4):
+            c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
             for j in range(d):
                 out[j] += (c0 * X[i, j] + c1 * X[i + 1, j]) + (c2 * X[i + 2, j] + c3 * X[i + 3, j])
-    for i in range(whole, n):
-        total += c[i]
+    for i in range(start, n):
+        ci = c[i]
         for j in range(d):
-            out[j] += c[i] * X[i, j]
+            out[j] += ci * X[i, j]
     if out.shape[0] > d:
         out[d] = total
 
@@ -364,14 +380,32 @@ def sample_slopes(slopes, factor, sampled, omega, weighted, out):
 
 
 @compiled
-def subtract_outer(rows, scale, out):
-    """out -= sum_b scale_b rows_b rows_b^T, for few columns."""
-    p = out.shape[0]
-    for b in range(rows.shape[0]):
-        for j in range(p):
-            a = scale[b] * rows[b, j]
-            for k in range(p):
-                out[j, k] -= a * rows[b, k]
+def subtract_block_means(X, slopes, block, n_blocks, eta, omega, weighted, out):
+    """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b.
+
+    For few columns, where one sweep beats a sequence of calls.
+    """
+    n, d = X.shape
+    size = out.shape[0]
+    uniform = 1.0 / n
+    sums = np.zeros((n_blocks, size))
+    totals = np.zeros(n_blocks)
+    for i in range(n):
+        b = block[i]
+        if b >= 0:
+            weight = omega[i] if weighted else uniform
+            totals[b] += weight
+            c = weight * slopes[i]
+            for j in range(d):
+                sums[b, j] += c * X[i, j]
+            if size > d:
+                sums[b, d] += c
+    for b in range(n_blocks):
+        scale = eta / totals[b]
+        for j in range(size):
+            a = scale * sums[b, j]
+            for k in range(size):
+                out[j, k] -= a * sums[b, k]
 
 
 @compiled

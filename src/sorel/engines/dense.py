@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
-from sorel.engines.base import FloatArray, Point
+from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.memory import FEW_COLUMNS
 from sorel.engines.sampled import SampledEngine
 from sorel.losses import Loss
@@ -100,6 +100,16 @@ class DenseEngine(SampledEngine):
                 kernels.scaled_rows(self._X, ones, rows, start, stop, plain)
             out += plain[: stop - start].T @ tile[: stop - start]
         return out
+
+    def _subtract_block_means(
+        self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
+    ) -> None:
+        if factor is not None or self.n_outputs > 1 or out.shape[0] > FEW_COLUMNS:
+            super()._subtract_block_means(out, point, dual, eta, factor)
+            return
+        kernels.subtract_block_means(
+            self._X, point.slopes, dual.block, dual.n_blocks, eta, self._omega, self._weighted, out
+        )
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
         out = np.empty(self.shape[0])

@@ -347,10 +347,7 @@ class MemoryEngine(Engine):
                     kernels.sample_slopes(np.ascontiguousarray(point.slopes[:, a]), *sampling, c)
                     cube[:, :, a] = self._block_sums(dual.block, start, stop, c)
                 sums = cube.reshape(stop - start, size)
-            if size <= FEW_COLUMNS:
-                kernels.subtract_outer(sums, scale[start:stop], out)
-            else:
-                out -= (sums * scale[start:stop, None]).T @ sums
+            out -= (sums * scale[start:stop, None]).T @ sums
         self._pool.give(c, factor)
 
     def hessian_product(

@@ -39,46 +39,48 @@ class Auto(Solver):
 
     name: ClassVar[str] = "auto"
 
+    def check(self, problem: Problem) -> None:
+        order = self._order(problem)
+        if not any(self._able(problem, [cls]) for cls in order):
+            order[0]().check(problem)
+
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         chosen: list[str] = []
-        candidates = self._candidates(problem)
-        for turn, solver in enumerate(candidates):
+        waiting = self._order(problem)
+        while waiting:
+            solver, waiting = waiting[0](), waiting[1:]
+            if chosen and not self._able(problem, [type(solver)]):
+                continue
             chosen.append(solver.name)
             run.note = " then ".join(chosen)
-            last = turn + 1 == len(candidates)
-            yield from self._turn(problem, run, solver, np.inf if last else _PATIENCE)
+            yield from self._turn(problem, run, solver, waiting)
             if run.exhausted:
                 return
         run.note = f"{' then '.join(chosen)}; rounding errors allow no further progress"
 
-    def _candidates(self, problem: Problem) -> list[Solver]:
+    def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods in the order of their turns: the cheapest first, the most robust last."""
         size = int(np.prod(problem.engine.shape))
         if size <= _FEW_PARAMETERS:
-            solvers: list[Solver] = [Newton(), Continuation(), SOREL()]
-        elif problem.penalty.smooth:
-            second = [Newton(), Continuation()] if size <= MAX_SIZE else []
-            solvers = [NewtonCG(), *second, SOREL()]
-        else:
-            second = [Newton(), Continuation()] if size <= MAX_SIZE else []
-            solvers = [SOREL(), *second]
+            return [Newton, Continuation, SOREL]
+        dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
+        if problem.penalty.smooth:
+            return [NewtonCG, *dense, SOREL]
+        return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
+
+    def _able(self, problem: Problem, solvers: list[type[Solver]]) -> list[type[Solver]]:
         able = []
-        refusal = None
-        for solver in solvers:
+        for cls in solvers:
             try:
-                solver.check(problem)
-            except UnsupportedProblemError as error:
-                refusal = error
-            else:
-                able.append(solver)
-        if not able and refusal is not None:
-            raise refusal
+                cls().check(problem)
+            except UnsupportedProblemError:
+                continue
+            able.append(cls)
         return able
 
-    def check(self, problem: Problem) -> None:
-        self._candidates(problem)
-
-    def _turn(self, problem: Problem, run: Run, solver: Solver, patience: float) -> Iterates:
+    def _turn(
+        self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
+    ) -> Iterates:
         """Run one solver until it gives up or stalls; leave its best iterate as the next start."""
         iterates = solver.iterates(problem, run)
         note = run.note
@@ -94,8 +96,10 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if run.passes - since > patience:
-                    break
+                if run.passes - since > _PATIENCE:
+                    if self._able(problem, others):
+                        break
+                    since = np.inf
                 iterate = iterates.send(certificate)
         except (StopIteration, np.linalg.LinAlgError):
             pass
