@@ -29,6 +29,9 @@ from sorel.risks import CVaR, Risk, parse_risk
 # Beyond this many parameters no certificate is refined: the p x p Hessian costs too much.
 REFINABLE_SIZE = 5000
 
+# Newton steps that a refined certificate may take.
+_MAX_REFINEMENTS = 3
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -216,7 +219,8 @@ class Problem:
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
         if worthwhile and point.w.size <= REFINABLE_SIZE:
-            bound = self._refined_bound(point, dual, expected + penalty, gradient)
+            target = 0.0 if refine == np.inf else refine - shortfall
+            bound = self._refined_bound(point, dual, expected + penalty, gradient, target)
             gap = min(gap, shortfall + bound)
         # Losses are nonnegative, so the least value of the penalty is a bound for free.
         gap = min(gap, primal - least)
@@ -245,28 +249,40 @@ class Problem:
         return excess + self.penalty.fenchel_young(coef, -slope)
 
     def _refined_bound(
-        self, point: Point, dual: Dual, value: float, gradient: FloatArray | None
+        self, point: Point, dual: Dual, value: float, gradient: FloatArray | None, target: float
     ) -> float:
-        """lam . l + g at the point, less a bound on its minimum taken one Newton step further."""
+        """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
+
+        A second step follows while the slack of the bound outweighs what the first one gained and
+        the target is missed: with badly scaled columns one linear system leaves too many digits.
+        """
         engine = self.engine
-        if gradient is None:
-            gradient = engine.gradient(point, dual)
-        u, _ = minimize_quadratic(
-            engine.hessian(point, dual),
-            gradient.ravel(),
-            point.w.ravel(),
-            self.penalty,
-            self.coefficients(point.w).size,
-            engine.n_outputs,
-        )
-        best = engine.point(u.reshape(engine.shape))
-        expected = engine.expected(best, dual)
-        drop = value - expected - self.penalty_value(best.w)
-        # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
-        if not drop >= -1e-12 * abs(value):
-            return np.inf
-        # Both terms together are nonnegative, up to the rounding of the drop.
-        return max(drop + self._fenchel_young(best, dual, expected, None), 0.0)
+        rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
+        bound = np.inf
+        current, slope = point, gradient
+        for _ in range(_MAX_REFINEMENTS):
+            if slope is None:
+                slope = engine.gradient(current, dual)
+            u, _ = minimize_quadratic(
+                engine.hessian(current, dual),
+                slope.ravel(),
+                current.w.ravel(),
+                self.penalty,
+                self.coefficients(current.w).size,
+                engine.n_outputs,
+            )
+            current, slope = engine.point(u.reshape(engine.shape)), None
+            expected = engine.expected(current, dual)
+            drop = value - expected - self.penalty_value(current.w)
+            # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
+            if not drop >= -rounding:
+                break
+            slack = self._fenchel_young(current, dual, expected, None)
+            # Both terms together are nonnegative, up to the rounding of the drop.
+            bound = min(bound, max(drop + slack, 0.0))
+            if bound <= target or slack <= 0.1 * drop:
+                break
+        return bound
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, or its rounding error where it is 0."""
