@@ -252,6 +252,27 @@ def test_zero_passes_still_give_a_certified_answer():
 # Callbacks and interruption.
 
 
+@pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg"])
+def test_interruption_between_checks_loses_nothing(monkeypatch, solver):
+    # Second-order methods check only when that may succeed: progress until then counts as well.
+    problem = make_problem(risk=CVaR(0.1))
+    seen = []
+    original = problem.engine.moved
+
+    def interrupted(*args):
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+        seen.append(original(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(problem.engine, "moved", interrupted)
+    result = solve(problem, solver, tol=1e-15)
+    assert result.status.startswith("interrupted")
+    reached = problem.objective(seen[-2].w)
+    assert result.objective <= max(reached, problem.objective(seen[-1].w))
+    assert result.objective < 0.9 * problem.objective(problem.start())
+
+
 def test_a_callback_sees_every_check():
     seen = []
     result = solve(make_problem(), "newton", tol=1e-9, callback=seen.append)

@@ -259,6 +259,8 @@ def _drive(
             if time.perf_counter() >= run.deadline:
                 return "max_seconds reached"
     except KeyboardInterrupt:
+        if run.latest is not None:
+            ledger.check(run.latest)
         return "interrupted"
     finally:
         iterates.close()

@@ -129,6 +129,7 @@ class AugmentedLagrangian(Solver):
         steps = idle = cuts = moves = 0
         growth, caution, checked = _GROWTH, 0.0, run.passes
         while not run.exhausted:
+            run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
             if problem.margin_rounding(unit) * moves > _DRIFT * run.tol:

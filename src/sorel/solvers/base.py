@@ -52,6 +52,8 @@ class Run:
         Sample gradients spent so far, divided by n.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
+    latest : Iterate or None
+        Where a solver that checks rarely stands, so that an interruption loses nothing.
     note : str
         What the solver did, or why it gave up, for the status line.
     """
@@ -66,6 +68,7 @@ class Run:
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""
+    latest: Iterate | None = None
 
     @cached_property
     def rng(self) -> np.random.Generator:
