@@ -12,7 +12,7 @@ from helpers import CASES, RISKS, conic_optimum, make_data, make_loss
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import sorel
-from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem
+from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
 from sorel.solvers import UnsupportedProblemError
 
@@ -282,3 +282,22 @@ def test_the_accuracy_of_floating_point_is_reported_honestly():
         result = sorel.solve(problem, solver="newton", tol=0.0)
     assert result.converged == (result.gap <= 0.0)
     assert -1e-14 < result.relative_gap < 1e-12
+
+
+@pytest.mark.parametrize("seed", [20, 22, 28])
+def test_a_start_that_no_step_improves(seed):
+    # Two samples and many badly scaled columns: the first step promises nothing but rounding.
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(2, 80)) * 10.0 ** rng.uniform(-3, 3, 80)
+    problem = Problem(X, [0, 1], risk=Mean(), loss="squared_hinge", penalty=Simplex(0.5))
+    assert solve(problem, "auto", tol=1e-6).converged
+
+
+def test_duplicated_rows_under_the_worst_case():
+    # Steps are cut short as rows join the ties; the centre must wait until one goes through.
+    rng = np.random.default_rng(7)
+    X = np.repeat(rng.normal(size=(40, 60)), 5, axis=0)
+    y = np.repeat(rng.normal(size=40), 5) + 1e-3 * rng.normal(size=200)
+    for risk in (Max(), CVaR(0.02)):
+        problem = Problem(X, y, risk=risk, penalty=L2(0.005), fit_intercept=True)
+        assert solve(problem, "auto", tol=1e-6).converged

@@ -36,6 +36,10 @@ _SHRINKAGE = 0.3
 _GROWTH, _LEAST_GROWTH = 10.0, 2.0
 _CAUTION, _CONFIDENCE = 0.3, 1.2
 
+# An inner problem is done when its last step promised less than what the move of the weights has
+# gained, or, if that step was cut shorter than this, less than this share of it.
+_FULL_ENOUGH, _CUT_SHARE = 0.2, 0.03
+
 # A refined certificate costs a Hessian: try it once a Newton step promised no more than this
 # multiple of the gap wanted.
 _PROMISING = 10.0
@@ -144,7 +148,9 @@ class AugmentedLagrangian(Solver):
             ):
                 yield Iterate(state.point, state.dual, state.gradient)
                 checked = run.passes
-            if steps > 0 and state.predicted <= max(state.moved, noise):
+            # A step cut short has gained little of what it promised, and leaves the rest to do.
+            share = 1.0 if state.length >= _FULL_ENOUGH else _CUT_SHARE
+            if steps > 0 and state.predicted <= max(share * state.moved, noise):
                 run.n_iter += 1
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
@@ -190,6 +196,8 @@ class AugmentedLagrangian(Solver):
         """
         problem, engine = state.problem, state.problem.engine
         delta, descent = direction.delta, direction.descent
+        if not descent > 0.0:
+            return state.point, state.dual, 1.0
         change = engine.direction(delta)
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         safe = (state.point, state.dual, 0.0)
