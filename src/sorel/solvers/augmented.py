@@ -37,8 +37,8 @@ _GROWTH, _LEAST_GROWTH = 10.0, 2.0
 _CAUTION, _CONFIDENCE = 0.3, 1.2
 
 # An inner problem is done when its last step promised less than what the move of the weights has
-# gained, or, if that step was cut shorter than this, less than this share of it.
-_FULL_ENOUGH, _CUT_SHARE = 0.2, 0.03
+# gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
+_FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
 
 # A refined certificate costs a Hessian: try it once a Newton step promised no more than this
 # multiple of the gap wanted.
@@ -131,7 +131,8 @@ class AugmentedLagrangian(Solver):
         eta = (_FIRST_ETA if run.dual is None else _WARM_ETA) / scale
         state = State(problem, point, center, eta)
         steps = idle = cuts = moves = 0
-        growth, caution, checked = _GROWTH, 0.0, run.passes
+        growth, checked = _GROWTH, run.passes
+        caution = used = 0.0
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
             unit = problem.unit(state.value)
@@ -148,8 +149,9 @@ class AugmentedLagrangian(Solver):
             ):
                 yield Iterate(state.point, state.dual, state.gradient)
                 checked = run.passes
-            # A step cut short has gained little of what it promised, and leaves the rest to do.
-            share = 1.0 if state.length >= _FULL_ENOUGH else _CUT_SHARE
+            # A step cut short has gained little of what it promised, and a cautious one promised
+            # less than there is: both leave work to do.
+            share = 1.0 if state.length >= _FULL_ENOUGH and used <= _CAUTIOUS else _CUT_SHARE
             if steps > 0 and state.predicted <= max(share * state.moved, noise):
                 run.n_iter += 1
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
@@ -167,6 +169,7 @@ class AugmentedLagrangian(Solver):
                 growth = max(_CAUTION * growth, _LEAST_GROWTH)
                 state = State(problem, state.point, state.center, eta)
                 steps = cuts = 0
+            used = caution
             state = self._step(state, run, caution)
             if state.length < _SHORT_STEP:
                 cuts, caution = cuts + 1, 1.0
