@@ -21,11 +21,11 @@ from typing import Any
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[name] = "1"
 
-import numpy as np  # noqa: E402
-from sklearn.linear_model import Ridge  # noqa: E402
-from sklearn.model_selection import GridSearchCV  # noqa: E402
+import numpy as np
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
 
-from sorel import CVaR, SpectralRiskRegressor, SpectralRiskRegressorCV  # noqa: E402
+from sorel import CVaR, SpectralRiskRegressor, SpectralRiskRegressorCV
 
 BAR = 20.0
 FOLDS = 5

@@ -408,6 +408,6 @@ def test_input_kinds() -> None:
         ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
     ],
 )
-def test_errors_say_what_was_wrong(z, sigma, weight, error, words) -> None:  # type: ignore[no-untyped-def]
+def test_errors_say_what_was_wrong(z, sigma, weight, error, words) -> None:
     with pytest.raises(error, match=words):
         project_permutahedron(z, sigma, weight)

@@ -9,14 +9,14 @@ import pytest
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
-from sklearn.linear_model import LogisticRegression, Ridge  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import StandardScaler  # noqa: E402
+from matplotlib import pyplot as plt
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-import sorel  # noqa: E402
-from sorel import plots  # noqa: E402
-from sorel.plots import (  # noqa: E402
+import sorel
+from sorel import plots
+from sorel.plots import (
     ConvergenceDisplay,
     LossTailDisplay,
     PathDisplay,

@@ -328,9 +328,9 @@ def test_value_semantics(risk: Risk) -> None:
         names = {k: v for k, v in globals().items() if isinstance(v, type)}
         assert eval(repr(risk), names) == risk
     with pytest.raises(AttributeError, match="immutable"):
-        risk.alpha = 0.2  # type: ignore[attr-defined]
+        risk.alpha = 0.2
     with pytest.raises(AttributeError, match="immutable"):
-        del risk.alpha  # type: ignore[attr-defined]
+        del risk.alpha
 
 
 def test_equality_distinguishes() -> None:
@@ -438,7 +438,7 @@ def test_set_params_validates_and_leaves_the_risk_alone() -> None:
         (lambda: parse_risk(0.1), TypeError, "known forms"),
     ],
 )
-def test_errors_say_what_was_wrong(build, error, words) -> None:  # type: ignore[no-untyped-def]
+def test_errors_say_what_was_wrong(build, error, words) -> None:
     with pytest.raises(error, match=words):
         build()
 

@@ -120,7 +120,7 @@ def test_penalties_and_weights_are_served_or_refused_in_words(solver, options):
         result = quietly(problem, solver, tol=1e-3, max_passes=40)
     except UnsupportedProblemError as error:
         # Says which solvers can.
-        assert any(repr(name) in str(error) for name in SOLVERS)  # noqa: PT017
+        assert any(repr(name) in str(error) for name in SOLVERS)  # noqa: PT017 (not every solver refuses)
         return
     check_result(problem, result, 1e-3)
     assert np.isfinite(problem.penalty.value(result.w))
@@ -129,11 +129,11 @@ def test_penalties_and_weights_are_served_or_refused_in_words(solver, options):
 @by_solver
 def test_runs_are_deterministic_and_leave_global_state_alone(solver):
     problem = make_problem()
-    before = np.random.get_state()  # noqa: NPY002
+    before = np.random.get_state()  # noqa: NPY002 (the global state is what is looked at)
     first, second = (
         quietly(problem, solver, tol=1e-6, max_passes=20, random_state=3) for _ in range(2)
     )
-    after = np.random.get_state()  # noqa: NPY002
+    after = np.random.get_state()  # noqa: NPY002 (the global state is what is looked at)
     np.testing.assert_array_equal(first.w, second.w)
     np.testing.assert_array_equal(first.weights, second.weights)
     strip = [[record._replace(seconds=0.0) for record in r.history] for r in (first, second)]

@@ -549,7 +549,7 @@ def test_same_seed_same_result_and_no_global_state(cls):
     # One batch of everything, like the full subgradient, leaves nothing to chance.
     if cls not in (Subgradient, SGD):
         assert np.any(runs[0].w != runs[2].w)
-    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002 (as above)
 
 
 def test_two_passes_for_each_outer_iteration():

@@ -11,8 +11,8 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 
-from sorel import tables  # noqa: E402
-from sorel.tables import TableError, read_table, select_columns, write_table  # noqa: E402
+from sorel import tables
+from sorel.tables import TableError, read_table, select_columns, write_table
 
 
 def csv(tmp_path, text, name="t.csv", encoding="utf-8"):

@@ -35,7 +35,7 @@ try:  # scikit-learn 1.9 and newer
     from sklearn.callback import CallbackSupportMixin, with_callbacks
 except ImportError:
 
-    class CallbackSupportMixin:  # type: ignore[no-redef]
+    class CallbackSupportMixin:  # type: ignore[no-redef] # one or the other
         """Nothing: this scikit-learn has no callbacks."""
 
     def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +67,7 @@ class Weighted(NamedTuple):
     kept: NDArray[np.bool_] | None
 
 
-class SpectralModel(BaseEstimator):  # type: ignore[misc]
+class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
     """What all estimators share: parameters with nested risks, tags, tables."""
 
     risk: Risk | str
@@ -151,7 +151,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc]
     _history: FloatArray
 
 
-class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc]
+class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear regressor."""
 
     def predict(self, X: Any) -> FloatArray:
@@ -179,7 +179,7 @@ def _gives_probabilities(model: ClassifierFace) -> bool:
     )
 
 
-class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc]
+class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear classifier."""
 
     loss: str | Loss
@@ -283,7 +283,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc]
         return codes.astype(np.int64), loss
 
 
-class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc]
+class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """From validated arrays to fitted attributes, for the two estimators without search."""
 
     l2: float | str

@@ -24,7 +24,7 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Risk, parse_risk
+from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
 
 # Beyond this many parameters no certificate is refined: the p x p Hessian costs too much.
 REFINABLE_SIZE = 5000
@@ -372,25 +372,11 @@ def _all_finite(values: NDArray[Any]) -> bool:
 
 
 def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray | None:
+    """Weights that sum to 1, or None where all are alike: then the faster loops serve."""
     if sample_weight is None:
         return None
-    weight = np.array(sample_weight, dtype=np.float64)
+    weight = np.asarray(sample_weight, dtype=np.float64)
     if weight.ndim == 0:
         weight = np.full(n, float(weight))
-    if weight.shape != (n,):
-        raise ValueError(f"sample_weight must have shape ({n},), got {weight.shape}")
-    if not np.all(np.isfinite(weight)):
-        raise ValueError("sample_weight has values that are not finite")
-    if np.any(weight < 0):
-        bad = int(np.argmin(weight))
-        raise ValueError(
-            f"sample_weight must not be negative: sample_weight[{bad}] = {weight[bad]}"
-        )
-    largest = weight.max()
-    if largest <= 0:
-        raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
-    if np.all(weight == weight[0]):
-        return None
-    # Divided by the largest first: the sum of huge weights would overflow.
-    weight /= largest
-    return np.asarray(weight / weight.sum())
+    weight = normalised_sample_weight(weight, n)
+    return None if np.all(weight == weight[0]) else weight

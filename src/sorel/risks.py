@@ -997,12 +997,21 @@ def normalised_sample_weight(sample_weight: npt.ArrayLike, n: int) -> FloatArray
     weight = np.asarray(sample_weight, dtype=np.float64)
     if weight.shape != (n,):
         raise ValueError(f"sample_weight must have shape ({n},), got {weight.shape}.")
-    if not np.isfinite(weight).all() or weight.min() < 0.0:
-        bad = weight[~(np.isfinite(weight) & (weight >= 0.0))][0]
-        raise ValueError(f"sample_weight must be finite and nonnegative, found {float(bad)!r}.")
+    complaints = (
+        (~np.isfinite(weight), "has a value that is not finite"),
+        (weight < 0.0, "must not be negative"),
+    )
+    for wrong, complaint in complaints:
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise ValueError(
+                f"sample_weight {complaint}: sample_weight[{at}] = {float(weight[at])!r}; "
+                "give finite, nonnegative weights"
+            )
     top = weight.max()
     if top == 0.0:
         raise ValueError("sample_weight is zero everywhere; give at least one positive weight.")
+    # Divided by the largest first: the sum of huge weights would overflow.
     weight = weight / top
     return weight / weight.sum()
 

@@ -541,7 +541,7 @@ def _pandas() -> Any:
 
 def _pyarrow() -> None:
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow  # noqa: F401 (only whether it is there)
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise

@@ -113,8 +113,8 @@ def run(
     try:
         import joblib
         import matplotlib  # noqa: F401 (asked for here so that its absence shows at once)
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
+        import pandas  # noqa: F401 (likewise)
+        import pyarrow  # noqa: F401 (likewise)
     except ImportError as error:
         print(f'sorel reproduce needs {error.name}: pip install "sorel[bench]"', file=sys.stderr)
         return 1

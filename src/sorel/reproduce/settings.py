@@ -7,8 +7,7 @@ sizes alpha, nine constants C, batches of 64. It leaves the number of seeds and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from sorel.datasets import PAPER_DATASETS
 from sorel.risks import parse_risk
@@ -104,10 +103,6 @@ class Settings:
         if method in PAPER_METHODS:
             return [{"alpha": a} for a in self.step_sizes]
         return [{}]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for the report."""
-        return asdict(self)
 
 
 def make_settings(
