@@ -31,7 +31,7 @@ def vectors(n, count, seed=1):
 def sample_weights(n, weighted, seed=2):
     """omega as the loops take it, and as the formulas want it."""
     if not weighted:
-        return np.ones(1), np.full(n, 1.0 / n)
+        return np.full(1, 1.0 / n), np.full(n, 1.0 / n)
     omega = np.random.default_rng(seed).uniform(0.1, 1.0, n)
     omega /= omega.sum()
     return omega, omega
@@ -61,7 +61,8 @@ def test_products(n, d, dtype):
     kernels.product_rows(X, w, -0.3, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
     out.fill(np.nan)
-    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, out)
+    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, 0, n // 2, out)
+    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, n // 2, n, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -69,9 +70,9 @@ def test_products_by_columns_pass_the_row_block():
     n = 2 * kernels._ROW_BLOCK + 5
     Xt, (w,) = matrix(2, n), vectors(2, 1)
     (c,) = vectors(n, 1)
-    out, sums = np.full(n, np.nan), np.full(3, np.nan)
-    kernels.product_columns(Xt, w, 0.5, out)
-    kernels.adjoint_columns(Xt, c, sums)
+    out, sums = np.full(n, np.nan), np.zeros(3)
+    kernels.product_columns(Xt, w, 0.5, 0, n, out)
+    kernels.adjoint_columns(Xt, c, 0, n, sums)
     np.testing.assert_allclose(out, w @ Xt + 0.5, **CLOSE)
     np.testing.assert_allclose(sums, [*(Xt @ c), c.sum()], rtol=1e-12, atol=1e-12)
 
@@ -85,12 +86,13 @@ def test_adjoints(n, d, dtype, intercept, zeros):
     if zeros:
         c[: 2 * n // 3] = 0.0
     expected = (extended(X).T @ c)[: d + intercept]
-    out = np.full(d + intercept, np.nan)
+    out = np.full(d + intercept, 0.5)
     kernels.adjoint_rows(X, c, out)
-    np.testing.assert_allclose(out, expected, **CLOSE)
-    out.fill(np.nan)
-    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, out)
-    np.testing.assert_allclose(out, expected, **CLOSE)
+    np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
+    out.fill(0.5)
+    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, 0, n // 2, out)
+    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, n // 2, n, out)
+    np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
 
 
 @by_size
@@ -102,7 +104,7 @@ def test_products_with_many_outputs(n, d, dtype, intercept, order):
     X[0, 0] = 0.0
     W, C = matrix(d + intercept, k, seed=4), matrix(n, k, seed=5)
     full = extended(X)[:, : d + intercept]
-    out, back = np.full((n, k), np.nan), np.full((d + intercept, k), np.nan)
+    out, back = np.full((n, k), np.nan), np.zeros((d + intercept, k))
     kernels.product_many(X, W, out)
     kernels.adjoint_many(X, C, back)
     np.testing.assert_allclose(out, full @ W, **CLOSE)
@@ -116,11 +118,11 @@ def test_gram_of_few_columns(n, d, intercept):
     X, (h,) = matrix(n, d), vectors(n, 1)
     h[::3] = 0.0
     size, height = d + intercept, 7
-    out = np.full((size, size), np.nan)
+    out = np.ones((size, size))
     tile, scaled = np.full((size, height), np.nan), np.full((size + 1, height), np.nan)
     kernels.gram_few(X, h, tile, scaled, out)
     full = extended(X)[:, :size]
-    np.testing.assert_allclose(out, full.T @ (h[:, None] * full), **CLOSE)
+    np.testing.assert_allclose(out - 1.0, full.T @ (h[:, None] * full), **CLOSE)
     np.testing.assert_array_equal(out, out.T)
 
 
@@ -128,22 +130,22 @@ def test_gram_of_few_columns(n, d, intercept):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_gram_of_few_columns_in_any_order_and_precision(dtype, order):
     X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(vectors(15, 1)[0])
-    out = np.empty((5, 5))
+    out = np.zeros((5, 5))
     kernels.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
     np.testing.assert_allclose(out, extended(X).T @ (h[:, None] * extended(X)), **CLOSE)
 
 
-def test_gram_without_weight_is_zero():
-    out = np.full((3, 3), np.nan)
+def test_gram_without_weight_adds_nothing():
+    out = np.ones((3, 3))
     kernels.gram_few(matrix(9, 2), np.zeros(9), np.empty((3, 4)), np.empty((4, 4)), out)
-    np.testing.assert_array_equal(out, np.zeros((3, 3)))
+    np.testing.assert_array_equal(out, np.ones((3, 3)))
 
 
 @by_intercept
 def test_gram_diagonal(intercept):
     X, (h,) = matrix(9, 3), vectors(9, 1)
     h[2] = 0.0
-    out = np.full(3 + intercept, np.nan)
+    out = np.zeros(3 + intercept)
     kernels.gram_diagonal(X, h, out)
     full = extended(X)[:, : 3 + intercept]
     np.testing.assert_allclose(out, np.diag(full.T @ (h[:, None] * full)), **CLOSE)
@@ -153,7 +155,7 @@ def test_gram_diagonal(intercept):
 def test_scaled_rows(intercept):
     X, (scale,) = matrix(9, 3), vectors(9, 1)
     rows, out = np.array([8, 1, 4, 5, 0]), np.full((4, 3 + intercept), np.nan)
-    kernels.scaled_rows(X, scale, rows, 1, 4, out)
+    kernels.scaled_rows(X, scale[rows[1:4]], rows, 1, 4, out)
     expected = (scale[:, None] * extended(X))[rows[1:4], : 3 + intercept]
     np.testing.assert_allclose(out[:3], expected, **CLOSE)
     assert np.isnan(out[3]).all()
@@ -164,7 +166,8 @@ def test_scaled_rows(intercept):
 def test_subtract_block_means(weighted, intercept):
     n, d, eta = 12, 4, 2.5
     omega, full = sample_weights(n, weighted)
-    X, slopes = matrix(n, d), vectors(n, 1)[0]
+    X, (y, z) = matrix(n, d), vectors(n, 2)
+    slopes = Squared().derivative(y, z)
     block = np.arange(n) % 4 - 1
     rows = np.column_stack([X, np.ones(n)]) if intercept else X
     expected = np.eye(rows.shape[1])
@@ -172,7 +175,7 @@ def test_subtract_block_means(weighted, intercept):
     for b in range(3):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
-    kernels.subtract_block_means(X, slopes, block, 3, eta, omega, weighted, out)
+    kernels.subtract_block_means(X, kernels.SQUARED, 0.0, y, z, block, 3, eta, omega, weighted, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -188,7 +191,7 @@ def test_block_sums(intercept, dtype):
     member = block[:, None] == np.arange(4)
     expected = (member * c[:, None]).T @ extended(X)[:, : 3 + intercept]
     for start, stop in [(0, 4), (1, 3), (3, 4)]:
-        out = np.full((stop - start, 3 + intercept), np.nan)
+        out = np.zeros((stop - start, 3 + intercept))
         kernels.block_sums(X, c, block, start, out)
         np.testing.assert_allclose(out, expected[start:stop], **CLOSE)
 
@@ -275,24 +278,22 @@ def test_systematic_sample_follows_the_probabilities():
 def test_fused_evaluation(loss, dtype):
     X, (w,) = matrix(11, 3, dtype), vectors(3, 1)
     y = targets(loss, 11)
-    margins, losses, slopes = np.full((3, 11), np.nan)
-    kernels.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses, slopes)
+    margins, losses = np.full((2, 11), np.nan)
+    kernels.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses)
     z = X.astype(np.float64) @ w + 0.2
     np.testing.assert_allclose(margins, z, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, z), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(slopes, loss.derivative(y, z), rtol=1e-12, atol=1e-14)
 
 
 @by_loss
 def test_moved_margins(loss):
     z, direction = vectors(9, 2)
     y = targets(loss, 9)
-    margins, losses, slopes = np.full((3, 9), np.nan)
-    kernels.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses, slopes)
+    margins, losses = np.full((2, 9), np.nan)
+    kernels.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
     moved = z + 0.7 * direction
     np.testing.assert_allclose(margins, moved, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
-    np.testing.assert_allclose(slopes, loss.derivative(y, moved), **CLOSE)
 
 
 @by_loss
@@ -306,15 +307,12 @@ def test_curvature_bound_holds(loss):
 @by_weighting
 def test_weighted_sums(weighted):
     omega, full = sample_weights(14, weighted)
-    q, values, direction = vectors(14, 3)
+    q, values = vectors(14, 2)
     args = (omega, weighted)
     close = {"rel": 1e-12, "abs": 1e-14}
     assert kernels.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
     assert kernels.weighted_square_distance(q, values, *args) == pytest.approx(
         full @ (q - values) ** 2, **close
-    )
-    assert kernels.directional_slope(q, values, direction, *args) == pytest.approx(
-        full @ (q * values * direction), **close
     )
     mean, deviation = kernels.mean_and_deviation(values, *args)
     assert mean == pytest.approx(full @ values, **close)
@@ -322,12 +320,30 @@ def test_weighted_sums(weighted):
 
 
 @by_weighting
-def test_weighted_slopes(weighted):
+@by_loss
+def test_weighted_slopes(weighted, loss):
     omega, full = sample_weights(10, weighted)
-    q, slopes, factor = vectors(10, 3)
-    out = np.full(10, np.nan)
-    kernels.weighted_slopes(q, slopes, omega, weighted, out)
+    q, z, direction, factor = vectors(10, 4)
+    q[::3] = factor[1::3] = 0.0
+    y = targets(loss, 10)
+    slopes = loss.derivative(y, z)
+    args, out = (loss.code, loss.parameter, y, z), np.full(10, np.nan)
+    kernels.weighted_slopes(*args, q, omega, weighted, out)
     np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
+    slope = kernels.directional_slope(*args, q, direction, omega, weighted)
+    assert slope == pytest.approx(full @ (q * slopes * direction), rel=1e-12, abs=1e-14)
+    block = np.arange(10) % 3 - 1
+    kernels.block_slopes(*args, block, factor, False, omega, weighted, out)
+    np.testing.assert_allclose(out, full * slopes * (block >= 0), **CLOSE)
+    kernels.block_slopes(*args, block, factor, True, omega, weighted, out)
+    np.testing.assert_allclose(out, full * slopes * (block >= 0) * factor, **CLOSE)
+
+
+@by_weighting
+def test_sampled_slopes(weighted):
+    omega, full = sample_weights(10, weighted)
+    slopes, factor = vectors(10, 2)
+    out = np.full(10, np.nan)
     kernels.sample_slopes(slopes, factor, True, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * factor, **CLOSE)
     kernels.sample_slopes(slopes, factor, False, omega, weighted, out)
@@ -379,7 +395,7 @@ def test_augmented_curvature(loss, weighted, eta, caution):
     block = np.arange(12) % 3 - 1
     out = np.full(12, np.nan)
     kernels.augmented_curvature(
-        loss.code, loss.parameter, y, z, slopes, q, block, eta, caution, omega, weighted, out
+        loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)

@@ -270,8 +270,8 @@ def test_linearisation(risk: Risk) -> None:
         step = 1e-7
         projector.project(zeta + step * direction, ahead)
         projector.project(zeta - step * direction, behind)
-        count = projector.project(zeta, q)
-        block = projector.block
+        block = np.empty(n, np.int32)
+        count = projector.project(zeta, q, block)
         assert set(block.tolist()) - {-1} == set(range(count))
         want = np.zeros(n)
         for b in range(count):
@@ -296,10 +296,11 @@ def test_reuse_gives_the_answer_of_a_fresh_call(risk: Risk) -> None:
             if size == 1e9:
                 zeta = np.round(zeta, -8)
             fresh = Projector(risk, n, omega)
-            blocks = (kept.project(zeta, warm), fresh.project(zeta, cold))
+            labels = np.empty((2, n), np.int32)
+            blocks = (kept.project(zeta, warm, labels[0]), fresh.project(zeta, cold, labels[1]))
             assert_allclose(warm, cold, rtol=1e-13, atol=1e-15)
             assert blocks[0] == blocks[1]
-            assert_array_equal(kept.block, fresh.block)
+            assert_array_equal(labels[0], labels[1])
             # The order is settled by value, then position, so these agree to the bit.
             assert kept.worst_case(zeta, warm) == fresh.worst_case(zeta, cold)
             assert_array_equal(warm, cold)

@@ -7,6 +7,10 @@ stand in one file because numba's cache does not notice an edit in a callee else
 Loops over a dense X come in two shapes: "rows" reads X in C order, "columns" reads X.T of a
 Fortran-ordered X, itself in C order, so that neither order is ever copied. X may be float32 or
 float64; every accumulator is float64.
+
+A parameter named in `PER_ROW` has an entry for each sample, and `omega` has one when `weighted`
+(else the one weight that all samples share). An engine cuts these to a range of rows where
+several threads share a loop. Sums over the rows, such as X^T c, are added to what `out` holds.
 """
 
 from __future__ import annotations
@@ -16,6 +20,13 @@ import math
 import numpy as np
 
 from sorel._compiled import compiled
+
+PER_ROW = frozenset(
+    (
+        "X", "y", "margins", "losses", "slopes", "density", "others", "previous", "target", "block",
+        "direction", "new_margins", "change", "c", "h",
+    )
+)  # fmt: skip
 
 SQUARED, HUBER, LOGISTIC, SQUARED_HINGE = 0, 1, 2, 3
 
@@ -109,10 +120,16 @@ def curvature_bound(code):
 
 
 @compiled
-def losses_at(code, delta, y, margins, losses, slopes):
-    """Losses and first derivatives at given margins."""
+def losses_at(code, delta, y, margins, losses):
+    """Losses at given margins."""
     for i in range(margins.shape[0]):
         losses[i] = loss_value(code, delta, y[i], margins[i])
+
+
+@compiled
+def slopes_at(code, delta, y, margins, slopes):
+    """First derivatives at given margins."""
+    for i in range(margins.shape[0]):
         slopes[i] = loss_derivative(code, delta, y[i], margins[i])
 
 
@@ -124,8 +141,8 @@ def curvatures_at(code, delta, y, margins, out):
 
 
 @compiled
-def evaluate_rows(X, w, intercept, code, delta, y, margins, losses, slopes):
-    """Margins, losses and derivatives in one sweep over the rows of X."""
+def evaluate_rows(X, w, intercept, code, delta, y, margins, losses):
+    """Margins and losses in one sweep over the rows of X."""
     n, d = X.shape
     for i in range(n):
         z = 0.0
@@ -134,41 +151,38 @@ def evaluate_rows(X, w, intercept, code, delta, y, margins, losses, slopes):
         z += intercept
         margins[i] = z
         losses[i] = loss_value(code, delta, y[i], z)
-        slopes[i] = loss_derivative(code, delta, y[i], z)
 
 
 @compiled
-def product_rows(X, w, intercept, out):
-    """out = X w + intercept, X by rows."""
+def product_rows(X, w, intercept, margins):
+    """margins = X w + intercept, X by rows."""
     n, d = X.shape
     for i in range(n):
         z = 0.0
         for j in range(d):
             z += X[i, j] * w[j]
-        out[i] = z + intercept
+        margins[i] = z + intercept
 
 
 @compiled
-def product_columns(Xt, w, intercept, out):
-    """out = X w + intercept, X by columns."""
-    d, n = Xt.shape
-    for start in range(0, n, _ROW_BLOCK):
-        stop = min(start + _ROW_BLOCK, n)
+def product_columns(Xt, w, intercept, first, last, margins):
+    """The same for the rows first..last, X by columns."""
+    d = Xt.shape[0]
+    for start in range(first, last, _ROW_BLOCK):
+        stop = min(start + _ROW_BLOCK, last)
         for i in range(start, stop):
-            out[i] = intercept
+            margins[i] = intercept
         for j in range(d):
             wj = w[j]
             if wj != 0.0:
                 for i in range(start, stop):
-                    out[i] += Xt[j, i] * wj
+                    margins[i] += Xt[j, i] * wj
 
 
 @compiled
 def adjoint_rows(X, c, out):
-    """out[:d] = X^T c, and the sum of c after it when out has room for an intercept."""
+    """out[:d] += X^T c, and the sum of c after it when out has room for an intercept."""
     n, d = X.shape
-    for j in range(out.shape[0]):
-        out[j] = 0.0
     total = 0.0
     used = 0
     for i in range(n):
@@ -194,17 +208,15 @@ def adjoint_rows(X, c, out):
         for j in range(d):
             out[j] += ci * X[i, j]
     if out.shape[0] > d:
-        out[d] = total
+        out[d] += total
 
 
 @compiled
-def adjoint_columns(Xt, c, out):
-    """The same, X by columns."""
-    d, n = Xt.shape
-    for j in range(out.shape[0]):
-        out[j] = 0.0
-    for start in range(0, n, _ROW_BLOCK):
-        stop = min(start + _ROW_BLOCK, n)
+def adjoint_columns(Xt, c, first, last, out):
+    """The same for the rows first..last, X by columns."""
+    d = Xt.shape[0]
+    for start in range(first, last, _ROW_BLOCK):
+        stop = min(start + _ROW_BLOCK, last)
         for j in range(d):
             s = 0.0
             for i in range(start, stop):
@@ -212,14 +224,14 @@ def adjoint_columns(Xt, c, out):
             out[j] += s
     if out.shape[0] > d:
         total = 0.0
-        for i in range(n):
+        for i in range(first, last):
             total += c[i]
-        out[d] = total
+        out[d] += total
 
 
 @compiled
 def gram_few(X, h, tile, scaled, out):
-    """out = [X 1]^T diag(h) [X 1], with the column of ones when out has room for it.
+    """out += [X 1]^T diag(h) [X 1], with the column of ones when out has room for it.
 
     For few columns, where a call into BLAS costs more than it saves: rows of nonzero weight are
     turned into short columns, whose inner products are loops the processor likes. `tile` has a row
@@ -228,9 +240,6 @@ def gram_few(X, h, tile, scaled, out):
     n, d = X.shape
     size = out.shape[0]
     height = tile.shape[1]
-    for j in range(size):
-        for k in range(size):
-            out[j, k] = 0.0
     weight = scaled[size]
     i = 0
     while i < n:
@@ -276,11 +285,11 @@ def gram_few(X, h, tile, scaled, out):
 
 @compiled
 def scaled_rows(X, scale, rows, start, stop, out):
-    """out[r] = scale[i] * [X[i] 1] for i = rows[start + r]: a tile small enough for the cache."""
+    """out[r] = scale[r] * [X[i] 1] for i = rows[start + r]: a tile small enough for the cache."""
     d = X.shape[1]
     for r in range(stop - start):
         i = rows[start + r]
-        s = scale[i]
+        s = scale[r]
         for j in range(d):
             out[r, j] = s * X[i, j]
         if out.shape[1] > d:
@@ -289,11 +298,8 @@ def scaled_rows(X, scale, rows, start, stop, out):
 
 @compiled
 def block_sums(X, c, block, start, out):
-    """out[b] = sum of c_i [x_i 1] over the rows of block start + b, X read in its own order."""
+    """out[b] += sum of c_i [x_i 1] over the rows of block start + b, X read in its own order."""
     n, d = X.shape
-    for b in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[b, j] = 0.0
     stop = start + out.shape[0]
     for i in range(n):
         b = block[i]
@@ -309,7 +315,7 @@ def block_sums(X, c, block, start, out):
 @compiled
 def block_totals(block, factor, sampled, omega, weighted, out):
     """Total sample weight of each block, times the sampling factors when rows were sampled."""
-    uniform = 1.0 / block.shape[0]
+    uniform = omega[0]
     for b in range(out.shape[0]):
         out[b] = 0.0
     for i in range(block.shape[0]):
@@ -341,53 +347,69 @@ def sample_rows(h, block, keep_blocks, unit, factor):
 
 
 @compiled
-def augmented_curvature(
-    code, delta, y, margins, slopes, density, block, eta, caution, omega, weighted, out
-):
+def augmented_curvature(code, delta, y, margins, density, block, eta, caution, omega, weighted, h):
     """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block]).
 
     `caution` moves phi'' towards the majorant, from 0 (Newton) to 1.
     """
     n = margins.shape[0]
-    uniform = 1.0 / n
+    uniform = omega[0]
     for i in range(n):
-        h = 0.0
+        t = 0.0
         if density[i] != 0.0:
-            h = loss_curvature(code, delta, y[i], margins[i])
+            t = loss_curvature(code, delta, y[i], margins[i])
             if caution > 0.0:
-                h += caution * (majorant_curvature(code, delta, y[i], margins[i]) - h)
-            h *= density[i]
+                t += caution * (majorant_curvature(code, delta, y[i], margins[i]) - t)
+            t *= density[i]
         if eta > 0.0 and block[i] >= 0:
-            h += eta * slopes[i] * slopes[i]
-        out[i] = h * (omega[i] if weighted else uniform)
+            slope = loss_derivative(code, delta, y[i], margins[i])
+            t += eta * slope * slope
+        h[i] = t * (omega[i] if weighted else uniform)
 
 
 @compiled
-def weighted_slopes(density, slopes, omega, weighted, out):
-    """out = omega q phi': what X^T turns into the gradient of lam . l(w)."""
-    uniform = 1.0 / density.shape[0]
+def weighted_slopes(code, delta, y, margins, density, omega, weighted, c):
+    """c = omega q phi': what X^T turns into the gradient of lam . l(w)."""
+    uniform = omega[0]
     for i in range(density.shape[0]):
-        out[i] = density[i] * slopes[i] * (omega[i] if weighted else uniform)
+        if density[i] == 0.0:
+            c[i] = 0.0
+        else:
+            slope = loss_derivative(code, delta, y[i], margins[i])
+            c[i] = density[i] * slope * (omega[i] if weighted else uniform)
+
+
+@compiled
+def block_slopes(code, delta, y, margins, block, factor, sampled, omega, weighted, c):
+    """c = omega phi' inside the blocks, times the sampling factors when rows were sampled."""
+    uniform = omega[0]
+    for i in range(margins.shape[0]):
+        c[i] = 0.0
+        if block[i] >= 0 and (factor[i] != 0.0 if sampled else True):
+            slope = loss_derivative(code, delta, y[i], margins[i])
+            c[i] = slope * (omega[i] if weighted else uniform)
+            if sampled:
+                c[i] *= factor[i]
 
 
 @compiled
 def sample_slopes(slopes, factor, sampled, omega, weighted, out):
     """out = omega phi', times the sampling factors when rows were sampled."""
-    uniform = 1.0 / slopes.shape[0]
+    uniform = omega[0]
     for i in range(slopes.shape[0]):
         c = slopes[i] * (omega[i] if weighted else uniform)
         out[i] = c * factor[i] if sampled else c
 
 
 @compiled
-def subtract_block_means(X, slopes, block, n_blocks, eta, omega, weighted, out):
+def subtract_block_means(X, code, delta, y, margins, block, n_blocks, eta, omega, weighted, out):
     """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b.
 
     For few columns, where one sweep beats a sequence of calls.
     """
     n, d = X.shape
     size = out.shape[0]
-    uniform = 1.0 / n
+    uniform = omega[0]
     sums = np.zeros((n_blocks, size))
     totals = np.zeros(n_blocks)
     for i in range(n):
@@ -395,7 +417,7 @@ def subtract_block_means(X, slopes, block, n_blocks, eta, omega, weighted, out):
         if b >= 0:
             weight = omega[i] if weighted else uniform
             totals[b] += weight
-            c = weight * slopes[i]
+            c = weight * loss_derivative(code, delta, y[i], margins[i])
             for j in range(d):
                 sums[b, j] += c * X[i, j]
             if size > d:
@@ -409,21 +431,21 @@ def subtract_block_means(X, slopes, block, n_blocks, eta, omega, weighted, out):
 
 
 @compiled
-def ascent_target(density, losses, previous, eta, theta, out):
-    """out = q + eta [(1 + theta) l - theta l_prev]."""
+def ascent_target(density, losses, previous, eta, theta, target):
+    """target = q + eta [(1 + theta) l - theta l_prev]."""
     if theta == 0.0:
         for i in range(density.shape[0]):
-            out[i] = density[i] + eta * losses[i]
+            target[i] = density[i] + eta * losses[i]
     else:
         for i in range(density.shape[0]):
-            out[i] = density[i] + eta * (losses[i] + theta * (losses[i] - previous[i]))
+            target[i] = density[i] + eta * (losses[i] + theta * (losses[i] - previous[i]))
 
 
 @compiled
 def mean_and_deviation(values, omega, weighted):
     """Mean, and mean absolute deviation from it: heavy tails must not set the scale."""
     n = values.shape[0]
-    uniform = 1.0 / n
+    uniform = omega[0]
     mean = 0.0
     for i in range(n):
         mean += values[i] * (omega[i] if weighted else uniform)
@@ -434,65 +456,63 @@ def mean_and_deviation(values, omega, weighted):
 
 
 @compiled
-def weighted_sum(density, values, omega, weighted):
-    """sum_i omega_i q_i values_i."""
+def weighted_sum(density, losses, omega, weighted):
+    """sum_i omega_i q_i l_i."""
     total = 0.0
     if weighted:
         for i in range(density.shape[0]):
-            total += omega[i] * density[i] * values[i]
+            total += omega[i] * density[i] * losses[i]
         return total
     for i in range(density.shape[0]):
-        total += density[i] * values[i]
-    return total / density.shape[0]
+        total += density[i] * losses[i]
+    return total * omega[0]
 
 
 @compiled
-def weighted_square_distance(a, b, omega, weighted):
-    """sum_i omega_i (a_i - b_i)^2."""
+def weighted_square_distance(density, others, omega, weighted):
+    """sum_i omega_i (q_i - q'_i)^2."""
     total = 0.0
     if weighted:
-        for i in range(a.shape[0]):
-            total += omega[i] * (a[i] - b[i]) * (a[i] - b[i])
+        for i in range(density.shape[0]):
+            total += omega[i] * (density[i] - others[i]) * (density[i] - others[i])
         return total
-    for i in range(a.shape[0]):
-        total += (a[i] - b[i]) * (a[i] - b[i])
-    return total / a.shape[0]
+    for i in range(density.shape[0]):
+        total += (density[i] - others[i]) * (density[i] - others[i])
+    return total * omega[0]
 
 
 @compiled
-def weighted_secant(a, b, values, others, omega, weighted):
-    """sum omega (a - b)^2 and -sum omega (a - b) (values - others)."""
-    uniform = 1.0 / a.shape[0]
+def weighted_secant(density, others, losses, previous, omega, weighted):
+    """sum omega (q - q')^2 and -sum omega (q - q') (l - l')."""
+    uniform = omega[0]
     square = 0.0
     product = 0.0
-    for i in range(a.shape[0]):
-        move = (a[i] - b[i]) * (omega[i] if weighted else uniform)
-        square += move * (a[i] - b[i])
-        product -= move * (values[i] - others[i])
+    for i in range(density.shape[0]):
+        move = (density[i] - others[i]) * (omega[i] if weighted else uniform)
+        square += move * (density[i] - others[i])
+        product -= move * (losses[i] - previous[i])
     return square, product
 
 
 @compiled
-def directional_slope(density, slopes, direction, omega, weighted):
+def directional_slope(code, delta, y, margins, density, direction, omega, weighted):
     """sum_i omega_i q_i phi'_i direction_i."""
+    uniform = omega[0]
     total = 0.0
-    if weighted:
-        for i in range(density.shape[0]):
-            total += omega[i] * density[i] * slopes[i] * direction[i]
-        return total
     for i in range(density.shape[0]):
-        total += density[i] * slopes[i] * direction[i]
-    return total / density.shape[0]
+        if density[i] != 0.0:
+            slope = loss_derivative(code, delta, y[i], margins[i])
+            total += (omega[i] if weighted else uniform) * density[i] * slope * direction[i]
+    return total
 
 
 @compiled
-def move_margins(margins, direction, step, code, delta, y, new_margins, losses, slopes):
-    """Margins moved along a direction, with the losses and derivatives there."""
+def move_margins(margins, direction, step, code, delta, y, new_margins, losses):
+    """Margins moved along a direction, with the losses there."""
     for i in range(margins.shape[0]):
         z = margins[i] + step * direction[i]
         new_margins[i] = z
         losses[i] = loss_value(code, delta, y[i], z)
-        slopes[i] = loss_derivative(code, delta, y[i], z)
 
 
 @compiled
@@ -505,7 +525,7 @@ def shift_statistics(code, delta, y, margins, shift, density, omega, weighted):
     first = 0.0
     second = 0.0
     rounding = 0.0
-    uniform = 1.0 / margins.shape[0]
+    uniform = omega[0]
     for i in range(margins.shape[0]):
         if density[i] != 0.0:
             a = density[i] * (omega[i] if weighted else uniform)
@@ -519,28 +539,25 @@ def shift_statistics(code, delta, y, margins, shift, density, omega, weighted):
 
 
 @compiled
-def product_many(X, W, out):
-    """out = X W (+ the last row of W as intercepts when it has one more row than X has columns)."""
+def product_many(X, W, margins):
+    """margins = X W, plus the last row of W where it has one more row than X has columns."""
     n, d = X.shape
     k = W.shape[1]
     for i in range(n):
         for c in range(k):
-            out[i, c] = W[d, c] if W.shape[0] > d else 0.0
+            margins[i, c] = W[d, c] if W.shape[0] > d else 0.0
         for j in range(d):
             x = X[i, j]
             if x != 0.0:
                 for c in range(k):
-                    out[i, c] += x * W[j, c]
+                    margins[i, c] += x * W[j, c]
 
 
 @compiled
 def adjoint_many(X, C, out):
-    """out[:d] = X^T C, and the column sums of C below when out has room for them."""
+    """out[:d] += X^T C, and the column sums of C below when out has room for them."""
     n, d = X.shape
     k = C.shape[1]
-    for j in range(out.shape[0]):
-        for c in range(k):
-            out[j, c] = 0.0
     for i in range(n):
         for j in range(d):
             x = X[i, j]
@@ -563,7 +580,7 @@ def apply_curvature(
     the weight of the block.
     """
     n = margins.shape[0]
-    uniform = 1.0 / n
+    uniform = omega[0]
     for i in range(n):
         t = 0.0
         if density[i] != 0.0:
@@ -579,7 +596,7 @@ def apply_curvature(
 @compiled
 def block_means(block, values, omega, weighted, totals, means):
     """omega-weighted mean of the values over each block."""
-    uniform = 1.0 / block.shape[0]
+    uniform = omega[0]
     for b in range(means.shape[0]):
         means[b] = 0.0
         totals[b] = 0.0
@@ -596,10 +613,8 @@ def block_means(block, values, omega, weighted, totals, means):
 
 @compiled
 def gram_diagonal(X, h, out):
-    """Diagonal of [X 1]^T diag(h) [X 1]."""
+    """out += diagonal of [X 1]^T diag(h) [X 1]."""
     n, d = X.shape
-    for j in range(out.shape[0]):
-        out[j] = 0.0
     for i in range(n):
         hi = h[i]
         if hi != 0.0:
@@ -646,7 +661,7 @@ def softmax_losses(y, margins, losses, slopes):
 def apply_softmax_curvature(y, slopes, density, block, means, eta, omega, weighted, change):
     """The same as apply_curvature for K margins per sample."""
     n, k = slopes.shape
-    uniform = 1.0 / n
+    uniform = omega[0]
     for i in range(n):
         weight = omega[i] if weighted else uniform
         average = 0.0
@@ -668,13 +683,13 @@ def apply_softmax_curvature(y, slopes, density, block, means, eta, omega, weight
 
 @compiled
 def softmax_pair_curvature(
-    y, slopes, density, block, eta, omega, weighted, first_class, second_class, out
+    y, slopes, density, block, eta, omega, weighted, first_class, second_class, h
 ):
     """One (class, class) entry of the per-sample Hessian blocks, with the augmented term."""
     n = slopes.shape[0]
-    uniform = 1.0 / n
+    uniform = omega[0]
     for i in range(n):
-        h = 0.0
+        t = 0.0
         ga = slopes[i, first_class]
         gb = slopes[i, second_class]
         if density[i] != 0.0:
@@ -682,13 +697,13 @@ def softmax_pair_curvature(
             pb = gb + (1.0 if y[i] == second_class else 0.0)
             if first_class == second_class:
                 # p (1 - p), with 1 - p taken from the slope where that is exact
-                h = pa * (-ga if y[i] == first_class else 1.0 - pa)
+                t = pa * (-ga if y[i] == first_class else 1.0 - pa)
             else:
-                h = -pa * pb
-            h *= density[i]
+                t = -pa * pb
+            t *= density[i]
         if eta > 0.0 and block[i] >= 0:
-            h += eta * ga * gb
-        out[i] = h * (omega[i] if weighted else uniform)
+            t += eta * ga * gb
+        h[i] = t * (omega[i] if weighted else uniform)
 
 
 # Proximal maps of the penalties, which the stochastic steps take: see sorel.penalties.

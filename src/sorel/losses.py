@@ -96,7 +96,8 @@ class Loss:
     def _evaluate(self, y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
         targets, z = self._arrays(y, margins)
         losses, slopes = np.empty_like(z), np.empty_like(z)
-        kernels.losses_at(self.code, self.parameter, targets, z, losses, slopes)
+        kernels.losses_at(self.code, self.parameter, targets, z, losses)
+        kernels.slopes_at(self.code, self.parameter, targets, z, slopes)
         return losses, slopes
 
 

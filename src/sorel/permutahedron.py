@@ -14,17 +14,20 @@ is lost however large z is.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ._compiled import compiled
+from ._threads import Team
 from .risks import FloatArray, Risk, normalised_sample_weight
 
 __all__ = ["Projector", "project_permutahedron"]
 
 IntArray = npt.NDArray[np.int64]
+BlockArray = npt.NDArray[np.int32]
 
 # Moves per item that repairing the last order may take before a fresh sort is cheaper.
 _MOVES_PER_ITEM = 8
@@ -37,6 +40,11 @@ _RUN = 256
 # in repair.
 _RADIX_FROM = 1000
 _SELECT_FROM = 2000
+# A value at a rank is looked for among those that a sample puts near it: how many values make that
+# pay, the size of the sample, and the ranks of the sample to either side that are taken in.
+_SAMPLE_FROM, _SAMPLE, _SAMPLE_MARGIN = 50_000, 10_000, 200
+# From this size on one order serves both the losses and the vectors to be projected.
+_ONE_ORDER_FROM = 100_000
 
 
 def project_permutahedron(
@@ -128,45 +136,44 @@ class Projector:
     sample_weight : ndarray of shape (n,), optional
         Normalised weights omega; None means 1/n each. Items of weight 0 get q = 0.
 
-    Attributes
-    ----------
-    block : ndarray of int64, shape (n,)
-        After `project`, the pooled block of each item, or -1 where q does not move with zeta.
-
     Examples
     --------
     >>> import numpy as np
     >>> from sorel import CVaR
     >>> from sorel.permutahedron import Projector
-    >>> projector, q = Projector(CVaR(0.5), 4), np.empty(4)
-    >>> projector.project(np.array([0.0, 1.0, 1.5, 9.0]), q)
+    >>> projector, q, block = Projector(CVaR(0.5), 4), np.empty(4), np.empty(4, np.int32)
+    >>> projector.project(np.array([0.0, 1.0, 1.5, 9.0]), q, block)
     1
     >>> q
     array([0.  , 0.75, 1.25, 2.  ])
-    >>> projector.block
-    array([-1,  0,  0, -1])
+    >>> block
+    array([-1,  0,  0, -1], dtype=int32)
     """
 
     def __init__(self, risk: Risk, n: int, sample_weight: FloatArray | None = None) -> None:
         self.risk = risk
         self.n = int(n)
-        self.block = np.full(self.n, -1, dtype=np.int64)
         self._used: IntArray | None = None
         self._core: _Uniform | _Weighted
         if sample_weight is None:
-            self._core = _Uniform(risk.weights(self.n) * self.n, self.block)
+            mass = risk.weights(self.n)
+            mass *= self.n
+            self._core = _Uniform(mass)
             return
         omega = np.ascontiguousarray(sample_weight, dtype=np.float64)
         if not (omega > 0.0).all():
             self._used = np.flatnonzero(omega > 0.0)
             omega = omega[self._used]
             self._inner = np.empty((2, omega.size))
-            self._inner_block = np.full(omega.size, -1, dtype=np.int64)
-        self._core = _Weighted(
-            risk, omega, self._inner_block if self._used is not None else self.block
-        )
+        self._core = _Weighted(risk, omega)
 
-    def project(self, zeta: FloatArray, out: FloatArray) -> int:
+    def share(self, team: Team | None) -> None:
+        """Let these threads share the sweeps; None leaves them to the caller's thread."""
+        self._core.team = team if self._used is None else None
+
+    def project(
+        self, zeta: FloatArray, out: FloatArray, block: npt.NDArray[np.int32] | None = None
+    ) -> int:
         """Project zeta onto the dual set: minimise ``sum_i omega_i (q_i - zeta_i)^2``.
 
         Within a block, ``dq = dzeta - (omega-weighted mean of dzeta over the block)``; elsewhere
@@ -177,7 +184,9 @@ class Projector:
         zeta : ndarray of shape (n,)
             Finite values.
         out : ndarray of shape (n,)
-            Receives q. `block` is filled too.
+            Receives q; may be zeta itself.
+        block : ndarray of int32, shape (n,), optional
+            Receives the pooled block of each item, or -1 where q does not move with zeta.
 
         Returns
         -------
@@ -185,12 +194,15 @@ class Projector:
             The number of blocks.
         """
         if self._used is None:
-            return self._core.project(zeta, out)
+            return self._core.project(zeta, out, block)
         np.take(zeta, self._used, out=self._inner[0])
-        count = self._core.project(self._inner[0], self._inner[1])
+        inner = np.empty(self._used.size, np.int32)
+        count = self._core.project(self._inner[0], self._inner[1], inner)
         out.fill(0.0)
         out[self._used] = self._inner[1]
-        self.block[self._used] = self._inner_block
+        if block is not None:
+            block.fill(-1)
+            block[self._used] = inner
         return count
 
     def forget(self) -> None:
@@ -269,36 +281,43 @@ class Projector:
 
 
 class _Order:
-    """The ascending order of a slowly changing vector, ties by position."""
+    """The ascending order of a slowly changing vector, ties by position.
 
-    def __init__(self, n: int) -> None:
-        self.order = np.arange(n)
+    `scratch` holds two or more rows of n numbers, which the sort may overwrite.
+    """
+
+    def __init__(self, n: int, scratch: FloatArray) -> None:
+        # Four bytes an item: half the traffic of a gather.
+        self.order = np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
         self.key = np.empty(n)
         self.known = False
+        self.scratch = scratch
 
-    def sort(self, values: FloatArray, attempt: int) -> None:
+    def sort(self, values: FloatArray, attempt: int, team: Team | None) -> None:
         # The fast sorts leave near ties in an arbitrary order. The stable one settles what
         # repairing cannot, and makes the order, hence every result, independent of the history.
-        if attempt == 0 and values.size >= _RADIX_FROM:
-            _radix_order(values, np.empty((2, values.size), np.uint64), self.order)
+        if attempt == 0 and _RADIX_FROM <= values.size < 2**32:
+            _radix_sort(values, self.scratch[:2].view(np.uint64), self.order, team)
         else:
             self.order[:] = np.argsort(values, kind=None if attempt == 0 else "stable")
         self.known = True
 
-    def update(self, values: FloatArray, hint: _Order | None = None) -> None:
+    def update(
+        self, values: FloatArray, team: Team | None = None, hint: _Order | None = None
+    ) -> None:
         """Sort again, from the last order or that of a related vector where one is near."""
         budget = _MOVES_PER_ITEM * self.key.size
         if self.known and _repair(values, self.order, self.key, budget):
             return
-        if hint is not None and hint.known:
+        if hint is not None and hint is not self and hint.known:
             self.order[:] = hint.order
             self.known = True
             if _repair(values, self.order, self.key, budget):
                 return
-        self.sort(values, 0)
+        self.sort(values, 0, team)
         attempt = 1
         while not _repair(values, self.order, self.key, budget):
-            self.sort(values, attempt)
+            self.sort(values, attempt, team)
             attempt += 1
 
 
@@ -309,25 +328,25 @@ class _Thresholder:
         self, weight: FloatArray | None, n: int, low: float, high: float, total: float, rank: int
     ) -> None:
         self.weight = weight
+        self.n = n
         self.low, self.high, self.total = low, high, total
         self.rank = rank
-        self.shifted = np.empty(n)
-        # Index of an item near the threshold, the threshold relative to it, and a scratch entry.
+        # Index of an item near the threshold, and the threshold relative to it.
         self.pivot = -1
         self.offset = 0.0
-        self.state = np.empty(2)
+        self._search = np.empty(_SEARCH_SIZE)
 
-    def project(self, zeta: FloatArray, out: FloatArray, block: IntArray | None) -> int:
-        arguments = (zeta, self.weight, self.low, self.high, self.total, self.shifted, out, block)
+    def project(
+        self, zeta: FloatArray, out: FloatArray, block: BlockArray | None, team: Team | None = None
+    ) -> int:
         count = -1
         if self.pivot >= 0:
-            count = _threshold(
-                *arguments, zeta[self.pivot], self.offset, -np.inf, np.inf, _WARM_PASSES, self.state
-            )
+            start = (zeta[self.pivot], self.offset, -np.inf, np.inf)
+            count = self._find(zeta, out, block, team, start, _WARM_PASSES)
         if count < 0:
             if self.weight is None:
                 # The threshold lies between z_(rank) - high and z_(rank) - low.
-                reference = np.partition(zeta, self.rank)[self.rank]
+                reference = _select(zeta, self.rank, team)
                 below, above = -self.high, -self.low
             else:
                 least, most = zeta.min(), zeta.max()
@@ -336,21 +355,93 @@ class _Thresholder:
             # Rounding may put the threshold a hair outside; the first step would then be refused.
             slack = 0.01 * (self.high - self.low)
             below, above = below - slack, above + slack
-            count = _threshold(
-                *arguments, reference, 0.5 * (below + above), below, above, _COLD_PASSES, self.state
-            )
-        if count >= 0:
-            self.pivot, self.offset = int(self.state[0]), float(self.state[1])
+            start = (reference, 0.5 * (below + above), below, above)
+            count = self._find(zeta, out, block, team, start, _COLD_PASSES)
         return count
+
+    def _find(
+        self,
+        zeta: FloatArray,
+        out: FloatArray,
+        block: BlockArray | None,
+        team: Team | None,
+        start: tuple[float, float, float, float],
+        passes: int,
+    ) -> int:
+        """Search from (reference, tau, below, above); the number of blocks, or -1 without luck."""
+        low, high, total, search = self.low, self.high, self.total, self._search
+        if low == high:
+            out.fill(low)
+            if block is not None:
+                block.fill(-1)
+            return 0
+        _begin_search(search, *start)
+        if team is None:
+            pivot = _search_threshold(zeta, self.weight, low, high, total, passes, search)
+        else:
+            pivot = self._search_shared(zeta, team, passes)
+        if pivot < 0:
+            return -1
+        reference, tau = float(search[_REFERENCE]), float(search[_TAU])
+        if team is None:
+            count, tau = _write_levels(
+                zeta, self.weight, low, high, total, out, block, reference, tau
+            )
+        else:
+            count, tau = self._write_shared(zeta, out, block, team, reference, tau)
+        self.pivot, self.offset = pivot, tau
+        if count == 1 and block is not None:
+            # A single free item takes what the others leave, and does not move.
+            block.fill(-1)
+        return 1 if count > 1 else 0
+
+    def _search_shared(self, zeta: FloatArray, team: Team, passes: int) -> int:
+        """`_search_threshold` with its sweeps shared among threads."""
+        low, high, search = self.low, self.high, self._search
+        starts = [start for start, _ in team.ranges]
+        while search[_TRIAL] < passes:
+            place = (float(search[_REFERENCE]), float(search[_TAU]), low)
+            parts = _shared(team, _split, zeta, self.weight, *place, high)
+            at_low, at_high, free, moment = _total(parts)
+            action = _decide(search, at_low, at_high, free, moment, low, high, self.total)
+            if action == _SETTLED:
+                found = _shared(team, _pivot, zeta, *place)
+                items = [start + i for start, i in zip(starts, found, strict=True) if i >= 0]
+                pivot = min(items, key=zeta.__getitem__, default=0)
+                if zeta[pivot] == place[0]:
+                    return int(pivot)
+                _rebase(search, zeta[pivot])
+            elif action == _STUCK:
+                excess = float(search[_EXCESS])
+                kinks = _shared(team, _nearest_clipped, zeta, *place, high, excess)
+                _jump(search, min(kinks) if excess > 0.0 else max(kinks), low, high)
+        return -1
+
+    def _write_shared(
+        self,
+        zeta: FloatArray,
+        out: FloatArray,
+        block: BlockArray | None,
+        team: Team,
+        reference: float,
+        tau: float,
+    ) -> tuple[int, float]:
+        """`_write_levels` with its sweeps shared among threads."""
+        low, high = self.low, self.high
+        sums = _total(_shared(team, _level_sums, zeta, self.weight, low, high, reference, tau))
+        at_low, at_high, free, moment, spill = sums
+        tau = _exact_tau(at_low, at_high, free, moment, spill, low, high, self.total, tau)
+        counts = _shared(team, _fill_clipped, zeta, low, high, reference, tau, out, block)
+        return sum(counts), tau
 
 
 class _Uniform:
     """Projection with equal weights: minimise ``sum_i (q_i - zeta_i)^2`` over P(mass)."""
 
-    def __init__(self, mass: FloatArray, block: IntArray | None = None) -> None:
+    def __init__(self, mass: FloatArray) -> None:
         n = mass.size
-        self.mass = mass
-        self.block = block
+        self.n = n
+        self.team: Team | None = None
         self._project_order: _Order | None = None
         self._value_order: _Order | None = None
         self._work: FloatArray | None = None
@@ -360,64 +451,94 @@ class _Uniform:
         # whether there are two levels, with at most one entry between them.
         bend = min(int(np.searchsorted(mass, mass[0], side="right")), n - 1)
         self._bend = bend if mass[min(bend + 1, n - 1)] == mass[-1] else None
+        self._levels = (float(mass[0]), float(mass[bend]), float(mass[-1]))
         if self._bend is not None:
-            low, high = float(mass[0]), float(mass[-1])
-            total = math.fsum((low * bend, float(mass[bend]), high * (n - 1 - bend)))
+            low, middle, high = self._levels
+            total = math.fsum((low * bend, middle, high * (n - 1 - bend)))
             self._threshold = _Thresholder(None, n, low, high, total, bend)
+        # Three numbers tell all about two levels: large vectors of them need not be kept.
+        self._select = self._bend is not None and n > _SELECT_FROM
+        self._mass = None if self._select else mass
+
+    @property
+    def mass(self) -> FloatArray:
+        if self._mass is None:
+            assert self._bend is not None
+            low, middle, high = self._levels
+            self._mass = np.full(self.n, high)
+            self._mass[: self._bend] = low
+            self._mass[self._bend] = middle
+        return self._mass
 
     def _general(self) -> tuple[_Order, FloatArray, IntArray]:
         if self._project_order is None or self._work is None or self._first is None:
-            n = self.mass.size
-            self._project_order = _Order(n)
-            self._work = np.empty((3, n))
-            self._first = np.empty(n + 1, dtype=np.int64)
+            self._work = np.empty((2, self.n))
+            self._first = np.empty(self.n + 1, dtype=np.int64)
+            self._project_order = _Order(self.n, self._work)
         return self._project_order, self._work, self._first
 
-    def project(self, zeta: FloatArray, out: FloatArray) -> int:
+    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray | None = None) -> int:
         if self._threshold is not None:
-            count = self._threshold.project(zeta, out, self.block)
+            count = self._threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
         keep, work, first = self._general()
         attempt = 0
         if not keep.known:
-            keep.sort(zeta, 0)
+            keep.sort(zeta, 0, self.team)
             attempt = 1
         while True:
             count = _project_sorted(
-                zeta, self.mass, keep.order, keep.key, work, first, out, self.block, _MOVES_PER_ITEM
+                zeta, self.mass, keep.order, keep.key, work, first, out, block, _MOVES_PER_ITEM
             )
             if count >= 0:
                 return count
-            keep.sort(zeta, attempt)
+            keep.sort(zeta, attempt, self.team)
             attempt += 1
 
     def _ordered(self, losses: FloatArray) -> _Order:
         if self._value_order is None:
-            self._value_order = _Order(losses.size)
-        # The weights follow the losses, so the order of the last projection is often theirs.
-        self._value_order.update(losses, self._project_order)
+            keep, work, _ = self._general()
+            # The weights follow the losses, so the two orders are near: long lists share one.
+            self._value_order = keep if self.n >= _ONE_ORDER_FROM else _Order(self.n, work)
+        self._value_order.update(losses, self.team, self._project_order)
         return self._value_order
 
+    def _edge(self, losses: FloatArray) -> float:
+        """The loss at the bend between two levels."""
+        assert self._bend is not None
+        return _select(losses, self._bend, self.team)
+
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
-        if self._bend is not None and losses.size > _SELECT_FROM:
-            edge = np.partition(losses, self._bend)[self._bend]
-            _fill_levels(losses, self.mass, edge, out)
+        if self._select:
+            assert self._bend is not None
+            _fill_levels(losses, *self._levels, self._bend, self._edge(losses), out)
             return _dot(out, losses)
         keep = self._ordered(losses)
         _scatter(self.mass, keep.order, out)
         return _dot(self.mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
-        if self._bend is not None and losses.size > _SELECT_FROM:
-            part = np.partition(losses, self._bend)
-            return _dot(self.mass, part)
+        if self._select:
+            assert self._bend is not None
+            low, middle, high = self._levels
+            edge = self._edge(losses)
+            parts = _shared(self.team, _sums_beside, losses, edge)
+            below, n_below, above, n_above = _total(parts)
+            # Losses equal to the edge fill the ranks between; the middle rank is one of them.
+            at_low, at_high = self._bend - n_below, self.n - 1 - self._bend - n_above
+            return float(
+                low * below + high * above + edge * (low * at_low + middle + high * at_high)
+            )
         return _dot(self.mass, self._ordered(losses).key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
-        if self._bend is not None and losses.size > _SELECT_FROM:
-            edge = np.partition(losses, self._bend)[self._bend]
-            return _level_shortfall(losses, density, self.mass[0], self.mass[-1], edge)
+        if self._select:
+            low, _, high = self._levels
+            edge = self._edge(losses)
+            return float(
+                sum(_shared(self.team, _level_shortfall, losses, density, low, high, edge))
+            )
         keep = self._ordered(losses)
         return _ordered_shortfall(keep.key, self.mass, density, None, keep.order)
 
@@ -425,97 +546,214 @@ class _Uniform:
 class _Weighted:
     """Projection with positive weights, scaled to mean 1 so that sizes match equal weights."""
 
-    def __init__(self, risk: Risk, omega: FloatArray, block: IntArray) -> None:
+    def __init__(self, risk: Risk, omega: FloatArray) -> None:
         n = omega.size
+        self.team: Team | None = None
         self.risk = risk
         self.omega = omega
         self.weight = omega * n
-        self.block = block
-        self._project_order = _Order(n)
-        self._value_order = _Order(n)
-        self._work = np.empty((4, n))
+        self._work = np.empty((3, n))
         self._first = np.empty(n + 1, dtype=np.int64)
+        self._project_order = _Order(n, self._work)
+        self._value_order = _Order(n, self._work)
         self._threshold: _Thresholder | None = None
         levels = risk.levels(n, omega)
         if levels is not None:
             self._threshold = _Thresholder(self.weight, n, *levels, float(n), 0)
 
-    def _mass(self, order: IntArray) -> FloatArray:
+    def _mass(self, order: npt.NDArray[Any]) -> FloatArray:
         mass = self.risk.increments(self.omega[order])
         mass *= self.omega.size
         return mass
 
-    def project(self, zeta: FloatArray, out: FloatArray) -> int:
+    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray | None = None) -> int:
         if self._threshold is not None:
-            count = self._threshold.project(zeta, out, self.block)
+            count = self._threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
         keep = self._project_order
-        keep.update(zeta)
+        keep.update(zeta, self.team)
         weight = self.weight[keep.order]
         mass = self._mass(keep.order)
-        count = _pool(keep.key, mass, weight, self._work, self._first)
+        count = _pool(keep.key, mass, weight, self._work, out, self._first)
         return _write(
-            keep.key, mass, weight, keep.order, count, self._work, self._first, out, self.block
+            keep.key, mass, weight, keep.order, count, self._work, self._first, out, block
         )
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._value_order
-        keep.update(losses)
+        keep.update(losses, self.team)
         mass = self._mass(keep.order)
         _scatter(mass / self.weight[keep.order], keep.order, out)
         return _dot(mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
         keep = self._value_order
-        keep.update(losses)
+        keep.update(losses, self.team)
         return _dot(self._mass(keep.order), keep.key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         keep = self._value_order
-        keep.update(losses)
+        keep.update(losses, self.team)
         mass = self._mass(keep.order)
         return _ordered_shortfall(keep.key, mass, density, self.weight, keep.order)
+
+
+def _shared(team: Team | None, sweep: Any, *arguments: Any) -> list[Any]:
+    """What a sweep over vectors of one length returns, by ranges of the threads."""
+    if team is None:
+        return [sweep(*arguments)]
+    return team.sweep(
+        lambda start, stop: sweep(
+            *(x[start:stop] if isinstance(x, np.ndarray) else x for x in arguments)
+        )
+    )
+
+
+def _total(parts: list[tuple[Any, ...]]) -> list[Any]:
+    """The sums of the first entries, of the second ones, and so on."""
+    return [sum(column) for column in zip(*parts, strict=True)]
+
+
+def _select(values: FloatArray, rank: int, team: Team | None = None) -> float:
+    """The value at a rank of the ascending order, from the few that a sample puts near it."""
+    n = values.size
+    if n > _SAMPLE_FROM:
+        stride = n // _SAMPLE
+        sample = np.sort(values[::stride])
+        place = rank / stride
+        left, right = int(place - _SAMPLE_MARGIN), int(place + _SAMPLE_MARGIN)
+        least = sample[left] if left >= 0 else -np.inf
+        most = sample[right] if right < sample.size else np.inf
+        parts = _shared(team, _gather, values, least, most)
+        below = sum(count for count, _ in parts)
+        near = np.concatenate([found for _, found in parts])
+        if below <= rank < below + near.size:
+            return float(np.partition(near, rank - below)[rank - below])
+    # Few values, or a sample that misled: sort out all of them.
+    return float(np.partition(values, rank)[rank])
+
+
+@compiled(fastmath=False)
+def _gather(values: Any, least: float, most: float) -> Any:
+    """How many values lie below `least`, and those from there to `most`, or none if too many."""
+    room = values.size // 4 + 64
+    found = np.empty(room)
+    below, count = 0, 0
+    for i in range(values.size):
+        value = values[i]
+        below += value < least
+        found[count] = value
+        count += least <= value <= most
+        if count == room:
+            return below, found[:0]
+    return below, found[:count].copy()
+
+
+@compiled
+def _sums_beside(losses: Any, edge: float) -> Any:
+    """Sums and counts of the losses below and above an edge."""
+    below, above = 0.0, 0.0
+    n_below, n_above = 0, 0
+    for i in range(losses.size):
+        x = losses[i]
+        below += x if x < edge else 0.0
+        above += x if x > edge else 0.0
+        n_below += x < edge
+        n_above += x > edge
+    return below, n_below, above, n_above
+
+
+def _radix_sort(values: FloatArray, work: Any, order: Any, team: Team | None) -> None:
+    """`_radix_order`, each pass shared among threads: count by ranges, then scatter by ranges."""
+    if team is None:
+        _radix_order(values, work, order)
+        return
+    middle = _middle(values)
+    source, target = work[0], work[1]
+    team.sweep(lambda a, b: _radix_keys(values[a:b], middle, a, source[a:b]))
+    for digit in range(3):
+        shift = np.uint64(32 + 11 * digit)
+        counts = np.array(_shared(team, _radix_count, source, shift))
+        # Bucket by bucket, and inside a bucket range by range: the sort stays stable.
+        ends = np.cumsum(counts.T).reshape(counts.shape[::-1]).T
+        parts = [source[a:b] for a, b in team.ranges]
+        jobs = zip(parts, np.ascontiguousarray(ends - counts), strict=True)
+        team.map(partial(_radix_deal, target, shift), list(jobs))
+        source, target = target, source
+    _shared(team, _radix_items, source, order)
+
+
+def _radix_deal(target: Any, shift: Any, job: tuple[Any, Any]) -> None:
+    _radix_scatter(job[0], target, shift, job[1])
+
+
+@compiled(fastmath=False)
+def _middle(values: Any) -> float:
+    return np.median(values[:: max(1, values.size // 31)])
+
+
+@compiled(fastmath=False)
+def _radix_keys(values: Any, middle: float, first: int, keys: Any) -> None:
+    """The leading 32 bits of the distance from a middle value, followed by the item's number.
+
+    The bits of doubles, those of negative ones inverted, ascend with them. Distances from the
+    middle keep the digits where values are dense.
+    """
+    bits = keys.view(np.float64)
+    for i in range(values.size):
+        bits[i] = values[i] - middle
+    sign = np.uint64(1) << np.uint64(63)
+    for i in range(values.size):
+        key = keys[i]
+        key = ~key if key & sign else key | sign
+        keys[i] = ((key >> np.uint64(32)) << np.uint64(32)) | np.uint64(first + i)
+
+
+@compiled(fastmath=False)
+def _radix_count(keys: Any, shift: Any) -> Any:
+    """How many keys fall into each of 2048 buckets by the digit at `shift`."""
+    counts = np.zeros(2048, np.int64)
+    for i in range(keys.size):
+        counts[(keys[i] >> shift) & np.uint64(2047)] += 1
+    return counts
+
+
+@compiled(fastmath=False)
+def _radix_scatter(keys: Any, target: Any, shift: Any, place: Any) -> None:
+    """Put each key at the next free place of its bucket."""
+    for i in range(keys.size):
+        b = (keys[i] >> shift) & np.uint64(2047)
+        target[place[b]] = keys[i]
+        place[b] += 1
+
+
+@compiled(fastmath=False)
+def _radix_items(keys: Any, order: Any) -> None:
+    for i in range(keys.size):
+        order[i] = keys[i] & np.uint64(0xFFFFFFFF)
 
 
 @compiled(fastmath=False)
 def _radix_order(values: Any, work: Any, order: Any) -> None:
     """Order by the leading 32 bits of the distance from a middle value: near ties stay unsorted.
 
-    The bits of doubles, those of negative ones inverted, ascend with them, so three passes of
-    counting sort on 11 bits each bring the order within a few exchanges of the right one, which
-    `_repair` then makes. Distances from the middle keep the digits where values are dense.
+    Three passes of counting sort on 11 bits each bring the order within a few exchanges of the
+    right one, which `_repair` then makes.
     """
-    n = values.size
-    middle = np.median(values[:: max(1, n // 31)])
-    counts = np.zeros((3, 2048), np.int64)
     source, target = work[0], work[1]
-    bits = source.view(np.float64)
-    for i in range(n):
-        bits[i] = values[i] - middle
-    sign = np.uint64(1) << np.uint64(63)
-    for i in range(n):
-        key = source[i]
-        key = ~key if key & sign else key | sign
-        key = (key >> np.uint64(32)) << np.uint64(32)
-        source[i] = key | np.uint64(i)
-        counts[0, (key >> np.uint64(32)) & np.uint64(2047)] += 1
-        counts[1, (key >> np.uint64(43)) & np.uint64(2047)] += 1
-        counts[2, key >> np.uint64(54)] += 1
+    _radix_keys(values, _middle(values), 0, source)
     for digit in range(3):
+        shift = np.uint64(32 + 11 * digit)
+        place = _radix_count(source, shift)
         position = 0
         for b in range(2048):
-            size = counts[digit, b]
-            counts[digit, b] = position
+            size = place[b]
+            place[b] = position
             position += size
-        shift = np.uint64(32 + 11 * digit)
-        for i in range(n):
-            b = (source[i] >> shift) & np.uint64(2047)
-            target[counts[digit, b]] = source[i]
-            counts[digit, b] += 1
+        _radix_scatter(source, target, shift, place)
         source, target = target, source
-    for i in range(n):
-        order[i] = np.int64(source[i] & np.uint64(0xFFFFFFFF))
+    _radix_items(source, order)
 
 
 @compiled(fastmath=False)
@@ -548,12 +786,12 @@ def _repair(values: Any, order: Any, key: Any, budget: int) -> bool:
 
 
 @compiled(fastmath=False)
-def _pool(key: Any, mass: Any, weight: Any, work: Any, first: Any) -> int:
+def _pool(key: Any, mass: Any, weight: Any, work: Any, totals: Any, first: Any) -> int:
     """Pool adjacent violators of ``key - mass / weight``, relative to the first key of each block.
 
     A block holds D, the sum of ``weight (key - ref) - mass``, as a sum of two doubles, its weight,
     and their quotient. Returns the number of blocks; block b spans ``first[b]:first[b + 1]``, and
-    its quotient is ``work[0, b]``.
+    its quotient is ``work[0, b]``. `totals` is overwritten.
     """
     n = key.size
     top = -1
@@ -592,17 +830,17 @@ def _pool(key: Any, mass: Any, weight: Any, work: Any, first: Any) -> int:
             if top >= 0:
                 start = first[top]
                 level = work[0, top]
-                total = work[1, top]
-                spill = work[2, top]
+                total = totals[top]
+                spill = work[1, top]
                 if weight is not None:
-                    heavy = work[3, top]
+                    heavy = work[2, top]
         top += 1
         first[top] = new_start
         work[0, top] = new_level
-        work[1, top] = new_total
-        work[2, top] = new_spill
+        totals[top] = new_total
+        work[1, top] = new_spill
         if weight is not None:
-            work[3, top] = new_heavy
+            work[2, top] = new_heavy
         start, heavy, total, spill, level = new_start, new_heavy, new_total, new_spill, new_level
     first[top + 1] = n
     return top + 1
@@ -661,17 +899,33 @@ def _project_sorted(
     """The whole projection for equal weights in one call; -1 where the order needs a fresh sort."""
     if not _repair(zeta, order, key, moves * key.size):
         return -1
-    count = _pool(key, mass, None, work, first)
+    # The vector that will hold q serves the pooling until then.
+    count = _pool(key, mass, None, work, out, first)
     return _write(key, mass, None, order, count, work, first, out, block)
 
 
+# The search for a threshold t = reference + tau: where it stands, in one small array.
+_REFERENCE, _TAU, _BELOW, _ABOVE, _SPAN, _LAST_LOW, _LAST_HIGH, _NEWTON, _TRIAL, _EXCESS = range(10)
+_SEARCH_SIZE = 10
+
+# What to do after a trial: try the next tau, find a reference, or look for the next kink.
+_TRY, _SETTLED, _STUCK = 0, 1, 2
+
+
+@compiled(fastmath=False)
+def _distance(value: float, reference: float) -> float:
+    # Its own function, so that no reordering merges the reference with a tau: the difference of
+    # two large near numbers is exact, and what is left of it after the merger is not.
+    return value - reference
+
+
 @compiled
-def _split(shifted: Any, weight: Any, tau: float, low: float, high: float) -> Any:
+def _split(zeta: Any, weight: Any, reference: float, tau: float, low: float, high: float) -> Any:
     """Weights at the low level, at the high level and between, and the sum over those between."""
-    at_low, at_high, free, total = 0.0, 0.0, 0.0, 0.0
+    at_low, at_high, free, moment = 0.0, 0.0, 0.0, 0.0
     # Arithmetic in place of branches, so that the loop runs on vectors.
-    for i in range(shifted.size):
-        x = shifted[i]
+    for i in range(zeta.size):
+        x = _distance(zeta[i], reference)
         w = 1.0 if weight is None else weight[i]
         down = w if x - tau <= low else 0.0
         up = w if x - tau >= high else 0.0
@@ -679,149 +933,162 @@ def _split(shifted: Any, weight: Any, tau: float, low: float, high: float) -> An
         at_low += down
         at_high += up
         free += between
-        total += between * x
-    return at_low, at_high, free, total
+        moment += between * x
+    return at_low, at_high, free, moment
 
 
 @compiled(fastmath=False)
-def _threshold(
-    zeta: Any,
-    weight: Any,
+def _begin_search(search: Any, reference: float, tau: float, below: float, above: float) -> None:
+    search[_REFERENCE], search[_TAU], search[_BELOW], search[_ABOVE] = reference, tau, below, above
+    search[_SPAN], search[_LAST_LOW], search[_LAST_HIGH] = np.inf, -1.0, -1.0
+    search[_NEWTON], search[_TRIAL], search[_EXCESS] = 0.0, 0.0, 0.0
+
+
+@compiled(fastmath=False)
+def _decide(
+    search: Any,
+    at_low: float,
+    at_high: float,
+    free: float,
+    moment: float,
     low: float,
     high: float,
     total: float,
-    shifted: Any,
-    out: Any,
-    block: Any,
-    reference: float,
-    tau: float,
-    below: float,
-    above: float,
-    passes: int,
-    state: Any,
 ) -> int:
-    """Find t = reference + tau with ``sum_i w_i clip(zeta_i - t, low, high) = total``, and write q.
+    """Take in the sums of one trial, and choose the next tau inside the bracket."""
+    tau = search[_TAU]
+    excess = (moment - free * tau) + (low * at_low + high * at_high - total)
+    noise = 2.0**-51 * (abs(moment) + abs(free * tau) + total)
+    # Equal counts after a full Newton step: the sets are the same, and only rounding is left.
+    settled = search[_NEWTON] > 0.0
+    settled = settled and at_low == search[_LAST_LOW] and at_high == search[_LAST_HIGH]
+    settled = settled and abs(excess) <= 2.0**12 * noise
+    if settled or abs(excess) <= noise:
+        search[_TRIAL] += 1.0
+        return _SETTLED
+    search[_LAST_LOW], search[_LAST_HIGH] = at_low, at_high
+    if excess > 0.0:
+        search[_BELOW] = max(search[_BELOW], tau)
+    else:
+        search[_ABOVE] = min(search[_ABOVE], tau)
+    search[_EXCESS] = excess
+    if not free > 0.0:
+        return _STUCK
+    goal = full = tau + excess / free
+    # Without a bound on that side yet, a flat piece must not throw the search far away.
+    if excess > 0.0 and search[_ABOVE] == np.inf:
+        goal = min(goal, tau + (high - low))
+    elif excess < 0.0 and search[_BELOW] == -np.inf:
+        goal = max(goal, tau - (high - low))
+    search[_NEWTON] = 1.0
+    _move(search, goal, full)
+    return _TRY
 
-    Newton steps on a decreasing piecewise linear function, kept inside the bracket [below, above]
-    for tau. Returns the number of blocks, or -1 when ``passes`` did not suffice; ``state`` receives
-    an item near the threshold and the threshold relative to it.
+
+@compiled(fastmath=False)
+def _move(search: Any, goal: float, full: float) -> None:
+    """Set the next tau: the goal, or the middle of the bracket where that is safer."""
+    below, above = search[_BELOW], search[_ABOVE]
+    # Ends of the bracket have been tried: taking one again would cycle. Where three passes did not
+    # halve the bracket, halve it.
+    third = search[_TRIAL] % 3.0 == 2.0
+    slow = third and above - below > 0.5 * search[_SPAN]
+    if third:
+        search[_SPAN] = above - below
+    if above - below < np.inf and (slow or not below < goal < above):
+        goal = 0.5 * (below + above)
+    if goal != full:
+        search[_NEWTON] = 0.0
+    search[_TAU] = goal
+    search[_TRIAL] += 1.0
+
+
+@compiled(fastmath=False)
+def _jump(search: Any, nearest: float, low: float, high: float) -> None:
+    """Go to where the nearest clipped item comes free, as if it alone took up the excess."""
+    excess = search[_EXCESS]
+    goal = (nearest - high if excess > 0.0 else nearest - low) + excess
+    search[_NEWTON] = 0.0
+    _move(search, goal, goal)
+
+
+@compiled(fastmath=False)
+def _rebase(search: Any, pivot: float) -> None:
+    """Start again from the smallest free item, where differences are exact.
+
+    It rarely takes more than two passes, and the sets may still change in the last digits.
     """
-    n = zeta.size
-    if low == high:
-        for i in range(n):
-            out[i] = low
-            if block is not None:
-                block[i] = -1
-        state[0], state[1] = -1.0, 0.0
-        return 0
-    for i in range(n):
-        shifted[i] = zeta[i] - reference
-    small = 2.0**-51
-    last_low, last_high = -1.0, -1.0
-    span = np.inf
-    newton = False
-    for trial in range(passes):
-        at_low, at_high, free, moment = _split(shifted, weight, tau, low, high)
-        excess = (moment - free * tau) + (low * at_low + high * at_high - total)
-        noise = small * (abs(moment) + abs(free * tau) + total)
-        # Equal counts after a full Newton step: the sets are the same, and only rounding is left.
-        settled = newton and at_low == last_low and at_high == last_high
-        settled = settled and abs(excess) <= 2.0**12 * noise
-        if settled or abs(excess) <= noise:
-            pivot = _pivot(shifted, tau, low, high)
-            if shifted[pivot] == 0.0:
-                return _write_levels(
-                    shifted, weight, low, high, total, out, block, tau, pivot, state
-                )
-            # Start again from the smallest free item, where differences are exact. It rarely takes
-            # more than two passes, and the sets may still change in the last digits.
-            tau -= shifted[pivot]
-            reference = zeta[pivot]
-            for i in range(n):
-                shifted[i] = zeta[i] - reference
-            below, above, span = -np.inf, np.inf, np.inf
-            last_low, last_high = -1.0, -1.0
-            continue
-        last_low, last_high = at_low, at_high
-        if excess > 0.0:
-            below = max(below, tau)
-        else:
-            above = min(above, tau)
-        newton = free > 0.0
-        if newton:
-            goal = full = tau + excess / free
-            # Without a bound on that side yet, a flat piece must not throw the search far away.
-            if excess > 0.0 and above == np.inf:
-                goal = min(goal, tau + (high - low))
-            elif excess < 0.0 and below == -np.inf:
-                goal = max(goal, tau - (high - low))
-        else:
-            goal = full = _next_kink(shifted, tau, low, high, excess)
-        # Ends of the bracket have been tried: taking one again would cycle. Where three passes did
-        # not halve the bracket, halve it.
-        slow = trial % 3 == 2 and above - below > 0.5 * span
-        if trial % 3 == 2:
-            span = above - below
-        if above - below < np.inf and (slow or not below < goal < above):
-            goal = 0.5 * (below + above)
-        newton = newton and goal == full
-        tau = goal
+    search[_TAU] -= pivot - search[_REFERENCE]
+    search[_REFERENCE] = pivot
+    search[_BELOW], search[_ABOVE], search[_SPAN] = -np.inf, np.inf, np.inf
+    search[_LAST_LOW], search[_LAST_HIGH] = -1.0, -1.0
+
+
+@compiled(fastmath=False)
+def _search_threshold(
+    zeta: Any, weight: Any, low: float, high: float, total: float, passes: int, search: Any
+) -> int:
+    """Find t with ``sum_i w_i clip(zeta_i - t, low, high) = total``.
+
+    Newton steps on a decreasing piecewise linear function, kept inside a bracket. Returns the item
+    that is the reference of the threshold found, or -1 when the passes did not suffice.
+    """
+    while search[_TRIAL] < passes:
+        reference, tau = search[_REFERENCE], search[_TAU]
+        at_low, at_high, free, moment = _split(zeta, weight, reference, tau, low, high)
+        action = _decide(search, at_low, at_high, free, moment, low, high, total)
+        if action == _SETTLED:
+            pivot = max(_pivot(zeta, reference, tau, low), 0)
+            if zeta[pivot] == reference:
+                return pivot
+            _rebase(search, zeta[pivot])
+        elif action == _STUCK:
+            excess = search[_EXCESS]
+            nearest = _nearest_clipped(zeta, reference, tau, low, high, excess)
+            _jump(search, nearest, low, high)
     return -1
 
 
 @compiled(fastmath=False)
-def _next_kink(shifted: Any, tau: float, low: float, high: float, excess: float) -> float:
-    """Where the nearest clipped item comes free, and moved on as if it alone took up the excess."""
+def _nearest_clipped(
+    zeta: Any, reference: float, tau: float, low: float, high: float, excess: float
+) -> float:
+    """The item at the high level, or at the low one, that comes free first; by its distance."""
     nearest = np.inf if excess > 0.0 else -np.inf
-    for i in range(shifted.size):
-        x = shifted[i]
+    for i in range(zeta.size):
+        x = zeta[i] - reference
         if excess > 0.0:
             if x - tau >= high:
                 nearest = min(nearest, x)
         elif x - tau <= low:
             nearest = max(nearest, x)
-    return (nearest - high if excess > 0.0 else nearest - low) + excess
+    return nearest
 
 
 @compiled(fastmath=False)
-def _pivot(shifted: Any, tau: float, low: float, high: float) -> int:
-    """The smallest item above the low level."""
+def _pivot(zeta: Any, reference: float, tau: float, low: float) -> int:
+    """The smallest item above the low level, or -1."""
     pivot = -1
-    for i in range(shifted.size):
-        if shifted[i] - tau > low and (pivot < 0 or shifted[i] < shifted[pivot]):
+    for i in range(zeta.size):
+        if (zeta[i] - reference) - tau > low and (pivot < 0 or zeta[i] < zeta[pivot]):
             pivot = i
-    return max(pivot, 0)
+    return pivot
 
 
 @compiled(fastmath=False)
-def _write_levels(
-    shifted: Any,
-    weight: Any,
-    low: float,
-    high: float,
-    total: float,
-    out: Any,
-    block: Any,
-    tau: float,
-    pivot: int,
-    state: Any,
-) -> int:
-    """Solve for tau on the sets found, with compensated sums, and write q and the blocks."""
-    n = shifted.size
+def _level_sums(
+    zeta: Any, weight: Any, low: float, high: float, reference: float, tau: float
+) -> Any:
+    """`_split` in short runs, with a compensated sum over them."""
     at_low, at_high, free = 0.0, 0.0, 0.0
     moment, spill = 0.0, 0.0
+    n = zeta.size
     for begin in range(0, n, _RUN):
-        part_low, part_high, part_free, part = 0.0, 0.0, 0.0, 0.0
-        for i in range(begin, min(begin + _RUN, n)):
-            x = shifted[i]
-            w = 1.0 if weight is None else weight[i]
-            if x - tau <= low:
-                part_low += w
-            elif x - tau >= high:
-                part_high += w
-            else:
-                part_free += w
-                part += w * x
+        end = min(begin + _RUN, n)
+        part_low, part_high, part_free, part = _split(
+            zeta[begin:end], None if weight is None else weight[begin:end],
+            reference, tau, low, high,
+        )  # fmt: skip
         at_low += part_low
         at_high += part_high
         free += part_free
@@ -829,22 +1096,59 @@ def _write_levels(
         piece = grown - moment
         spill += (moment - (grown - piece)) + (part - piece)
         moment = grown
+    return at_low, at_high, free, moment, spill
+
+
+@compiled(fastmath=False)
+def _exact_tau(
+    at_low: float,
+    at_high: float,
+    free: float,
+    moment: float,
+    spill: float,
+    low: float,
+    high: float,
+    total: float,
+    tau: float,
+) -> float:
+    """The tau at which the items between the levels make up the total."""
     if free > 0.0:
-        tau = ((moment + spill) + (low * at_low + (high * at_high - total))) / free
+        return ((moment + spill) + (low * at_low + (high * at_high - total))) / free
+    return tau
+
+
+@compiled(fastmath=False)
+def _fill_clipped(
+    zeta: Any, low: float, high: float, reference: float, tau: float, out: Any, block: Any
+) -> int:
+    """Write q and the block of the items between the levels; return how many there are."""
     count = 0
-    for i in range(n):
-        q = shifted[i] - tau
+    for i in range(zeta.size):
+        q = (zeta[i] - reference) - tau
         inside = low < q < high
         count += inside
         out[i] = min(max(q, low), high)
         if block is not None:
             block[i] = 0 if inside else -1
-    state[0], state[1] = pivot, tau - shifted[pivot]
-    if count == 1 and block is not None:
-        # A single free item takes what the others leave, and does not move.
-        for i in range(n):
-            block[i] = -1
-    return 1 if count > 1 else 0
+    return count
+
+
+@compiled(fastmath=False)
+def _write_levels(
+    zeta: Any,
+    weight: Any,
+    low: float,
+    high: float,
+    total: float,
+    out: Any,
+    block: Any,
+    reference: float,
+    tau: float,
+) -> Any:
+    """Solve for tau on the sets found, with compensated sums, and write q and the block."""
+    at_low, at_high, free, moment, spill = _level_sums(zeta, weight, low, high, reference, tau)
+    tau = _exact_tau(at_low, at_high, free, moment, spill, low, high, total, tau)
+    return _fill_clipped(zeta, low, high, reference, tau, out, block), tau
 
 
 @compiled
@@ -875,7 +1179,9 @@ def _scatter(values: Any, order: Any, out: Any) -> None:
 
 
 @compiled(fastmath=False)
-def _fill_levels(losses: Any, mass: Any, edge: float, out: Any) -> None:
+def _fill_levels(
+    losses: Any, low: float, middle: float, high: float, bend: int, edge: float, out: Any
+) -> None:
     """Two-level weights by comparison with the loss at the bend; ties with it by position."""
     n = losses.size
     rank = 0
@@ -883,11 +1189,11 @@ def _fill_levels(losses: Any, mass: Any, edge: float, out: Any) -> None:
         rank += losses[i] < edge
     for i in range(n):
         if losses[i] < edge:
-            out[i] = mass[0]
+            out[i] = low
         elif losses[i] > edge:
-            out[i] = mass[n - 1]
+            out[i] = high
         else:
-            out[i] = mass[rank]
+            out[i] = low if rank < bend else middle if rank == bend else high
             rank += 1
 
 

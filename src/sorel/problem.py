@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._threads import thread_count
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.losses import Loss, parse_loss
@@ -75,6 +76,9 @@ class Problem:
         Add an unpenalised intercept, the last entry of every parameter vector.
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        of the linear algebra library, threadpoolctl's limits included.
 
     Examples
     --------
@@ -97,7 +101,10 @@ class Problem:
         penalty: Penalty | None = None,
         fit_intercept: bool = False,
         sample_weight: ArrayLike | None = None,
+        n_jobs: int | None = None,
     ) -> None:
+        if n_jobs is not None:
+            thread_count(n_jobs)  # refuses what is not a number of threads
         self.risk = CVaR(0.5) if risk is None else parse_risk(risk)
         self.loss = parse_loss(loss)
         matrix = _check_matrix(X)
@@ -121,6 +128,7 @@ class Problem:
             self.risk,
             self.fit_intercept,
             self.sample_weight,
+            n_jobs,
         )
         info = np.finfo(np.float64)
         self._scale = max(self.engine.mean_loss_at_zero(), info.tiny)
@@ -299,6 +307,13 @@ class Problem:
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
         return w[: self.n_features]
+
+    def settled(self, w: FloatArray) -> FloatArray:
+        """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""
+        w = np.array(w)
+        if self.fit_intercept and w.ndim > 1:
+            w[-1] -= w[-1].mean()
+        return w
 
     def start(self) -> FloatArray:
         """A feasible parameter array to start from: 0 where the penalty allows it."""

@@ -214,7 +214,7 @@ def solve(
     certificate = best.certificate
     converged = certificate.relative_gap <= tol
     result = Result(
-        w=np.array(best.point.w),
+        w=problem.settled(best.point.w),
         weights=problem.engine.weights(best.dual),
         objective=certificate.primal,
         dual=certificate.dual,

@@ -24,7 +24,8 @@ def make_engine(
     risk: Risk,
     fit_intercept: bool,
     sample_weight: FloatArray | None,
+    n_jobs: int | None = None,
 ) -> Engine:
     """The engine for this kind of X."""
     home = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
-    return home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight)
+    return home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs)

@@ -12,6 +12,7 @@ sum_i omega_i (q_i - q'_i)^2 and the step eta mean the same for 200 rows and for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -23,20 +24,43 @@ FloatArray = NDArray[np.float64]
 
 
 class Point:
-    """Margins, losses and loss derivatives at one parameter vector `w`."""
+    """Margins, losses and loss derivatives at one parameter vector `w`.
 
-    __slots__ = ("_pool", "losses", "margins", "slopes", "w")
+    The derivatives are made when they are first asked for, by ``differentiate(point)``: most trial
+    points of a line search need none.
+    """
 
-    def __init__(self, w: FloatArray, margins: Any, losses: Any, slopes: Any, pool: Any = None):
+    __slots__ = ("_differentiate", "_pool", "_slopes", "losses", "margins", "w")
+
+    def __init__(
+        self,
+        w: FloatArray,
+        margins: Any,
+        losses: Any,
+        differentiate: Callable[[Point], Any],
+        pool: Any = None,
+    ) -> None:
         self.w = w
         self.margins = margins
         self.losses = losses
-        self.slopes = slopes
+        self._slopes: Any = None
+        self._differentiate = differentiate
         self._pool = pool
+
+    @property
+    def slopes(self) -> Any:
+        """Derivatives of the losses in the margins."""
+        if self._slopes is None:
+            self._slopes = self._differentiate(self)
+        return self._slopes
+
+    @slopes.setter
+    def slopes(self, slopes: Any) -> None:
+        self._slopes = slopes
 
     def __del__(self) -> None:
         if self._pool is not None:
-            self._pool.give(self.margins, self.losses, self.slopes)
+            self._pool.give(self.margins, self.losses, self._slopes)
 
 
 class Dual:

@@ -5,12 +5,14 @@ Read-only and memory-mapped arrays are used as they are: no operation writes to 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
+from sorel._threads import limit_blas
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.memory import FEW_COLUMNS
 from sorel.engines.sampled import SampledEngine
@@ -36,9 +38,10 @@ class DenseEngine(SampledEngine):
         risk: Risk,
         fit_intercept: bool,
         sample_weight: FloatArray | None,
+        n_jobs: int | None = None,
     ) -> None:
         super().__init__(
-            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight
+            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
         )
         self._X = _writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
@@ -48,10 +51,10 @@ class DenseEngine(SampledEngine):
         if self.n_outputs > 1 or not self._by_rows:
             return super().point(w)
         point = self._new_point(w)
-        coef, intercept = self._split(point.w)
-        kernels.evaluate_rows(
-            self._X, coef, intercept, *self._loss_args, point.margins, point.losses, point.slopes
-        )
+        self._each_row(
+            kernels.evaluate_rows, self._X, *self._split(point.w), *self._loss_args, point.margins,
+            point.losses,
+        )  # fmt: skip
         return point
 
     def _split(self, w: FloatArray) -> tuple[FloatArray, float]:
@@ -59,67 +62,105 @@ class DenseEngine(SampledEngine):
             return w[:-1], w[-1]
         return w, 0.0
 
+    def _each_row(self, kernel: Any, *args: Any) -> None:
+        """A loop over the rows of X, which the threads share."""
+        if self._row_team is None:
+            kernel(*args)
+        else:
+            self._each(kernel, *args, team=self._row_team)
+
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
-        if self.n_outputs == 1:
-            coef, intercept = self._split(w)
-            if self._by_rows:
-                kernels.product_rows(self._X, coef, intercept, out)
-            else:
-                kernels.product_columns(self._columns, coef, intercept, out)
+        if self.n_outputs > 1:
+            self._each_row(kernels.product_many, self._X, w, out)
             return
-        kernels.product_many(self._X, w, out)
+        coef, intercept = self._split(w)
+        if self._by_rows:
+            self._each_row(kernels.product_rows, self._X, coef, intercept, out)
+        elif self._row_team is None:
+            kernels.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
+        else:
+            self._row_team.sweep(
+                lambda start, stop: kernels.product_columns(
+                    self._columns, coef, intercept, start, stop, out
+                )
+            )
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
-        out = np.empty(self.shape)
-        if self.n_outputs == 1:
-            if self._by_rows:
-                kernels.adjoint_rows(self._X, c, out)
-            else:
-                kernels.adjoint_columns(self._columns, c, out)
-        else:
-            kernels.adjoint_many(self._X, c, out)
-        return out
+        if self.n_outputs > 1:
+            return self._accumulate(
+                lambda start, stop, out: kernels.adjoint_many(
+                    self._X[start:stop], c[start:stop], out
+                ),
+                self.shape,
+            )
+        if self._by_rows:
+            return self._accumulate(
+                lambda start, stop, out: kernels.adjoint_rows(
+                    self._X[start:stop], c[start:stop], out
+                ),
+                self.shape,
+            )
+        return self._accumulate(
+            lambda start, stop, out: kernels.adjoint_columns(self._columns, c, start, stop, out),
+            self.shape,
+        )
 
     def _gram(self, h: FloatArray) -> FloatArray:
         size = self.shape[0]
-        out = np.zeros((size, size))
         if size <= FEW_COLUMNS:
-            tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
-            kernels.gram_few(self._X, h, tile, scaled, out)
-            return out
+            return self._accumulate(partial(self._add_small_gram, h), (size, size))
+        if self._row_team is None:
+            return self._accumulate(partial(self._add_gram, h), (size, size))
+        with limit_blas():
+            return self._accumulate(partial(self._add_gram, h), (size, size))
+
+    def _add_small_gram(self, h: FloatArray, start: int, stop: int, out: FloatArray) -> None:
+        size = len(out)
+        tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
+        kernels.gram_few(self._X[start:stop], h[start:stop], tile, scaled, out)
+
+    def _add_gram(self, h: FloatArray, start: int, stop: int, out: FloatArray) -> None:
+        size = len(out)
+        X, h = self._X[start:stop], h[start:stop]
         rows = np.flatnonzero(h)
+        weights = h[rows]
+        signed = bool(len(rows)) and float(weights.min()) < 0.0
         height = max(1, _TILE_SIZE // size)
         tile = np.empty((height, size))
-        signed = bool(len(rows)) and float(h.min()) < 0.0
-        scale = h if signed else np.sqrt(h)
-        plain, ones = (np.empty_like(tile), np.ones_like(h)) if signed else (tile, h)
-        for start in range(0, len(rows), height):
-            stop = min(start + height, len(rows))
-            kernels.scaled_rows(self._X, scale, rows, start, stop, tile)
+        plain, ones = (np.empty_like(tile), np.ones(height)) if signed else (tile, tile)
+        for first in range(0, len(rows), height):
+            last = min(first + height, len(rows))
+            scale = weights[first:last] if signed else np.sqrt(weights[first:last])
+            kernels.scaled_rows(X, scale, rows, first, last, tile)
             if signed:
-                kernels.scaled_rows(self._X, ones, rows, start, stop, plain)
-            out += plain[: stop - start].T @ tile[: stop - start]
-        return out
+                kernels.scaled_rows(X, ones, rows, first, last, plain)
+            out += plain[: last - first].T @ tile[: last - first]
 
     def _subtract_block_means(
         self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
     ) -> None:
-        if factor is not None or self.n_outputs > 1 or out.shape[0] > FEW_COLUMNS:
+        small = self.n_outputs == 1 and out.shape[0] <= FEW_COLUMNS and self._row_team is None
+        if factor is not None or not small:
             super()._subtract_block_means(out, point, dual, eta, factor)
             return
         kernels.subtract_block_means(
-            self._X, point.slopes, dual.block, dual.n_blocks, eta, self._omega, self._weighted, out
-        )
+            self._X, *self._loss_args, point.margins, dual.block, dual.n_blocks, eta, self._omega,
+            self._weighted, out,
+        )  # fmt: skip
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
-        out = np.empty(self.shape[0])
-        kernels.gram_diagonal(self._X, h, out)
-        return out
+        return self._accumulate(
+            lambda start, stop, out: kernels.gram_diagonal(self._X[start:stop], h[start:stop], out),
+            (self.shape[0],),
+        )
 
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        out = np.empty((stop - start, self.shape[0]))
-        kernels.block_sums(self._X, c, block, start, out)
-        return out
+        return self._accumulate(
+            lambda first, last, out: kernels.block_sums(
+                self._X[first:last], c[first:last], block[first:last], start, out
+            ),
+            (stop - start, self.shape[0]),
+        )
 
 
 class _SameMemory:

@@ -7,12 +7,16 @@ Gram matrices.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
+from sorel._threads import Team, thread_count
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.losses import Loss
 from sorel.permutahedron import Projector
@@ -34,6 +38,14 @@ _BLOCK_TILE = 2_000_000
 
 # A Hessian from sampled rows pays when there are this many times more rows than asked for.
 _WORTH_SAMPLING = 3
+
+# Numbers in X, and entries of a vector, from which on threads gain more than their start costs;
+# losses with exponentials are worth it sooner.
+_WORTH_SHARING_X = 1_000_000
+_WORTH_SHARING, _WORTH_SHARING_SLOW = 100_000, 20_000
+
+# Stands in for the blocks of a weighting that has none.
+_NO_BLOCKS = np.full(1, -1, np.int32)
 
 # Rows of a block that should be in a sample before it stands for the block.
 _ROWS_PER_BLOCK = 50
@@ -61,6 +73,14 @@ class _Pool:
                 self._free.setdefault((array.shape, array.dtype.type), []).append(array)
 
 
+@cache
+def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
+    """Positions of the parameters with an entry per row, and that of the sample weights."""
+    names = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
+    rows = tuple(i for i, name in enumerate(names) if name in kernels.PER_ROW)
+    return rows, names.index("omega") if "omega" in names else None
+
+
 class MemoryEngine(Engine):
     """Losses, weights and projections for margins in memory."""
 
@@ -74,6 +94,7 @@ class MemoryEngine(Engine):
         risk: Risk,
         fit_intercept: bool,
         sample_weight: FloatArray | None,
+        n_jobs: int | None,
     ) -> None:
         self.n_samples, self.n_features, self.n_outputs = n_samples, n_features, n_outputs
         self.fit_intercept = fit_intercept
@@ -82,12 +103,58 @@ class MemoryEngine(Engine):
         self.y, self.loss = y, loss
         self.sample_weight = sample_weight
         self._weighted = sample_weight is not None
-        self._omega = sample_weight if sample_weight is not None else np.ones(1)
+        self._omega = sample_weight if sample_weight is not None else np.full(1, 1.0 / n_samples)
+        self._n_jobs = n_jobs
         self._projector = Projector(risk, n_samples, sample_weight)
         self._pool = _Pool()
         self._recycler = self._pool if n_samples >= _WORTH_POOLING else None
         self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
         self._loss_args = (loss.code, loss.parameter, y)
+        self._share_rows()
+
+    # Threads.
+
+    def _share_rows(self) -> None:
+        """Choose the threads for sweeps over X and for those over vectors of length n."""
+        slow = self.n_outputs > 1 or self.loss.code == kernels.LOGISTIC
+        large_X = self.n_samples * self.n_features >= _WORTH_SHARING_X
+        large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
+        # A small problem is not even worth the question how many threads there are.
+        threads = thread_count(self._n_jobs) if large or large_X else 1
+        team = Team(self.n_samples, threads) if threads > 1 else None
+        self._row_team = team if large_X else None
+        self._team = team if large else None
+        self._projector.share(self._team)
+
+    def _each(self, kernel: Any, *args: Any, team: Team | None = None) -> list[Any]:
+        """Run a loop on every range of rows; what it returned, in order."""
+        if team is None:
+            team = self._team
+            if team is None:
+                return [kernel(*args)]
+        positions, omega = _row_parameters(kernel)
+        if omega is not None and self._weighted:
+            positions = (*positions, omega)
+
+        def task(start: int, stop: int) -> Any:
+            part = list(args)
+            for i in positions:
+                part[i] = part[i][start:stop]
+            return kernel(*part)
+
+        return team.sweep(task)
+
+    def _accumulate(
+        self,
+        task: Callable[[int, int, FloatArray], None],
+        shape: tuple[int, ...],
+    ) -> FloatArray:
+        """Sum over the rows of what ``task(start, stop, out)`` adds to `out`, in a fixed order."""
+        if self._row_team is None:
+            out = np.zeros(shape)
+            task(0, self.n_samples, out)
+            return out
+        return self._row_team.accumulate(task, shape)
 
     # Products with X, from the subclass.
 
@@ -113,6 +180,7 @@ class MemoryEngine(Engine):
 
     def forget(self) -> None:
         self._projector.forget()
+        self._share_rows()
 
     # Points.
 
@@ -130,9 +198,9 @@ class MemoryEngine(Engine):
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         new = self._new_point(point.w + step * delta)
         if self.n_outputs == 1:
-            kernels.move_margins(
-                point.margins, direction, step, *self._loss_args, new.margins, new.losses,
-                new.slopes,
+            self._each(
+                kernels.move_margins, point.margins, direction, step, *self._loss_args,
+                new.margins, new.losses,
             )  # fmt: skip
         else:
             np.multiply(direction, step, out=new.margins)
@@ -141,15 +209,23 @@ class MemoryEngine(Engine):
         return new
 
     def _new_point(self, w: FloatArray) -> Point:
-        take, shape = self._pool.take, self._margin_shape
+        take = self._pool.take
         w = np.ascontiguousarray(w, dtype=np.float64)
-        return Point(w, take(shape), take((self.n_samples,)), take(shape), self._recycler)
+        return Point(
+            w, take(self._margin_shape), take((self.n_samples,)), self._slopes_at, self._recycler
+        )
 
     def _fill_losses(self, point: Point) -> None:
         if self.n_outputs == 1:
-            kernels.losses_at(*self._loss_args, point.margins, point.losses, point.slopes)
+            self._each(kernels.losses_at, *self._loss_args, point.margins, point.losses)
         else:
-            kernels.softmax_losses(self.y, point.margins, point.losses, point.slopes)
+            point.slopes = self._pool.take(self._margin_shape)
+            self._each(kernels.softmax_losses, self.y, point.margins, point.losses, point.slopes)
+
+    def _slopes_at(self, point: Point) -> FloatArray:
+        slopes = self._pool.take(self._margin_shape)
+        self._each(kernels.slopes_at, *self._loss_args, point.margins, slopes)
+        return slopes
 
     # Risks and weightings.
 
@@ -178,37 +254,44 @@ class MemoryEngine(Engine):
         theta: float = 0.0,
     ) -> Dual:
         new = self._new_dual()
-        target = self._pool.take((self.n_samples,))
         last = point.losses if previous is None else previous.losses
-        kernels.ascent_target(dual.density, point.losses, last, eta, theta, target)
-        self._project(target, new)
-        self._pool.give(target)
+        self._each(kernels.ascent_target, dual.density, point.losses, last, eta, theta, new.density)
+        self._project(new)
         return new
 
-    def _project(self, target: FloatArray, dual: Dual) -> None:
-        projector = self._projector
-        dual.n_blocks = projector.project(target, dual.density)
-        dual.block = self._pool.take((self.n_samples,), np.int64)
-        np.copyto(dual.block, projector.block)
+    def _project(self, dual: Dual) -> None:
+        """Replace a density by its projection, and note the blocks."""
+        dual.block = self._pool.take((self.n_samples,), np.int32)
+        dual.n_blocks = self._projector.project(dual.density, dual.density, dual.block)
 
     def _new_dual(self) -> Dual:
         return Dual(self._pool.take((self.n_samples,)), None, 0, self._recycler)
 
     def expected(self, point: Point, dual: Dual) -> float:
-        return kernels.weighted_sum(dual.density, point.losses, self._omega, self._weighted)
+        return float(
+            sum(
+                self._each(
+                    kernels.weighted_sum, dual.density, point.losses, self._omega, self._weighted
+                )
+            )
+        )
 
     def square_distance(self, dual: Dual, other: Dual) -> float:
-        return kernels.weighted_square_distance(
-            dual.density, other.density, self._omega, self._weighted
-        )
+        parts = self._each(
+            kernels.weighted_square_distance, dual.density, other.density, self._omega,
+            self._weighted,
+        )  # fmt: skip
+        return float(sum(parts))
 
     def secant(
         self, dual: Dual, other: Dual, point: Point, other_point: Point
     ) -> tuple[float, float]:
-        return kernels.weighted_secant(
-            dual.density, other.density, point.losses, other_point.losses,
+        parts = self._each(
+            kernels.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
             self._omega, self._weighted,
         )  # fmt: skip
+        squares, products = zip(*parts, strict=True)
+        return sum(squares), sum(products)
 
     def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
         new = self._new_dual()
@@ -235,14 +318,13 @@ class MemoryEngine(Engine):
 
     def dual_from_weights(self, lam: FloatArray) -> Dual:
         lam = np.asarray(lam, dtype=np.float64)
-        if self.sample_weight is None:
-            target = lam * self.n_samples
-        else:
-            target = np.divide(
-                lam, self.sample_weight, out=np.zeros_like(lam), where=self.sample_weight > 0
-            )
         dual = self._new_dual()
-        self._project(target, dual)
+        if self.sample_weight is None:
+            np.multiply(lam, self.n_samples, out=dual.density)
+        else:
+            dual.density.fill(0.0)
+            np.divide(lam, self.sample_weight, out=dual.density, where=self.sample_weight > 0)
+        self._project(dual)
         return dual
 
     # Derivatives.
@@ -250,7 +332,10 @@ class MemoryEngine(Engine):
     def gradient(self, point: Point, dual: Dual) -> FloatArray:
         c = self._pool.take(self._margin_shape)
         if self.n_outputs == 1:
-            kernels.weighted_slopes(dual.density, point.slopes, self._omega, self._weighted, c)
+            self._each(
+                kernels.weighted_slopes, *self._loss_args, point.margins, dual.density,
+                self._omega, self._weighted, c,
+            )  # fmt: skip
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
@@ -259,9 +344,11 @@ class MemoryEngine(Engine):
 
     def slope(self, point: Point, dual: Dual, direction: Any) -> float:
         if self.n_outputs == 1:
-            return kernels.directional_slope(
-                dual.density, point.slopes, direction, self._omega, self._weighted
-            )
+            parts = self._each(
+                kernels.directional_slope, *self._loss_args, point.margins, dual.density,
+                direction, self._omega, self._weighted,
+            )  # fmt: skip
+            return float(sum(parts))
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction))
 
     def hessian(
@@ -274,13 +361,13 @@ class MemoryEngine(Engine):
     ) -> FloatArray:
         block = dual.block
         if block is None or dual.n_blocks == 0:
-            block, eta = np.full(1, -1), 0.0
+            block, eta = _NO_BLOCKS, 0.0
         h = self._pool.take((self.n_samples,))
         factor = None
         if self.n_outputs == 1:
-            kernels.augmented_curvature(
-                *self._loss_args, point.margins, point.slopes, dual.density, block, eta, caution,
-                self._omega, self._weighted, h,
+            self._each(
+                kernels.augmented_curvature, *self._loss_args, point.margins, dual.density, block,
+                eta, caution, self._omega, self._weighted, h,
             )  # fmt: skip
             if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
@@ -302,7 +389,7 @@ class MemoryEngine(Engine):
         # A block of which a handful of rows is sampled loses its covariance: then keep all of it.
         keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
         if eta == 0.0:
-            block = np.full(1, -1)
+            block = _NO_BLOCKS
         kernels.sample_rows(h, block, keep_blocks, float(h.sum()) / n_rows, factor)
         return factor
 
@@ -313,9 +400,9 @@ class MemoryEngine(Engine):
         out = np.empty((rows, k, rows, k))
         for a in range(k):
             for b in range(a + 1):
-                kernels.softmax_pair_curvature(
-                    self.y, point.slopes, dual.density, block, eta, self._omega, self._weighted,
-                    a, b, h,
+                self._each(
+                    kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
+                    self._omega, self._weighted, a, b, h,
                 )  # fmt: skip
                 gram = self._gram(h)
                 out[:, a, :, b] = gram
@@ -339,7 +426,8 @@ class MemoryEngine(Engine):
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
             if self.n_outputs == 1:
-                kernels.sample_slopes(point.slopes, *sampling, c)
+                if start == 0:
+                    kernels.block_slopes(*self._loss_args, point.margins, dual.block, *sampling, c)
                 sums = self._block_sums(dual.block, start, stop, c)
             else:
                 cube = np.empty((stop - start, *self.shape))
@@ -355,7 +443,7 @@ class MemoryEngine(Engine):
     ) -> FloatArray:
         block, means = dual.block, np.empty(dual.n_blocks)
         if block is None or dual.n_blocks == 0:
-            block, eta = np.full(1, -1), 0.0
+            block, eta = _NO_BLOCKS, 0.0
         change = self._pool.take(self._margin_shape)
         self._margins(np.ascontiguousarray(v), change)
         if eta > 0.0:
@@ -380,21 +468,22 @@ class MemoryEngine(Engine):
     ) -> FloatArray:
         block = dual.block
         if block is None or dual.n_blocks == 0:
-            block, eta = np.full(1, -1), 0.0
+            block, eta = _NO_BLOCKS, 0.0
         h = self._pool.take((self.n_samples,))
         out = np.empty(self.shape)
         omega = (self._omega, self._weighted)
         if self.n_outputs == 1:
-            kernels.augmented_curvature(
-                *self._loss_args, point.margins, point.slopes, dual.density, block, eta, caution,
-                *omega, h,
+            self._each(
+                kernels.augmented_curvature, *self._loss_args, point.margins, dual.density, block,
+                eta, caution, *omega, h,
             )  # fmt: skip
             out[:] = self._gram_diagonal(h)
         else:
             for a in range(self.n_outputs):
-                kernels.softmax_pair_curvature(
-                    self.y, point.slopes, dual.density, block, eta, *omega, a, a, h
-                )
+                self._each(
+                    kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
+                    *omega, a, a, h,
+                )  # fmt: skip
                 out[:, a] = self._gram_diagonal(h)
         self._pool.give(h)
         return out
@@ -419,9 +508,11 @@ class MemoryEngine(Engine):
         low, high, shift = -np.inf, np.inf, 0.0
         reach = 1.0
         for _ in range(_MAX_INTERCEPT_STEPS):
-            first, second, rounding = kernels.shift_statistics(
-                *self._loss_args, point.margins, shift, dual.density, self._omega, self._weighted
-            )
+            parts = self._each(
+                kernels.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+                self._omega, self._weighted,
+            )  # fmt: skip
+            first, second, rounding = map(sum, zip(*parts, strict=True))
             if abs(first) <= 4e-16 * rounding:
                 return shift
             if first < 0:

@@ -186,9 +186,8 @@ class SampledEngine(MemoryEngine):
         if table.nu == 0.0:
             dual.density[table.order] = self._rank_mass
             return dual
-        target = np.empty(self.n_samples)
-        target[table.order] = table.density if table.projected else table.key
-        self._project(target, dual)
+        dual.density[table.order] = table.density if table.projected else table.key
+        self._project(dual)
         return dual
 
     def prospect_epoch(

@@ -29,9 +29,10 @@ class SparseEngine(MemoryEngine):
         risk: Risk,
         fit_intercept: bool,
         sample_weight: FloatArray | None,
+        n_jobs: int | None = None,
     ) -> None:
         super().__init__(
-            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight
+            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
         )
         self._X = X
         # A CSC view of the transpose: X^T c without a second copy of the data.

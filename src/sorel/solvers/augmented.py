@@ -203,7 +203,7 @@ class AugmentedLagrangian(Solver):
             return state.point, state.dual, 1.0
         change = engine.direction(delta)
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
-        safe = (state.point, state.dual, 0.0)
+        safe = 0.0
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
         t = 1.0
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
@@ -216,12 +216,17 @@ class AugmentedLagrangian(Solver):
             if slope <= enough and (slope >= -enough or t == 1.0):
                 return point, dual, t
             if slope <= 0:
-                low, slope_low, safe = t, slope, (point, dual, t)
+                low, slope_low, safe = t, slope, t
             else:
                 high, slope_high = t, slope
             secant = slope_low / (slope_low - slope_high) if slope_high < np.inf else 0.0
             t = low + min(max(secant, _SAFEGUARD), 1.0 - _SAFEGUARD) * (high - low)
-        return safe
+            del point, dual  # vectors of length n, which the next trial can take
+        if safe == 0.0:
+            return state.point, state.dual, 0.0
+        point = engine.moved(state.point, delta, change, safe)
+        dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
+        return point, dual, safe
 
 
 def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:

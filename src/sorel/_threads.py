@@ -1,0 +1,194 @@
+"""How many threads to use, and how to split the rows of a sweep among them.
+
+A compiled loop releases the interpreter's lock, so plain threads run several of them at once. Each
+thread takes one range of consecutive rows, the same range every time, and partial sums are added in
+the order of the ranges: results are the same to the last bit for a given number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from numbers import Integral
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Team", "limit_blas", "thread_count"]
+
+_Result = TypeVar("_Result")
+
+# Ranges start at multiples of this many rows, so that two threads never write to one cache line.
+_ALIGNMENT = 64
+
+
+def thread_count(n_jobs: int | None = None) -> int:
+    """The number of threads that `n_jobs` stands for.
+
+    Parameters
+    ----------
+    n_jobs : int or None, default=None
+        A positive number is taken as it is; -1 is one thread per core that this process may use, -2
+        one less. None follows the settings around the call: the cores of the process,
+        ``NUMBA_NUM_THREADS`` or ``numba.set_num_threads``, and the threads of the linear algebra
+        library (``OMP_NUM_THREADS`` and its kin, or ``threadpoolctl.threadpool_limits``), whichever
+        is least.
+
+    Returns
+    -------
+    int
+        At least 1.
+
+    Examples
+    --------
+    >>> from sorel._threads import thread_count
+    >>> thread_count(3)
+    3
+    """
+    if n_jobs is None:
+        return max(1, min(_cores(), _numba_threads(), _blas_threads()))
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0:
+        raise ValueError(
+            f"n_jobs must be None or an integer other than 0 (-1: all cores), got {n_jobs!r}"
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, _cores() + 1 + int(n_jobs))
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _numba_threads() -> int:
+    # Asking numba starts its threads, which a process that forks may regret: ask only where
+    # somebody else has started them.
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    if getattr(parallel, "_is_initialized", False):
+        return int(numba.get_num_threads())
+    return int(getattr(numba.config, "NUMBA_NUM_THREADS", sys.maxsize))
+
+
+def _blas_threads() -> int:
+    limits = [
+        library["num_threads"]
+        for library in _controller().info()
+        if library["user_api"] == "blas" and library["num_threads"]
+    ]
+    return min(limits, default=sys.maxsize)
+
+
+@cache
+def _controller() -> Any:
+    # Looking for the loaded libraries takes milliseconds, asking those found takes none.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def limit_blas() -> Any:
+    """A context in which matrix products use one thread: their callers run side by side."""
+    return _controller().limit(limits=1, user_api="blas")
+
+
+@cache
+def _executor(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="sorel")
+
+
+if hasattr(os, "register_at_fork"):
+    # A child process has none of its parent's threads.
+    os.register_at_fork(after_in_child=_executor.cache_clear)
+
+
+class Team:
+    """Threads that share the rows of a matrix.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+    threads : int
+        Number of threads; the calling thread is one of them.
+
+    Attributes
+    ----------
+    ranges : list of (start, stop)
+        The rows of each thread.
+
+    Examples
+    --------
+    >>> from sorel._threads import Team
+    >>> team = Team(1000, 2)
+    >>> team.ranges
+    [(0, 512), (512, 1000)]
+    >>> team.sweep(lambda start, stop: stop - start)
+    [512, 488]
+    """
+
+    def __init__(self, n_rows: int, threads: int = 1) -> None:
+        self.threads = threads
+        height = -(-n_rows // threads)
+        height = max(1, -(-height // _ALIGNMENT) * _ALIGNMENT)
+        starts = range(0, n_rows, height)
+        self.ranges = [(start, min(start + height, n_rows)) for start in starts]
+
+    def sweep(self, task: Callable[[int, int], _Result]) -> list[_Result]:
+        """The results of ``task(start, stop)`` for every range, in order."""
+        return self.map(lambda rows: task(*rows), self.ranges)
+
+    def map(self, task: Callable[[Any], _Result], items: list[Any]) -> list[_Result]:
+        """The results of ``task(item)``, in order; each thread takes the next item in turn."""
+        if self.threads == 1 or len(items) == 1:
+            return [task(item) for item in items]
+        pool = _executor(self.threads - 1)
+        results: list[Any] = [None] * len(items)
+        waiting = deque(range(len(items)))
+
+        def work() -> None:
+            while True:
+                try:
+                    index = waiting.popleft()
+                except IndexError:
+                    return
+                results[index] = task(items[index])
+
+        helpers = [pool.submit(work) for _ in range(min(self.threads, len(items)) - 1)]
+        try:
+            work()
+        finally:
+            # Even when this thread fails, nobody may still write to the caller's arrays.
+            errors = [helper.exception() for helper in helpers]
+        for error in errors:
+            if error is not None:
+                raise error
+        return results
+
+    def accumulate(
+        self,
+        task: Callable[[int, int, NDArray[np.float64]], None],
+        shape: tuple[int, ...],
+    ) -> NDArray[np.float64]:
+        """The sum of what ``task(start, stop, out)`` adds to `out`, over all ranges.
+
+        Each thread has its own sum, and always takes the same ranges.
+        """
+        workers = min(self.threads, len(self.ranges))
+
+        def work(first: int) -> NDArray[np.float64]:
+            out = np.zeros(shape)
+            for start, stop in self.ranges[first::workers]:
+                task(start, stop, out)
+            return out
+
+        total, *others = self.map(work, list(range(workers)))
+        for other in others:
+            total += other
+        return total

@@ -1,0 +1,198 @@
+"""Sharing rows among threads: who gets which, how many there are, and that nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_limits
+
+import sorel
+from sorel import _threads, permutahedron
+from sorel._threads import Team, thread_count
+from sorel.engines import memory
+
+RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
+
+
+@pytest.fixture
+def everything_shared(monkeypatch):
+    """Let even small problems use threads."""
+    for name in ("_WORTH_SHARING_X", "_WORTH_SHARING", "_WORTH_SHARING_SLOW"):
+        monkeypatch.setattr(memory, name, 0)
+
+
+# How many.
+
+
+def test_a_positive_number_is_taken_as_it_is():
+    assert thread_count(3) == 3
+
+
+def test_minus_one_is_every_core(monkeypatch):
+    monkeypatch.setattr(_threads, "_cores", lambda: 4)
+    assert [thread_count(-1), thread_count(-2), thread_count(-9)] == [4, 3, 1]
+
+
+@pytest.mark.parametrize("bad", [0, 1.5, True, "2"])
+def test_other_values_are_refused(bad):
+    with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0"):
+        thread_count(bad)
+    with pytest.raises(ValueError, match="n_jobs"):
+        sorel.Problem(np.eye(3), np.arange(3.0), n_jobs=bad)
+
+
+def test_limits_of_threadpoolctl_are_respected(monkeypatch):
+    monkeypatch.setattr(_threads, "_cores", lambda: 2)
+    monkeypatch.setattr(_threads, "_numba_threads", lambda: 2)
+    with threadpool_limits(2, user_api="blas"):
+        free = thread_count()
+    with threadpool_limits(1, user_api="blas"):
+        assert thread_count() == 1
+    assert thread_count(2) == 2
+    assert free in (1, 2)
+
+
+def test_settings_of_the_environment_are_respected():
+    code = "from sorel._threads import thread_count; print(thread_count())"
+    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        environment = {**os.environ, name: "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "1"
+
+
+def test_a_solve_follows_the_limit_in_force_when_it_starts(everything_shared, monkeypatch):
+    monkeypatch.setattr(_threads, "_cores", lambda: 2)
+    monkeypatch.setattr(_threads, "_numba_threads", lambda: 2)
+    monkeypatch.setattr(_threads, "_blas_threads", lambda: 2)
+    X, y = data(200, 3)
+    problem = sorel.Problem(X, y)
+    assert problem.engine._team is not None
+    monkeypatch.setattr(_threads, "_blas_threads", lambda: 1)
+    sorel.solve(problem)
+    assert problem.engine._team is None
+
+
+# Who gets which.
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 1001])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_ranges_cover_all_rows_once(n, threads):
+    team = Team(n, threads)
+    assert len(team.ranges) <= threads
+    rows = [i for start, stop in team.ranges for i in range(start, stop)]
+    assert rows == list(range(n))
+
+
+def test_results_come_in_order_and_errors_come_through():
+    team = Team(1000, 3)
+    assert team.map(lambda i: i * i, list(range(50))) == [i * i for i in range(50)]
+
+    def fail(start, stop):
+        if start > 0:
+            raise ZeroDivisionError(f"rows {start} to {stop}")
+
+    with pytest.raises(ZeroDivisionError, match="rows"):
+        team.sweep(fail)
+    total = team.accumulate(lambda start, stop, out: np.add(out, stop - start, out=out), (2,))
+    assert_array_equal(total, [1000.0, 1000.0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_starts_its_own_threads():
+    team = Team(1000, 2)
+    team.sweep(lambda start, stop: stop - start)
+    child = os.fork()
+    if child == 0:
+        good = sum(team.sweep(lambda start, stop: stop - start)) == 1000
+        os._exit(0 if good else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# What comes out.
+
+
+def data(n, d, seed=0, labels=False):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
+    return X, np.where(y > 0, 1, 0) if labels else y
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [70, 3000, 120_000])
+def test_projection_by_threads(risk, weighted, n):
+    rng = np.random.default_rng(1)
+    omega = rng.random(n) + 0.01 if weighted else None
+    if omega is not None:
+        omega /= omega.sum()
+    alone = permutahedron.Projector(risk, n, omega)
+    shared = permutahedron.Projector(risk, n, omega)
+    shared.share(Team(n, 3))
+    for scale in (1.0, 1e-3, 1e6, 0.0):
+        zeta = scale * rng.standard_t(2, size=n) + 10.0
+        q, p = np.empty(n), np.empty(n)
+        block, other = np.empty((2, n), np.int32)
+        assert alone.project(zeta, q, block) == shared.project(zeta, p, other)
+        assert_allclose(p, q, rtol=1e-9, atol=1e-12)
+        assert np.count_nonzero(block != other) <= 1
+        assert shared.value(zeta) == pytest.approx(alone.value(zeta), rel=1e-12)
+        assert shared.worst_case(zeta, p) == pytest.approx(alone.worst_case(zeta, q), rel=1e-12)
+        assert_array_equal(p, q)
+        uniform = np.ones(n)
+        assert shared.shortfall(zeta, uniform) == pytest.approx(
+            alone.shortfall(zeta, uniform), rel=1e-9, abs=1e-9 * scale
+        )
+        in_place = zeta.copy()
+        shared.project(in_place, in_place)
+        shared.project(zeta, p)
+        assert_allclose(in_place, p, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("d", [3, 40])
+def test_answers_do_not_depend_on_the_number_of_threads(everything_shared, loss, order, d):
+    X, y = data(700, d, labels=loss not in ("squared", "huber"))
+    if loss == "multinomial":
+        y = y + (X[:, 0] > 1)
+    X = np.asarray(X, order=order)
+    rng = np.random.default_rng(3)
+    weight = rng.integers(0, 3, 700).astype(float)
+    for sample_weight in (None, weight):
+        results = []
+        for jobs in (1, 2, 3):
+            problem = sorel.Problem(
+                X, y, risk=sorel.ESRM(2.0), loss=loss, fit_intercept=True,
+                sample_weight=sample_weight, n_jobs=jobs,
+            )  # fmt: skip
+            results.append(sorel.solve(problem, tol=1e-8))
+            again = sorel.solve(problem, tol=1e-8)
+            assert_array_equal(results[-1].w, again.w)
+            assert_array_equal(results[-1].weights, again.weights)
+        for result in results:
+            assert result.converged
+            assert result.objective == pytest.approx(results[0].objective, rel=1e-7)
+        assert_allclose(results[1].w, results[0].w, rtol=1e-3, atol=1e-3)
+
+
+def test_large_vectors_are_selected_from_by_a_sample():
+    rng = np.random.default_rng(2)
+    n = 4 * permutahedron._SAMPLE_FROM
+    vectors = [
+        rng.normal(size=n), np.sort(rng.normal(size=n)), np.zeros(n), rng.integers(0, 3, n) * 1.0,
+        np.where(np.arange(n) % (n // permutahedron._SAMPLE) == 0, 1e3, rng.normal(size=n)),
+    ]  # fmt: skip
+    for values in vectors:
+        ascending = np.sort(values)
+        for rank in (0, 1, n // 10, n // 2, n - 2, n - 1):
+            for team in (None, Team(n, 2)):
+                assert permutahedron._select(values, rank, team) == ascending[rank]
