@@ -62,7 +62,11 @@ def test_settings_of_the_environment_are_respected():
     for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         environment = {**os.environ, name: "1"}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert done.stdout.strip() == "1"
 
