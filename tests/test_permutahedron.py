@@ -40,7 +40,7 @@ SCALES = [1e-9, 1e-3, 1.0, 30.0, 1e9]
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     """The projection through sort and pooling, also where a threshold would do."""
-    core = permutahedron._Uniform(sigma)
+    core = permutahedron._Uniform(sigma, permutahedron.Pool())
     core._threshold = None
     out = np.empty(z.size)
     core.project(z, out)

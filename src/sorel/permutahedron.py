@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._compiled import compiled
+from ._pool import Pool
 from ._threads import Team
 from .risks import FloatArray, Risk, normalised_sample_weight
 
@@ -101,7 +102,7 @@ def project_permutahedron(
         out *= omega
         return out
     mass = sigma.weights(n) if isinstance(sigma, Risk) else _checked_sigma(sigma, n)
-    _Uniform(mass).project(point, out)
+    _Uniform(mass, Pool()).project(point, out)
     return out
 
 
@@ -135,6 +136,8 @@ class Projector:
         Number of items.
     sample_weight : ndarray of shape (n,), optional
         Normalised weights omega; None means 1/n each. Items of weight 0 get q = 0.
+    pool : Pool, optional
+        Where to borrow working memory.
 
     Examples
     --------
@@ -150,7 +153,14 @@ class Projector:
     array([-1,  0,  0, -1], dtype=int32)
     """
 
-    def __init__(self, risk: Risk, n: int, sample_weight: FloatArray | None = None) -> None:
+    def __init__(
+        self,
+        risk: Risk,
+        n: int,
+        sample_weight: FloatArray | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        pool = Pool() if pool is None else pool
         self.risk = risk
         self.n = int(n)
         self._used: IntArray | None = None
@@ -158,14 +168,14 @@ class Projector:
         if sample_weight is None:
             mass = risk.weights(self.n)
             mass *= self.n
-            self._core = _Uniform(mass)
+            self._core = _Uniform(mass, pool)
             return
         omega = np.ascontiguousarray(sample_weight, dtype=np.float64)
         if not (omega > 0.0).all():
             self._used = np.flatnonzero(omega > 0.0)
             omega = omega[self._used]
             self._inner = np.empty((2, omega.size))
-        self._core = _Weighted(risk, omega)
+        self._core = _Weighted(risk, omega, pool)
 
     def share(self, team: Team | None) -> None:
         """Let these threads share the sweeps; None leaves them to the caller's thread."""
@@ -280,24 +290,32 @@ class Projector:
         return self._core.shortfall(self._inner[0], self._inner[1]) / self._used.size
 
 
+def _index_type(n: int) -> type[np.integer[Any]]:
+    # Four bytes an item where they suffice: half the traffic of a gather.
+    return np.int32 if n < 2**31 else np.int64
+
+
+def _borrow(pool: Pool, n: int, count: int) -> tuple[FloatArray, ...]:
+    return tuple(pool.take((n,)) for _ in range(count))
+
+
 class _Order:
-    """The ascending order of a slowly changing vector, ties by position.
+    """The ascending order of a slowly changing vector, ties by position."""
 
-    `scratch` holds two or more rows of n numbers, which the sort may overwrite.
-    """
-
-    def __init__(self, n: int, scratch: FloatArray) -> None:
-        # Four bytes an item: half the traffic of a gather.
-        self.order = np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
+    def __init__(self, n: int, pool: Pool) -> None:
+        self.order = np.arange(n, dtype=_index_type(n))
         self.key = np.empty(n)
         self.known = False
-        self.scratch = scratch
+        self.pool = pool
 
     def sort(self, values: FloatArray, attempt: int, team: Team | None) -> None:
         # The fast sorts leave near ties in an arbitrary order. The stable one settles what
         # repairing cannot, and makes the order, hence every result, independent of the history.
         if attempt == 0 and _RADIX_FROM <= values.size < 2**32:
-            _radix_sort(values, self.scratch[:2].view(np.uint64), self.order, team)
+            work = _borrow(self.pool, values.size, 2)
+            bits = (work[0].view(np.uint64), work[1].view(np.uint64))
+            _radix_sort(values, bits, self.order, team)
+            self.pool.give(*work)
         else:
             self.order[:] = np.argsort(values, kind=None if attempt == 0 else "stable")
         self.known = True
@@ -438,14 +456,14 @@ class _Thresholder:
 class _Uniform:
     """Projection with equal weights: minimise ``sum_i (q_i - zeta_i)^2`` over P(mass)."""
 
-    def __init__(self, mass: FloatArray) -> None:
+    def __init__(self, mass: FloatArray, pool: Pool) -> None:
         n = mass.size
         self.n = n
+        self.pool = pool
         self.team: Team | None = None
         self._project_order: _Order | None = None
         self._value_order: _Order | None = None
-        self._work: FloatArray | None = None
-        self._first: IntArray | None = None
+        self._first: npt.NDArray[Any] | None = None
         self._threshold: _Thresholder | None = None
         # As mass ascends, the first entry above the lowest level and the one after it settle
         # whether there are two levels, with at most one entry between them.
@@ -470,27 +488,28 @@ class _Uniform:
             self._mass[self._bend] = middle
         return self._mass
 
-    def _general(self) -> tuple[_Order, FloatArray, IntArray]:
-        if self._project_order is None or self._work is None or self._first is None:
-            self._work = np.empty((2, self.n))
-            self._first = np.empty(self.n + 1, dtype=np.int64)
-            self._project_order = _Order(self.n, self._work)
-        return self._project_order, self._work, self._first
+    def _general(self) -> tuple[_Order, npt.NDArray[Any]]:
+        if self._project_order is None or self._first is None:
+            self._first = np.empty(self.n + 1, _index_type(self.n))
+            self._project_order = _Order(self.n, self.pool)
+        return self._project_order, self._first
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray | None = None) -> int:
         if self._threshold is not None:
             count = self._threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
-        keep, work, first = self._general()
+        keep, first = self._general()
         attempt = 0
         if not keep.known:
             keep.sort(zeta, 0, self.team)
             attempt = 1
         while True:
+            work = _borrow(self.pool, self.n, 2)
             count = _project_sorted(
                 zeta, self.mass, keep.order, keep.key, work, first, out, block, _MOVES_PER_ITEM
             )
+            self.pool.give(*work)
             if count >= 0:
                 return count
             keep.sort(zeta, attempt, self.team)
@@ -498,9 +517,9 @@ class _Uniform:
 
     def _ordered(self, losses: FloatArray) -> _Order:
         if self._value_order is None:
-            keep, work, _ = self._general()
             # The weights follow the losses, so the two orders are near: long lists share one.
-            self._value_order = keep if self.n >= _ONE_ORDER_FROM else _Order(self.n, work)
+            own = self.n < _ONE_ORDER_FROM
+            self._value_order = _Order(self.n, self.pool) if own else self._general()[0]
         self._value_order.update(losses, self.team, self._project_order)
         return self._value_order
 
@@ -546,16 +565,16 @@ class _Uniform:
 class _Weighted:
     """Projection with positive weights, scaled to mean 1 so that sizes match equal weights."""
 
-    def __init__(self, risk: Risk, omega: FloatArray) -> None:
+    def __init__(self, risk: Risk, omega: FloatArray, pool: Pool) -> None:
         n = omega.size
+        self.pool = pool
         self.team: Team | None = None
         self.risk = risk
         self.omega = omega
         self.weight = omega * n
-        self._work = np.empty((3, n))
-        self._first = np.empty(n + 1, dtype=np.int64)
-        self._project_order = _Order(n, self._work)
-        self._value_order = _Order(n, self._work)
+        self._first = np.empty(n + 1, _index_type(n))
+        self._project_order = _Order(n, pool)
+        self._value_order = _Order(n, pool)
         self._threshold: _Thresholder | None = None
         levels = risk.levels(n, omega)
         if levels is not None:
@@ -575,10 +594,11 @@ class _Weighted:
         keep.update(zeta, self.team)
         weight = self.weight[keep.order]
         mass = self._mass(keep.order)
-        count = _pool(keep.key, mass, weight, self._work, out, self._first)
-        return _write(
-            keep.key, mass, weight, keep.order, count, self._work, self._first, out, block
-        )
+        work = _borrow(self.pool, zeta.size, 3)
+        count = _pool(keep.key, mass, weight, work, out, self._first)
+        count = _write(keep.key, mass, weight, keep.order, count, work, self._first, out, block)
+        self.pool.give(*work)
+        return count
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._value_order
@@ -791,7 +811,7 @@ def _pool(key: Any, mass: Any, weight: Any, work: Any, totals: Any, first: Any) 
 
     A block holds D, the sum of ``weight (key - ref) - mass``, as a sum of two doubles, its weight,
     and their quotient. Returns the number of blocks; block b spans ``first[b]:first[b + 1]``, and
-    its quotient is ``work[0, b]``. `totals` is overwritten.
+    its quotient is ``work[0][b]``. `totals` is overwritten.
     """
     n = key.size
     top = -1
@@ -829,18 +849,18 @@ def _pool(key: Any, mass: Any, weight: Any, work: Any, totals: Any, first: Any) 
             top -= 1
             if top >= 0:
                 start = first[top]
-                level = work[0, top]
+                level = work[0][top]
                 total = totals[top]
-                spill = work[1, top]
+                spill = work[1][top]
                 if weight is not None:
-                    heavy = work[2, top]
+                    heavy = work[2][top]
         top += 1
         first[top] = new_start
-        work[0, top] = new_level
+        work[0][top] = new_level
         totals[top] = new_total
-        work[1, top] = new_spill
+        work[1][top] = new_spill
         if weight is not None:
-            work[2, top] = new_heavy
+            work[2][top] = new_heavy
         start, heavy, total, spill, level = new_start, new_heavy, new_total, new_spill, new_level
     first[top + 1] = n
     return top + 1
@@ -869,7 +889,7 @@ def _write(
                 block[item] = -1
             continue
         # Minus the quotient is q at the reference: nonnegative, like the distances from there.
-        base = -work[0, b]
+        base = -work[0][b]
         if weight is None:
             least, most = mass[start], mass[stop - 1]
         else:

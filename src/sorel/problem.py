@@ -279,6 +279,7 @@ class Problem:
                 self.coefficients(current.w).size,
                 engine.n_outputs,
             )
+            del current  # its vectors serve the next point
             current, slope = engine.point(u.reshape(engine.shape)), None
             expected = engine.expected(current, dual)
             drop = value - expected - self.penalty_value(current.w)

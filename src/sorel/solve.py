@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Run, Solver, make_generator
@@ -76,7 +76,7 @@ class Result:
 
 
 class _Checked(NamedTuple):
-    point: Point
+    w: FloatArray
     dual: Dual
     certificate: Certificate
 
@@ -98,7 +98,7 @@ class _Ledger:
             iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
         )
         if math.isfinite(certificate.primal):
-            checked = _Checked(iterate.point, iterate.dual, certificate)
+            checked = _Checked(iterate.point.w, iterate.dual, certificate)
             if self.lowest is None or certificate.primal < self.lowest.certificate.primal:
                 self.lowest = checked
             if self.tightest is None or certificate.gap < self.tightest.certificate.gap:
@@ -118,16 +118,17 @@ class _Ledger:
 
     def best(self) -> _Checked:
         """The pair with the smallest gap if that is good enough, else the lowest objective."""
+        engine = self.problem.engine
         if self.tightest is None or self.lowest is None:
-            run, engine = self.run, self.problem.engine
-            point = engine.point(run.w)
+            point = engine.point(self.run.w)
             dual = engine.worst_case(point)
-            return _Checked(point, dual, self.problem.certify(point, dual))
+            return _Checked(self.run.w, dual, self.problem.certify(point, dual))
         if self.tightest.certificate.relative_gap <= self.run.tol:
             return self.tightest
-        other = self.problem.certify(self.lowest.point, self.tightest.dual, refine=math.inf)
+        point = engine.point(self.lowest.w)
+        other = self.problem.certify(point, self.tightest.dual, refine=math.inf)
         if other.gap < self.lowest.certificate.gap:
-            return _Checked(self.lowest.point, self.tightest.dual, other)
+            return _Checked(self.lowest.w, self.tightest.dual, other)
         return self.lowest
 
 
@@ -212,9 +213,12 @@ def solve(
     ending = _drive(problem, method, run, ledger, callback)
     best = ledger.best()
     certificate = best.certificate
+    # A run on large data leaves its working memory behind: hand it back before making the result.
+    run.latest = run.dual = None
+    problem.engine.forget()
     converged = certificate.relative_gap <= tol
     result = Result(
-        w=problem.settled(best.point.w),
+        w=problem.settled(best.w),
         weights=problem.engine.weights(best.dual),
         objective=certificate.primal,
         dual=certificate.dual,

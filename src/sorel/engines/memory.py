@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
+from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.losses import Loss
@@ -26,9 +27,6 @@ _MAX_INTERCEPT_STEPS = 60
 
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
-
-# Arrays of at least this length are kept for reuse.
-_WORTH_POOLING = 20_000
 
 # Up to this many columns compiled loops beat BLAS, whose calls cost more than they save.
 FEW_COLUMNS = 24
@@ -51,26 +49,18 @@ _NO_BLOCKS = np.full(1, -1, np.int32)
 _ROWS_PER_BLOCK = 50
 
 
-class _Pool:
-    """Arrays of points and duals that went out of use.
+class _Change:
+    """Change of the margins per unit step, in an array that goes back when it is no longer used."""
 
-    A fresh array of a million numbers costs more in page faults than the loop that fills it; a
-    fresh array of a thousand costs less than looking for an old one.
-    """
+    __slots__ = ("_pool", "margins")
 
-    def __init__(self) -> None:
-        self._free: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
+    def __init__(self, margins: NDArray[Any], pool: Pool | None) -> None:
+        self.margins = margins
+        self._pool = pool
 
-    def take(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-        if shape[0] < _WORTH_POOLING:
-            return np.empty(shape, dtype)
-        free = self._free.get((shape, dtype))
-        return free.pop() if free else np.empty(shape, dtype)
-
-    def give(self, *arrays: NDArray[Any] | None) -> None:
-        for array in arrays:
-            if array is not None and array.shape[0] >= _WORTH_POOLING:
-                self._free.setdefault((array.shape, array.dtype.type), []).append(array)
+    def __del__(self) -> None:
+        if self._pool is not None:
+            self._pool.give(self.margins)
 
 
 @cache
@@ -105,9 +95,9 @@ class MemoryEngine(Engine):
         self._weighted = sample_weight is not None
         self._omega = sample_weight if sample_weight is not None else np.full(1, 1.0 / n_samples)
         self._n_jobs = n_jobs
-        self._projector = Projector(risk, n_samples, sample_weight)
-        self._pool = _Pool()
-        self._recycler = self._pool if n_samples >= _WORTH_POOLING else None
+        self._pool = Pool()
+        self._projector = Projector(risk, n_samples, sample_weight, self._pool)
+        self._recycler = self._pool if n_samples >= WORTH_POOLING else None
         self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
         self._loss_args = (loss.code, loss.parameter, y)
         self._share_rows()
@@ -180,6 +170,7 @@ class MemoryEngine(Engine):
 
     def forget(self) -> None:
         self._projector.forget()
+        self._pool.drain()
         self._share_rows()
 
     # Points.
@@ -191,19 +182,19 @@ class MemoryEngine(Engine):
         return point
 
     def direction(self, delta: FloatArray) -> Any:
-        out = np.empty(self._margin_shape)
-        self._margins(np.ascontiguousarray(delta), out)
-        return out
+        change = _Change(self._pool.take(self._margin_shape), self._recycler)
+        self._margins(np.ascontiguousarray(delta), change.margins)
+        return change
 
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         new = self._new_point(point.w + step * delta)
         if self.n_outputs == 1:
             self._each(
-                kernels.move_margins, point.margins, direction, step, *self._loss_args,
+                kernels.move_margins, point.margins, direction.margins, step, *self._loss_args,
                 new.margins, new.losses,
             )  # fmt: skip
         else:
-            np.multiply(direction, step, out=new.margins)
+            np.multiply(direction.margins, step, out=new.margins)
             new.margins += point.margins
             self._fill_losses(new)
         return new
@@ -346,10 +337,10 @@ class MemoryEngine(Engine):
         if self.n_outputs == 1:
             parts = self._each(
                 kernels.directional_slope, *self._loss_args, point.margins, dual.density,
-                direction, self._omega, self._weighted,
+                direction.margins, self._omega, self._weighted,
             )  # fmt: skip
             return float(sum(parts))
-        return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction))
+        return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
     def hessian(
         self,

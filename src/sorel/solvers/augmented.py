@@ -130,6 +130,9 @@ class AugmentedLagrangian(Solver):
         scale = engine.loss_scale(point)
         eta = (_FIRST_ETA if run.dual is None else _WARM_ETA) / scale
         state = State(problem, point, center, eta)
+        # Vectors of length n: nothing but the state may hold them.
+        del point, center
+        run.dual = None
         steps = idle = cuts = moves = 0
         growth, checked = _GROWTH, run.passes
         caution = used = 0.0

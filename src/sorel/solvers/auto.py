@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError
+from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
 from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.newton_cg import NewtonCG
@@ -84,7 +85,7 @@ class Auto(Solver):
         """Run one solver until it gives up or stalls; leave its best iterate as the next start."""
         iterates = solver.iterates(problem, run)
         note = run.note
-        best: Iterate | None = None
+        best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
         try:
             iterate = next(iterates)
@@ -92,7 +93,7 @@ class Auto(Solver):
                 certificate = yield iterate
                 # The relative gap: where the optimum is near 0 the gap falls with the objective.
                 if certificate.relative_gap < best_gap:
-                    best = iterate
+                    best = iterate.point.w, iterate.dual
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
@@ -107,4 +108,4 @@ class Auto(Solver):
             iterates.close()
         run.note = note
         if best is not None:
-            run.w, run.dual = best.point.w, best.dual
+            run.w, run.dual = best
