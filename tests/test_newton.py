@@ -301,3 +301,47 @@ def test_duplicated_rows_under_the_worst_case():
     for risk in (Max(), CVaR(0.02)):
         problem = Problem(X, y, risk=risk, penalty=L2(0.005), fit_intercept=True)
         assert solve(problem, "auto", tol=1e-6).converged
+
+
+# A start from part of the rows.
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_auto_starts_from_a_part_of_many_rows(loss, weighted):
+    rng = np.random.default_rng(5)
+    n, d = 120_000, 3
+    X = rng.normal(size=(n, d))
+    y = X @ np.arange(d) + rng.standard_t(3, size=n)
+    if loss == "logistic":
+        y = np.where(y > 0, "up", "down")
+    weight = rng.random(n) if weighted else None
+    problem = sorel.Problem(
+        X, y, risk=sorel.CVaR(0.2), loss=loss, fit_intercept=True, sample_weight=weight
+    )
+    partly = sorel.solve(problem, "auto", tol=1e-2)
+    wholly = sorel.solve(problem, "newton", tol=1e-2)
+    assert partly.converged
+    assert partly.passes < wholly.passes
+    best = sorel.solve(problem, "newton", tol=1e-8)
+    # The certificate is one of all rows.
+    assert partly.dual <= best.objective <= partly.objective
+    assert partly.relative_gap <= 1e-2
+    again = sorel.solve(problem, "auto", tol=1e-2)
+    np.testing.assert_array_equal(partly.w, again.w)
+
+
+def test_a_sample_of_rows_is_a_problem_of_its_own():
+    rng = np.random.default_rng(6)
+    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    weight = rng.random(50)
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0), sample_weight=weight)
+    part = problem.subsample(20, np.random.default_rng(0))
+    rows = np.flatnonzero((X[:, None, :] == part.engine._X[None, :, :]).all(2).any(1))
+    assert len(rows) == part.n_samples == 20
+    alone = sorel.Problem(
+        X[rows], y[rows], risk=sorel.ESRM(2.0), sample_weight=weight[rows], penalty=problem.penalty
+    )
+    w = rng.normal(size=2)
+    assert part.objective(w) == pytest.approx(alone.objective(w), rel=1e-12)
+    assert problem.n_samples == 50

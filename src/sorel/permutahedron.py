@@ -44,6 +44,8 @@ _SELECT_FROM = 2000
 # A value at a rank is looked for among those that a sample puts near it: how many values make that
 # pay, the size of the sample, and the ranks of the sample to either side that are taken in.
 _SAMPLE_FROM, _SAMPLE, _SAMPLE_MARGIN = 50_000, 10_000, 200
+# Items from which the share of those that carry a risk is read off.
+_SHARE_ITEMS = 10_000
 # From this size on one order serves both the losses and the vectors to be projected.
 _ONE_ORDER_FROM = 100_000
 
@@ -214,6 +216,11 @@ class Projector:
             block.fill(-1)
             block[self._used] = inner
         return count
+
+    def effective_share(self) -> float:
+        """1 / (n sum_i sigma_i^2) for equal weights: the share of the items that carry the risk."""
+        sigma = self.risk.weights(min(self.n, _SHARE_ITEMS))
+        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
 
     def forget(self) -> None:
         """Drop what earlier calls left behind, so that the next results do not depend on them."""

@@ -197,6 +197,12 @@ class Problem:
         other.penalty = penalty
         return other
 
+    def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem:
+        """The same risk, loss and penalty on random rows, in memory."""
+        other = copy.copy(self)
+        other.engine = self.engine.sample(n_rows, rng)
+        return other
+
     def certify(
         self,
         point: Point,

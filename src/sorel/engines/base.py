@@ -277,6 +277,14 @@ class Engine(ABC):
     def dual_from_weights(self, lam: FloatArray) -> Dual:
         """The weighting nearest to a user's lam."""
 
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+        """The same problem on `n_rows` random rows, in memory."""
+        self._lacking("sample")
+
+    @abstractmethod
+    def effective_share(self) -> float:
+        """Rows that carry the risk, as a share of all: (sum sigma)^2 / (n sum sigma^2)."""
+
     # Optional operations, on single samples. A home of the data that cannot reach a row cheaply
     # does without them, and the solvers that need them say so.
 

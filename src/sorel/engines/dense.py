@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sorel import kernels
 from sorel._threads import limit_blas
-from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.engines.memory import FEW_COLUMNS
 from sorel.engines.sampled import SampledEngine
 from sorel.losses import Loss
@@ -46,6 +46,10 @@ class DenseEngine(SampledEngine):
         self._X = _writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
+
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+        rows = self._sample_of_rows(n_rows, rng)
+        return DenseEngine(np.ascontiguousarray(self._X[rows]), *self._arguments_for(rows))
 
     def point(self, w: FloatArray) -> Point:
         if self.n_outputs > 1 or not self._by_rows:

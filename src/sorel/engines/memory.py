@@ -168,6 +168,20 @@ class MemoryEngine(Engine):
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
 
+    def _sample_of_rows(self, n_rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Distinct random rows in ascending order, so that X is read in sequence."""
+        return np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False))
+
+    def _arguments_for(self, rows: NDArray[np.int64]) -> tuple[Any, ...]:
+        """What makes an engine for some of the rows, after their X."""
+        weight = self.sample_weight
+        if weight is not None:
+            weight = weight[rows] / weight[rows].sum()
+        return (
+            self.y[rows], self.loss, self.n_outputs, self._projector.risk, self.fit_intercept,
+            weight, self._n_jobs,
+        )  # fmt: skip
+
     def forget(self) -> None:
         self._projector.forget()
         self._pool.drain()
@@ -225,6 +239,9 @@ class MemoryEngine(Engine):
 
     def shortfall(self, point: Point, dual: Dual) -> float:
         return self._projector.shortfall(point.losses, dual.density)
+
+    def effective_share(self) -> float:
+        return self._projector.effective_share()
 
     def uniform(self) -> Dual:
         dual = self._new_dual()

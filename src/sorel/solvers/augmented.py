@@ -23,8 +23,9 @@ from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # First step of the weights, in units of 1 / (spread of the losses), from uniform weights and from
-# those of a similar problem. Beyond the bound the rounding of eta * l would reach the weights.
-_FIRST_ETA, _WARM_ETA = 4.0, 100.0
+# those of a similar problem, and the step that finds weights for parameters of a similar problem.
+# Beyond the bound the rounding of eta * l would reach the weights.
+_FIRST_ETA, _WARM_ETA, _NEAR_ETA = 4.0, 100.0, 10.0
 _MAX_ETA = 1e9
 
 # eta grows after an inner problem of few Newton steps and shrinks after one of many. When so many
@@ -121,14 +122,18 @@ class AugmentedLagrangian(Solver):
         point = engine.point(run.w)
         run.passes += 1
         center = run.dual
+        warm = run.near or center is not None
         if center is None:
             center = engine.uniform()
             if run.watched:
                 yield Iterate(point, center)
+        if run.dual is None and run.near:
+            center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
+        elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
         scale = engine.loss_scale(point)
-        eta = (_FIRST_ETA if run.dual is None else _WARM_ETA) / scale
+        eta = (_WARM_ETA if warm else _FIRST_ETA) / scale
         state = State(problem, point, center, eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center

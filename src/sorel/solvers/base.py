@@ -50,6 +50,8 @@ class Run:
         Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
     passes : float
         Sample gradients spent so far, divided by n.
+    near : bool
+        Whether w is known to be near the optimum, as from a part of the data.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     latest : Iterate or None
@@ -65,6 +67,7 @@ class Run:
     deadline: float
     random_state: Any
     watched: bool = False
+    near: bool = False
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""
