@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sorel import losses, penalties, risks, solvers
+from sorel.checkpoints import Checkpoint, CheckpointError
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Simplex
 from sorel.permutahedron import project_permutahedron
 from sorel.problem import Certificate, Problem
@@ -34,6 +35,8 @@ __all__ = [
     "Box",
     "CVaR",
     "Certificate",
+    "Checkpoint",
+    "CheckpointError",
     "ConvergenceWarning",
     "CustomSpectrum",
     "ElasticNet",

@@ -6,9 +6,11 @@ import contextlib
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["check_writable", "write_atomically"]
+__all__ = ["check_writable", "open_atomically", "write_atomically"]
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -58,12 +60,27 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     if _is_special(path):
         Path(path).write_bytes(data)
         return
+    with open_atomically(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a temporary file for writing, and put it in the place of `path` if all goes well.
+
+    For what is too large to be put together in memory first; see :func:`write_atomically`.
+
+    Parameters
+    ----------
+    path : path
+        The regular file to write.
+    """
     target = _target(path)
     temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
     try:
         # Opened with the usual mode, so that the user's umask decides who may read the result.
         with open(temporary, "xb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         if target.exists():

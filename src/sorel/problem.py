@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from sorel._threads import thread_count
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.fingerprints import describe, fingerprint_array, fingerprint_matrix
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
@@ -110,6 +111,7 @@ class Problem:
         matrix = _check_matrix(X)
         n, d = matrix.shape
         targets, self.classes = self._encode(y, n)
+        self._data = (matrix, targets)
         if penalty is None:
             penalty = L2(1.0 / n)
         elif isinstance(penalty, numbers.Real):
@@ -187,6 +189,42 @@ class Problem:
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
         return self.certify(point, dual, refine=np.inf)
+
+    def fingerprint(self) -> dict[str, str]:
+        """What the problem is made of, as texts that agree for equal problems.
+
+        Returns
+        -------
+        dict
+            Hashes of the data, the targets and the sample weights; risk, loss and penalty in words.
+
+        Notes
+        -----
+        X is hashed whole up to 8 million numbers. Of a larger X, a million numbers are hashed, and
+        all of them enter an exact checksum of their column, so that one changed value is always
+        seen. A source of data with a method ``fingerprint`` speaks for itself.
+
+        Examples
+        --------
+        >>> import numpy as np, sorel
+        >>> X = np.array([[1.0], [2.0], [3.0]])
+        >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.1))
+        >>> parts = problem.fingerprint()
+        >>> parts["shape"], parts["risk"]
+        ('3 x 1', 'CVaR(alpha=0.1)')
+        """
+        matrix, targets = self._data
+        weight = self.sample_weight
+        return {
+            "shape": f"{self.n_samples} x {self.n_features}",
+            "data": fingerprint_matrix(matrix),
+            "targets": fingerprint_array(targets),
+            "sample weights": "none" if weight is None else fingerprint_array(weight),
+            "risk": describe(self.risk),
+            "loss": describe(self.loss),
+            "penalty": describe(self.penalty),
+            "intercept": "fitted" if self.fit_intercept else "none",
+        }
 
     # What the solvers use.
 

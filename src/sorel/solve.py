@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import sys
 import time
 import warnings
@@ -13,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
-from sorel.solvers.base import Iterate, Run, Solver, make_generator
+from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
 
 class ConvergenceWarning(UserWarning):
@@ -84,12 +87,12 @@ class _Checked(NamedTuple):
 class _Ledger:
     """The certified iterates of a run: history, lowest objective, smallest gap."""
 
-    def __init__(self, problem: Problem, run: Run) -> None:
+    def __init__(self, problem: Problem, run: Run, history: list[Record]) -> None:
         self.problem, self.run = problem, run
-        self.history: list[Record] = []
+        self.history = history
         self.lowest: _Checked | None = None
         self.tightest: _Checked | None = None
-        self._begin = time.perf_counter()
+        self._begin = time.perf_counter() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
 
     def check(self, iterate: Iterate) -> Certificate:
@@ -131,6 +134,46 @@ class _Ledger:
             return _Checked(self.lowest.w, self.tightest.dual, other)
         return self.lowest
 
+    def state(self, solver: str, seconds: float) -> State | None:
+        """What a checkpoint should hold, or None before the first finite check."""
+        if self.tightest is None or self.lowest is None:
+            return None
+        run, best = self.run, self.lowest
+        if self.tightest.certificate.relative_gap <= run.tol:
+            best = self.tightest
+        return State(
+            solver=solver,
+            w=best.w,
+            weights=self.problem.engine.weights(self.tightest.dual),
+            history=np.array(self.history, dtype=np.float64),
+            passes=run.passes,
+            seconds=seconds,
+            n_iter=run.n_iter,
+            objective=best.certificate.primal,
+            relative_gap=self.tightest.certificate.relative_gap,
+            # Asking for the generator would make one.
+            generator=generator_state(run.rng) if "rng" in vars(run) else None,
+        )
+
+
+class _Saver:
+    """Writes the state of a run to its checkpoint, now and then and at the end."""
+
+    def __init__(self, keeper: Keeper, ledger: _Ledger, solver: str, begin: float) -> None:
+        self._keeper, self._ledger, self._solver = keeper, ledger, solver
+        self._begin = begin
+        ledger.run.save_at = keeper.next
+
+    def save_if_due(self) -> None:
+        if time.perf_counter() >= self._keeper.next:
+            self.save()
+
+    def save(self, *, last: bool = False) -> None:
+        state = self._ledger.state(self._solver, time.perf_counter() - self._begin)
+        if state is not None:
+            self._keeper.save(state, last=last)
+            self._ledger.run.save_at = self._keeper.next
+
 
 def solve(
     problem: Problem,
@@ -142,6 +185,7 @@ def solve(
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     callback: Callable[[Record], Any] | None = None,
     warm_start: Result | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
 ) -> Result:
     """Minimise a spectral risk to a certified relative gap.
 
@@ -163,16 +207,36 @@ def solve(
         Called with a :class:`Record` after each check; a true return value ends the run.
     warm_start : Result, optional
         A result for a similar problem of the same shape to start from.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state of the run: written about once a minute, or as often as a
+        :class:`Checkpoint` says, and at the end, however the run ends. If the file exists, the run
+        goes on from it, and `warm_start` is not used. See the notes.
 
     Returns
     -------
     Result
         The best iterate found, with its certificate. Ctrl-C ends the run and returns it too.
 
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint belongs to another problem, is damaged, or is of a newer version.
+
     Warns
     -----
     ConvergenceWarning
         If the tolerance was not reached.
+    RuntimeWarning
+        If a checkpoint could not be written, say because the disk is full. The run goes on.
+
+    Notes
+    -----
+    A run that goes on from a checkpoint continues to count: `passes`, `seconds`, `n_iter` and
+    `history` include what came before, and so does `max_passes`; `max_seconds` is the time of this
+    call alone. The parameters, the weights and the random generator are restored; what a solver
+    has learnt of the curvature or of its step sizes is not. Another solver, `tol` or budget may
+    take over. The checkpoint of a finished run stays: the same call then returns the answer after
+    one pass that certifies it again. Delete the file when it is no longer needed.
 
     Examples
     --------
@@ -196,6 +260,8 @@ def solve(
         make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)
+    keeper = None if checkpoint is None else Keeper(checkpoint, problem)
+    saved = None if keeper is None else keeper.load()
     problem.engine.forget()
     begin = time.perf_counter()
     run = Run(
@@ -209,8 +275,28 @@ def solve(
     )
     if warm_start is not None:
         _apply_warm_start(problem, run, warm_start)
-    ledger = _Ledger(problem, run)
-    ending = _drive(problem, method, run, ledger, callback)
+    history: list[Record] = []
+    if saved is not None:
+        history = _apply_checkpoint(problem, run, saved)
+        begin -= saved.seconds
+    ledger = _Ledger(problem, run, history)
+    saver = None if keeper is None else _Saver(keeper, ledger, method.name, begin)
+    iterates = method.iterates(problem, run)
+    if saved is not None:
+        iterates = _from_checkpoint(problem, run, saved, iterates)
+    try:
+        ending = _drive(iterates, run, ledger, callback, saver)
+    except BaseException as error:
+        if saver is not None:
+            if isinstance(error, Exception) and run.latest is not None:
+                # Solvers that check rarely have come further. The check may fail for the same
+                # reason as the run.
+                with contextlib.suppress(Exception):
+                    ledger.check(run.latest)
+            saver.save(last=True)
+        raise
+    if saver is not None:
+        saver.save(last=True)
     best = ledger.best()
     certificate = best.certificate
     # A run on large data leaves its working memory behind: hand it back before making the result.
@@ -228,7 +314,7 @@ def solve(
         seconds=time.perf_counter() - begin,
         n_iter=run.n_iter,
         converged=converged,
-        status=_status(method, run, certificate, converged, ending),
+        status=_status(method, run, certificate, converged, ending, saved),
         solver=method.name,
         history=ledger.history,
     )
@@ -238,14 +324,13 @@ def solve(
 
 
 def _drive(
-    problem: Problem,
-    method: Solver,
+    iterates: Iterates,
     run: Run,
     ledger: _Ledger,
     callback: Callable[[Record], Any] | None,
+    saver: _Saver | None,
 ) -> str:
     """Advance the solver until something ends the run; return what did."""
-    iterates = method.iterates(problem, run)
     reply: Certificate | None = None
     try:
         while True:
@@ -262,6 +347,8 @@ def _drive(
                 return f"max_passes={run.max_passes:g} reached"
             if time.perf_counter() >= run.deadline:
                 return "max_seconds reached"
+            if saver is not None:
+                saver.save_if_due()
     except KeyboardInterrupt:
         if run.latest is not None:
             ledger.check(run.latest)
@@ -271,17 +358,25 @@ def _drive(
 
 
 def _status(
-    method: Solver, run: Run, certificate: Certificate, converged: bool, ending: str
+    method: Solver,
+    run: Run,
+    certificate: Certificate,
+    converged: bool,
+    ending: str,
+    saved: State | None,
 ) -> str:
+    passes = f"{run.passes:.4g} passes"
+    if saved is not None:
+        passes += f", resumed at pass {saved.passes:.4g}"
     gap = f"certified relative gap {certificate.relative_gap:.2g}"
     how = f" ({run.note})" if run.note and run.note != ending else ""
     if ending == "interrupted":
-        return f"interrupted: {method.name}{how} had a {gap} after {run.passes:.4g} passes"
+        return f"interrupted: {method.name}{how} had a {gap} after {passes}"
     if converged:
-        return f"converged: {method.name}{how} reached a {gap} in {run.passes:.4g} passes"
+        return f"converged: {method.name}{how} reached a {gap} in {passes}"
     return (
         f"not converged: {ending}; {method.name}{how} has a {gap}, above tol={run.tol:g}, "
-        f"after {run.passes:.4g} passes"
+        f"after {passes}"
     )
 
 
@@ -330,6 +425,27 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
         run.dual = problem.engine.dual_from_weights(result.weights)
+
+
+def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
+    """Set the run to where the checkpoint left it; return the records so far."""
+    run.w = saved.w
+    run.dual = problem.engine.dual_from_weights(saved.weights)
+    run.passes, run.n_iter = saved.passes, saved.n_iter
+    generator = saved.make_generator()
+    if generator is not None:
+        # A generator of the caller is left alone.
+        run.rng = generator
+    return [Record(*map(float, row)) for row in saved.history]
+
+
+def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterates) -> Iterates:
+    """The pair of the checkpoint first: it may be all that is needed, and is the one to beat."""
+    assert run.dual is not None
+    point = problem.engine.point(run.w)
+    run.passes += 1
+    yield Iterate(point, run.dual, None, run.tol * problem.unit(saved.objective))
+    yield from iterates
 
 
 def _check_number(name: str, value: Any, least: float) -> None:

@@ -153,7 +153,9 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(state.point, state.dual, state.gradient, target)
                 checked = run.passes
             elif (
-                run.watched or run.passes > checked + _HEARTBEAT or state.fenchel_young() <= target
+                run.wants_check
+                or run.passes > checked + _HEARTBEAT
+                or state.fenchel_young() <= target
             ):
                 yield Iterate(state.point, state.dual, state.gradient)
                 checked = run.passes

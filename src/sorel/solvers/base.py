@@ -7,6 +7,7 @@ tolerance, the budget, the history and the clock.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -54,6 +55,8 @@ class Run:
         Whether w is known to be near the optimum, as from a part of the data.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
+    save_at : float
+        Time on the clock from which on a check is wanted, so that there is something to save.
     latest : Iterate or None
         Where a solver that checks rarely stands, so that an interruption loses nothing.
     note : str
@@ -72,11 +75,17 @@ class Run:
     n_iter: int = 0
     note: str = ""
     latest: Iterate | None = None
+    save_at: float = math.inf
 
     @cached_property
     def rng(self) -> np.random.Generator:
         """The run's own generator, made when a solver first asks for it."""
         return make_generator(self.random_state)
+
+    @property
+    def wants_check(self) -> bool:
+        """Whether a check is welcome that will hardly succeed."""
+        return self.watched or time.perf_counter() >= self.save_at
 
     @property
     def exhausted(self) -> bool:

@@ -8,6 +8,7 @@ problem is easy; each solution is a good start for a penalty ten times weaker.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -60,7 +61,9 @@ class Continuation(Newton):
     def _solve_stage(self, stage: Problem, run: Run) -> None:
         """Advance `run` to a rough solution of one stage."""
         limit = min(run.max_passes, run.passes + _STAGE_PASSES)
-        inner = dataclasses.replace(run, tol=_STAGE_TOL, max_passes=limit, watched=False)
+        inner = dataclasses.replace(
+            run, tol=_STAGE_TOL, max_passes=limit, watched=False, save_at=math.inf
+        )
         best = np.inf
         iterates = super().iterates(stage, inner)
         for iterate in iterates:
