@@ -53,6 +53,8 @@ examples:
       classification; missing values become the median or the most frequent value
   sorel fit train.csv --target y --drop id --categorical zip --l2 0.01 -o model.skops
       leave out a column, and take the numbers of another as names
+  sorel fit large.parquet --target y --checkpoint fit.ckpt -o model.skops
+      a long fit: after Ctrl-C or a crash, the same command goes on from fit.ckpt
   cat train.csv | sorel fit - --target y -o - > model.skops
 
 risks:
@@ -244,6 +246,11 @@ def _add_fit(commands: Any) -> None:
         "--categorical", action="append", default=[], metavar="COLUMN",
         help="take the values of this column as names, even if they are numbers; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", metavar="FILE",
+        help="keep the state of the fit in this file, and go on from it if it exists; "
+        "it stays when the fit is done",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
 
 
@@ -412,6 +419,8 @@ def _fit(arguments: argparse.Namespace) -> int:
         check_writable(output)
     elif sys.stdout.isatty():
         raise _Misuse("a model is binary data, not for a terminal; give -o a file name")
+    if arguments.checkpoint is not None:
+        _check_checkpoint(arguments)
     named = [*arguments.drop, *arguments.categorical]
     if arguments.target in named:
         raise _Misuse(f"column {arguments.target!r} is the target; do not name it elsewhere too")
@@ -441,8 +450,13 @@ def _fit(arguments: argparse.Namespace) -> int:
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
         pipeline.fit(X, y)
-    model = pipeline[-1].set_params(verbose=0)
+    model = pipeline[-1].set_params(verbose=0, checkpoint=None)
     if model.status_.startswith("interrupted"):
+        if arguments.checkpoint is not None and os.path.exists(arguments.checkpoint):
+            _say(
+                f"the state of the fit is in {arguments.checkpoint}; the same command goes on from "
+                "there"
+            )
         raise KeyboardInterrupt
     _save(pipeline, output, _summary(task, arguments, kinds, len(frame), model))
     if not arguments.quiet:
@@ -453,12 +467,31 @@ def _fit(arguments: argparse.Namespace) -> int:
             f"saved to {place}"
         )
     if not model.converged_:
+        again = ""
+        if arguments.checkpoint is not None:
+            again = f"; with more passes the fit goes on from {arguments.checkpoint}"
         _say(
             f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
-            f"{arguments.tol:g}; raise --max-passes, --tol or --l2"
+            f"{arguments.tol:g}; raise --max-passes, --tol or --l2{again}"
         )
         return NOT_CONVERGED
     return DONE
+
+
+def _check_checkpoint(arguments: argparse.Namespace) -> None:
+    """Refuse a checkpoint that cannot serve before the table is read; say where the fit goes on."""
+    from sorel._files import check_writable
+    from sorel.checkpoints import read_passes
+
+    path = arguments.checkpoint
+    others = {"the table": arguments.data, "the model": arguments.output}
+    for name, other in others.items():
+        if os.path.realpath(path) == os.path.realpath(other):
+            raise _Misuse(f"--checkpoint {path} is {name}; give it a file of its own")
+    check_writable(path)
+    passes = read_passes(path)
+    if passes is not None and not arguments.quiet:
+        _say(f"resuming from {path} at pass {passes:.4g}")
 
 
 def _estimator(task: str, arguments: argparse.Namespace) -> Any:
@@ -484,6 +517,7 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
         max_passes=arguments.max_passes,
         random_state=arguments.seed,
         verbose=int(sys.stderr.isatty() and not arguments.quiet),
+        checkpoint=arguments.checkpoint,
     )
 
 

@@ -8,6 +8,7 @@ weights, callbacks), hand a :class:`sorel.Problem` to :func:`sorel.solve`, and k
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 import warnings
@@ -23,6 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from sorel._frames import as_table
+from sorel.checkpoints import Checkpoint
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, ElasticNet, Penalty
 from sorel.problem import Problem
@@ -296,6 +298,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     warm_start: bool
     random_state: Any
     verbose: int
+    checkpoint: str | os.PathLike[str] | Checkpoint | None
 
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
@@ -330,6 +333,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             random_state=self.random_state,
             callback=_all_of(listeners),
             warm_start=previous,
+            checkpoint=self.checkpoint,
         )
         if progress is not None:
             progress.close(result)
@@ -418,6 +422,10 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
         1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
+        it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
+        a search over many.
 
     Attributes
     ----------
@@ -485,6 +493,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
         self.risk = risk
         self.loss = loss
@@ -498,6 +507,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     @with_callbacks
     def fit(
@@ -571,6 +581,10 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
         1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
+        it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
+        a search over many.
 
     Attributes
     ----------
@@ -636,6 +650,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
         self.risk = risk
         self.loss = loss
@@ -649,6 +664,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     @with_callbacks
     def fit(
@@ -847,7 +863,11 @@ class _Spy(Solver):
         self._inner.check(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        iterates = self._inner.iterates(problem, run)
+        # A resumed fit is checked where it starts, before the solver has its first turn.
+        self.w = run.w
+        return self._follow(self._inner.iterates(problem, run))
+
+    def _follow(self, iterates: Iterates) -> Iterates:
         reply = None
         try:
             while True:

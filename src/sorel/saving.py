@@ -8,6 +8,7 @@ from sorel's own; a file that names any other type is refused before anything of
 
 from __future__ import annotations
 
+import copy
 import datetime
 import io
 import json
@@ -197,6 +198,7 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
         raise TypeError(
             f"the summary must hold only numbers, texts, lists and dictionaries of them: {error}"
         ) from None
+    model = _without_checkpoints(model)
     try:
         data: bytes = skops_io.dumps(model, compression=zipfile.ZIP_DEFLATED)
     except (TypeError, AttributeError, RecursionError) as error:
@@ -211,6 +213,23 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
     except ModelFileError as error:
         raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {error}") from None
     return data
+
+
+def _without_checkpoints(model: Any) -> Any:
+    """The model, or a copy that has forgotten where the state of its fit was kept.
+
+    A path on this machine means nothing to whoever loads the model.
+    """
+    from sorel.estimators import SpectralFit
+
+    params = model.get_params() if hasattr(model, "get_params") else {}
+    places: dict[str, None] = {}
+    for name, value in params.items():
+        owner, _, last = name.rpartition("__")
+        holder = params.get(owner) if owner else model
+        if last == "checkpoint" and value is not None and isinstance(holder, SpectralFit):
+            places[name] = None
+    return copy.deepcopy(model).set_params(**places) if places else model
 
 
 def _describe(model: Any) -> dict[str, Any]:

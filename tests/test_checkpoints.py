@@ -1,0 +1,881 @@
+"""Runs that stop and go on: what is saved, what is refused, and what survives a failed write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sorel
+from sorel import (
+    L2,
+    Box,
+    Checkpoint,
+    CheckpointError,
+    CustomSpectrum,
+    CVaR,
+    ElasticNet,
+    Mean,
+    Mixture,
+    Problem,
+    fingerprints,
+    solve,
+)
+from sorel import checkpoints as module
+from sorel.checkpoints import read_passes
+from sorel.losses import Huber
+from sorel.solvers import SOLVERS
+
+N, D = 400, 8
+
+
+def make_arguments(seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, D)) * np.geomspace(1.0, 0.1, D)
+    y = X @ rng.normal(size=D) + rng.standard_t(3, size=N)
+    given = {"X": X, "y": y, "risk": CVaR(0.1), "penalty": L2(1 / N), "fit_intercept": True}
+    return {**given, **changes}
+
+
+def make_problem(seed=0, **changes):
+    return Problem(**make_arguments(seed, **changes))
+
+
+def quietly(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        return solve(*args, **options)
+
+
+def interrupt_after(passes):
+    def callback(record):
+        if record.passes >= passes:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "fit.ckpt"
+
+
+def alone(path):
+    """No temporary file stays behind."""
+    return [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def header_of(path):
+    with np.load(path, allow_pickle=False) as archive:
+        return json.loads(archive["header"].tobytes())
+
+
+def rewrite(path, **changes):
+    """The same checkpoint with another header."""
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = {**json.loads(arrays["header"].tobytes()), **changes}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    with open(path, "wb") as stream:
+        np.savez(stream, **arrays)
+
+
+# Going on.
+
+
+@pytest.mark.parametrize(
+    ("solver", "tol"), [("auto", 1e-9), ("newton", 1e-9), ("newton_cg", 1e-8), ("sorel", 1e-4)]
+)
+@pytest.mark.parametrize("how", ["ctrl-c", "max_passes"])
+def test_a_resumed_run_reaches_the_tolerance_in_fewer_passes(path, solver, tol, how):
+    problem = make_problem()
+    whole = solve(problem, solver, tol=tol)
+    half = whole.passes / 2
+    if how == "ctrl-c":
+        first = solve(problem, solver, tol=tol, checkpoint=path, callback=interrupt_after(half))
+        assert first.status.startswith("interrupted")
+    else:
+        first = quietly(problem, solver, tol=tol, checkpoint=path, max_passes=half)
+    assert not first.converged
+    assert alone(path)
+
+    again = solve(make_problem(), solver, tol=tol, checkpoint=path)
+    assert again.converged
+    assert again.passes - first.passes < whole.passes
+    assert problem.certificate(again.w, again.weights).relative_gap <= tol
+    assert again.objective <= first.objective * (1 + tol)
+    assert again.objective == pytest.approx(whole.objective, rel=2 * tol)
+    assert f"resumed at pass {first.passes:.4g}" in again.status
+
+
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
+def test_counters_and_history_continue(path, solver):
+    problem = make_problem(risk=sorel.ESRM(2.0), penalty=L2(0.1))
+    first = quietly(problem, solver, tol=1e-13, max_passes=6, checkpoint=path)
+    spent = header_of(path)["seconds"]
+    second = quietly(problem, solver, tol=1e-13, max_passes=14, checkpoint=path)
+    assert second.history[: len(first.history)] == first.history
+    assert len(second.history) > len(first.history)
+    for name in ("passes", "seconds"):
+        values = [getattr(record, name) for record in second.history]
+        assert values == sorted(values)
+    assert second.passes > first.passes
+    assert second.seconds > spent > 0.0
+    assert second.n_iter >= first.n_iter
+    assert second.objective <= first.objective * (1 + 1e-12)
+
+
+def test_max_passes_counts_all_of_them(path):
+    problem = make_problem()
+    first = quietly(problem, "sorel", tol=1e-13, max_passes=10, checkpoint=path)
+    again = quietly(problem, "sorel", tol=1e-13, max_passes=10, checkpoint=path)
+    assert again.passes <= first.passes + 1
+    assert again.n_iter == first.n_iter
+    assert "max_passes=10 reached" in again.status
+    assert again.objective == pytest.approx(first.objective, rel=1e-12)
+
+
+def test_max_seconds_is_the_time_of_the_call(path):
+    problem = make_problem()
+    quietly(problem, tol=1e-10, max_passes=8, checkpoint=path)
+    rewrite(path, seconds=1e6)
+    again = solve(problem, tol=1e-10, max_seconds=1e5, checkpoint=path)
+    assert again.converged
+    assert again.seconds > 1e6
+
+
+def test_the_clock_leaves_a_checkpoint(path):
+    problem = make_problem()
+    first = quietly(problem, tol=1e-10, max_seconds=0.0, checkpoint=path)
+    assert "max_seconds reached" in first.status
+    assert read_passes(path) == first.passes
+
+
+@pytest.mark.parametrize("solver", ["newton", "sorel"])
+def test_a_finished_run_returns_at_once(path, solver):
+    problem = make_problem()
+    done = solve(problem, solver, tol=1e-4, checkpoint=path)
+    again = solve(problem, solver, tol=1e-4, checkpoint=path)
+    assert again.converged
+    assert again.passes == done.passes + 1
+    assert again.n_iter == done.n_iter
+    np.testing.assert_array_equal(again.w, done.w)
+    np.testing.assert_allclose(again.weights, done.weights, atol=1e-14)
+
+
+def test_a_finished_run_may_be_refined_by_another_solver(path):
+    problem = make_problem()
+    rough = solve(problem, "sorel", tol=1e-2, checkpoint=path)
+    fine = solve(problem, "newton", tol=1e-9, checkpoint=path)
+    assert fine.converged
+    assert fine.passes > rough.passes
+    assert header_of(path)["solver"] == "newton"
+
+
+@pytest.mark.parametrize("solver", ["auto", "newton_cg", "sorel", "lbfgs"])
+def test_a_checkpoint_does_not_change_the_answer(path, solver):
+    problem = make_problem(risk=sorel.ESRM(1.0), penalty=L2(0.1))
+    plain = solve(problem, solver, tol=1e-6)
+    kept = solve(problem, solver, tol=1e-6, checkpoint=path)
+    np.testing.assert_array_equal(kept.w, plain.w)
+    assert kept.passes == plain.passes
+    often = solve(problem, solver, tol=1e-6, checkpoint=Checkpoint(path.with_name("b"), every=0))
+    assert often.converged
+    assert often.objective == pytest.approx(plain.objective, rel=2e-6)
+
+
+def test_the_checkpoint_takes_precedence_over_a_warm_start(path):
+    problem = make_problem()
+    done = solve(problem, tol=1e-8, checkpoint=path)
+    far = solve(make_problem(risk=Mean()), tol=1e-2)
+    again = solve(problem, tol=1e-8, checkpoint=path, warm_start=far)
+    np.testing.assert_array_equal(again.w, done.w)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+def test_classification(path, loss):
+    given = make_arguments(loss=loss)
+    count = 3 if loss == "multinomial" else 2
+    ranks = np.argsort(np.argsort(given["y"]))
+    given["y"] = np.array(["a", "b", "c"])[ranks * count // N]
+    problem = Problem(**given)
+    first = quietly(problem, tol=1e-8, max_passes=6, checkpoint=path)
+    again = solve(Problem(**given), tol=1e-8, checkpoint=path)
+    assert not first.converged
+    assert again.converged
+
+
+def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypatch):
+    problem = make_problem()
+    quietly(problem, tol=1e-10, max_passes=8, checkpoint=path)
+    before = path.read_bytes()
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(problem, "certify", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            solve(problem, tol=1e-10, checkpoint=path)
+    assert path.read_bytes() == before
+    assert alone(path)
+
+
+def test_errors_leave_a_checkpoint_of_the_progress(path, monkeypatch):
+    problem = make_problem()
+    original, calls = problem.engine.moved, []
+
+    def fail(*args):
+        calls.append(args)
+        if len(calls) > 8:
+            raise ZeroDivisionError("mine")
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(problem.engine, "moved", fail)
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            solve(problem, "newton", tol=1e-10, checkpoint=path)
+    saved = header_of(path)
+    assert saved["objective"] < 0.9 * problem.objective(problem.start())
+    again = solve(problem, "newton", tol=1e-10, checkpoint=path)
+    assert again.converged
+    assert again.passes > saved["passes"]
+
+
+# The random generator.
+
+
+@pytest.mark.parametrize("bits", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_the_generator_goes_on_where_it_was(path, bits):
+    problem = make_problem()
+    theirs = np.random.Generator(getattr(np.random, bits)(5))
+    quietly(problem, "sorel", tol=1e-12, max_passes=9, checkpoint=path, random_state=theirs)
+    left = theirs.bit_generator.state
+    spare = np.random.default_rng(99)
+    untouched = str(spare.bit_generator.state)
+    first, second = (
+        quietly(problem, "sorel", tol=1e-12, max_passes=9.5, checkpoint=copy, random_state=seed)
+        for copy, seed in ((copied(path, "a"), spare), (copied(path, "b"), 1))
+    )
+    # The seed of the resumed call is not used, and the caller's generator is left alone.
+    np.testing.assert_array_equal(first.w, second.w)
+    assert str(spare.bit_generator.state) == untouched
+    state = module.Keeper(path, problem).load()
+    expected = np.random.Generator(getattr(np.random, bits)())
+    expected.bit_generator.state = left
+    np.testing.assert_array_equal(state.make_generator().random(5), expected.random(5))
+
+
+def copied(path, name):
+    copy = path.with_name(name)
+    copy.write_bytes(path.read_bytes())
+    return copy
+
+
+def test_solvers_without_randomness_store_none(path):
+    solve(make_problem(), "newton", checkpoint=path)
+    assert header_of(path)["generator"] is None
+
+
+# When it is written.
+
+
+@pytest.mark.parametrize("solver", ["newton", "sorel"])
+def test_writes_follow_the_clock(path, monkeypatch, solver):
+    problem = make_problem()
+    written = []
+    original = module.Keeper.save
+
+    def save(self, state, **options):
+        written.append(state.passes)
+        original(self, state, **options)
+
+    monkeypatch.setattr(module.Keeper, "save", save)
+    solve(problem, solver, tol=1e-4, checkpoint=Checkpoint(path, every=0.0))
+    assert len(written) > 3
+    assert written == sorted(written)
+    written.clear()
+    path.unlink()
+    solve(problem, solver, tol=1e-4, checkpoint=Checkpoint(path, every=3600.0))
+    assert len(written) == 1  # the end
+
+
+def test_a_killed_process_leaves_its_last_write(path):
+    # No handler runs: what is found is what was written during the run.
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sorel
+from test_checkpoints import make_problem
+def callback(record):
+    if record.passes > 20:
+        os._exit(9)
+keep = sorel.Checkpoint({str(path)!r}, every=0.0)
+sorel.solve(make_problem(), "sorel", tol=1e-10, checkpoint=keep, callback=callback)
+"""
+    assert run_python(code).returncode == 9
+    assert alone(path)
+    saved = read_passes(path)
+    assert 10 < saved <= 20
+    again = solve(make_problem(), "sorel", tol=1e-4, checkpoint=path)
+    assert again.converged
+    assert f"resumed at pass {saved:.4g}" in again.status
+
+
+def run_python(code):
+    source = str(Path(sorel.__file__).resolve().parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# Other problems.
+
+
+def changed(array, index, value):
+    copy = array.copy()
+    copy[index] = value
+    return copy
+
+
+BASE = make_arguments()
+WEIGHT = np.linspace(1.0, 2.0, N)
+OTHERS = {
+    "one value of X": ({"X": changed(BASE["X"], (17, 3), 0.5)}, "the values of X differ"),
+    "the last bit of X": (
+        {"X": changed(BASE["X"], (N - 1, D - 1), np.nextafter(BASE["X"][-1, -1], 9.0))},
+        "the values of X differ",
+    ),
+    "float32": (
+        {"X": BASE["X"].astype(np.float32)},
+        "the values of X differ (dense float64 then, dense float32 now)",
+    ),
+    "sparse": (
+        {"X": scipy.sparse.csr_array(BASE["X"])},
+        "the values of X differ (dense float64 then, sparse float64 now)",
+    ),
+    "swapped rows": ({"X": BASE["X"][::-1]}, "the values of X differ"),
+    "y": ({"y": changed(BASE["y"], 5, 0.0)}, "the targets y differ"),
+    "rows": (
+        {"X": BASE["X"][:-1], "y": BASE["y"][:-1]},
+        f"the shape was {N} x {D} and is {N - 1} x {D}",
+    ),
+    "sample weights": ({"sample_weight": WEIGHT}, "the sample weights differ"),
+    "risk": (
+        {"risk": CVaR(0.2)},
+        "the risk was CVaR(alpha=0.1) and is CVaR(alpha=0.2)",
+    ),
+    "loss": ({"loss": "huber"}, "the loss was Squared() and is Huber(delta=1.0)"),
+    "penalty": (
+        {"penalty": ElasticNet(1 / N, 0.1)},
+        "the penalty was L2(l2=0.0025) and is ElasticNet(l2=0.0025, l1=0.1)",
+    ),
+    "intercept": ({"fit_intercept": False}, "the intercept was fitted and is none"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_problem_is_refused_and_the_part_named(path, other):
+    changes, message = OTHERS[other]
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError) as raised:
+        solve(Problem(**{**BASE, **changes}), checkpoint=path)
+    assert str(raised.value) == (
+        f"the checkpoint {str(path)!r} belongs to another problem: {message}; "
+        "give another path, or delete the file to start afresh"
+    )
+    assert path.read_bytes() == before
+
+
+def test_several_differences_are_all_named(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    with pytest.raises(CheckpointError, match=r"the targets y differ; the risk was .* and is Max"):
+        solve(make_problem(y=BASE["y"] + 1, risk="max"), checkpoint=path)
+
+
+def test_one_sample_weight(path):
+    quietly(make_problem(sample_weight=WEIGHT), max_passes=3, checkpoint=path)
+    with pytest.raises(CheckpointError, match="another problem: the sample weights differ; give"):
+        solve(make_problem(sample_weight=changed(WEIGHT, 3, 9.0)), checkpoint=path)
+    solve(make_problem(sample_weight=2.0 * WEIGHT), checkpoint=path)  # the same problem
+
+
+def test_the_memory_order_of_X_does_not_matter(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    assert solve(make_problem(X=np.asfortranarray(BASE["X"])), checkpoint=path).converged
+
+
+def test_sparse_data(path):
+    X = scipy.sparse.random_array((N, D), density=0.4, rng=1, format="csr")
+    quietly(make_problem(X=X), tol=1e-8, max_passes=6, checkpoint=path)
+    other = X.copy()
+    other.data[7] += 1.0
+    with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
+        solve(make_problem(X=other), checkpoint=path)
+    moved = X.copy()
+    moved.indices = (moved.indices + 1) % D
+    with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
+        solve(make_problem(X=moved), checkpoint=path)
+    wide = X.copy()
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    assert solve(make_problem(X=wide), tol=1e-8, checkpoint=path).converged
+
+
+# Fingerprints.
+
+
+@pytest.fixture
+def small_limits(monkeypatch):
+    monkeypatch.setattr(fingerprints, "_WHOLE", 100)
+    monkeypatch.setattr(fingerprints, "_SAMPLE", 64)
+    monkeypatch.setattr(fingerprints, "_PIECES", 4)
+    monkeypatch.setattr(fingerprints, "_TILE", 50)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_value_of_a_large_matrix_counts(small_limits, dtype, order):
+    X = np.array(np.random.default_rng(0).normal(size=(40, 7)), dtype=dtype, order=order)
+    own = fingerprints.fingerprint_matrix(X)
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            other = X.copy(order="K")
+            other[i, j] = np.nextafter(other[i, j], dtype(10.0))
+            assert fingerprints.fingerprint_matrix(other) != own
+    assert fingerprints.fingerprint_matrix(np.array(X, order="C")) == own
+    assert fingerprints.fingerprint_matrix(X[:, ::-1]) != own
+    assert X.flags.f_contiguous == (order == "F")
+
+
+def test_large_sparse_matrices(small_limits):
+    X = scipy.sparse.random_array((60, 9), density=0.5, rng=0, format="csr")
+    own = fingerprints.fingerprint_matrix(X)
+    for k in range(X.nnz):
+        value, place = X.copy(), X.copy()
+        value.data[k] = np.nextafter(value.data[k], 10.0)
+        place.indices[k] = (place.indices[k] + 1) % 9
+        assert fingerprints.fingerprint_matrix(value) != own
+        assert fingerprints.fingerprint_matrix(place) != own
+
+
+def test_memory_maps(tmp_path):
+    np.save(tmp_path / "X.npy", BASE["X"])
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    assert make_problem(X=X).fingerprint() == make_problem().fingerprint()
+
+
+def test_a_source_of_data_speaks_for_itself():
+    class Source:
+        def fingerprint(self):
+            return "blocks 1234"
+
+    assert fingerprints.fingerprint_matrix(Source()) == "blocks 1234"
+
+
+def test_settings_are_described_by_their_values():
+    describe = fingerprints.describe
+    lower = np.linspace(-1.0, 0.0, 2000)
+    other = changed(lower, 1000, -0.9)  # between the ends that NumPy prints
+    assert describe(Box(0.1, lower, 1.0)) == describe(Box(0.1, lower.copy(), 1.0))
+    assert describe(Box(0.1, lower, 1.0)) != describe(Box(0.1, other, 1.0))
+    assert describe(Huber(2.0)) == "Huber(delta=2.0)"
+    mixture = Mixture([Mean(), CVaR(0.1)], [0.5, 0.5])
+    assert "CVaR(alpha=0.1)" in describe(mixture)
+    assert describe(CustomSpectrum([1.0, 3.0])) != describe(CustomSpectrum([1.0, 2.0]))
+    # Functions go by their values, not by their place in memory.
+    double, copy, cube = (
+        CustomSpectrum(lambda u: 2 * u),
+        CustomSpectrum(lambda u: 2 * u),
+        CustomSpectrum(lambda u: 3 * u**2),
+    )
+    assert describe(double) == describe(copy)
+    assert describe(double) != describe(cube)
+    assert "0x" not in describe(double)
+
+
+# Damaged and foreign files.
+
+
+def npz(path, **arrays):
+    with open(path, "wb") as stream:
+        np.savez(stream, **arrays)
+
+
+FOREIGN = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("x,y\n1,2\n"),
+    "pickle": lambda path: path.write_bytes(b"\x80\x04N."),
+    "npy": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00garbage"),
+    "array": lambda path: np.save(path.open("wb"), np.zeros(3)),
+    "other npz": lambda path: npz(path, X=np.zeros(3)),
+    "objects": lambda path: npz(path, header=np.array([{}], dtype=object)),
+    "no json": lambda path: npz(path, header=np.frombuffer(b"{", dtype=np.uint8)),
+    "a list": lambda path: npz(path, header=np.frombuffer(b"[]", dtype=np.uint8)),
+    "no format": lambda path: npz(path, header=np.frombuffer(b"{}", dtype=np.uint8)),
+    "zip": lambda path: zipfile.ZipFile(path, "w").writestr("header.npy", "no"),
+}
+
+
+def assert_damage_is_reported(path):
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match="damaged, or not a checkpoint of sorel; give") as got:
+        solve(make_problem(), checkpoint=path)
+    assert str(path) in str(got.value)
+    assert "\n" not in str(got.value)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_foreign_files_are_refused_and_kept(path, kind):
+    FOREIGN[kind](path)
+    assert_damage_is_reported(path)
+
+
+def test_truncated_files_are_refused(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    whole = path.read_bytes()
+    for length in (1, 10, 500, len(whole) // 2, len(whole) - 100, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert_damage_is_reported(path)
+
+
+def test_flipped_bits_in_the_arrays_are_noticed(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        places = {info.filename: info for info in archive.infolist()}
+    for name in ("header.npy", "w.npy", "weights.npy", "history.npy"):
+        info = places[name]
+        middle = info.header_offset + 200 + (info.file_size - 200) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
+        assert_damage_is_reported(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"passes": -1.0},
+        {"passes": "many"},
+        {"seconds": None},
+        {"format": 0},
+        {"format": "1"},
+        {"fingerprint": {}},
+        {"fingerprint": None},
+        {"generator": {"bit_generator": "seed"}},
+        {"generator": {"bit_generator": "PCG64"}},
+    ],
+    ids=str,
+)
+def test_headers_that_make_no_sense_are_refused(path, changes):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    rewrite(path, **changes)
+    assert_damage_is_reported(path)
+
+
+def test_arrays_of_the_wrong_shape_are_refused(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    for name, value in (("w", np.zeros(3)), ("weights", np.zeros(3)), ("w", arrays["w"] * np.nan)):
+        npz(path, **{**arrays, name: value})
+        assert_damage_is_reported(path)
+
+
+def test_a_newer_format_is_refused(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    rewrite(path, format=2, sorel="9.1")
+    message = r"written by sorel 9\.1 in format 2, newer than format 1 of this version; upgrade"
+    with pytest.raises(CheckpointError, match=message) as got:
+        solve(make_problem(), checkpoint=path)
+    assert str(path) in str(got.value)
+
+
+def test_a_newer_library_of_the_same_format_is_welcome(path):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    assert header_of(path)["sorel"] == sorel.__version__
+    rewrite(path, sorel="9.1")
+    assert solve(make_problem(), checkpoint=path).converged
+
+
+# Places that cannot be written.
+
+
+def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
+    problem = make_problem()
+    monkeypatch.setattr(problem, "certify", None)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
+        solve(problem, checkpoint=tmp_path / "missing" / "fit.ckpt")
+    with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
+        solve(problem, checkpoint=tmp_path)
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    with pytest.raises(PermissionError, match="permission denied"):
+        solve(problem, checkpoint=tmp_path / "fit.ckpt")
+
+
+def test_devices_are_no_checkpoints():
+    with pytest.raises(OSError, match="is not a regular file"):
+        solve(make_problem(), checkpoint=os.devnull)
+
+
+@pytest.mark.parametrize("value", [3, [], b"", ""], ids=repr)
+def test_what_is_no_path_is_refused(value):
+    with pytest.raises((TypeError, ValueError), match="checkpoint must be"):
+        solve(make_problem(), checkpoint=value)
+
+
+@pytest.mark.parametrize("value", [-1, np.nan, "often", None, True], ids=repr)
+def test_what_is_no_time_is_refused(value):
+    with pytest.raises(ValueError, match="every must be a number of seconds"):
+        Checkpoint("fit.ckpt", every=value)
+
+
+class FullDisk:
+    """A stream that takes some bytes and then no more."""
+
+    def __init__(self, stream, room):
+        self._stream, self._room = stream, room
+
+    def write(self, data):
+        self._room -= memoryview(data).nbytes
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._stream.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def __enter__(self):
+        self._stream.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        return self._stream.__exit__(*error)
+
+
+def test_a_full_disk_costs_neither_the_run_nor_the_old_checkpoint(path, monkeypatch):
+    import builtins
+
+    problem = make_problem()
+    first = quietly(problem, "sorel", tol=1e-4, max_passes=10, checkpoint=path)
+    before = path.read_bytes()
+    original = builtins.open
+    attempts = []
+
+    def full(file, mode="r", *args, **options):
+        stream = original(file, mode, *args, **options)
+        if mode != "xb":
+            return stream
+        attempts.append(file)
+        return FullDisk(stream, room=2000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", full)
+        with pytest.warns(RuntimeWarning) as caught:
+            result = solve(problem, "sorel", tol=1e-4, checkpoint=Checkpoint(path, every=0.0))
+    assert result.converged
+    assert len(attempts) > 2
+    # Said once during the run and once at its end, not at every attempt.
+    during, end = (str(warning.message) for warning in caught)
+    assert f"{str(path)!r} could not be written: No space left on device" in during
+    assert "the one before stays as it was; the run goes on and will try again" in during
+    assert "the run goes on" not in end
+    assert path.read_bytes() == before
+    assert alone(path)
+    assert read_passes(path) == first.passes
+    # With room again, the same call goes on.
+    assert solve(problem, "sorel", tol=1e-4, checkpoint=path).converged
+    assert read_passes(path) > first.passes
+
+
+def test_writes_succeed_again_after_a_failure(path, monkeypatch):
+    problem = make_problem()
+    original, attempts = np.savez, []
+
+    def savez(stream, **arrays):
+        attempts.append(len(arrays))
+        original(stream, **arrays)
+        if len(attempts) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", savez)
+    with pytest.warns(RuntimeWarning, match="the run goes on and will try again"):
+        result = solve(problem, "sorel", tol=1e-4, checkpoint=Checkpoint(path, every=0.0))
+    assert len(attempts) > 3
+    assert read_passes(path) == result.passes
+    assert alone(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are POSIX's")
+def test_a_real_limit_on_the_size_of_files(path):
+    problem = make_problem()
+    quietly(problem, "sorel", tol=1e-4, max_passes=10, checkpoint=path)
+    before = path.read_bytes()
+    # The system itself refuses to write more than 3000 bytes, in the middle of the weights.
+    code = f"""
+import resource, signal, sys, warnings
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sorel
+from test_checkpoints import make_problem
+sorel.solve(make_problem(), "sorel", tol=1e-2)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    result = sorel.solve(make_problem(), "sorel", tol=1e-4, checkpoint={str(path)!r})
+print(result.converged, [str(warning.message) for warning in caught])
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.match(r"True \[.*could not be written: File too large; the one before", done.stdout)
+    assert path.read_bytes() == before
+    assert alone(path)
+
+
+def test_links_and_permissions_are_kept(tmp_path, path):
+    path.touch(mode=0o600)
+    path.unlink()
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    path.chmod(0o640)
+    link = tmp_path / "link.ckpt"
+    link.symlink_to(path)
+    solve(make_problem(), checkpoint=link)
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert header_of(path)["relative_gap"] <= 1e-6
+
+
+# Estimators.
+
+
+def test_estimators_resume(path):
+    from sklearn.base import clone
+
+    X, y = BASE["X"], BASE["y"]
+    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-8, checkpoint=path, max_passes=8)
+    with pytest.warns(sorel.ConvergenceWarning):
+        model.fit(X, y)
+    assert read_passes(path) == model.n_passes_
+    again = clone(model).set_params(max_passes=1000)
+    assert again.checkpoint == path
+    again.fit(X, y)
+    assert again.converged_
+    assert "resumed at pass" in again.status_
+    assert len(again.history_["passes"]) > len(model.history_["passes"])
+    with pytest.raises(CheckpointError, match="the penalty was"):
+        clone(again).set_params(l2=0.5).fit(X, y)
+
+
+def test_callbacks_of_scikit_learn_see_resumed_fits(path):
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = BASE["X"], BASE["y"]
+    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-8, checkpoint=path, max_passes=12)
+    with pytest.warns(sorel.ConvergenceWarning):
+        model.fit(X, y)
+    before = model.score(X, y)
+    monitor = callback.ScoringMonitor(scoring="r2")
+    model.set_callbacks(monitor).set_params(max_passes=1000).fit(X, y)
+    assert model.converged_
+    # The first check is of the model that the checkpoint holds.
+    checks = [row for row in monitor.get_logs().data if row["task_name"] == "check"]
+    assert checks[0]["r2"] == pytest.approx(before, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [str, Path, Checkpoint])
+def test_models_with_a_checkpoint_can_be_saved(tmp_path, path, kind):
+    pytest.importorskip("skops")
+    model = sorel.SpectralRiskRegressor(checkpoint=kind(path)).fit(BASE["X"], BASE["y"])
+    sorel.save_model(model, tmp_path / "model.skops")
+    loaded = sorel.load_model(tmp_path / "model.skops")
+    np.testing.assert_array_equal(loaded.coef_, model.coef_)
+    # A path of this machine has no place in the file, and stays with the model itself.
+    assert loaded.checkpoint is None
+    assert model.checkpoint == kind(path)
+
+
+# The command.
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("skops")
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(BASE["X"], columns=[f"x{j}" for j in range(D)])
+    frame["y"] = BASE["y"]
+    frame.to_csv("train.csv", index=False)
+    return frame
+
+
+def fit(*more):
+    from sorel.cli import main
+
+    arguments = ["fit", "train.csv", "--target", "y", "--risk", "cvar:0.1", "-o", "m.skops"]
+    return main([*arguments, "--checkpoint", "fit.ckpt", *more])
+
+
+def test_the_command_resumes(table, capsys):
+    assert fit("--tol", "1e-9", "--max-passes", "8") == 3
+    said = capsys.readouterr().err
+    assert "resuming" not in said
+    assert "with more passes the fit goes on from fit.ckpt" in said
+    passes = read_passes("fit.ckpt")
+    assert fit("--tol", "1e-9") == 0
+    assert capsys.readouterr().err.startswith(f"resuming from fit.ckpt at pass {passes:.4g}\n")
+    assert sorel.load_model("m.skops")[-1].checkpoint is None
+    assert fit("--tol", "1e-9", "-q") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
+    from sorel.engines.memory import MemoryEngine
+
+    original, calls = MemoryEngine.moved, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryEngine, "moved", interrupted)
+        assert fit("--tol", "1e-9") == 130
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "the state of the fit is in fit.ckpt; the same command goes on from there"
+    assert last == "interrupted"
+    assert not Path("m.skops").exists()
+    assert fit("--tol", "1e-9") == 0
+    assert "resuming from fit.ckpt at pass" in capsys.readouterr().err
+
+
+def test_the_command_refuses_in_one_line(table, capsys):
+    assert fit() == 0
+    capsys.readouterr()
+    assert fit("--l2", "0.5", "-q") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the checkpoint 'fit.ckpt' belongs to another problem: the pen")
+    Path("fit.ckpt").write_bytes(b"no")
+    assert fit() == 1
+    assert "error: 'fit.ckpt' is damaged, or not a checkpoint" in capsys.readouterr().err
+    assert fit("--checkpoint", "none/fit.ckpt") == 1
+    assert "there is no folder" in capsys.readouterr().err
+    for name, word in (("train.csv", "the table"), ("./m.skops", "the model")):
+        assert fit("--checkpoint", name) == 2
+        assert f"--checkpoint {name} is {word}" in capsys.readouterr().err
