@@ -202,6 +202,19 @@ def test_the_checkpoint_takes_precedence_over_a_warm_start(path):
     np.testing.assert_array_equal(again.w, done.w)
 
 
+def test_a_gap_below_zero_by_rounding_is_no_damage(path):
+    solve(make_problem(), checkpoint=path)
+    rewrite(path, relative_gap=-1e-17)
+    assert solve(make_problem(), checkpoint=path).converged
+
+
+def test_the_current_folder_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keep = Checkpoint("fit.ckpt", every=0.0)
+    result = solve(make_problem(), callback=lambda _: os.chdir("/"), checkpoint=keep)
+    assert read_passes(tmp_path / "fit.ckpt") == result.passes
+
+
 @pytest.mark.parametrize("loss", ["logistic", "multinomial"])
 def test_classification(path, loss):
     given = make_arguments(loss=loss)
@@ -231,23 +244,32 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
     assert alone(path)
 
 
-def test_errors_leave_a_checkpoint_of_the_progress(path, monkeypatch):
-    problem = make_problem()
-    original, calls = problem.engine.moved, []
+@pytest.mark.parametrize(
+    ("solver", "operation", "risk"),
+    [
+        ("newton", "moved", CVaR(0.1)),
+        ("newton_cg", "moved", CVaR(0.1)),
+        ("lbfgs", "point", sorel.ESRM(1.0)),
+    ],
+)
+def test_errors_leave_a_checkpoint_of_the_progress(path, monkeypatch, solver, operation, risk):
+    # These solvers check rarely: what they have done since the last check is saved too.
+    problem = make_problem(risk=risk, penalty=L2(0.01))
+    original, calls = getattr(problem.engine, operation), []
 
     def fail(*args):
         calls.append(args)
-        if len(calls) > 8:
+        if len(calls) == 6:
             raise ZeroDivisionError("mine")
         return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(problem.engine, "moved", fail)
+        patch.setattr(problem.engine, operation, fail)
         with pytest.raises(ZeroDivisionError, match="mine"):
-            solve(problem, "newton", tol=1e-10, checkpoint=path)
+            solve(problem, solver, tol=1e-6, checkpoint=path)
     saved = header_of(path)
     assert saved["objective"] < 0.9 * problem.objective(problem.start())
-    again = solve(problem, "newton", tol=1e-10, checkpoint=path)
+    again = solve(problem, solver, tol=1e-6, checkpoint=path)
     assert again.converged
     assert again.passes > saved["passes"]
 
@@ -496,6 +518,7 @@ def test_settings_are_described_by_their_values():
     assert describe(Huber(2.0)) == "Huber(delta=2.0)"
     mixture = Mixture([Mean(), CVaR(0.1)], [0.5, 0.5])
     assert "CVaR(alpha=0.1)" in describe(mixture)
+    assert describe(mixture) != describe(Mixture([Mean(), CVaR(0.1)], [0.6, 0.4]))
     assert describe(CustomSpectrum([1.0, 3.0])) != describe(CustomSpectrum([1.0, 2.0]))
     # Functions go by their values, not by their place in memory.
     double, copy, cube = (
@@ -506,6 +529,15 @@ def test_settings_are_described_by_their_values():
     assert describe(double) == describe(copy)
     assert describe(double) != describe(cube)
     assert "0x" not in describe(double)
+
+
+def test_objects_of_the_user_are_described_without_addresses():
+    class Mine:
+        def __init__(self, scale):
+            self.scale, self.name, self.function = scale, "mine", abs
+
+    assert fingerprints.describe(Mine(2)) == "Mine(scale=2.0, name='mine')"
+    assert fingerprints.describe(object()) == "object()"
 
 
 # Damaged and foreign files.
@@ -573,6 +605,7 @@ def test_flipped_bits_in_the_arrays_are_noticed(path):
         {"passes": -1.0},
         {"passes": "many"},
         {"seconds": None},
+        {"objective": float("nan")},
         {"format": 0},
         {"format": "1"},
         {"fingerprint": {}},
@@ -592,7 +625,13 @@ def test_arrays_of_the_wrong_shape_are_refused(path):
     quietly(make_problem(), max_passes=3, checkpoint=path)
     with np.load(path) as archive:
         arrays = dict(archive)
-    for name, value in (("w", np.zeros(3)), ("weights", np.zeros(3)), ("w", arrays["w"] * np.nan)):
+    for name, value in (
+        ("w", np.zeros(3)),
+        ("w", arrays["w"] * np.nan),
+        ("w", arrays["w"].astype(np.float32)),
+        ("weights", np.zeros(3)),
+        ("history", np.zeros((2, 5))),
+    ):
         npz(path, **{**arrays, name: value})
         assert_damage_is_reported(path)
 

@@ -31,6 +31,9 @@ __all__ = ["Checkpoint", "CheckpointError", "Keeper", "State", "read_passes"]
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
 _FORMAT = 1
 
+# Numbers in one record of a history.
+_COLUMNS = 6
+
 # Generators of NumPy whose state can be written and read back.
 _GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -157,6 +160,8 @@ class Keeper:
             checkpoint = Checkpoint(checkpoint)
         self.path, self.every = os.fspath(checkpoint.path), float(checkpoint.every)
         _check_place(self.path)
+        # A callback may change the current folder.
+        self._file = os.path.abspath(self.path)
         self._problem = problem
         self._fingerprint = problem.fingerprint()
         self._failing = False
@@ -165,7 +170,7 @@ class Keeper:
     def load(self) -> State | None:
         """The state to go on from, or None where there is no file yet."""
         try:
-            stream = open(self.path, "rb")  # noqa: SIM115 (closed below)
+            stream = open(self._file, "rb")  # noqa: SIM115 (closed below)
         except FileNotFoundError:
             return None
         with stream:
@@ -192,7 +197,7 @@ class Keeper:
 
     def _warn(self, error: Exception, last: bool) -> None:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        kept = "; the one before stays as it was" if os.path.exists(self.path) else ""
+        kept = "; the one before stays as it was" if os.path.exists(self._file) else ""
         after = "" if last else "; the run goes on and will try again"
         warnings.warn(
             f"the checkpoint {self.path!r} could not be written: {reason}{kept}{after}",
@@ -217,7 +222,7 @@ class Keeper:
             "generator": state.generator,
         }
         text = json.dumps(header, default=_plain).encode()
-        with open_atomically(self.path) as stream:
+        with open_atomically(self._file) as stream:
             np.savez(
                 stream,
                 header=np.frombuffer(text, dtype=np.uint8),
@@ -257,8 +262,8 @@ class Keeper:
             passes=_number(header["passes"]),
             seconds=_number(header["seconds"]),
             n_iter=int(header["n_iter"]),
-            objective=_number(header["objective"]),
-            relative_gap=_number(header["relative_gap"]),
+            objective=float(header["objective"]),
+            relative_gap=float(header["relative_gap"]),
             generator=header["generator"],
         )
         arrays = (state.w, state.weights, state.history)
@@ -267,6 +272,8 @@ class Keeper:
             and state.w.shape == problem.engine.shape
             and state.weights.shape == (problem.n_samples,)
             and state.history.ndim == 2
+            and state.history.shape[1] == _COLUMNS
+            and math.isfinite(state.objective)
             and np.all(np.isfinite(state.w))
             and np.all(np.isfinite(state.weights))
             and (state.generator is None or state.generator["bit_generator"] in _GENERATORS)

@@ -120,7 +120,8 @@ def describe(value: Any) -> str:
     elif dataclasses.is_dataclass(value):
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     else:
-        given = {name: item for name, item in vars(value).items() if not callable(item)}
+        own = getattr(value, "__dict__", {})
+        given = {name: item for name, item in own.items() if not callable(item)}
     inner = ", ".join(f"{name}={describe(item)}" for name, item in given.items())
     return f"{type(value).__name__}({inner})"
 

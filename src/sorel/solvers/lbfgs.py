@@ -110,7 +110,7 @@ class _Lowest:
         value = engine.expected(point, dual) + 0.5 * l2 * float(np.vdot(coef, coef))
         if value < self.value:
             self.value = value
-            self._iterate = Iterate(point, dual, risk_gradient)
+            self._iterate = self.run.latest = Iterate(point, dual, risk_gradient)
         gradient = risk_gradient.copy()
         gradient[: problem.n_features] += l2 * coef
         return value, gradient.ravel()
