@@ -286,9 +286,10 @@ def test_the_generator_goes_on_where_it_was(path, bits):
     spare = np.random.default_rng(99)
     untouched = str(spare.bit_generator.state)
     first, second = (
-        quietly(problem, "sorel", tol=1e-12, max_passes=9.5, checkpoint=copy, random_state=seed)
+        quietly(problem, "sorel", tol=1e-12, max_passes=20, checkpoint=copy, random_state=seed)
         for copy, seed in ((copied(path, "a"), spare), (copied(path, "b"), 1))
     )
+    assert first.n_iter > header_of(path)["n_iter"]
     # The seed of the resumed call is not used, and the caller's generator is left alone.
     np.testing.assert_array_equal(first.w, second.w)
     assert str(spare.bit_generator.state) == untouched
@@ -324,8 +325,10 @@ def test_writes_follow_the_clock(path, monkeypatch, solver):
 
     monkeypatch.setattr(module.Keeper, "save", save)
     solve(problem, solver, tol=1e-4, checkpoint=Checkpoint(path, every=0.0))
-    assert len(written) > 3
     assert written == sorted(written)
+    # After every step, also by a solver that would not check there.
+    assert written[0] <= 6
+    assert max(np.diff(written)) <= 4
     written.clear()
     path.unlink()
     solve(problem, solver, tol=1e-4, checkpoint=Checkpoint(path, every=3600.0))
