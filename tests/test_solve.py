@@ -448,3 +448,37 @@ def test_results_are_short_in_print():
     shown = repr(solve(make_problem(), "newton"))
     assert "Record(" not in shown
     assert "objective=" in shown
+
+
+# Single precision.
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("solver", ["auto", "sorel"])
+def test_float32_is_solved_as_what_it_stores(loss, solver):
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(400, 5)).astype(np.float32)
+    y = X @ np.arange(5.0) + rng.standard_t(3, size=400)
+    if loss == "logistic":
+        y = np.where(y > 0, 1, -1)
+    single = sorel.Problem(X, y, risk=sorel.ESRM(1.0), loss=loss)
+    double = sorel.Problem(X.astype(np.float64), y, risk=sorel.ESRM(1.0), loss=loss)
+    result = sorel.solve(single, solver, tol=1e-6)
+    assert result.converged
+    # The certificate is that of the same numbers in double precision.
+    again = double.certificate(result.w, result.weights)
+    assert again.primal == pytest.approx(result.objective, rel=1e-13)
+    assert again.gap <= 1.0001 * result.gap + 1e-15
+
+
+def test_a_tolerance_finer_than_float32_says_what_it_means():
+    rng = np.random.default_rng(9)
+    X = rng.normal(size=(60, 2)).astype(np.float32)
+    y = rng.normal(size=60)
+    with pytest.warns(sorel.PrecisionWarning, match=r"tol=1e-09 is below the rounding of X"):
+        fine = sorel.solve(sorel.Problem(X, y), tol=1e-9)
+    assert fine.converged
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sorel.solve(sorel.Problem(X, y), tol=2.4e-7)
+        sorel.solve(sorel.Problem(X.astype(np.float64), y), tol=1e-9)

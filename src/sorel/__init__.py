@@ -18,7 +18,7 @@ from sorel.risks import (
     Mixture,
     parse_risk,
 )
-from sorel.solve import ConvergenceWarning, Record, Result, solve
+from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, solve
 
 if TYPE_CHECKING:
     from sorel import metrics, plots
@@ -38,6 +38,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "ConvergenceWarning",
+    "PrecisionWarning",
     "CustomSpectrum",
     "ElasticNet",
     "Extremile",

@@ -132,6 +132,8 @@ class Problem:
             self.sample_weight,
             n_jobs,
         )
+        # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
+        self.data_precision = float(np.finfo(matrix.dtype).eps)
         info = np.finfo(np.float64)
         self._scale = max(self.engine.mean_loss_at_zero(), info.tiny)
         self._tiny = max(info.eps * self._scale, info.tiny)

@@ -26,6 +26,10 @@ class ConvergenceWarning(UserWarning):
     """The tolerance was not reached; the message says what was, and what to do."""
 
 
+class PrecisionWarning(UserWarning):
+    """The tolerance is finer than the data; the message says what the answer then means."""
+
+
 class Record(NamedTuple):
     """One check of a run. `seconds` leaves out the time that the checks themselves took."""
 
@@ -226,6 +230,10 @@ def solve(
     -----
     ConvergenceWarning
         If the tolerance was not reached.
+    PrecisionWarning
+        If X is float32 and the tolerance is below 1.2e-7, the rounding of its numbers. Sums are
+        taken in float64, so such a tolerance can be reached, but it certifies the problem of the
+        rounded numbers, whose optimum differs from that of the original ones by about as much.
     RuntimeWarning
         If a checkpoint could not be written, say because the disk is full. The run goes on.
 
@@ -260,6 +268,14 @@ def solve(
         make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)
+    if 0.0 < tol < problem.data_precision:
+        warnings.warn(
+            f"tol={tol:g} is below the rounding of X, {problem.data_precision:.1e} for float32: "
+            "the answer will be certified for the rounded numbers; pass X as float64, or set "
+            f"tol={2 * problem.data_precision:.1e} or more",
+            PrecisionWarning,
+            stacklevel=2,
+        )
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
     problem.engine.forget()
