@@ -564,3 +564,18 @@ def test_pooled_blocks_are_the_projection(scale):
         assert np.all(np.diff(first[: blocks + 1]) > 0)
         found = [kernels.pooled_density(rank, key, level, first, blocks) for rank in range(n)]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))
+
+
+@by_loss
+@by_weighting
+def test_sums_along_a_line(loss, weighted):
+    omega, full = sample_weights(12, weighted)
+    z, direction, q = vectors(12, 3)
+    q[::4] = 0.0
+    y, step, eta = targets(loss, 12), 0.3, 2.0
+    args = (z, direction, step, loss.code, loss.parameter, y)
+    moved, out = z + step * direction, np.full(12, np.nan)
+    kernels.line_target(*args, q, eta, out)
+    np.testing.assert_allclose(out, q + eta * loss.value(y, moved), **CLOSE)
+    slope = full @ (q * loss.derivative(y, moved) * direction)
+    assert kernels.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)

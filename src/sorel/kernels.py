@@ -507,6 +507,26 @@ def directional_slope(code, delta, y, margins, density, direction, omega, weight
 
 
 @compiled
+def line_target(margins, direction, step, code, delta, y, density, eta, target):
+    """target = q + eta l at the margins moved along a direction, which are not kept."""
+    for i in range(margins.shape[0]):
+        loss = loss_value(code, delta, y[i], margins[i] + step * direction[i])
+        target[i] = density[i] + eta * loss
+
+
+@compiled
+def line_slope(margins, direction, step, code, delta, y, density, omega, weighted):
+    """Derivative of lam . l along the direction, at the margins moved along it."""
+    uniform = omega[0]
+    total = 0.0
+    for i in range(density.shape[0]):
+        if density[i] != 0.0:
+            slope = loss_derivative(code, delta, y[i], margins[i] + step * direction[i])
+            total += (omega[i] if weighted else uniform) * density[i] * slope * direction[i]
+    return total
+
+
+@compiled
 def move_margins(margins, direction, step, code, delta, y, new_margins, losses):
     """Margins moved along a direction, with the losses there."""
     for i in range(margins.shape[0]):

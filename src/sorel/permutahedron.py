@@ -179,6 +179,11 @@ class Projector:
             self._inner = np.empty((2, omega.size))
         self._core = _Weighted(risk, omega, pool)
 
+    @property
+    def two_levels(self) -> bool:
+        """Whether a threshold does the work of a sort."""
+        return self._core._threshold is not None
+
     def share(self, team: Team | None) -> None:
         """Let these threads share the sweeps; None leaves them to the caller's thread."""
         self._core.team = team if self._used is None else None

@@ -26,26 +26,54 @@ FloatArray = NDArray[np.float64]
 class Point:
     """Margins, losses and loss derivatives at one parameter vector `w`.
 
-    The derivatives are made when they are first asked for, by ``differentiate(point)``: most trial
-    points of a line search need none.
+    What is not given is made when it is first asked for: derivatives by ``differentiate(point)``,
+    and margins and losses of a point on a line by ``evaluate(point)``. Most trial points of a line
+    search need none of them.
     """
 
-    __slots__ = ("_differentiate", "_pool", "_slopes", "losses", "margins", "w")
+    __slots__ = (
+        "_differentiate",
+        "_evaluate",
+        "_losses",
+        "_margins",
+        "_pool",
+        "_slopes",
+        "line",
+        "w",
+    )
 
     def __init__(
         self,
         w: FloatArray,
-        margins: Any,
-        losses: Any,
         differentiate: Callable[[Point], Any],
+        margins: Any = None,
+        losses: Any = None,
         pool: Any = None,
+        evaluate: Callable[[Point], None] | None = None,
+        line: Any = None,
     ) -> None:
         self.w = w
-        self.margins = margins
-        self.losses = losses
+        self._margins = margins
+        self._losses = losses
         self._slopes: Any = None
         self._differentiate = differentiate
+        self._evaluate = evaluate
+        self.line = line
         self._pool = pool
+
+    @property
+    def margins(self) -> Any:
+        """x_i . w for every sample."""
+        if self._margins is None:
+            self._evaluate(self)  # type: ignore[misc] # given for a point on a line
+        return self._margins
+
+    @property
+    def losses(self) -> Any:
+        """The loss of every sample."""
+        if self._losses is None:
+            self._evaluate(self)  # type: ignore[misc]
+        return self._losses
 
     @property
     def slopes(self) -> Any:
@@ -58,9 +86,13 @@ class Point:
     def slopes(self, slopes: Any) -> None:
         self._slopes = slopes
 
+    def settle(self, margins: Any, losses: Any) -> None:
+        """Give a point on a line its own margins and losses."""
+        self._margins, self._losses, self.line = margins, losses, None
+
     def __del__(self) -> None:
         if self._pool is not None:
-            self._pool.give(self.margins, self.losses, self._slopes)
+            self._pool.give(self._margins, self._losses, self._slopes)
 
 
 class Dual:
@@ -73,6 +105,12 @@ class Dual:
         self.block = block
         self.n_blocks = n_blocks
         self._pool = pool
+
+    def forget_blocks(self) -> None:
+        """Keep the weighting alone: only the last projection is ever differentiated."""
+        if self._pool is not None:
+            self._pool.give(self.block)
+        self.block, self.n_blocks = None, 0
 
     def __del__(self) -> None:
         if self._pool is not None:

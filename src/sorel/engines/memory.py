@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,10 @@ class MemoryEngine(Engine):
         self._pool = Pool()
         self._projector = Projector(risk, n_samples, sample_weight, self._pool)
         self._recycler = self._pool if n_samples >= WORTH_POOLING else None
+        # A general projection holds many vectors, so trial points do without their own.
+        self._sparing = (
+            n_outputs == 1 and n_samples >= WORTH_POOLING and not self._projector.two_levels
+        )
         self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
         self._loss_args = (loss.code, loss.parameter, y)
         self._share_rows()
@@ -201,23 +205,37 @@ class MemoryEngine(Engine):
         return change
 
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
+        if self._sparing:
+            return Point(
+                point.w + step * delta, self._slopes_at, pool=self._recycler,
+                evaluate=self._settle, line=(point, direction, step),
+            )  # fmt: skip
         new = self._new_point(point.w + step * delta)
         if self.n_outputs == 1:
-            self._each(
-                kernels.move_margins, point.margins, direction.margins, step, *self._loss_args,
-                new.margins, new.losses,
-            )  # fmt: skip
+            self._move((point, direction, step), new.margins, new.losses)
         else:
             np.multiply(direction.margins, step, out=new.margins)
-            new.margins += point.margins
+            np.add(new.margins, point.margins, out=new.margins)
             self._fill_losses(new)
         return new
+
+    def _move(self, line: tuple[Point, _Change, float], margins: Any, losses: Any) -> None:
+        point, direction, step = line
+        self._each(
+            kernels.move_margins, point.margins, direction.margins, step, *self._loss_args,
+            margins, losses,
+        )  # fmt: skip
+
+    def _settle(self, point: Point) -> None:
+        margins, losses = self._pool.take(self._margin_shape), self._pool.take((self.n_samples,))
+        self._move(point.line, margins, losses)
+        point.settle(margins, losses)
 
     def _new_point(self, w: FloatArray) -> Point:
         take = self._pool.take
         w = np.ascontiguousarray(w, dtype=np.float64)
         return Point(
-            w, take(self._margin_shape), take((self.n_samples,)), self._slopes_at, self._recycler
+            w, self._slopes_at, take(self._margin_shape), take((self.n_samples,)), self._recycler
         )
 
     def _fill_losses(self, point: Point) -> None:
@@ -262,6 +280,14 @@ class MemoryEngine(Engine):
         theta: float = 0.0,
     ) -> Dual:
         new = self._new_dual()
+        if point.line is not None and theta == 0.0:
+            start, direction, step = point.line
+            self._each(
+                kernels.line_target, start.margins, direction.margins, step, *self._loss_args,
+                dual.density, eta, new.density,
+            )  # fmt: skip
+            self._project(new)
+            return new
         last = point.losses if previous is None else previous.losses
         self._each(kernels.ascent_target, dual.density, point.losses, last, eta, theta, new.density)
         self._project(new)
@@ -315,10 +341,14 @@ class MemoryEngine(Engine):
         return max(spread if spread > 1e-3 * mean else mean, floor)
 
     def mean_loss_at_zero(self) -> float:
+        return self._mean_loss_at_zero
+
+    @cached_property
+    def _mean_loss_at_zero(self) -> float:
         point = self._new_point(np.zeros(self.shape))
         point.margins.fill(0.0)
         self._fill_losses(point)
-        return kernels.mean_and_deviation(point.losses, self._omega, self._weighted)[0]
+        return float(kernels.mean_and_deviation(point.losses, self._omega, self._weighted)[0])
 
     def weights(self, dual: Dual) -> FloatArray:
         omega = self.sample_weight if self.sample_weight is not None else 1.0 / self.n_samples
@@ -351,6 +381,13 @@ class MemoryEngine(Engine):
         return out
 
     def slope(self, point: Point, dual: Dual, direction: Any) -> float:
+        if point.line is not None:
+            start, _, step = point.line
+            parts = self._each(
+                kernels.line_slope, start.margins, direction.margins, step, *self._loss_args,
+                dual.density, self._omega, self._weighted,
+            )  # fmt: skip
+            return float(sum(parts))
         if self.n_outputs == 1:
             parts = self._each(
                 kernels.directional_slope, *self._loss_args, point.margins, dual.density,

@@ -172,6 +172,7 @@ class AugmentedLagrangian(Solver):
                     growth = min(_CONFIDENCE * growth, _GROWTH)
                 elif steps > _HARD:
                     eta *= _SHRINKAGE
+                state.dual.forget_blocks()
                 state = State(problem, state.point, state.dual, eta)
                 steps = cuts = 0
             elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
