@@ -962,6 +962,9 @@ def minibatch_steps(
 @compiled
 def move_entry(key, order, position, item, value):
     """Give one item of a sorted list a new key: only the items between its ranks move."""
+    # A loss that is not a number has no place in the order: leave the divergence to w.
+    if value != value:
+        return
     n = key.shape[0]
     rank = position[item]
     while rank > 0 and (
@@ -1045,6 +1048,45 @@ def pooled_density(rank, key, level, first, blocks):
 
 
 @compiled
+def ranked_weights(rows, key, position, mass, nu, level, first_of, weights):
+    """Prospect's weights of a batch: sigma by rank, or the projection of the keys where nu > 0."""
+    blocks = pool_sorted(key, mass, level, first_of) if nu > 0.0 else 0
+    for b in range(rows.shape[0]):
+        rank = position[rows[b]]
+        if nu > 0.0:
+            weights[b] = pooled_density(rank, key, level, first_of, blocks)
+        else:
+            weights[b] = mass[rank]
+
+
+@compiled
+def saddle_ascent(
+    probes, probed, losses, density, key, order, position, mass, nu, dual_step, level, first_of
+):
+    """The dual step of SAGA with the probed losses of a batch; False where it diverged."""
+    n, batch = key.shape[0], probes.shape[0]
+    damping = 1.0 / (1.0 + dual_step * nu)
+    for rank in range(n):
+        key[rank] = (density[rank] + dual_step * (losses[rank] + nu)) * damping
+    finite = True
+    for b in range(batch):
+        rank = position[probes[b]]
+        key[rank] += dual_step * damping * n * (probed[b] - losses[rank]) / batch
+        finite = finite and abs(key[rank]) < math.inf
+    if not finite:
+        return False
+    for b in range(batch):
+        losses[position[probes[b]]] = probed[b]
+    repair_order(key, order, position, losses)
+    blocks = pool_sorted(key, mass, level, first_of)
+    for b in range(blocks):
+        start = first_of[b]
+        for rank in range(start, first_of[b + 1]):
+            density[rank] = key[rank] - key[start] - level[b]
+    return True
+
+
+@compiled
 def table_differences(
     X, y, code, delta, indices, first, batch, W, z, weights, table, fresh, change
 ):
@@ -1094,13 +1136,9 @@ def prospect_steps(
     change = np.empty((batch, outputs))
     drift = np.empty((outputs, p))
     for first in range(0, rows.shape[0] - batch + 1, batch):
-        blocks = pool_sorted(key, mass, level, first_of) if nu > 0.0 else 0
-        for b in range(batch):
-            rank = position[rows[first + b]]
-            if nu > 0.0:
-                weights[b] = pooled_density(rank, key, level, first_of, blocks)
-            else:
-                weights[b] = mass[rank]
+        ranked_weights(
+            rows[first : first + batch], key, position, mass, nu, level, first_of, weights
+        )
         table_differences(
             X, y, code, delta, rows, first, batch, W, z, weights, table, fresh, change
         )
@@ -1115,10 +1153,7 @@ def prospect_steps(
         for b in range(batch):
             j = probes[first + b]
             sample_margins(X, j, W, z)
-            value = unit * sample_loss(code, delta, y[j], z)
-            # A loss that is not a number has no place in the order: leave the divergence to w.
-            if value == value:
-                move_entry(key, order, position, j, value)
+            move_entry(key, order, position, j, unit * sample_loss(code, delta, y[j], z))
 
 
 @compiled
@@ -1133,14 +1168,13 @@ def saddle_saga_steps(
     step reads and writes in sequence.
     """
     outputs, p = W.shape
-    n, d = X.shape
+    d = X.shape[1]
     z = np.empty(outputs)
     weights = np.empty(batch)
     probed = np.empty(batch)
     fresh = np.empty((batch, outputs))
     change = np.empty((batch, outputs))
     drift = np.empty((outputs, p))
-    damping = 1.0 / (1.0 + dual_step * nu)
     for first in range(0, rows.shape[0] - batch + 1, batch):
         for b in range(batch):
             weights[b] = density[position[rows[first + b]]]
@@ -1158,24 +1192,12 @@ def saddle_saga_steps(
             proximal, prox_step, penalty, l2, l1, lower, upper,
         )  # fmt: skip
         update_table(X, rows, first, batch, fresh, table, mean)
-        for rank in range(n):
-            key[rank] = (density[rank] + dual_step * (losses[rank] + nu)) * damping
-        finite = True
-        for b in range(batch):
-            rank = position[probes[first + b]]
-            key[rank] += dual_step * damping * n * (probed[b] - losses[rank]) / batch
-            finite = finite and abs(key[rank]) < math.inf
-        if not finite:
+        if not saddle_ascent(
+            probes[first : first + batch], probed, losses, density, key, order, position, mass, nu,
+            dual_step, level, first_of,
+        ):  # fmt: skip
             # Diverged: no order to repair, and the caller sees it in w.
             return
-        for b in range(batch):
-            losses[position[probes[first + b]]] = probed[b]
-        repair_order(key, order, position, losses)
-        blocks = pool_sorted(key, mass, level, first_of)
-        for b in range(blocks):
-            start = first_of[b]
-            for rank in range(start, first_of[b + 1]):
-                density[rank] = key[rank] - key[start] - level[b]
 
 
 @compiled
@@ -1200,3 +1222,557 @@ def systematic_sample(probability, count, offset, out):
     while drawn < count:
         out[drawn] = last
         drawn += 1
+
+
+# Sparse X: the three arrays of CSR, indices unsigned so that numba drops its test for negative
+# ones, in any order inside a row. Full passes take a range of rows: indptr[start:stop + 1] with all
+# of indices and data, and vectors of length stop - start.
+
+
+@compiled
+def inspect_csr(indptr, indices, d):
+    """The first row that is not valid CSR, or -1; and whether a row names a column twice."""
+    seen = np.full(d, -1, np.int64)
+    repeated = False
+    for i in range(indptr.shape[0] - 1):
+        if indptr[i] < 0 or indptr[i + 1] < indptr[i] or indptr[i + 1] > indices.shape[0]:
+            return i, repeated
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            if j < 0 or j >= d:
+                return i, repeated
+            if seen[j] == i:
+                repeated = True
+            seen[j] = i
+    return -1, repeated
+
+
+@compiled
+def product_csr(indptr, indices, data, w, intercept, out):
+    """out = X w + intercept."""
+    for i in range(out.shape[0]):
+        z = 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            z += data[e] * w[indices[e]]
+        out[i] = z + intercept
+
+
+@compiled
+def adjoint_csr(indptr, indices, data, c, out):
+    """out += X^T c."""
+    for i in range(c.shape[0]):
+        ci = c[i]
+        if ci != 0.0:
+            for e in range(indptr[i], indptr[i + 1]):
+                out[indices[e]] += ci * data[e]
+
+
+@compiled
+def product_csr_many(indptr, indices, data, W, intercepts, out):
+    """out = X W + intercepts for W of shape (d, K)."""
+    k = out.shape[1]
+    for i in range(out.shape[0]):
+        for c in range(k):
+            out[i, c] = intercepts[c]
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            x = data[e]
+            for c in range(k):
+                out[i, c] += x * W[j, c]
+
+
+@compiled
+def adjoint_csr_many(indptr, indices, data, C, out):
+    """out += X^T C for C of shape (n, K)."""
+    k = C.shape[1]
+    for i in range(C.shape[0]):
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            x = data[e]
+            for c in range(k):
+                out[j, c] += x * C[i, c]
+
+
+@compiled
+def gram_diagonal_csr(indptr, indices, data, h, out):
+    """out += the diagonal of X^T diag(h) X."""
+    for i in range(h.shape[0]):
+        hi = h[i]
+        if hi != 0.0:
+            for e in range(indptr[i], indptr[i + 1]):
+                x = np.float64(data[e])
+                out[indices[e]] += hi * x * x
+
+
+@compiled
+def gram_csr(indptr, indices, data, h, out):
+    """Lower triangle of out += that of X^T diag(h) X."""
+    for i in range(h.shape[0]):
+        hi = h[i]
+        if hi != 0.0:
+            for e in range(indptr[i], indptr[i + 1]):
+                j = indices[e]
+                a = hi * data[e]
+                for f in range(indptr[i], e + 1):
+                    k = indices[f]
+                    out[max(j, k), min(j, k)] += a * data[f]
+
+
+@compiled
+def block_sums_csr(indptr, indices, data, c, block, start, out):
+    """out[b] += sum of c_i x_i over the rows of block start + b."""
+    stop = start + out.shape[0]
+    for i in range(c.shape[0]):
+        b = block[i]
+        if b >= start and b < stop and c[i] != 0.0:
+            ci = c[i]
+            b -= start
+            for e in range(indptr[i], indptr[i + 1]):
+                out[b, indices[e]] += ci * data[e]
+
+
+@compiled
+def row_squares_csr(indptr, data, out):
+    """out = |x_i|^2."""
+    for i in range(out.shape[0]):
+        total = 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            x = np.float64(data[e])
+            total += x * x
+        out[i] = total
+
+
+# Stochastic steps on sparse rows, at O(nonzeros) each. A coefficient that no row of a batch touches
+# goes through a map of itself alone,
+#
+#     u -> clip(soft(shrink u + drift) * scale),
+#
+# so it is left where it is until a row needs it, and then taken through all the steps that it has
+# missed at once. The drift is a constant or, in the methods with tables, follows a mean gradient
+# that changes only where a row does. The simplex ties all coefficients together: its steps cost
+# O(d).
+#
+# A coefficient's line of the state holds all that a visit needs side by side: the number of steps
+# it has seen, then for each output its value, then what drives it, then the sum of its values after
+# each step. The intercept has the last line and is never late.
+
+_AFFINE, _SEPARABLE, _TIED = 0, 1, 2
+
+# Runs up to this length are tabulated one by one, longer ones by powers of two.
+_RUN_BITS = 12
+_RUN = 1 << _RUN_BITS
+_LADDER = 40
+
+
+@compiled
+def affine_runs(ratio):
+    """Row k: what k steps u -> ratio u + m do, as factors of u and of m, in two pairs.
+
+    The first pair gives the last value, the second the sum of all k. Row k < _RUN is a run of k
+    steps, row _RUN + b one of _RUN 2^b.
+    """
+    runs = np.empty((_RUN + _LADDER, 4))
+    runs[0] = 0.0
+    runs[0, 0] = 1.0
+    for k in range(1, _RUN + 1):
+        runs[k, 0] = ratio * runs[k - 1, 0]
+        runs[k, 1] = ratio * runs[k - 1, 1] + 1.0
+        runs[k, 2] = runs[k - 1, 2] + runs[k, 0]
+        runs[k, 3] = runs[k - 1, 3] + runs[k, 1]
+    for k in range(_RUN + 1, _RUN + _LADDER):
+        p, g, a, b = runs[k - 1, 0], runs[k - 1, 1], runs[k - 1, 2], runs[k - 1, 3]
+        runs[k, 0] = p * p
+        runs[k, 1] = g + p * g
+        runs[k, 2] = a + a * p
+        runs[k, 3] = 2.0 * b + a * g
+    return runs
+
+
+@compiled
+def affine_run(length, u, m, runs):
+    """The value after `length` steps u -> ratio u + m, and the sum of the values on the way."""
+    total = 0.0
+    if length >= _RUN:
+        row = _RUN
+        rest = length >> _RUN_BITS
+        length &= _RUN - 1
+        while rest > 0:
+            if rest & 1:
+                total += runs[row, 2] * u + runs[row, 3] * m
+                u = runs[row, 0] * u + runs[row, 1] * m
+            rest >>= 1
+            row += 1
+    total += runs[length, 2] * u + runs[length, 3] * m
+    return runs[length, 0] * u + runs[length, 1] * m, total
+
+
+@compiled
+def shrunk(v, threshold, scale, lower, upper):
+    """Proximal map of a separable penalty in one coefficient."""
+    if v > threshold:
+        v = (v - threshold) * scale
+    elif v < -threshold:
+        v = (v + threshold) * scale
+    else:
+        v = 0.0
+    return min(max(v, lower), upper)
+
+
+@compiled
+def separable_run(length, u, drift, shrink, threshold, scale, lower, upper, runs):
+    """The same for steps u -> clip(soft(shrink u + drift) * scale), with the runs of their ratio.
+
+    The map is increasing, so the values move one way only. They cross from one linear piece to the
+    next at most a few times, and each piece is one run, whose length is found by bisection.
+    """
+    total = 0.0
+    while length > 0:
+        moved = shrunk(shrink * u + drift, threshold, scale, lower, upper)
+        length -= 1
+        total += moved
+        if moved == u:
+            return u, total + length * u
+        u = moved
+        if length == 0 or u == 0.0:
+            continue
+        if u > 0.0:
+            low, high, m = max(lower, 0.0), upper, (drift - threshold) * scale
+        else:
+            low, high, m = lower, min(upper, 0.0), (drift + threshold) * scale
+        taken = length
+        end, along = affine_run(taken, u, m, runs)
+        if not low <= end <= high:
+            taken, outside = 0, length
+            while outside - taken > 1:
+                middle = (taken + outside) // 2
+                end, along = affine_run(middle, u, m, runs)
+                if low <= end <= high:
+                    taken = middle
+                else:
+                    outside = middle
+            end, along = affine_run(taken, u, m, runs)
+        u = end
+        total += along
+        length -= taken
+    return u, total
+
+
+@compiled
+def coordinate_moves(
+    factor, free_factor, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
+):
+    """How one step moves a coefficient; its drift is `factor` times what the state holds."""
+    kind = 0
+    threshold = 0.0
+    scale = 1.0
+    if proximal:
+        kind = penalty
+        threshold = prox_step * l1
+        scale = 1.0 / (1.0 + prox_step * l2)
+    return (
+        kind, factor, free_factor, shrink, step, free_shrink, free_step, threshold, scale,
+        prox_step, l2,
+    )  # fmt: skip
+
+
+@compiled
+def lazy_state(W, driver):
+    """Lines of the state at time 0, from arrays of shape (K, p)."""
+    outputs, p = W.shape
+    state = np.zeros((p, 1 + 3 * outputs))
+    for j in range(p):
+        for c in range(outputs):
+            state[j, 1 + c] = W[c, j]
+            state[j, 1 + outputs + c] = driver[c, j]
+    return state
+
+
+@compiled
+def catch_up(state, j, time, outputs, moves, lower, upper, runs):
+    """Take one coefficient through the steps that it has missed."""
+    kind, factor, _, shrink, _, _, _, threshold, scale, _, _ = moves
+    gap = np.int64(time - state[j, 0])
+    if gap <= 0:
+        return
+    for c in range(outputs):
+        u = state[j, 1 + c]
+        drift = factor * state[j, 1 + outputs + c]
+        if kind == _SEPARABLE:
+            u, total = separable_run(
+                gap, u, drift, shrink, threshold, scale, lower[j], upper[j], runs
+            )
+        else:
+            u, total = affine_run(gap, u, drift, runs)
+        state[j, 1 + c] = u
+        state[j, 1 + 2 * outputs + c] += total
+    state[j, 0] = time
+
+
+@compiled
+def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
+    """Margins of one sample; its coefficients are brought up to date."""
+    indptr, indices, data = X
+    outputs = z.shape[0]
+    for c in range(outputs):
+        z[c] = state[d, 1 + c] if state.shape[0] > d else 0.0
+    for e in range(indptr[i], indptr[i + 1]):
+        j = indices[e]
+        catch_up(state, j, time, outputs, moves, lower, upper, runs)
+        x = data[e]
+        for c in range(outputs):
+            z[c] += x * state[j, 1 + c]
+
+
+@compiled
+def sparse_step(X, rows, first, batch, coefficients, state, d, time, moves, lower, upper):
+    """One step with the batch rows[first:first + batch], all of whose coefficients are up to date.
+
+    A coefficient of several rows of the batch drifts once: half a step on its clock says that it
+    has done so and waits for its proximal map.
+    """
+    indptr, indices, data = X
+    kind, factor, free_factor, shrink, step, free_shrink, free_step, threshold, scale = moves[:9]
+    outputs = coefficients.shape[1]
+    sums = 1 + 2 * outputs
+    if kind == _TIED:
+        for j in range(d):
+            state[j, 0] = time + 0.5
+            for c in range(outputs):
+                state[j, 1 + c] = shrink * state[j, 1 + c] + factor * state[j, 1 + outputs + c]
+    waiting = time + (1.0 if kind == _AFFINE else 0.5)
+    for b in range(batch):
+        i = rows[first + b]
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            late = state[j, 0] == time
+            state[j, 0] = waiting
+            for c in range(outputs):
+                move = -step * coefficients[b, c] * data[e]
+                if late:
+                    u = shrink * state[j, 1 + c] + factor * state[j, 1 + outputs + c] + move
+                    state[j, 1 + c] = u
+                    if kind == _AFFINE:
+                        state[j, sums + c] += u
+                else:
+                    state[j, 1 + c] += move
+                    if kind == _AFFINE:
+                        state[j, sums + c] += move
+    if kind == _SEPARABLE:
+        for b in range(batch):
+            i = rows[first + b]
+            for e in range(indptr[i], indptr[i + 1]):
+                j = indices[e]
+                if state[j, 0] == waiting:
+                    state[j, 0] = time + 1.0
+                    for c in range(outputs):
+                        u = shrunk(state[j, 1 + c], threshold, scale, lower[j], upper[j])
+                        state[j, 1 + c] = u
+                        state[j, sums + c] += u
+    elif kind == _TIED:
+        column = np.empty(d)
+        for c in range(outputs):
+            for j in range(d):
+                column[j] = state[j, 1 + c]
+            prox_inplace(column, moves[9], _TIED, moves[10], 0.0, lower, upper)
+            for j in range(d):
+                state[j, 0] = time + 1.0
+                state[j, 1 + c] = column[j]
+                state[j, sums + c] += column[j]
+    if state.shape[0] > d:
+        for c in range(outputs):
+            u = free_shrink * state[d, 1 + c] + free_factor * state[d, 1 + outputs + c]
+            for b in range(batch):
+                u -= free_step * coefficients[b, c]
+            state[d, 1 + c] = u
+            state[d, sums + c] += u
+
+
+@compiled
+def settle(state, d, time, moves, lower, upper, runs, W):
+    """Bring every coefficient up to date and write the values to W."""
+    outputs = W.shape[0]
+    for j in range(state.shape[0]):
+        if j < d:
+            catch_up(state, j, time, outputs, moves, lower, upper, runs)
+        for c in range(outputs):
+            W[c, j] = state[j, 1 + c]
+
+
+@compiled
+def svrg_steps_csr(
+    X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink, step,
+    free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower, upper,
+):  # fmt: skip
+    """`svrg_steps` on sparse rows."""
+    d, outputs = lower.shape[0], W.shape[0]
+    moves = coordinate_moves(
+        1.0, 1.0, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
+    )
+    runs = affine_runs(shrink * moves[8])
+    state = lazy_state(W, drift)
+    z = np.empty(outputs)
+    slope = np.empty(outputs)
+    change = np.empty((batch, outputs))
+    time = 0.0
+    for first in range(0, indices.shape[0] - batch + 1, batch):
+        for b in range(batch):
+            i = indices[first + b]
+            sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z)
+            sample_derivatives(code, delta, y[i], z, slope)
+            for c in range(outputs):
+                change[b, c] = (slope[c] - slopes[i, c]) * scale[i] / batch
+        sparse_step(X, indices, first, batch, change, state, d, time, moves, lower, upper)
+        time += 1.0
+    settle(state, d, time, moves, lower, upper, runs, W)
+    if summed:
+        for j in range(W.shape[1]):
+            for c in range(outputs):
+                total[c, j] += state[j, 1 + 2 * outputs + c]
+
+
+@compiled
+def minibatch_steps_csr(
+    X, y, code, delta, sigma, indices, W, drift, shrink, step, free_shrink, free_step, proximal,
+    prox_step, penalty, l2, l1, lower, upper,
+):  # fmt: skip
+    """`minibatch_steps` on sparse rows."""
+    d, batch, outputs = lower.shape[0], sigma.shape[0], W.shape[0]
+    moves = coordinate_moves(
+        1.0, 1.0, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
+    )
+    runs = affine_runs(shrink * moves[8])
+    state = lazy_state(W, drift)
+    z = np.empty(outputs)
+    losses = np.empty(batch)
+    slopes = np.empty((batch, outputs))
+    time = 0.0
+    for first in range(0, indices.shape[0] - batch + 1, batch):
+        for b in range(batch):
+            i = indices[first + b]
+            sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z)
+            losses[b] = sample_loss(code, delta, y[i], z)
+            sample_derivatives(code, delta, y[i], z, slopes[b])
+        ranked = np.argsort(losses)
+        for rank in range(batch):
+            for c in range(outputs):
+                slopes[ranked[rank], c] *= sigma[rank]
+        sparse_step(X, indices, first, batch, slopes, state, d, time, moves, lower, upper)
+        time += 1.0
+    settle(state, d, time, moves, lower, upper, runs, W)
+
+
+@compiled
+def sparse_table_step(
+    X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d, time, moves,
+    lower, upper, runs,
+):  # fmt: skip
+    """A step of the methods with tables: differences from the table, the step, the new entries.
+
+    The state drives each coefficient by the mean gradient, which changes where the rows do.
+    """
+    indptr, indices, data = X
+    n, outputs = y.shape[0], z.shape[0]
+    for b in range(batch):
+        i = rows[first + b]
+        sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z)
+        sample_derivatives(code, delta, y[i], z, fresh[b])
+        for c in range(outputs):
+            fresh[b, c] *= weights[b]
+            change[b, c] = (fresh[b, c] - table[i, c]) / batch
+    sparse_step(X, rows, first, batch, change, state, d, time, moves, lower, upper)
+    for b in range(batch):
+        i = rows[first + b]
+        for c in range(outputs):
+            # A row drawn twice finds its own fresh entry the second time, and adds nothing.
+            scale = (fresh[b, c] - table[i, c]) / n
+            table[i, c] = fresh[b, c]
+            for e in range(indptr[i], indptr[i + 1]):
+                state[indices[e], 1 + outputs + c] += scale * data[e]
+            if state.shape[0] > d:
+                state[d, 1 + outputs + c] += scale
+
+
+@compiled
+def settle_table(state, d, time, moves, lower, upper, runs, W, mean):
+    """`settle`, and write the mean gradient back."""
+    settle(state, d, time, moves, lower, upper, runs, W)
+    outputs = W.shape[0]
+    for j in range(state.shape[0]):
+        for c in range(outputs):
+            mean[c, j] = state[j, 1 + outputs + c]
+
+
+@compiled
+def prospect_steps_csr(
+    X, y, code, delta, rows, probes, batch, table, mean, key, order, position, mass, nu, level,
+    first_of, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
+    upper,
+):  # fmt: skip
+    """`prospect_steps` on sparse rows."""
+    d, outputs = lower.shape[0], W.shape[0]
+    moves = coordinate_moves(
+        -step, -free_step, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2,
+        l1,
+    )  # fmt: skip
+    runs = affine_runs(shrink * moves[8])
+    state = lazy_state(W, mean)
+    unit = 1.0 / nu if nu > 0.0 else 1.0
+    z = np.empty(outputs)
+    weights = np.empty(batch)
+    fresh = np.empty((batch, outputs))
+    change = np.empty((batch, outputs))
+    time = 0.0
+    for first in range(0, rows.shape[0] - batch + 1, batch):
+        ranked_weights(
+            rows[first : first + batch], key, position, mass, nu, level, first_of, weights
+        )
+        sparse_table_step(
+            X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d,
+            time, moves, lower, upper, runs,
+        )  # fmt: skip
+        time += 1.0
+        for b in range(batch):
+            j = probes[first + b]
+            sparse_margins(X, j, state, d, time, moves, lower, upper, runs, z)
+            move_entry(key, order, position, j, unit * sample_loss(code, delta, y[j], z))
+    settle_table(state, d, time, moves, lower, upper, runs, W, mean)
+
+
+@compiled
+def saddle_saga_steps_csr(
+    X, y, code, delta, rows, probes, batch, table, mean, losses, density, key, order, position,
+    mass, nu, dual_step, level, first_of, W, shrink, step, free_shrink, free_step, proximal,
+    prox_step, penalty, l2, l1, lower, upper,
+):  # fmt: skip
+    """`saddle_saga_steps` on sparse rows."""
+    d, outputs = lower.shape[0], W.shape[0]
+    moves = coordinate_moves(
+        -step, -free_step, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2,
+        l1,
+    )  # fmt: skip
+    runs = affine_runs(shrink * moves[8])
+    state = lazy_state(W, mean)
+    z = np.empty(outputs)
+    weights = np.empty(batch)
+    probed = np.empty(batch)
+    fresh = np.empty((batch, outputs))
+    change = np.empty((batch, outputs))
+    time = 0.0
+    for first in range(0, rows.shape[0] - batch + 1, batch):
+        for b in range(batch):
+            weights[b] = density[position[rows[first + b]]]
+            j = probes[first + b]
+            sparse_margins(X, j, state, d, time, moves, lower, upper, runs, z)
+            probed[b] = sample_loss(code, delta, y[j], z)
+        sparse_table_step(
+            X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d,
+            time, moves, lower, upper, runs,
+        )  # fmt: skip
+        time += 1.0
+        if not saddle_ascent(
+            probes[first : first + batch], probed, losses, density, key, order, position, mass, nu,
+            dual_step, level, first_of,
+        ):  # fmt: skip
+            # Diverged: the caller sees it in w.
+            break
+    settle_table(state, d, time, moves, lower, upper, runs, W, mean)

@@ -1,15 +1,18 @@
 """Stochastic work on a matrix in memory whose rows can be read one at a time.
 
-The compiled loops keep parameters by output, (K, p) in place of (p, K), and take a penalty as plain
-numbers; this module translates. All samples of an epoch are drawn before its first step.
+How rows are read is the business of the compiled loops, of which dense and sparse X have a set
+each, with the same arguments after the first. They keep parameters by output, (K, p) in place of
+(p, K), and take a penalty as plain numbers; this module translates. All samples of an epoch are
+drawn before its first step.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,15 @@ _UNIFORM_SHARE = 0.05
 # Curvature of logsumexp in the margins: the largest eigenvalue of diag(p) - p p^T is at most 1/2.
 _SOFTMAX_CURVATURE = 0.5
 _SOFTMAX_LIPSCHITZ = math.sqrt(2.0)
+
+
+class Steps(NamedTuple):
+    """The compiled loops for one kind of X, which is their first argument."""
+
+    svrg: Callable[..., None]
+    minibatch: Callable[..., None]
+    prospect: Callable[..., None]
+    saddle_saga: Callable[..., None]
 
 
 @dataclass
@@ -52,14 +64,24 @@ class _Table:
 
 
 class SampledEngine(MemoryEngine):
-    """Single-sample operations; a subclass holds the rows in ``_X``."""
+    """Single-sample operations; a subclass holds X in ``_X``, in the form that its loops read."""
 
-    _X: NDArray[Any]
+    _X: Any
+    _steps: ClassVar[Steps] = Steps(
+        kernels.svrg_steps,
+        kernels.minibatch_steps,
+        kernels.prospect_steps,
+        kernels.saddle_saga_steps,
+    )
+
+    def _squared_rows(self) -> FloatArray:
+        """|x_i|^2 without the intercept."""
+        return np.asarray(np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64))
 
     @cached_property
     def _row_squares(self) -> FloatArray:
         """|x_i|^2, with the 1 of the intercept."""
-        squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)
+        squares = self._squared_rows()
         return squares + 1.0 if self.fit_intercept else squares
 
     @cached_property
@@ -139,7 +161,7 @@ class SampledEngine(MemoryEngine):
             raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
         W = self._by_output(point.w if start is None else start)
         sums = np.zeros(W.shape) if total is not None else W
-        kernels.svrg_steps(
+        self._steps.svrg(
             self._X, self._targets, self.loss.code, self.loss.parameter,
             point.slopes.reshape(n, -1), scale, indices, plan.batch, W, sums, total is not None,
             *_update(plan, self._drift(plan, gradient)),
@@ -157,7 +179,7 @@ class SampledEngine(MemoryEngine):
             shuffled = [rng.permutation(self.n_samples) for _ in range(rounds)]
             indices = np.concatenate(shuffled)[:count]
         W = self._by_output(w)
-        kernels.minibatch_steps(
+        self._steps.minibatch(
             self._X, self._targets, self.loss.code, self.loss.parameter,
             self._projector.risk.weights(plan.batch), indices, W,
             *_update(plan, self._drift(plan, np.zeros(self.shape))),
@@ -198,7 +220,7 @@ class SampledEngine(MemoryEngine):
             table.nu = nu
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        kernels.prospect_steps(
+        self._steps.prospect(
             self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
             table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
             table.level, table.first, W, *_update(plan),
@@ -220,7 +242,7 @@ class SampledEngine(MemoryEngine):
             table.projected = True
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        kernels.saddle_saga_steps(
+        self._steps.saddle_saga(
             self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
             table.slopes, table.mean, table.losses, table.density, table.key, table.order,
             table.position, self._rank_mass, nu, dual_step, table.level, table.first, W,
