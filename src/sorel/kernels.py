@@ -1224,9 +1224,10 @@ def systematic_sample(probability, count, offset, out):
         drawn += 1
 
 
-# Sparse X: the three arrays of CSR, indices unsigned so that numba drops its test for negative
-# ones, in any order inside a row. Full passes take a range of rows: indptr[start:stop + 1] with all
-# of indices and data, and vectors of length stop - start.
+# Sparse X: the three arrays of CSR, both kinds of indices unsigned so that numba drops its test for
+# negative ones, columns in any order inside a row. Full passes take a range of rows:
+# indptr[start:stop + 1] with all of indices and data, and vectors of length stop - start. Sums over
+# a row are not reordered: that would turn them into gather instructions, which are slower.
 
 
 @compiled
@@ -1247,7 +1248,7 @@ def inspect_csr(indptr, indices, d):
     return -1, repeated
 
 
-@compiled
+@compiled(fastmath=False)
 def product_csr(indptr, indices, data, w, intercept, out):
     """out = X w + intercept."""
     for i in range(out.shape[0]):
@@ -1427,30 +1428,28 @@ def separable_run(length, u, drift, shrink, threshold, scale, lower, upper, runs
     """
     total = 0.0
     while length > 0:
-        moved = shrunk(shrink * u + drift, threshold, scale, lower, upper)
-        length -= 1
-        total += moved
-        if moved == u:
-            return u, total + length * u
-        u = moved
-        if length == 0 or u == 0.0:
-            continue
         if u > 0.0:
             low, high, m = max(lower, 0.0), upper, (drift - threshold) * scale
         else:
             low, high, m = lower, min(upper, 0.0), (drift + threshold) * scale
-        taken = length
-        end, along = affine_run(taken, u, m, runs)
-        if not low <= end <= high:
-            taken, outside = 0, length
+        inside = u != 0.0 and low <= u <= high
+        if inside:
+            end, along = affine_run(length, u, m, runs)
+            if low <= end <= high:
+                return end, total + along
+        end = shrunk(shrink * u + drift, threshold, scale, lower, upper)
+        if end == u:
+            return u, total + length * u
+        taken, along = 1, end
+        if inside and low <= end <= high:
+            outside = length
             while outside - taken > 1:
                 middle = (taken + outside) // 2
-                end, along = affine_run(middle, u, m, runs)
-                if low <= end <= high:
-                    taken = middle
+                further, sum_further = affine_run(middle, u, m, runs)
+                if low <= further <= high:
+                    taken, end, along = middle, further, sum_further
                 else:
                     outside = middle
-            end, along = affine_run(taken, u, m, runs)
         u = end
         total += along
         length -= taken
@@ -1508,11 +1507,31 @@ def catch_up(state, j, time, outputs, moves, lower, upper, runs):
     state[j, 0] = time
 
 
-@compiled
+@compiled(fastmath=False)
 def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
     """Margins of one sample; its coefficients are brought up to date."""
     indptr, indices, data = X
     outputs = z.shape[0]
+    if outputs == 1:
+        # The general loop below, written out: twice as fast.
+        kind, factor, _, shrink, _, _, _, threshold, scale, _, _ = moves
+        total = state[d, 1] if state.shape[0] > d else 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            gap = np.int64(time - state[j, 0])
+            u, m = state[j, 1], factor * state[j, 2]
+            if kind == _SEPARABLE:
+                u, along = separable_run(
+                    gap, u, m, shrink, threshold, scale, lower[j], upper[j], runs
+                )
+            else:
+                u, along = affine_run(gap, u, m, runs)
+            state[j, 0] = time
+            state[j, 1] = u
+            state[j, 3] += along
+            total += data[e] * u
+        z[0] = total
+        return
     for c in range(outputs):
         z[c] = state[d, 1 + c] if state.shape[0] > d else 0.0
     for e in range(indptr[i], indptr[i + 1]):
@@ -1524,67 +1543,91 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
 
 
 @compiled
-def sparse_step(X, rows, first, batch, coefficients, state, d, time, moves, lower, upper):
-    """One step with the batch rows[first:first + batch], all of whose coefficients are up to date.
+def sparse_row_step(X, i, coefficients, state, time, moves, lower, upper):
+    """The step of a batch of one row: each of its coefficients drifts, moves and is done."""
+    indptr, indices, data = X
+    kind, factor, _, shrink, step, _, _, threshold, scale, _, _ = moves
+    outputs = coefficients.shape[0]
+    for c in range(outputs):
+        value, driver, total = 1 + c, 1 + outputs + c, 1 + 2 * outputs + c
+        a = step * coefficients[c]
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            u = shrink * state[j, value] + factor * state[j, driver] - a * data[e]
+            if kind == _SEPARABLE:
+                u = shrunk(u, threshold, scale, lower[j], upper[j])
+            state[j, 0] = time + 1.0
+            state[j, value] = u
+            state[j, total] += u
 
-    A coefficient of several rows of the batch drifts once: half a step on its clock says that it
-    has done so and waits for its proximal map.
+
+@compiled
+def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper):
+    """The step of several rows, or of all coefficients at once.
+
+    Those of several rows drift once: half a step on the clock says that it has happened and that
+    the proximal map is still to come.
     """
     indptr, indices, data = X
-    kind, factor, free_factor, shrink, step, free_shrink, free_step, threshold, scale = moves[:9]
+    kind, factor, _, shrink, step, _, _, threshold, scale, prox_step, l2 = moves
     outputs = coefficients.shape[1]
-    sums = 1 + 2 * outputs
     if kind == _TIED:
         for j in range(d):
             state[j, 0] = time + 0.5
             for c in range(outputs):
                 state[j, 1 + c] = shrink * state[j, 1 + c] + factor * state[j, 1 + outputs + c]
-    waiting = time + (1.0 if kind == _AFFINE else 0.5)
-    for b in range(batch):
-        i = rows[first + b]
+    for b in range(rows.shape[0]):
+        i = rows[b]
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
             late = state[j, 0] == time
-            state[j, 0] = waiting
+            state[j, 0] = time + 0.5
             for c in range(outputs):
-                move = -step * coefficients[b, c] * data[e]
+                u = state[j, 1 + c]
                 if late:
-                    u = shrink * state[j, 1 + c] + factor * state[j, 1 + outputs + c] + move
-                    state[j, 1 + c] = u
-                    if kind == _AFFINE:
-                        state[j, sums + c] += u
-                else:
-                    state[j, 1 + c] += move
-                    if kind == _AFFINE:
-                        state[j, sums + c] += move
-    if kind == _SEPARABLE:
-        for b in range(batch):
-            i = rows[first + b]
-            for e in range(indptr[i], indptr[i + 1]):
-                j = indices[e]
-                if state[j, 0] == waiting:
-                    state[j, 0] = time + 1.0
-                    for c in range(outputs):
-                        u = shrunk(state[j, 1 + c], threshold, scale, lower[j], upper[j])
-                        state[j, 1 + c] = u
-                        state[j, sums + c] += u
-    elif kind == _TIED:
+                    u = shrink * u + factor * state[j, 1 + outputs + c]
+                state[j, 1 + c] = u - step * coefficients[b, c] * data[e]
+    if kind == _TIED:
         column = np.empty(d)
         for c in range(outputs):
             for j in range(d):
                 column[j] = state[j, 1 + c]
-            prox_inplace(column, moves[9], _TIED, moves[10], 0.0, lower, upper)
+            prox_inplace(column, prox_step, kind, l2, 0.0, lower, upper)
             for j in range(d):
                 state[j, 0] = time + 1.0
                 state[j, 1 + c] = column[j]
-                state[j, sums + c] += column[j]
+                state[j, 1 + 2 * outputs + c] += column[j]
+        return
+    for b in range(rows.shape[0]):
+        i = rows[b]
+        for e in range(indptr[i], indptr[i + 1]):
+            j = indices[e]
+            if state[j, 0] == time + 0.5:
+                state[j, 0] = time + 1.0
+                for c in range(outputs):
+                    u = state[j, 1 + c]
+                    if kind == _SEPARABLE:
+                        u = shrunk(u, threshold, scale, lower[j], upper[j])
+                    state[j, 1 + c] = u
+                    state[j, 1 + 2 * outputs + c] += u
+
+
+@compiled
+def sparse_step(X, rows, coefficients, state, d, time, moves, lower, upper):
+    """One step with a batch of rows, all of whose coefficients are up to date."""
+    if rows.shape[0] == 1 and moves[0] != _TIED:
+        sparse_row_step(X, rows[0], coefficients[0], state, time, moves, lower, upper)
+    else:
+        sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper)
     if state.shape[0] > d:
+        _, _, free_factor, _, _, free_shrink, free_step, _, _, _, _ = moves
+        outputs = coefficients.shape[1]
         for c in range(outputs):
             u = free_shrink * state[d, 1 + c] + free_factor * state[d, 1 + outputs + c]
-            for b in range(batch):
+            for b in range(rows.shape[0]):
                 u -= free_step * coefficients[b, c]
             state[d, 1 + c] = u
-            state[d, sums + c] += u
+            state[d, 1 + 2 * outputs + c] += u
 
 
 @compiled
@@ -1621,7 +1664,9 @@ def svrg_steps_csr(
             sample_derivatives(code, delta, y[i], z, slope)
             for c in range(outputs):
                 change[b, c] = (slope[c] - slopes[i, c]) * scale[i] / batch
-        sparse_step(X, indices, first, batch, change, state, d, time, moves, lower, upper)
+        sparse_step(
+            X, indices[first : first + batch], change, state, d, time, moves, lower, upper
+        )
         time += 1.0
     settle(state, d, time, moves, lower, upper, runs, W)
     if summed:
@@ -1656,32 +1701,34 @@ def minibatch_steps_csr(
         for rank in range(batch):
             for c in range(outputs):
                 slopes[ranked[rank], c] *= sigma[rank]
-        sparse_step(X, indices, first, batch, slopes, state, d, time, moves, lower, upper)
+        sparse_step(
+            X, indices[first : first + batch], slopes, state, d, time, moves, lower, upper
+        )
         time += 1.0
     settle(state, d, time, moves, lower, upper, runs, W)
 
 
 @compiled
 def sparse_table_step(
-    X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d, time, moves,
-    lower, upper, runs,
+    X, y, code, delta, rows, weights, table, z, fresh, change, state, d, time, moves, lower, upper,
+    runs,
 ):  # fmt: skip
     """A step of the methods with tables: differences from the table, the step, the new entries.
 
     The state drives each coefficient by the mean gradient, which changes where the rows do.
     """
     indptr, indices, data = X
-    n, outputs = y.shape[0], z.shape[0]
+    n, batch, outputs = y.shape[0], rows.shape[0], z.shape[0]
     for b in range(batch):
-        i = rows[first + b]
+        i = rows[b]
         sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z)
         sample_derivatives(code, delta, y[i], z, fresh[b])
         for c in range(outputs):
             fresh[b, c] *= weights[b]
             change[b, c] = (fresh[b, c] - table[i, c]) / batch
-    sparse_step(X, rows, first, batch, change, state, d, time, moves, lower, upper)
+    sparse_step(X, rows, change, state, d, time, moves, lower, upper)
     for b in range(batch):
-        i = rows[first + b]
+        i = rows[b]
         for c in range(outputs):
             # A row drawn twice finds its own fresh entry the second time, and adds nothing.
             scale = (fresh[b, c] - table[i, c]) / n
@@ -1723,12 +1770,11 @@ def prospect_steps_csr(
     change = np.empty((batch, outputs))
     time = 0.0
     for first in range(0, rows.shape[0] - batch + 1, batch):
-        ranked_weights(
-            rows[first : first + batch], key, position, mass, nu, level, first_of, weights
-        )
+        chosen = rows[first : first + batch]
+        ranked_weights(chosen, key, position, mass, nu, level, first_of, weights)
         sparse_table_step(
-            X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d,
-            time, moves, lower, upper, runs,
+            X, y, code, delta, chosen, weights, table, z, fresh, change, state, d, time, moves,
+            lower, upper, runs,
         )  # fmt: skip
         time += 1.0
         for b in range(batch):
@@ -1765,8 +1811,8 @@ def saddle_saga_steps_csr(
             sparse_margins(X, j, state, d, time, moves, lower, upper, runs, z)
             probed[b] = sample_loss(code, delta, y[j], z)
         sparse_table_step(
-            X, y, code, delta, rows, first, batch, weights, table, z, fresh, change, state, d,
-            time, moves, lower, upper, runs,
+            X, y, code, delta, rows[first : first + batch], weights, table, z, fresh, change,
+            state, d, time, moves, lower, upper, runs,
         )  # fmt: skip
         time += 1.0
         if not saddle_ascent(

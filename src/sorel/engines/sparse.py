@@ -96,8 +96,8 @@ class SparseEngine(SampledEngine):
 
 
 def csr_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """indptr, unsigned indices and data of a CSR matrix, in place."""
+    """indptr, indices and data of a CSR matrix, in place, the first two as unsigned numbers."""
     indptr, indices, data = (
         _writable_view(np.ascontiguousarray(part)) for part in (X.indptr, X.indices, X.data)
     )
-    return indptr, indices.view(f"u{indices.itemsize}"), data
+    return indptr.view(f"u{indptr.itemsize}"), indices.view(f"u{indices.itemsize}"), data
