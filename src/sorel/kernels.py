@@ -1364,6 +1364,9 @@ _RUN_BITS = 12
 _RUN = 1 << _RUN_BITS
 _LADDER = 40
 
+# A scale below which rounding in v would show in w = s v + r drift.
+_SMALL_SCALE = 1e-4
+
 
 @compiled
 def affine_runs(ratio):
@@ -1642,12 +1645,103 @@ def settle(state, d, time, moves, lower, upper, runs, W):
 
 
 @compiled
+def fold_scaled(V, drift, late, d, s, r, total, s_sum, r_sum, summed):
+    """Put the scalars of w = s v + r drift into the arrays: v becomes w, for s = 1 and r = 0."""
+    for c in range(V.shape[0]):
+        for j in range(d):
+            v = V[c, j]
+            V[c, j] = s * v + r * drift[c, j]
+            if summed:
+                total[c, j] += s_sum * v + r_sum * drift[c, j] + late[c, j]
+                late[c, j] = 0.0
+
+
+@compiled(fastmath=False)
+def sparse_product(X, i, v):
+    """x_i . v."""
+    indptr, indices, data = X
+    total = 0.0
+    for e in range(indptr[i], indptr[i + 1]):
+        total += data[e] * v[indices[e]]
+    return total
+
+
+@compiled
+def svrg_steps_scaled(
+    X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink, step,
+    free_shrink, free_step, d,
+):  # fmt: skip
+    """`svrg_steps` on sparse rows under a quadratic penalty, with w = s v + r drift.
+
+    A step w <- shrink w + drift - a x changes the two scalars, and v along x only. It needs
+    0 < shrink <= 1, the products of all rows with the drift, and a sweep over all coefficients
+    every time that s has become small. The sum of the iterates is s_sum v + r_sum drift, and what
+    earlier iterates had of v before it moved.
+    """
+    indptr, columns, data = X
+    n, outputs = y.shape[0], W.shape[0]
+    intercept = W.shape[1] > d
+    along = np.empty((outputs, n))
+    for c in range(outputs):
+        product_csr(indptr, columns, data, drift[c], 0.0, along[c])
+    late = np.zeros((outputs, d if summed else 0))
+    z = np.empty(outputs)
+    slope = np.empty(outputs)
+    change = np.empty((batch, outputs))
+    s, r, s_sum, r_sum = 1.0, 0.0, 0.0, 0.0
+    for first in range(0, indices.shape[0] - batch + 1, batch):
+        for b in range(batch):
+            i = indices[first + b]
+            for c in range(outputs):
+                z[c] = s * sparse_product(X, i, W[c]) + r * along[c, i]
+                if intercept:
+                    z[c] += W[c, d]
+            sample_derivatives(code, delta, y[i], z, slope)
+            for c in range(outputs):
+                change[b, c] = (slope[c] - slopes[i, c]) * scale[i] / batch
+        s *= shrink
+        r = shrink * r + 1.0
+        for b in range(batch):
+            i = indices[first + b]
+            for c in range(outputs):
+                a = step / s * change[b, c]
+                for e in range(indptr[i], indptr[i + 1]):
+                    W[c, columns[e]] -= a * data[e]
+                if summed:
+                    a *= s_sum
+                    for e in range(indptr[i], indptr[i + 1]):
+                        late[c, columns[e]] += a * data[e]
+        if intercept:
+            for c in range(outputs):
+                W[c, d] = free_shrink * W[c, d] + drift[c, d]
+                for b in range(batch):
+                    W[c, d] -= free_step * change[b, c]
+                if summed:
+                    total[c, d] += W[c, d]
+        s_sum += s
+        r_sum += r
+        if s < _SMALL_SCALE:
+            fold_scaled(W, drift, late, d, s, r, total, s_sum, r_sum, summed)
+            s, r, s_sum, r_sum = 1.0, 0.0, 0.0, 0.0
+    fold_scaled(W, drift, late, d, s, r, total, s_sum, r_sum, summed)
+
+
+@compiled
 def svrg_steps_csr(
     X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink, step,
     free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower, upper,
 ):  # fmt: skip
     """`svrg_steps` on sparse rows."""
     d, outputs = lower.shape[0], W.shape[0]
+    # Sweeps over all coefficients must cost less than the rows of the steps between them.
+    nonzeros = batch * X[2].shape[0] / y.shape[0]
+    if not proximal and 0.0 < shrink <= 1.0:
+        if -math.log(shrink) * d <= -math.log(_SMALL_SCALE) * nonzeros:
+            svrg_steps_scaled(
+                X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink,
+                step, free_shrink, free_step, d,
+            )  # fmt: skip
+            return
     moves = coordinate_moves(
         1.0, 1.0, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
     )
