@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sorel
-from sorel.engines.base import Plan, UnsupportedOperationError
+from sorel.engines.base import Engine, Plan, UnsupportedOperationError
 from sorel.solvers import (
     LBFGS,
     LSVRG,
@@ -615,13 +615,11 @@ def test_theory_refuses_an_intercept():
         sorel.solve(make(fit_intercept=True), SOREL("theory"))
 
 
-def test_engines_without_single_samples_are_refused():
-    import scipy.sparse
-
-    problem = make(data=scipy.sparse.csr_array(X))
+def test_engines_without_single_samples_are_refused(monkeypatch):
+    problem = make()
     engine = problem.engine
-    if engine.offers("minibatch_epoch"):
-        pytest.skip("this engine offers single samples")
+    for operation in ("epoch", "minibatch_epoch", "table", "prospect_epoch", "saddle_epoch"):
+        monkeypatch.setattr(type(engine), operation, getattr(Engine, operation))
     with pytest.raises(UnsupportedOperationError, match="minibatch_epoch"):
         engine.minibatch_epoch(np.zeros(D), None, np.random.default_rng(0))
     with pytest.raises(UnsupportedProblemError, match="single samples") as error:

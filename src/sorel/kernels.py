@@ -1735,13 +1735,13 @@ def svrg_steps_csr(
     d, outputs = lower.shape[0], W.shape[0]
     # Sweeps over all coefficients must cost less than the rows of the steps between them.
     nonzeros = batch * X[2].shape[0] / y.shape[0]
-    if not proximal and 0.0 < shrink <= 1.0:
-        if -math.log(shrink) * d <= -math.log(_SMALL_SCALE) * nonzeros:
-            svrg_steps_scaled(
-                X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink,
-                step, free_shrink, free_step, d,
-            )  # fmt: skip
-            return
+    decay = -math.log(shrink) if 0.0 < shrink <= 1.0 else math.inf
+    if not proximal and decay * d <= -math.log(_SMALL_SCALE) * nonzeros:
+        svrg_steps_scaled(
+            X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink,
+            step, free_shrink, free_step, d,
+        )  # fmt: skip
+        return
     moves = coordinate_moves(
         1.0, 1.0, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
     )
@@ -1758,9 +1758,7 @@ def svrg_steps_csr(
             sample_derivatives(code, delta, y[i], z, slope)
             for c in range(outputs):
                 change[b, c] = (slope[c] - slopes[i, c]) * scale[i] / batch
-        sparse_step(
-            X, indices[first : first + batch], change, state, d, time, moves, lower, upper
-        )
+        sparse_step(X, indices[first : first + batch], change, state, d, time, moves, lower, upper)
         time += 1.0
     settle(state, d, time, moves, lower, upper, runs, W)
     if summed:
@@ -1795,9 +1793,7 @@ def minibatch_steps_csr(
         for rank in range(batch):
             for c in range(outputs):
                 slopes[ranked[rank], c] *= sigma[rank]
-        sparse_step(
-            X, indices[first : first + batch], slopes, state, d, time, moves, lower, upper
-        )
+        sparse_step(X, indices[first : first + batch], slopes, state, d, time, moves, lower, upper)
         time += 1.0
     settle(state, d, time, moves, lower, upper, runs, W)
 

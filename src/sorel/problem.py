@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel import kernels
 from sorel._threads import thread_count
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point
@@ -64,7 +65,8 @@ class Problem:
     Parameters
     ----------
     X : array of shape (n, d)
-        Dense (float64 or float32, C or Fortran order, used in place) or scipy CSR.
+        Dense (C or Fortran order) or any scipy sparse matrix or array; float64 and float32 are used
+        in place, sparse ones where they are CSR without repeated entries.
     y : array of length n
         Numbers for regression, labels for classification.
     risk : Risk or str, default=CVaR(0.5)
@@ -387,7 +389,7 @@ def _check_matrix(X: Any) -> Any:
     import scipy.sparse
 
     if scipy.sparse.issparse(X):
-        matrix = X if X.format == "csr" else X.tocsr()
+        matrix = _check_csr(X) if X.ndim == 2 else X
         values = matrix.data
     else:
         matrix = X if isinstance(X, np.ndarray) else np.asarray(X)
@@ -422,6 +424,29 @@ def _check_matrix(X: Any) -> Any:
         matrix.flags.c_contiguous or matrix.flags.f_contiguous
     ):
         matrix = np.ascontiguousarray(matrix)
+    return matrix
+
+
+def _check_csr(X: Any) -> Any:
+    """A sparse matrix in CSR with each entry given once; X itself where it has that form.
+
+    The compiled loops follow the indices blindly, so they are looked at here.
+    """
+    matrix = X if X.format == "csr" else X.tocsr()
+    bad, repeated = kernels.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    if bad >= 0:
+        raise ValueError(
+            f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "
+            f"columns or {len(matrix.indices)} stored entries; see X.check_format()"
+        )
+    if repeated:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    stored = int(matrix.indptr[-1])
+    if stored < len(matrix.data):
+        # Room that a matrix keeps after entries were removed holds no values.
+        parts = (matrix.data[:stored], matrix.indices[:stored], matrix.indptr)
+        matrix = type(matrix)(parts, shape=matrix.shape)
     return matrix
 
 

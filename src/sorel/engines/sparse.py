@@ -23,6 +23,7 @@ from sorel.risks import Risk
 class SparseEngine(SampledEngine):
     """Engine for a scipy CSR matrix or array without repeated entries."""
 
+    _X: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
     _steps: ClassVar[Steps] = Steps(
         kernels.svrg_steps_csr,
         kernels.minibatch_steps_csr,

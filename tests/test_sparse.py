@@ -1,0 +1,470 @@
+"""Sparse X: every operation against the dense engine, every form of input, every solver."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import CLASSES, make_data, make_loss
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sorel
+from sorel import kernels
+from sorel.engines.base import Plan
+from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
+
+N, D = 40, 9
+LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial"]
+PENALTIES = {
+    "l2": sorel.L2(0.1),
+    "elastic": sorel.ElasticNet(0.1, 0.02),
+    "strong l1": sorel.ElasticNet(0.1, 0.3),
+    "nonnegative": sorel.NonNegative(0.1),
+    "box": sorel.Box(0.1, -0.1, 0.05),
+    "box away from 0": sorel.Box(0.1, 0.02, 0.1),
+    "simplex": sorel.Simplex(0.1),
+}
+
+
+def make_matrix(n=N, d=D, share=0.3, seed=3):
+    """Dense values of a sparse matrix with an empty row and an empty column."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < share)
+    X[3] = 0.0
+    X[:, min(4, d - 1)] = 0.0
+    return X
+
+
+def make_pair(X, loss="squared", penalty="l2", **options):
+    """The same problem with X dense and sparse."""
+    y = make_data(loss, len(X), 3, 0)[1]
+    if isinstance(penalty, str):
+        penalty = PENALTIES[penalty]
+    options = {"risk": sorel.ESRM(2.0), "loss": make_loss(loss), "penalty": penalty, **options}
+    return [sorel.Problem(M, y, **options) for M in (X, scipy.sparse.csr_array(X))]
+
+
+def snapshot(problem, seed=0):
+    """A feasible point, a weighting, and a gradient."""
+    engine, w = problem.engine, problem.start()
+    noise = 0.3 * np.random.default_rng(seed).standard_normal(w[: problem.n_features].shape)
+    w[: problem.n_features] = problem.penalty.project(noise)
+    point = engine.point(w)
+    dual = engine.worst_case(point)
+    return point, dual, engine.gradient(point, dual)
+
+
+def make_plan(problem, step=0.02, steps=300, **more):
+    return Plan(step, steps, problem.penalty.kernel(problem.n_features), **more)
+
+
+def both(problems, operate):
+    """What an operation gives on the dense and on the sparse problem, which must be the same."""
+    dense, sparse = ([np.asarray(a) for a in operate(problem)] for problem in problems)
+    for expected, found in zip(dense, sparse, strict=True):
+        size = np.max(np.abs(expected))
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11 * size)
+    return dense
+
+
+def run_epoch(problem, **more):
+    total = np.ones(problem.engine.shape)
+    point, dual, gradient = snapshot(problem)
+    start = point.w.copy()
+    w = problem.engine.epoch(
+        point, dual, gradient, make_plan(problem, **more), np.random.default_rng(1), start, total
+    )
+    np.testing.assert_array_equal(start, point.w)
+    return w, total
+
+
+# Stochastic epochs.
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_epochs_equal_dense_ones(loss, penalty, intercept):
+    omega = np.random.default_rng(0).uniform(0.2, 2.0, N) if intercept else None
+    problems = make_pair(make_matrix(), loss, penalty, fit_intercept=intercept, sample_weight=omega)
+    center = np.full(problems[0].engine.shape, 0.1)
+    for batch in (1, 3):
+        both(problems, lambda p, b=batch: run_epoch(p, batch=b))
+        both(
+            problems,
+            lambda p, b=batch: run_epoch(p, batch=b, sampling="importance", center=center, tau=2.0),
+        )
+    rng = np.random.default_rng
+    both(
+        problems,
+        lambda p: [
+            p.engine.minibatch_epoch(snapshot(p)[0].w, make_plan(p, batch=7, steps=50), rng(2))
+        ],
+    )
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_table_methods_equal_dense_ones(loss, penalty, intercept):
+    problems = make_pair(make_matrix(), loss, penalty, fit_intercept=intercept)
+
+    def operate(problem):
+        engine, (point, dual, _) = problem.engine, snapshot(problem)
+        for batch in (1, 3):
+            plan = make_plan(problem, steps=80, batch=batch)
+            for nu in (0.0, 0.3):
+                rng = np.random.default_rng(batch)
+                table, saddle = engine.table(point, dual), engine.table(point, dual)
+                # Twice, so that the second epoch starts from the tables that the first one left.
+                w = engine.prospect_epoch(table, point.w, plan, nu, rng)
+                yield engine.prospect_epoch(table, w, plan, nu, rng)
+                w = engine.saddle_epoch(saddle, point.w, plan, 0.01, nu, rng)
+                yield engine.saddle_epoch(saddle, w, plan, 0.01, nu, rng)
+                for t in (table, saddle):
+                    yield from (t.mean, t.slopes, t.key, engine.weights(engine.table_dual(t)))
+
+    both(problems, operate)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "proximal"),
+    [("l2", False), ("l2", True), ("elastic", True), ("nonnegative", True)],
+)
+def test_columns_that_wait_for_thousands_of_steps(penalty, proximal):
+    # A column with one entry among many rows misses runs beyond the length of the table; the last
+    # column is never met at all.
+    rng = np.random.default_rng(0)
+    X = make_matrix(n=6000, d=5, share=0.02, seed=1)
+    X[:, 1:3] = 0.0
+    X[5000, 1] = 1.0
+    weak = {"l2": sorel.L2(1e-3), "elastic": sorel.ElasticNet(1e-3, 1e-3)}
+    problems = make_pair(X, penalty=weak.get(penalty, sorel.NonNegative(1e-3)))
+    center = rng.normal(size=5)
+    dense, _ = both(
+        problems,
+        lambda p: run_epoch(p, step=0.05, steps=20_000, proximal=proximal, center=center, tau=5.0),
+    )
+    assert np.all(np.isfinite(dense))
+
+
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("proximal", [False, True])
+@pytest.mark.parametrize("strength", [3.0, 30.0])
+def test_strong_penalties_lose_no_digits(loss, proximal, strength):
+    # Wide X and a shrinking factor far from 1: the scale of the iterate is renewed often, or the
+    # coefficients are brought up to date one by one where that is cheaper. With proximal=False the
+    # factor may be negative.
+    for d in (9, 200):
+        problems = make_pair(make_matrix(d=d, share=2.0 / d), loss, sorel.L2(strength))
+        both(problems, lambda p: run_epoch(p, step=0.05, proximal=proximal, steps=700))
+
+
+@pytest.mark.parametrize("penalty", ["l2", "elastic"])
+def test_a_diverging_epoch_is_not_hidden(penalty):
+    for problem in make_pair(make_matrix(), penalty=penalty):
+        with np.errstate(all="ignore"):
+            w, _ = run_epoch(problem, step=1e3, steps=2000, proximal=penalty != "l2")
+        assert not np.all(np.abs(w) < 1e6)
+
+
+def test_single_precision_and_wide_indices():
+    X = make_matrix().astype(np.float32)
+    y = make_data("logistic", N, 3, 0)[1]
+    options = {"loss": "logistic", "penalty": sorel.L2(0.1), "fit_intercept": True}
+    wide = scipy.sparse.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    exact = sorel.Problem(X.astype(np.float64), y, **options)
+    problem = sorel.Problem(wide, y, **options)
+    _, indices, data = problem.engine._X
+    assert np.shares_memory(data, wide.data)
+    assert np.shares_memory(indices, wide.indices)
+    both([exact, problem], run_epoch)
+    both([exact, problem], lambda p: snapshot(p)[2:])
+
+
+@pytest.mark.parametrize("penalty", [sorel.L2(0.1), sorel.ElasticNet(0.1, 0.1)])
+def test_a_step_touches_its_row_only(penalty):
+    d, columns = 200_000, np.array([7, 123, 199_999])
+    X = (np.array([0, 3], np.uint32), columns.astype(np.uint32), np.array([1.0, -2.0, 0.5]))
+    code, l2, l1, lower, upper = penalty.kernel(d)
+    moves = kernels.coordinate_moves(1.0, 1.0, 0.9, 0.1, 1.0, 0.1, code > 0, 0.1, code, l2, l1)
+    runs = kernels.affine_runs(0.9)
+
+    class Lines:
+        def __init__(self):
+            self.values, self.seen = np.ones((d, 4)), set()
+            self.shape = self.values.shape
+            self.values[:, 0] = 0.0
+
+        def __getitem__(self, key):
+            self.seen.add(int(key[0]))
+            return self.values[key]
+
+        def __setitem__(self, key, value):
+            self.seen.add(int(key[0]))
+            self.values[key] = value
+
+    margins, step = (
+        getattr(f, "py_func", f) for f in (kernels.sparse_margins, kernels.sparse_row_step)
+    )
+    lines = Lines()
+    margins(X, 0, lines, d, 5.0, moves, lower, upper, runs, np.empty(1))
+    assert lines.seen == set(columns)
+    lines.seen.clear()
+    step(X, 0, np.ones(1), lines, 5.0, moves, lower, upper)
+    assert lines.seen == set(columns)
+    assert set(lines.values[columns, 0]) == {6.0}
+
+
+# Runs of steps that a coefficient has missed.
+
+numbers = st.floats(-3.0, 3.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(numbers, numbers, st.floats(0.0, 1.0), st.integers(0, 20_000))
+def test_affine_runs_are_repeated_steps(u, m, ratio, length):
+    end, total = kernels.affine_run(length, u, m, kernels.affine_runs(ratio))
+    value, along = u, 0.0
+    for _ in range(length):
+        value = ratio * value + m
+        along += value
+    assert end == pytest.approx(value, rel=1e-9, abs=1e-9)
+    assert total == pytest.approx(along, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    numbers,
+    numbers,
+    st.floats(0.9, 1.0),
+    st.floats(0.0, 0.5),
+    st.floats(0.9, 1.0),
+    st.sampled_from([(-np.inf, np.inf), (0.0, np.inf), (-0.5, 1.0), (0.2, 0.7), (-2.0, -1.0)]),
+    st.integers(0, 3000),
+    st.floats(0.0, 1.0),
+)
+def test_separable_runs_are_repeated_steps(
+    u, drift, shrink, threshold, scale, bounds, length, size
+):
+    drift *= 0.1 * size
+    threshold *= 0.1
+    runs = kernels.affine_runs(shrink * scale)
+    end, total = kernels.separable_run(length, u, drift, shrink, threshold, scale, *bounds, runs)
+    value, along = u, 0.0
+    for _ in range(length):
+        v = shrink * value + drift
+        v = np.sign(v) * max(abs(v) - threshold, 0.0) * scale
+        value = min(max(v, bounds[0]), bounds[1])
+        along += value
+    assert end == pytest.approx(value, rel=1e-9, abs=1e-9)
+    assert total == pytest.approx(along, rel=1e-9, abs=1e-7)
+
+
+# Full passes.
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_products_work_on_ranges_of_rows(outputs):
+    X = make_matrix()
+    indptr, indices, data = sorel.engines.sparse.csr_arrays(scipy.sparse.csr_array(X))
+    rng = np.random.default_rng(0)
+    W, C = rng.normal(size=(D, outputs)), rng.normal(size=(N, outputs))
+    shift = rng.normal(size=outputs)
+    out, back, diagonal = np.empty((N, outputs)), np.zeros((D, outputs)), np.zeros(D)
+    gram = np.zeros((D, D))
+    for start, stop in ((0, 7), (7, 7), (7, N)):
+        rows = (indptr[start : stop + 1], indices, data)
+        if outputs == 1:
+            kernels.product_csr(*rows, W[:, 0], shift[0], out[start:stop, 0])
+            kernels.adjoint_csr(*rows, C[start:stop, 0], back[:, 0])
+        else:
+            kernels.product_csr_many(*rows, W, shift, out[start:stop])
+            kernels.adjoint_csr_many(*rows, C[start:stop], back)
+        kernels.gram_diagonal_csr(*rows, C[start:stop, 0], diagonal)
+        kernels.gram_csr(*rows, C[start:stop, 0], gram)
+    np.testing.assert_allclose(out, X @ W + shift, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(back, X.T @ C, rtol=1e-12, atol=1e-13)
+    full = X.T @ (C[:, :1] * X)
+    np.testing.assert_allclose(diagonal, np.diag(full), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(np.tril(gram), np.tril(full), rtol=1e-12, atol=1e-13)
+
+
+def test_bounds_equal_dense_ones():
+    for intercept in (False, True):
+        problems = make_pair(make_matrix(), "huber", fit_intercept=intercept)
+        both(
+            problems,
+            lambda p: [
+                p.engine.smoothness(),
+                p.engine.smoothness(snapshot(p)[1]),
+                p.engine.jacobian_bound(0.7),
+            ],
+        )
+
+
+# Input.
+
+
+def forms():
+    X = np.round(3 * make_matrix())
+    for kind in ("matrix", "array"):
+        for name in ("csr", "csc", "coo", "bsr", "lil", "dok", "dia"):
+            yield f"{name}_{kind}", getattr(scipy.sparse, f"{name}_{kind}")(X)
+    csr = scipy.sparse.csr_array(X)
+    for dtype in (np.float32, np.int8, np.int64):
+        yield dtype.__name__, csr.astype(dtype)
+    backwards = csr.copy()
+    for i in range(N):
+        row = slice(*backwards.indptr[i : i + 2])
+        backwards.indices[row] = backwards.indices[row][::-1].copy()
+        backwards.data[row] = backwards.data[row][::-1].copy()
+    backwards.has_sorted_indices = False
+    yield "unsorted", backwards
+    twice = scipy.sparse.csr_array(
+        (np.repeat(csr.data / 2, 2), np.repeat(csr.indices, 2), 2 * csr.indptr), shape=csr.shape
+    )
+    yield "repeated", twice
+    zeros = scipy.sparse.csr_array(np.ones_like(X))
+    zeros.data[:] = X.ravel()
+    yield "explicit zeros", zeros
+    roomy = csr.copy()
+    roomy.data = np.append(roomy.data, [np.nan, 7.0])
+    roomy.indices = np.append(roomy.indices, [0, 1]).astype(roomy.indices.dtype)
+    yield "spare room", roomy
+    fixed = csr.copy()
+    for part in (fixed.data, fixed.indices, fixed.indptr):
+        part.flags.writeable = False
+    yield "read-only", fixed
+
+
+FORMS = dict(forms())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same(name):
+    given = FORMS[name]
+    before = given.copy()
+    csr = given.format == "csr"
+    parts = [a.copy() for a in (given.data, given.indices, given.indptr)] if csr else []
+    X, y = np.round(3 * make_matrix()), make_data("squared", N, 3, 0)[1]
+    options = {"risk": sorel.CVaR(0.3), "penalty": sorel.L2(0.1), "fit_intercept": True}
+    problems = [sorel.Problem(M, y, **options) for M in (X, given)]
+    both(problems, run_epoch)
+    both(problems, lambda p: [p.engine.hessian(*snapshot(p)[:2], 0.0), snapshot(p)[2]])
+    if csr:
+        for part, array in zip(parts, (given.data, given.indices, given.indptr), strict=True):
+            np.testing.assert_array_equal(part, array)
+    else:
+        assert abs(given - before).sum() == 0
+
+
+def test_indices_out_of_range_are_refused():
+    for column in (D, -1):
+        X = scipy.sparse.csr_array(make_matrix())
+        X.indices[X.indptr[7]] = column
+        with pytest.raises(ValueError, match=rf"row 7 .* {D} columns"):
+            sorel.Problem(X, np.zeros(N))
+    X = scipy.sparse.csr_array(make_matrix())
+    X.indptr[-1] += 5
+    with pytest.raises(ValueError, match=f"row {N - 1}"):
+        sorel.Problem(X, np.zeros(N))
+
+
+def test_an_empty_matrix_leaves_the_intercept():
+    y = np.arange(5.0)
+    problem = sorel.Problem(scipy.sparse.csr_array((5, 3)), y, risk="mean", fit_intercept=True)
+    result = sorel.solve(problem, "sorel", tol=1e-6)
+    np.testing.assert_allclose(result.w, [0.0, 0.0, 0.0, 2.0], atol=1e-2)
+
+
+# Solvers and estimators.
+
+SOLVERS = [
+    SOREL(),
+    SOREL(batch_size=4),
+    SOREL("paper"),
+    LSVRG(),
+    Prospect(),
+    SaddleSAGA(),
+    SGD(batch_size=N, step_size=0.02),
+    "newton",
+    "subgradient",
+]
+
+
+@pytest.mark.parametrize(
+    ("solver", "penalty"),
+    [
+        *((solver, penalty) for solver in SOLVERS for penalty in ("l2", "elastic")),
+        ("newton_cg", "l2"),
+        ("lbfgs", "l2"),
+    ],
+    ids=lambda s: getattr(s, "name", s),
+)
+def test_solvers_converge(solver, penalty):
+    dense, sparse = make_pair(make_matrix(), "squared", penalty)
+    reference = sorel.solve(dense, "newton", tol=1e-9)
+    result = sorel.solve(sparse, solver, tol=1e-3, max_passes=4000, random_state=0)
+    assert result.converged
+    assert result.objective <= reference.objective * (1 + 1.01e-3)
+
+
+def test_theory_converges():
+    dense, sparse = make_pair(make_matrix(n=12, d=2, share=0.6), "logistic", sorel.L2(1.0))
+    results = [
+        sorel.solve(p, SOREL("theory"), tol=1e-2, max_passes=1e5, random_state=0)
+        for p in (dense, sparse)
+    ]
+    assert all(r.converged for r in results)
+    np.testing.assert_allclose(results[1].w, results[0].w, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.csc_array])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+def test_estimators_take_sparse_rows(form, loss):
+    X = make_matrix(n=90, d=4, share=0.6)
+    y = make_data(loss, 90, 3, 0)[1]
+    weight = np.random.default_rng(0).integers(0, 3, 90).astype(float)
+    weight[:CLASSES] = 1.0
+    cls = sorel.SpectralRiskRegressor if loss == "squared" else sorel.SpectralRiskClassifier
+    fits = []
+    for M in (X, form(X), form(X.astype(np.float32))):
+        for solver, tol in (("auto", 1e-8), ("sorel", 1e-3)):
+            fits.append(
+                cls("cvar:0.5", solver=solver, tol=tol, max_passes=5000, random_state=0).fit(
+                    M, y, sample_weight=weight
+                )
+            )
+    for fit in fits[1:]:
+        assert fit.objective_ == pytest.approx(fits[0].objective_, rel=2e-3)
+    for dense, sparse in ((fits[0], fits[2]), (fits[1], fits[3])):
+        np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-3, atol=1e-4)
+    model, given = fits[2], form(X)
+    names = ["predict"]
+    if loss != "squared":
+        names += ["decision_function", "predict_proba", "predict_log_proba"]
+    for name in names:
+        np.testing.assert_allclose(
+            getattr(model, name)(given), getattr(model, name)(X), rtol=1e-12, atol=1e-12
+        )
+    assert model.score(given, y, weight) == pytest.approx(model.score(X, y, weight))
+
+
+def test_search_path_and_metrics_take_sparse_rows():
+    X = make_matrix(n=60, d=3, share=0.7)
+    y = make_data("logistic", 60, 3, 0)[1]
+    given = scipy.sparse.csc_matrix(X)
+    options = {"risks": ["mean", "cvar:0.5"], "l2s": [0.01, 0.1], "cv": 2, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        searches = [sorel.SpectralRiskClassifierCV(**options).fit(M, y) for M in (X, given)]
+    np.testing.assert_allclose(searches[1].coef_, searches[0].coef_, atol=1e-4)
+    paths = [sorel.path(M, y, loss="logistic", l2=[0.1, 1.0]) for M in (X, given)]
+    np.testing.assert_allclose(paths[1].coefs, paths[0].coefs, atol=1e-4)
+    scorer = sorel.metrics.make_tail_scorer("cvar:0.3")
+    assert scorer(searches[1], given, y) == pytest.approx(scorer(searches[1], X, y))
