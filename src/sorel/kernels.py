@@ -1226,8 +1226,7 @@ def systematic_sample(probability, count, offset, out):
 
 # Sparse X: the three arrays of CSR, both kinds of indices unsigned so that numba drops its test for
 # negative ones, columns in any order inside a row. Full passes take a range of rows:
-# indptr[start:stop + 1] with all of indices and data, and vectors of length stop - start. Sums over
-# a row are not reordered: that would turn them into gather instructions, which are slower.
+# indptr[start:stop + 1] with all of indices and data, and vectors of length stop - start.
 
 
 @compiled
@@ -1248,7 +1247,7 @@ def inspect_csr(indptr, indices, d):
     return -1, repeated
 
 
-@compiled(fastmath=False)
+@compiled
 def product_csr(indptr, indices, data, w, intercept, out):
     """out = X w + intercept."""
     for i in range(out.shape[0]):
@@ -1413,13 +1412,12 @@ def affine_run(length, u, m, runs):
 @compiled
 def shrunk(v, threshold, scale, lower, upper):
     """Proximal map of a separable penalty in one coefficient."""
-    if v > threshold:
-        v = (v - threshold) * scale
-    elif v < -threshold:
-        v = (v + threshold) * scale
-    else:
-        v = 0.0
-    return min(max(v, lower), upper)
+    # Selections in place of branches, which no processor could foresee here.
+    size = abs(v) - threshold
+    size = size * scale if size > 0.0 else 0.0
+    u = size if v > 0.0 else -size
+    u = lower if u < lower else u
+    return upper if u > upper else u
 
 
 @compiled
@@ -1510,7 +1508,7 @@ def catch_up(state, j, time, outputs, moves, lower, upper, runs):
     state[j, 0] = time
 
 
-@compiled(fastmath=False)
+@compiled
 def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
     """Margins of one sample; its coefficients are brought up to date."""
     indptr, indices, data = X
@@ -1656,7 +1654,7 @@ def fold_scaled(V, drift, late, d, s, r, total, s_sum, r_sum, summed):
                 late[c, j] = 0.0
 
 
-@compiled(fastmath=False)
+@compiled
 def sparse_product(X, i, v):
     """x_i . v."""
     indptr, indices, data = X
