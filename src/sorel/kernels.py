@@ -1462,7 +1462,7 @@ def coordinate_moves(
     factor, free_factor, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
 ):
     """How one step moves a coefficient; its drift is `factor` times what the state holds."""
-    kind = 0
+    kind = _AFFINE
     threshold = 0.0
     scale = 1.0
     if proximal:
@@ -1514,23 +1514,31 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
     indptr, indices, data = X
     outputs = z.shape[0]
     if outputs == 1:
-        # The general loop below, written out: twice as fast.
+        # The general loop below, with the common runs written out: a short one in a linear piece,
+        # and one that rests at 0 or at a bound.
         kind, factor, _, shrink, _, _, _, threshold, scale, _, _ = moves
         total = state[d, 1] if state.shape[0] > d else 0.0
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
             gap = np.int64(time - state[j, 0])
-            u, m = state[j, 1], factor * state[j, 2]
+            u, drift = state[j, 1], factor * state[j, 2]
+            m = (drift - (threshold if u > 0.0 else -threshold)) * scale
+            row = np.uint64(min(gap, _RUN - 1))
+            end = runs[row, 0] * u + runs[row, 1] * m
+            along = runs[row, 2] * u + runs[row, 3] * m
+            common = gap < _RUN
             if kind == _SEPARABLE:
-                u, along = separable_run(
-                    gap, u, m, shrink, threshold, scale, lower[j], upper[j], runs
-                )
-            else:
-                u, along = affine_run(gap, u, m, runs)
+                low, high = lower[j], upper[j]
+                common = common and end * u > 0.0 and low <= u <= high and low <= end <= high
+                if not common and shrunk(shrink * u + drift, threshold, scale, low, high) == u:
+                    common, end, along = True, u, gap * u
+            if not common:
+                catch_up(state, j, time, 1, moves, lower, upper, runs)
+                end, along = state[j, 1], 0.0
             state[j, 0] = time
-            state[j, 1] = u
+            state[j, 1] = end
             state[j, 3] += along
-            total += data[e] * u
+            total += data[e] * end
         z[0] = total
         return
     for c in range(outputs):
