@@ -1355,6 +1355,9 @@ def row_squares_csr(indptr, data, out):
 # A coefficient's line of the state holds all that a visit needs side by side: the number of steps
 # it has seen, then for each output its value, then what drives it, then the sum of its values after
 # each step. The intercept has the last line and is never late.
+#
+# Variance-reduced steps under a quadratic penalty have a form of their own, `svrg_steps_scaled`,
+# which is faster where it applies.
 
 _AFFINE, _SEPARABLE, _TIED = 0, 1, 2
 
