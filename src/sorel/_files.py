@@ -1,4 +1,4 @@
-"""Writing files so that a failure leaves what was there: all of the new file, or the old one."""
+"""Writing files and folders so that a failure leaves what was there: all of the new, or the old."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_writable", "open_atomically", "write_atomically"]
+__all__ = ["check_writable", "open_atomically", "write_atomically", "write_folder_atomically"]
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -89,6 +89,48 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def write_folder_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give an empty folder to fill, which takes its place as `path` when all has gone well.
+
+    Whatever goes wrong, nothing of it stays behind.
+
+    Parameters
+    ----------
+    path : path
+        The folder; it must not exist yet, and the folder that it goes into must.
+
+    Yields
+    ------
+    Path
+        A temporary folder beside it.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from sorel._files import write_folder_atomically
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with write_folder_atomically(os.path.join(place, "new")) as folder:
+    ...         _ = (folder / "a.txt").write_text("content")
+    ...     os.listdir(os.path.join(place, "new"))
+    ['a.txt']
+    """
+    target = Path(path)
+    if target.exists() or target.is_symlink():
+        raise FileExistsError(f"{str(path)!r} exists already; remove it, or choose another name")
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(parent)!r}; create it first")
+    temporary = parent / f".{target.name[:200]}.{secrets.token_hex(6)}.tmp"
+    temporary.mkdir()
+    try:
+        yield temporary
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
