@@ -28,9 +28,13 @@ from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
+from sorel.rows import RowSource, open_data
 
 # Beyond this many parameters no certificate is refined: the p x p Hessian costs too much.
 REFINABLE_SIZE = 5000
+
+# Rows on disk that take no more than this are held in memory all the same.
+_WORTH_STREAMING = 256 << 20
 
 # Newton steps that a refined certificate may take.
 _MAX_REFINEMENTS = 3
@@ -66,9 +70,13 @@ class Problem:
     ----------
     X : array of shape (n, d)
         Dense (C or Fortran order) or any scipy sparse matrix or array; float64 and float32 are used
-        in place, sparse ones where they are CSR without repeated entries.
+        in place, sparse ones where they are CSR without repeated entries. Or rows on disk: a
+        memory-mapped array; the path of a .npy file, of a folder of .npy blocks, of a Parquet file
+        or a folder of them; a ``pyarrow.dataset.Dataset``; or a :class:`sorel.rows.RowSource`.
+        Beyond 256 MB they are read anew at every pass.
     y : array of length n
-        Numbers for regression, labels for classification.
+        Numbers for regression, labels for classification. Or the path of a .npy file or a folder of
+        them, or the name of a column of Parquet data, which is then no feature.
     risk : Risk or str, default=CVaR(0.5)
         The weights of the sorted losses, e.g. ``CVaR(0.1)`` or ``"cvar:0.1"``.
     loss : str or Loss, default="squared"
@@ -97,7 +105,7 @@ class Problem:
     def __init__(
         self,
         X: Any,
-        y: ArrayLike,
+        y: Any,
         *,
         risk: Risk | str | None = None,
         loss: str | Loss = "squared",
@@ -110,7 +118,8 @@ class Problem:
             thread_count(n_jobs)  # refuses what is not a number of threads
         self.risk = CVaR(0.5) if risk is None else parse_risk(risk)
         self.loss = parse_loss(loss)
-        matrix = _check_matrix(X)
+        source, y = open_data(X, y)
+        matrix = _check_matrix(X) if source is None else _check_source(X, source)
         n, d = matrix.shape
         targets, self.classes = self._encode(y, n)
         self._data = (matrix, targets)
@@ -447,6 +456,19 @@ def _check_csr(X: Any) -> Any:
         # Room that a matrix keeps after entries were removed holds no values.
         parts = (matrix.data[:stored], matrix.indices[:stored], matrix.indptr)
         matrix = type(matrix)(parts, shape=matrix.shape)
+    return matrix
+
+
+def _check_source(X: Any, source: RowSource) -> Any:
+    """Rows on disk, found to be finite; as an array where that is small."""
+    if source.nbytes > _WORTH_STREAMING:
+        source.check_finite()
+        return source
+    if isinstance(X, np.ndarray):
+        return _check_matrix(X)
+    source.check_finite()
+    matrix = source.read(0, source.n_samples)
+    source.close()
     return matrix
 
 

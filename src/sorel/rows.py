@@ -45,6 +45,7 @@ MIN_SPAN_ROWS = 1024
 # Pages of mapped files that stay in memory, and decoded row groups of Parquet files.
 _MAPPED_BYTES = 64 << 20
 _DECODED_BYTES = 128 << 20
+_DECODED_GROUPS = 3
 _OPEN_FILES = 64
 
 # A fingerprint looks at so many places, and at so many rows in each.
@@ -623,7 +624,8 @@ class ParquetRows(RowSource):
                     self._decoded[group] = rows
                     self._busy.pop(group, None)
                     held = sum(other.nbytes for other in self._decoded.values())
-                    while held > _DECODED_BYTES and len(self._decoded) > 1:
+                    # Threads that share a pass may be a group apart.
+                    while held > _DECODED_BYTES and len(self._decoded) > _DECODED_GROUPS:
                         held -= self._decoded.popitem(last=False)[1].nbytes
             return rows
 

@@ -8,12 +8,14 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.engines.blocks import BlocksEngine
 from sorel.engines.dense import DenseEngine
 from sorel.engines.sparse import SparseEngine
 from sorel.losses import Loss
 from sorel.risks import Risk
+from sorel.rows import RowSource
 
-__all__ = ["DenseEngine", "Dual", "Engine", "Point", "SparseEngine", "make_engine"]
+__all__ = ["BlocksEngine", "DenseEngine", "Dual", "Engine", "Point", "SparseEngine", "make_engine"]
 
 
 def make_engine(
@@ -27,5 +29,9 @@ def make_engine(
     n_jobs: int | None = None,
 ) -> Engine:
     """The engine for this kind of X."""
-    home = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
+    home: type[DenseEngine] | type[SparseEngine] = DenseEngine
+    if isinstance(X, RowSource):
+        home = BlocksEngine
+    elif scipy.sparse.issparse(X):
+        home = SparseEngine
     return home(X, y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs)
