@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import LOSSES, make_data, make_loss
 
 import sorel
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
 from sorel.rows import open_rows, write_blocks
+from tests.helpers import LOSSES, make_data, make_loss
 
 N, D = 60, 4
 
@@ -22,7 +22,7 @@ def tiny_spans(monkeypatch):
     """Spans of seven rows and more, and nothing that is too small for the disk."""
     monkeypatch.setattr("sorel.rows._SPAN_BYTES", 1)
     monkeypatch.setattr("sorel.rows.MIN_SPAN_ROWS", 7)
-    monkeypatch.setattr("sorel.problem._WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.engines.blocks._BUFFER_SPANS", 2)
 
 
@@ -244,7 +244,7 @@ def test_small_data_is_taken_into_memory(tmp_path, monkeypatch):
     assert sorel.Problem(tmp_path / "blocks", "y.npy").objective(np.ones(D)) == (
         sorel.Problem(X, y).objective(np.ones(D))
     )
-    monkeypatch.setattr("sorel.problem._WORTH_STREAMING", X.nbytes - 1)
+    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", X.nbytes - 1)
     assert isinstance(sorel.Problem(str(tmp_path / "X.npy"), y).engine, BlocksEngine)
 
 

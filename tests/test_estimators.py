@@ -26,6 +26,7 @@ import sorel
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor, estimators
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
+from sorel.rows import write_blocks
 from sorel.solvers import SOREL, Newton
 from tests.helpers import RISKS, make_data
 
@@ -602,3 +603,87 @@ def test_importing_sorel_leaves_scikit_learn_alone():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="Regresor"):
         _ = sorel.SpectralRiskRegresor
+
+
+# Rows on disk.
+
+
+@pytest.fixture
+def on_disk(monkeypatch):
+    """Rows on disk stay there, however few."""
+    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.estimators.WORTH_STREAMING", 0)
+
+
+def disk_data(folder, n=200, labels=False):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3))
+    y = X @ [1.0, 2.0, 3.0] + rng.standard_t(3, size=n) + 0.5
+    if labels:
+        y = np.array(["left", "middle", "right"])[np.digitize(y, [-1.0, 2.0])]
+    np.save(folder / "X.npy", X)
+    np.save(folder / "y.npy", y)
+    table = {"y": y, **{name: X[:, j] for j, name in enumerate("abc")}}
+    pq.write_table(pa.table(table), folder / "data.parquet")
+    write_blocks(folder / "blocks", X, y)
+    return X, y
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_estimators_fit_and_predict_rows_on_disk(tmp_path, on_disk, labels):
+    X, y = disk_data(tmp_path, labels=labels)
+    kind = SpectralRiskClassifier if labels else SpectralRiskRegressor
+    known = kind(risk="esrm:1", tol=1e-8).fit(X.copy(), y)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    for given, targets in [
+        (mapped, y),
+        (tmp_path / "X.npy", str(tmp_path / "y.npy")),
+        (tmp_path / "blocks", "y.npy"),
+        (str(tmp_path / "data.parquet"), "y"),
+    ]:
+        model = kind(risk="esrm:1", tol=1e-8).fit(given, targets)
+        np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-6)
+        np.testing.assert_allclose(model.intercept_, known.intercept_, atol=1e-6)
+        assert model.n_features_in_ == 3
+        assert hasattr(model, "feature_names_in_") == isinstance(given, str)
+        predicted = model.predict(given)
+        assert predicted.shape == y.shape
+        if labels:
+            np.testing.assert_array_equal(predicted, known.predict(X))
+            np.testing.assert_allclose(
+                model.predict_proba(given), known.predict_proba(X), atol=1e-5
+            )
+        else:
+            np.testing.assert_allclose(predicted, known.predict(X), atol=1e-5)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"X has 2 features, but .* is expecting 3"):
+        model.predict(np.save(tmp_path / "Z.npy", X[:, :2]) or tmp_path / "Z.npy")
+
+
+def test_a_weight_of_zero_leaves_out_a_row_on_disk(tmp_path, on_disk):
+    X, y = disk_data(tmp_path)
+    weight = np.ones(200)
+    weight[::3] = 0.0
+    model = SpectralRiskRegressor(tol=1e-8).fit(tmp_path / "X.npy", y, weight)
+    known = SpectralRiskRegressor(tol=1e-8).fit(X[weight > 0], y[weight > 0])
+    np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-4)
+    assert model.l2_ == known.l2_
+    assert not model.risk_weights_[::3].any()
+
+
+def test_wrong_rows_on_disk_are_refused(tmp_path, on_disk):
+    X, y = disk_data(tmp_path)
+    with pytest.raises(ValueError, match="200 rows but y has 199"):
+        SpectralRiskRegressor().fit(tmp_path / "X.npy", y[1:])
+    with pytest.raises(ValueError, match="there is no column 'z'"):
+        SpectralRiskRegressor().fit(tmp_path / "data.parquet", "z")
+    X[7, 1] = np.inf
+    np.save(tmp_path / "X.npy", X)
+    with pytest.raises(ValueError, match=r"X\.npy\[7, 1\] is inf"):
+        SpectralRiskRegressor().fit(tmp_path / "X.npy", y)
+    model = SpectralRiskRegressor().fit(tmp_path / "data.parquet", "y")
+    with pytest.raises(ValueError, match=r"X\.npy\[7, 1\] is inf"):
+        model.predict(tmp_path / "X.npy")

@@ -21,14 +21,20 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    validate_data,
+)
 
 from sorel._frames import as_table
 from sorel.checkpoints import Checkpoint
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, ElasticNet, Penalty
-from sorel.problem import Problem
+from sorel.problem import WORTH_STREAMING, Problem
 from sorel.risks import CVaR, Risk, parse_risk
+from sorel.rows import RowSource, open_data, open_rows
 from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
 from sorel.solvers.base import Iterates, Run
@@ -145,9 +151,23 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
     def _scores(self, X: Any) -> FloatArray:
         check_is_fitted(self, "coef_")
+        if not _is_small(X):
+            names = getattr(self, "feature_names_in_", None)
+            rows = open_rows(X, None if names is None else names.tolist())
+            if rows is not None:
+                return self._scores_on_disk(rows)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
         return np.asarray(X @ self.coef_.T + self.intercept_)
 
+    def _scores_on_disk(self, rows: RowSource) -> FloatArray:
+        _check_columns(self, rows)
+        scores = np.empty((rows.n_samples, *np.shape(self.coef_)[:-1]))
+        for start, stop, part in rows.finite_spans():
+            np.matmul(part, self.coef_.T, out=scores[start:stop])
+        scores += self.intercept_
+        return scores
+
+    n_features_in_: int
     coef_: FloatArray
     intercept_: Any
     _history: FloatArray
@@ -299,6 +319,29 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     random_state: Any
     verbose: int
     checkpoint: str | os.PathLike[str] | Checkpoint | None
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+    ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        rows, y = (None, y) if _is_small(X) else open_data(X, y)
+        if rows is None:
+            return super()._read(X, y, sample_weight, numeric=numeric)
+        _refuse_many_targets(self, y)
+        y = _check_y(y, y_numeric=numeric, estimator=self)
+        if len(y) != rows.n_samples:
+            raise ValueError(
+                f"X has {rows.n_samples} rows but y has {len(y)} values; they must agree"
+            )
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(
+                sample_weight, y, dtype=np.float64, ensure_non_negative=True
+            )
+        self.n_features_in_ = rows.n_features
+        if rows.columns is not None:
+            self.feature_names_in_ = np.array(rows.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return rows, y, sample_weight
 
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
@@ -518,9 +561,9 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, d)
-            Samples.
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
         y : array-like of shape (n,)
-            Targets.
+            Targets; or where they are on disk, as :class:`sorel.Problem` takes them.
         sample_weight : array-like of shape (n,), optional
             Weights; 2 is the row twice.
 
@@ -675,9 +718,10 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, d)
-            Samples.
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
         y : array-like of shape (n,)
-            Labels of any kind, two or more.
+            Labels of any kind, two or more; or where they are on disk, as :class:`sorel.Problem`
+            takes them.
         sample_weight : array-like of shape (n,), optional
             Weights; 2 is the row twice.
 
@@ -754,10 +798,29 @@ def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> 
     total = float(sample_weight.sum())
     if not total > 0.0:
         raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
-    if sample_weight.all():
+    # Rows on disk cannot be left out cheaply; they stay, with the weight 0.
+    if sample_weight.all() or isinstance(X, RowSource):
         return Weighted(X, y, sample_weight, total, None)
     kept = sample_weight > 0.0
     return Weighted(X[kept], y[kept], sample_weight[kept], total, kept)
+
+
+def _is_small(X: Any) -> bool:
+    """Whether X is an array that scikit-learn's checks may read at once, mapped or not."""
+    return isinstance(X, np.ndarray) and X.nbytes <= WORTH_STREAMING
+
+
+def _check_columns(model: Any, rows: RowSource) -> None:
+    if rows.n_features != model.n_features_in_:
+        raise ValueError(
+            f"X has {rows.n_features} features, but {type(model).__name__} is expecting "
+            f"{model.n_features_in_} features as input"
+        )
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None and rows.columns is not None and rows.columns != names.tolist():
+        raise ValueError(
+            f"the columns of X are {rows.columns}, and the model was fitted to {names.tolist()}"
+        )
 
 
 def _refuse_many_targets(estimator: Any, y: Any) -> None:

@@ -34,7 +34,7 @@ from sorel.rows import RowSource, open_data
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.
-_WORTH_STREAMING = 256 << 20
+WORTH_STREAMING = 256 << 20
 
 # Newton steps that a refined certificate may take.
 _MAX_REFINEMENTS = 3
@@ -461,7 +461,7 @@ def _check_csr(X: Any) -> Any:
 
 def _check_source(X: Any, source: RowSource) -> Any:
     """Rows on disk, found to be finite; as an array where that is small."""
-    if source.nbytes > _WORTH_STREAMING:
+    if source.nbytes > WORTH_STREAMING:
         source.check_finite()
         return source
     if isinstance(X, np.ndarray):

@@ -132,18 +132,26 @@ class RowSource(ABC):
             digest.update(self.read(start, min(start + _SAMPLED_ROWS, self.n_samples)).tobytes())
         return digest.hexdigest()
 
-    def check_finite(self) -> None:
-        """Read all rows once; raise a ValueError that names the first value that is not finite."""
+    def finite_spans(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """Read all rows once: start, stop and the rows of each span.
+
+        Raises a ValueError that names the first value that is not finite.
+        """
         for start, stop in self.spans:
             rows = self.read(start, stop)
             # NaN passes through both; two such sweeps are faster than one of isfinite.
-            if np.isfinite(rows.min()) and np.isfinite(rows.max()):
-                continue
-            row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
-            raise ValueError(
-                f"X has a value that is not finite: {self.where(start + row, column)} is "
-                f"{rows[row, column]}; drop or impute such rows"
-            )
+            if not (np.isfinite(rows.min()) and np.isfinite(rows.max())):
+                row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+                raise ValueError(
+                    f"X has a value that is not finite: {self.where(start + row, column)} is "
+                    f"{rows[row, column]}; drop or impute such rows"
+                )
+            yield start, stop, rows
+
+    def check_finite(self) -> None:
+        """Raise a ValueError that names the first value that is not finite, if there is one."""
+        for _ in self.finite_spans():
+            pass
 
     def close(self) -> None:  # noqa: B027 (a source that holds no files has nothing to do)
         """Let go of files; reading opens them again where it must."""
@@ -558,6 +566,10 @@ class ParquetRows(RowSource):
         """The same rows without one column."""
         return ParquetRows(self._dataset, self.columns, [name])
 
+    def choosing(self, columns: Sequence[str]) -> ParquetRows:
+        """The same rows with these columns, in this order."""
+        return self if self.columns == list(columns) else ParquetRows(self._dataset, columns)
+
     def _column_type(self) -> np.dtype[Any]:
         """Check the type of every column in every file; the common type."""
         import pyarrow as pa
@@ -793,7 +805,7 @@ def _pyarrow_dataset() -> Any:
     return pyarrow.dataset
 
 
-def open_rows(X: Any) -> RowSource | None:
+def open_rows(X: Any, columns: Sequence[str] | None = None) -> RowSource | None:
     """The rows behind `X`, if they are on disk.
 
     Parameters
@@ -802,6 +814,8 @@ def open_rows(X: Any) -> RowSource | None:
         A memory-mapped array or a view of one; the path of a .npy file, of a folder of .npy
         blocks, of a Parquet file or of a folder of them; a ``pyarrow.dataset.Dataset``; or a
         :class:`RowSource`.
+    columns : sequence of str, optional
+        The columns of Parquet data to use; by default all.
 
     Returns
     -------
@@ -822,12 +836,14 @@ def open_rows(X: Any) -> RowSource | None:
     >>> open_rows(np.zeros((3, 2))) is None
     True
     """
+    if isinstance(X, ParquetRows):
+        return X if columns is None else X.choosing(columns)
     if isinstance(X, RowSource):
         return X
     if isinstance(X, np.ndarray):
         return None if backed_by_file(X) is None else MemmapRows(X)
     if _is_parquet(X):
-        return ParquetRows(X)
+        return ParquetRows(X, columns)
     if not isinstance(X, (str, os.PathLike)):
         return None
     path = Path(X)
