@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import sorel
+import sorel.rows
 from sorel import cli, demo
 from sorel.tables import read_table
 
@@ -437,7 +438,7 @@ def test_fit_names_what_is_wrong_with_the_file(folder, capsys):
         "empty.csv": "'empty.csv' is empty",
         "double.csv": "two columns called 'a' (1 and 2)",
         "none.csv": "none.csv: No such file",
-        ".": ".: Is a directory",
+        ".": "folder '.' has neither .npy nor .parquet files",
     }
     for name, words in cases.items():
         assert words in refused(capsys, "fit", name, "--target", "price", "-o", "m.skops")
@@ -604,3 +605,101 @@ def test_missing_packages_name_the_extra(folder, capsys, monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     message = refused(capsys, "fit", "train.csv", "--target", "price", "-q", "-o", "m.skops")
     assert 'pip install "sorel[cli]"' in message
+
+
+# Rows on disk.
+
+
+@pytest.fixture
+def numbers(folder):
+    """The numbers among the people: as a Parquet file, as a folder of them, and as blocks."""
+    frame = people()[["age", "income", "price", "churn"]]
+    frame.to_parquet("all.parquet", index=False)
+    os.mkdir("parts")
+    frame[:50].to_parquet("parts/1.parquet", index=False)
+    frame[50:].to_parquet("parts/2.parquet", index=False)
+    sorel.rows.write_blocks("blocks", frame[["age", "income"]].to_numpy(), frame["price"])
+    people().to_parquet("people.parquet", index=False)
+    return folder
+
+
+def test_rows_on_disk_give_the_model_of_the_table(numbers, capsys):
+    common = ["--risk", "cvar:0.2", "--tol", "1e-8", "-q"]
+    train = ["--target", "price", "--drop", "churn", *common]
+    assert run("fit", "all.parquet", *train, "-o", "table.skops") == 0
+    assert run("fit", "all.parquet", *train, "--out-of-core", "-o", "file.skops") == 0
+    assert run("fit", "parts", *train, "--scratch", ".", "-o", "parts.skops") == 0
+    assert run("fit", "blocks", "--target", "y.npy", *common, "-o", "blocks.skops") == 0
+    assert capsys.readouterr() == ("", "")
+    # Nothing of the scratch copy stays.
+    assert not [name for name in os.listdir() if name.startswith(("sorel-", "."))]
+    frame = pd.read_csv("test.csv")
+    frame.rename(columns={"age": "x0", "income": "x1"}).to_csv("plain.csv", index=False)
+    expected = None
+    for model in ("table", "file", "parts", "blocks"):
+        table = "plain.csv" if model == "blocks" else "test.csv"
+        assert run("predict", f"{model}.skops", table, "-o", "out.csv") == 0
+        found = pd.read_csv("out.csv")["prediction"]
+        expected = found if expected is None else expected
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert run("info", "file.skops") == 0
+    assert "age (numeric), income (numeric)" in capsys.readouterr().out
+    assert run("evaluate", "file.skops", "test.csv") == 0
+
+
+def test_labels_of_rows_on_disk(numbers):
+    options = ["--target", "churn", "--drop", "price", "-q", "-o", "churn.skops"]
+    assert run("fit", "all.parquet", *options, "--out-of-core") == 0
+    assert run("predict", "churn.skops", "test.csv", "--proba", "-o", "out.csv") == 0
+    assert set(pd.read_csv("out.csv")["prediction"]) == {"yes", "no"}
+
+
+def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_SHARE_OF_MEMORY", 1e-9)
+    options = ["--target", "price", "-o", "model.skops"]
+    assert run("fit", "all.parquet", "--drop", "churn", *options) == 0
+    assert "note: all.parquet would fill the memory" in capsys.readouterr().err
+    # With texts among the columns there is no other way than memory.
+    assert run("fit", "all.parquet", *options) == 0
+    assert run("fit", "train.csv", *options) == 0
+    assert "would fill" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["people.parquet", "--target", "price", "--out-of-core"], 1,
+         "column 'city' of people.parquet holds text; rows on disk must be numbers: encode it, or "
+         "leave it out with --drop 'city'"),
+        (["people.parquet", "--target", "price", "--out-of-core", "--drop", "city", "--drop",
+          "zip", "--drop", "churn"], 1, "column 'member' of people.parquet holds truth values"),
+        (["all.parquet", "--target", "cost", "--out-of-core"], 1, "there is no column 'cost'"),
+        (["gaps.parquet", "--target", "price", "--out-of-core"], 1,
+         "column 'age' of gaps.parquet has no value in row 8"),
+        (["train.csv", "--target", "price", "--out-of-core"], 2, "convert it to Parquet first"),
+        (["-", "--target", "price", "--out-of-core"], 2, "not standard input"),
+        (["parts", "--target", "price", "--impute"], 2, "need a table in memory"),
+        (["blocks", "--target", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
+        (["blocks", "--target", "z.npy"], 1, "there is no file or folder 'z.npy' with targets"),
+        (["blocks", "--target", "short.npy"], 1, "has 120 rows, but short.npy has 3 values"),
+        (["uneven", "--target", "short.npy"], 1, "uneven/a.npy has 3, uneven/b.npy has 2"),
+        (["cut.npy", "--target", "short.npy"], 1, "cut.npy is truncated"),
+        (["blocks", "--target", "y.npy", "--scratch", "nowhere"], 1, "nowhere"),
+        (["empty", "--target", "y"], 1, "has neither .npy nor .parquet files"),
+    ],
+)  # fmt: skip
+def test_wrong_rows_on_disk(numbers, capsys, arguments, code, message):
+    gaps = people()[["age", "income", "price"]].astype({"age": "Int64"})
+    gaps.loc[7, "age"] = pd.NA
+    gaps.to_parquet("gaps.parquet", index=False)
+    np.save("short.npy", np.arange(3.0))
+    os.mkdir("empty")
+    os.mkdir("uneven")
+    np.save("uneven/a.npy", np.ones((5, 3)))
+    np.save("uneven/b.npy", np.ones((5, 2)))
+    np.save("cut.npy", np.ones((100, 2)))
+    os.truncate("cut.npy", 1000)
+    before = sorted(os.listdir())
+    assert run("fit", *arguments, "-o", "model.skops") == code
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir()) == before

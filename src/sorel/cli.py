@@ -56,6 +56,10 @@ examples:
   sorel fit large.parquet --target y --checkpoint fit.ckpt -o model.skops
       a long fit: after Ctrl-C or a crash, the same command goes on from fit.ckpt
   cat train.csv | sorel fit - --target y -o - > model.skops
+  sorel fit huge.parquet --target y --out-of-core --scratch /data/tmp -o model.skops
+      more rows than fit into memory; all columns must be numbers
+  sorel fit blocks/ --target y.npy -o model.skops
+      a folder of .npy files with rows, called x0, x1 ... unless blocks/columns.json names them
 
 risks:
   mean, max, cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R
@@ -100,6 +104,8 @@ _LOSS_WORDS = {
 # From this share of different values on, a text column is more likely a name than a category.
 _MANY_CATEGORIES = 0.5
 _FEW_ROWS = 20
+# A Parquet file of numbers that would take more of the memory than this stays on disk.
+_SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
 
 
@@ -197,8 +203,13 @@ def _add_fit(commands: Any) -> None:
         description=_FIT,
         epilog=_FIT_EXAMPLES,
     )
-    _add_table(parser, "data", "the table to learn from")
-    parser.add_argument("--target", required=True, metavar="COLUMN", help="column to predict")
+    _add_table(
+        parser, "data", "the table to learn from", more="; or a folder of .parquet or .npy files"
+    )
+    parser.add_argument(
+        "--target", required=True, metavar="COLUMN",
+        help="column to predict; beside .npy files, a .npy file or a folder of them",
+    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", required=True, metavar="MODEL",
         help="file for the model, such as model.skops, or - for standard output",
@@ -250,6 +261,16 @@ def _add_fit(commands: Any) -> None:
         "--checkpoint", metavar="FILE",
         help="keep the state of the fit in this file, and go on from it if it exists; "
         "it stays when the fit is done",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out-of-core", action="store_true",
+        help="leave the rows of a Parquet file on disk, which takes numbers only; a folder is "
+        "always read that way, and so is a file of numbers that would fill the memory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR",
+        help="folder for the standardised copy of rows on disk, which is removed at the end "
+        "(default: the system's folder for temporary files)",
     )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
 
@@ -388,9 +409,11 @@ def _add_reproduce(commands: Any) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the datasets")
 
 
-def _add_table(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+def _add_table(parser: argparse.ArgumentParser, name: str, words: str, more: str = "") -> None:
     parser.add_argument(
-        name, metavar="TABLE", help=f"{words}: CSV with a header, or Parquet; - is standard input"
+        name,
+        metavar="TABLE",
+        help=f"{words}: CSV with a header, or Parquet; - is standard input{more}",
     )
     parser.add_argument(
         "--format", choices=("auto", "csv", "parquet"), default="auto",
@@ -421,16 +444,55 @@ def _fit(arguments: argparse.Namespace) -> int:
         raise _Misuse("a model is binary data, not for a terminal; give -o a file name")
     if arguments.checkpoint is not None:
         _check_checkpoint(arguments)
-    named = [*arguments.drop, *arguments.categorical]
-    if arguments.target in named:
+    if arguments.target in (*arguments.drop, *arguments.categorical):
         raise _Misuse(f"column {arguments.target!r} is the target; do not name it elsewhere too")
+    with warnings.catch_warnings():
+        # Said below, in the words of the command line.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if _on_disk(arguments):
+            task, kinds, count, pipeline = _fit_rows(arguments)
+        else:
+            task, kinds, count, pipeline = _fit_table(arguments)
+    model = pipeline[-1].set_params(verbose=0, checkpoint=None)
+    if model.status_.startswith("interrupted"):
+        if arguments.checkpoint is not None and os.path.exists(arguments.checkpoint):
+            _say(
+                f"the state of the fit is in {arguments.checkpoint}; the same command goes on from "
+                "there"
+            )
+        raise KeyboardInterrupt
+    _save(pipeline, output, _summary(task, arguments, kinds, count, model))
+    if not arguments.quiet:
+        place = "standard output" if output == tables.STANDARD else output
+        _say(
+            f"{task} with {arguments.risk} on {count} rows, {len(kinds)} columns: certified "
+            f"relative gap {model.relative_gap_:.2g} in {model.n_passes_:.4g} passes; "
+            f"saved to {place}"
+        )
+    if not model.converged_:
+        again = ""
+        if arguments.checkpoint is not None:
+            again = f"; with more passes the fit goes on from {arguments.checkpoint}"
+        _say(
+            f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
+            f"{arguments.tol:g}; raise --max-passes, --tol or --l2{again}"
+        )
+        return NOT_CONVERGED
+    return DONE
+
+
+def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
+    """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
+    from sorel import tables
+
     frame = tables.read_table(
         arguments.data,
         format=arguments.format,
         sep=arguments.sep,
         text_columns=set(arguments.categorical),
     )
-    absent = [name for name in (arguments.target, *named) if name not in frame.columns]
+    named = (arguments.target, *arguments.drop, *arguments.categorical)
+    absent = [name for name in named if name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
     task, y = _target(frame[arguments.target], arguments)
@@ -446,36 +508,113 @@ def _fit(arguments: argparse.Namespace) -> int:
     )
     _note_names(X, kinds)
     pipeline = tables.make_pipeline(kinds, _estimator(task, arguments), impute=arguments.impute)
-    with warnings.catch_warnings():
-        # Said below, in the words of the command line.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        pipeline.fit(X, y)
-    model = pipeline[-1].set_params(verbose=0, checkpoint=None)
-    if model.status_.startswith("interrupted"):
-        if arguments.checkpoint is not None and os.path.exists(arguments.checkpoint):
-            _say(
-                f"the state of the fit is in {arguments.checkpoint}; the same command goes on from "
-                "there"
+    return task, kinds, len(frame), pipeline.fit(X, y)
+
+
+def _on_disk(arguments: argparse.Namespace) -> bool:
+    """Whether the rows are to stay on disk: told so, no single table, or too much for memory."""
+    from sorel.tables import STANDARD
+
+    if arguments.data == STANDARD:
+        if arguments.out_of_core:
+            raise _Misuse("--out-of-core needs a file or a folder, not standard input")
+        return False
+    path = Path(arguments.data)
+    if arguments.out_of_core or path.is_dir() or path.suffix.lower() == ".npy":
+        return True
+    if arguments.impute or arguments.categorical or not _fills_memory(arguments):
+        return False
+    _say(
+        f"note: {arguments.data} would fill the memory; its rows stay on disk, as with "
+        "--out-of-core"
+    )
+    return True
+
+
+def _fills_memory(arguments: argparse.Namespace) -> bool:
+    """Whether a Parquet file holds numbers only, and more of them than a share of the memory."""
+    path = Path(arguments.data)
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        # Numbers rarely shrink to a tenth: do not even open what is small.
+        if not path.is_file() or path.stat().st_size < 0.1 * _SHARE_OF_MEMORY * memory:
+            return False
+        return _parquet_rows(arguments).nbytes > _SHARE_OF_MEMORY * memory
+    except (AttributeError, OSError, ValueError, ModuleNotFoundError):
+        # Whatever is wrong with the file, reading it says so.
+        return False
+
+
+def _parquet_rows(arguments: argparse.Namespace) -> Any:
+    from sorel.rows import NotNumericError, ParquetRows
+    from sorel.tables import TableError
+
+    try:
+        rows = ParquetRows(arguments.data, exclude=[arguments.target, *arguments.drop])
+    except NotNumericError as error:
+        raise TableError(
+            f"column {error.column!r} of {error.file} holds {error.words}; rows on disk must be "
+            f"numbers: encode it, or leave it out with --drop {error.column!r}"
+        ) from None
+    for name in rows.truth_columns():
+        raise TableError(
+            f"column {name!r} of {arguments.data} holds truth values; rows on disk must be "
+            f"numbers: store it as 0 and 1, or leave it out with --drop {name!r}"
+        )
+    return rows
+
+
+def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
+    """Task, kinds of columns, number of rows and fitted pipeline of rows on disk."""
+    import shutil
+    import tempfile
+
+    import pandas as pd
+
+    from sorel import tables
+    from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
+
+    path = Path(arguments.data)
+    if arguments.impute or arguments.categorical:
+        raise _Misuse("--impute and --categorical need a table in memory, not rows on disk")
+    if is_parquet(path) or arguments.format == "parquet":
+        rows = _parquet_rows(arguments)
+        y = rows.column(arguments.target)
+    elif path.is_file() and path.suffix.lower() != ".npy":
+        raise _Misuse(
+            f"{arguments.data} cannot stay on disk: --out-of-core reads Parquet and .npy files; "
+            "convert it to Parquet first"
+        )
+    elif arguments.drop:
+        raise _Misuse("--drop leaves out columns of tables and of Parquet files, not of .npy files")
+    else:
+        rows, y = open_data(path, Path(arguments.target))
+    if len(y) != rows.n_samples:
+        raise tables.TableError(
+            f"{arguments.data} has {rows.n_samples} rows, but {arguments.target} has {len(y)} "
+            "values"
+        )
+    task, y = _target(pd.Series(y, name=arguments.target), arguments)
+    pipeline = tables.standardise_rows(rows, _estimator(task, arguments))
+    scaler = pipeline["columns"].named_transformers_["numeric"]
+    with tempfile.TemporaryDirectory(prefix="sorel-", dir=arguments.scratch) as place:
+        free = shutil.disk_usage(place).free
+        if free < 1.01 * rows.nbytes:
+            raise tables.TableError(
+                f"the standardised rows take {rows.nbytes / 2**30:.2g} GB, and {place} has "
+                f"{free / 2**30:.2g} GB left; name a folder with more room with --scratch"
             )
-        raise KeyboardInterrupt
-    _save(pipeline, output, _summary(task, arguments, kinds, len(frame), model))
-    if not arguments.quiet:
-        place = "standard output" if output == tables.STANDARD else output
-        _say(
-            f"{task} with {arguments.risk} on {len(frame)} rows, {len(kinds)} columns: certified "
-            f"relative gap {model.relative_gap_:.2g} in {model.n_passes_:.4g} passes; "
-            f"saved to {place}"
-        )
-    if not model.converged_:
-        again = ""
-        if arguments.checkpoint is not None:
-            again = f"; with more passes the fit goes on from {arguments.checkpoint}"
-        _say(
-            f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
-            f"{arguments.tol:g}; raise --max-passes, --tol or --l2{again}"
-        )
-        return NOT_CONVERGED
-    return DONE
+        scaled = ScaledRows(rows, scaler.mean_, scaler.scale_)
+        # In the pipeline, too, the model gets numbers without names.
+        scaled.columns = None
+        blocks = write_blocks(Path(place) / "rows", scaled)
+        rows.close()
+        try:
+            pipeline[-1].fit(blocks, y)
+        finally:
+            blocks.close()
+    names = scaler.feature_names_in_.tolist()
+    return task, dict.fromkeys(names, "numeric"), rows.n_samples, pipeline
 
 
 def _check_checkpoint(arguments: argparse.Namespace) -> None:

@@ -29,9 +29,12 @@ from sorel._files import write_folder_atomically
 __all__ = [
     "BlockFolderRows",
     "MemmapRows",
+    "NotNumericError",
     "ParquetRows",
     "RowSource",
+    "ScaledRows",
     "backed_by_file",
+    "is_parquet",
     "open_data",
     "open_rows",
     "write_blocks",
@@ -490,6 +493,25 @@ class BlockFolderRows(RowSource):
             self._open.clear()
 
 
+class NotNumericError(ValueError):
+    """A column of Parquet data holds no numbers.
+
+    Attributes
+    ----------
+    column, file : str
+        Where.
+    words : str
+        What it holds instead.
+    """
+
+    def __init__(self, column: str, file: str, words: str) -> None:
+        super().__init__(
+            f"column {column!r} of {file} holds {words}, not numbers; encode it as numbers, or "
+            "choose the columns to use without it"
+        )
+        self.column, self.file, self.words = column, file, words
+
+
 class _Group(NamedTuple):
     """A row group of a Parquet file: its file, its number there, and the file's earlier rows."""
 
@@ -590,12 +612,16 @@ class ParquetRows(RowSource):
                     or pa.types.is_boolean(kind)
                     or pa.types.is_decimal(kind)
                 ):
-                    raise ValueError(
-                        f"column {name!r} of {fragment.path} holds {_words(kind)}, not numbers; "
-                        "encode it as numbers, or choose the columns to use without it"
-                    )
+                    raise NotNumericError(name, fragment.path, _words(kind))
                 single = single and kind == pa.float32()
         return np.dtype(np.float32 if single else np.float64)
+
+    def truth_columns(self) -> list[str]:
+        """The columns of true and false, which are read as 1 and 0."""
+        import pyarrow as pa
+
+        schema = self._dataset.schema
+        return [name for name in self.columns if pa.types.is_boolean(schema.field(name).type)]
 
     def _is_partition(self, name: str) -> bool:
         """Whether the values of a column stand in the names of folders, not in the files."""
@@ -720,6 +746,45 @@ class ParquetRows(RowSource):
             self._decoded.clear()
 
 
+class ScaledRows(RowSource):
+    """Rows less a vector, divided by another, as they are read.
+
+    Parameters
+    ----------
+    rows : RowSource
+        The rows.
+    mean, scale : array of length d
+        What to take off each column, and what to divide it by.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.rows import MemmapRows, ScaledRows
+    >>> rows = MemmapRows(np.array([[1.0, 20.0], [3.0, 40.0]]))
+    >>> ScaledRows(rows, np.array([2.0, 30.0]), np.array([1.0, 10.0])).read(0, 2).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    """
+
+    def __init__(self, rows: RowSource, mean: NDArray[Any], scale: NDArray[Any]) -> None:
+        self._rows, self._mean, self._scale = rows, mean, scale
+        self.n_samples, self.n_features = rows.shape
+        self.dtype, self.spans, self.columns = rows.dtype, rows.spans, rows.columns
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        part = self._rows.read(start, stop) - self._mean
+        part /= self._scale
+        return np.ascontiguousarray(part, dtype=self.dtype)
+
+    def where(self, row: int, column: int) -> str:
+        return self._rows.where(row, column)
+
+    def _identity(self) -> Iterator[Any]:
+        yield from self._rows._identity()
+
+    def close(self) -> None:
+        self._rows.close()
+
+
 def _describe(metadata: Any) -> list[Any]:
     """What the end of a Parquet file says of its row groups, without where in the file they are."""
     found: list[Any] = [metadata.serialized_size]
@@ -842,7 +907,7 @@ def open_rows(X: Any, columns: Sequence[str] | None = None) -> RowSource | None:
         return X
     if isinstance(X, np.ndarray):
         return None if backed_by_file(X) is None else MemmapRows(X)
-    if _is_parquet(X):
+    if is_parquet(X):
         return ParquetRows(X, columns)
     if not isinstance(X, (str, os.PathLike)):
         return None
@@ -898,7 +963,7 @@ def open_data(X: Any, y: Any) -> tuple[RowSource | None, Any]:
         if isinstance(X, ParquetRows):
             rows = X.excluding(y) if y in X.columns else X
             return rows, rows.column(y)
-        if _is_parquet(X):
+        if is_parquet(X):
             rows = ParquetRows(X, exclude=[y])
             return rows, rows.column(y)
     source = open_rows(X)
@@ -926,7 +991,7 @@ def _load_targets(path: Path, rows: RowSource | None) -> NDArray[Any]:
     return np.concatenate([header.load().reshape(-1) for header in headers])
 
 
-def _is_parquet(X: Any) -> bool:
+def is_parquet(X: Any) -> bool:
     """Whether X is Parquet: a dataset of pyarrow, a file, or a folder of files and no blocks."""
     if isinstance(X, (str, os.PathLike)):
         path = Path(X)

@@ -26,12 +26,15 @@ from sorel._files import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sorel.rows import RowSource
+
 __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
     "read_table",
     "select_columns",
+    "standardise_rows",
     "unknown_categories",
     "write_table",
 ]
@@ -312,6 +315,49 @@ def make_pipeline(kinds: Mapping[str, str], model: Any, *, impute: bool = False)
     parts = [("numeric", scale, numeric), ("categorical", encode, categorical)]
     columns = ColumnTransformer([part for part in parts if part[2]])
     return Pipeline([("columns", columns), ("model", model)])
+
+
+def standardise_rows(rows: RowSource, model: Any) -> Any:
+    """The pipeline of :func:`make_pipeline` for rows on disk, with its preparation fitted.
+
+    Parameters
+    ----------
+    rows : RowSource
+        Numbers; all are read once. Columns without names are called x0, x1 and so on.
+    model : estimator
+        The last step, called "model"; it is left alone.
+
+    Returns
+    -------
+    sklearn.pipeline.Pipeline
+        Its model is not fitted yet. It wants the rows less the means, over the deviations.
+
+    Raises
+    ------
+    ValueError
+        If a value is missing or not finite; the message says where.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sorel.rows import MemmapRows
+    >>> from sorel.tables import standardise_rows
+    >>> pipeline = standardise_rows(MemmapRows(np.array([[1.0, 20.0], [3.0, 40.0]])), Ridge())
+    >>> pipeline["columns"].named_transformers_["numeric"].mean_
+    array([ 2., 30.])
+    """
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    for _, _, part in rows.finite_spans():
+        scaler.partial_fit(part)
+    names = rows.columns or [f"x{place}" for place in range(rows.n_features)]
+    pipeline = make_pipeline(dict.fromkeys(names, "numeric"), model)
+    # The columns learn their names from a table of one row, and the numbers from all rows.
+    columns = pipeline["columns"].fit(_pandas().DataFrame([np.zeros(len(names))], columns=names))
+    vars(columns.named_transformers_["numeric"]).update(vars(scaler))
+    return pipeline
 
 
 def _open(source: str | os.PathLike[str]) -> BinaryIO:
