@@ -95,6 +95,17 @@ def test_solvers_reach_the_same_certified_optimum(tmp_path, tiny_spans, solver, 
     assert memory.certificate(found.w, found.weights).relative_gap <= 1.01e-6
 
 
+@pytest.mark.parametrize("kind", ["memmap", "blocks", "parquet"])
+def test_a_sample_of_the_rows_is_that_of_memory(tmp_path, tiny_spans, kind):
+    parts = [
+        problem.subsample(20, np.random.default_rng(0))
+        for problem in pair(tmp_path, kind=kind, weighted=True)
+    ]
+    assert type(parts[0].engine) is DenseEngine
+    assert parts[0].n_samples == 20
+    assert parts[0].objective(np.ones(D)) == parts[1].objective(np.ones(D))
+
+
 def test_the_number_of_threads_changes_rounding_alone(tmp_path, tiny_spans):
     results = []
     for n_jobs in (1, 2, 2):

@@ -87,6 +87,18 @@ class BlocksEngine(DenseEngine):
             out += 1.0
         return out
 
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+        rows = self._sample_of_rows(n_rows, rng)
+        out = np.empty((n_rows, self.n_features), self._source.dtype)
+
+        def gather(start: int, stop: int) -> None:
+            first, last = np.searchsorted(rows, [start, stop])
+            if last > first:
+                out[first:last] = self._X[start:stop][rows[first:last] - start]
+
+        self._span_team.sweep(gather)
+        return DenseEngine(out, *self._arguments_for(rows))
+
     # Stochastic epochs. Tables of single samples would need a row from anywhere at every step.
 
     table = Engine.table
