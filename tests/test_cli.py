@@ -703,3 +703,45 @@ def test_wrong_rows_on_disk(numbers, capsys, arguments, code, message):
     assert run("fit", *arguments, "-o", "model.skops") == code
     assert message in capsys.readouterr().err
     assert sorted(os.listdir()) == before
+
+
+def test_predictions_for_folders_are_those_for_tables(numbers, capsys):
+    options = ["--target", "churn", "--drop", "price", "-q", "-o", "churn.skops"]
+    assert run("fit", "parts", *options) == 0
+    for table in ("parts", "all.parquet"):
+        assert run("predict", "churn.skops", table, "--proba", "-o", f"{table}.csv") == 0
+    pd.testing.assert_frame_equal(pd.read_csv("parts.csv"), pd.read_csv("all.parquet.csv"))
+    reports = []
+    for table in ("parts", "all.parquet"):
+        capsys.readouterr()
+        assert run("evaluate", "churn.skops", table, "--groups", "churn") == 0
+        reports.append(capsys.readouterr().out)
+    assert reports[0] == reports[1]
+
+    assert run("fit", "blocks", "--target", "y.npy", "-q", "-o", "price.skops") == 0
+    assert run("predict", "price.skops", "blocks", "-o", "price.csv") == 0
+    assert len(pd.read_csv("price.csv")) == 120
+    capsys.readouterr()
+    assert run("evaluate", "price.skops", "blocks", "-o", "report.csv") == 0
+    error = np.load("blocks/y.npy") - pd.read_csv("price.csv")["prediction"]
+    assert pd.read_csv("report.csv")["mean"].iloc[0] == pytest.approx(0.5 * np.mean(error**2))
+
+
+def test_folders_that_do_not_suit_a_model(numbers, models, capsys):
+    assert run("fit", "blocks", "--target", "y.npy", "-q", "-o", "price.skops") == 0
+    for arguments, code, message in [
+        (["predict", models["price"], "parts"], 1, "column 'city' is no number"),
+        (["predict", "price.skops", "parts"], 1, "there is no column 'x0'"),
+        (["predict", "price.skops", "blocks", "--keep", "x0"], 2, "--keep copies columns"),
+        (["predict", "price.skops", "wide"], 1, "fitted to 2 columns, and wide has 3"),
+        (["evaluate", "price.skops", "wide2"], 1, "'y.npy' with targets"),
+        (["evaluate", "price.skops", "blocks", "--target", "short.npy"], 1,
+         "120 rows, but short.npy has 3 values"),
+    ]:  # fmt: skip
+        for name, width in (("wide", 3), ("wide2", 2)):
+            if not os.path.exists(name):
+                sorel.rows.write_blocks(name, np.ones((5, width)))
+        np.save("short.npy", np.arange(3.0))
+        capsys.readouterr()
+        assert run(*arguments) == code
+        assert message in capsys.readouterr().err

@@ -89,6 +89,8 @@ examples:
   sorel evaluate model.skops test.csv --groups region -o report.csv
 """
 
+_OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
+
 _INFO_EXAMPLES = """\
 examples:
   sorel info model.skops
@@ -203,9 +205,7 @@ def _add_fit(commands: Any) -> None:
         description=_FIT,
         epilog=_FIT_EXAMPLES,
     )
-    _add_table(
-        parser, "data", "the table to learn from", more="; or a folder of .parquet or .npy files"
-    )
+    _add_table(parser, "data", "the table to learn from", more=_OR_FOLDER)
     parser.add_argument(
         "--target", required=True, metavar="COLUMN",
         help="column to predict; beside .npy files, a .npy file or a folder of them",
@@ -285,7 +285,7 @@ def _add_predict(commands: Any) -> None:
         epilog=_PREDICT_EXAMPLES,
     )
     parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
-    _add_table(parser, "data", "the table to predict for")
+    _add_table(parser, "data", "the table to predict for", more=_OR_FOLDER)
     _add_unknown(parser)
     parser.add_argument(
         "-o", "--output", default="-", metavar="FILE",
@@ -310,7 +310,7 @@ def _add_evaluate(commands: Any) -> None:
         epilog=_EVALUATE_EXAMPLES,
     )
     parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
-    _add_table(parser, "data", "a table with the model's columns and its target")
+    _add_table(parser, "data", "a table with the model's columns and its target", more=_OR_FOLDER)
     _add_unknown(parser)
     parser.add_argument(
         "--target", metavar="COLUMN", help="column with the truth (default: the model's target)"
@@ -742,18 +742,24 @@ def _save(model: Any, output: str, summary: dict[str, Any]) -> None:
         save_model(model, output, summary=summary)
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
-    """The model, its summary, the table, and the part of the table that the model takes."""
+def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    """The model, its summary, and the kinds of its columns by name."""
     from sorel import tables
     from sorel.saving import load_model, read_summary
 
     if arguments.model == tables.STANDARD:
         raise _Misuse("the model must be a file; only the table may come from standard input")
     summary = read_summary(arguments.model)
-    model = load_model(arguments.model)
     # A model that was saved from Python has names at most, and no types.
     columns = summary.get("columns")
-    kinds: dict[str, str] = columns if isinstance(columns, dict) else {}
+    return load_model(arguments.model), summary, columns if isinstance(columns, dict) else {}
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
+    """The model, its summary, the table, and the part of the table that the model takes."""
+    from sorel import tables
+
+    model, summary, kinds = _load_model(arguments)
     frame = tables.read_table(
         arguments.data,
         format=arguments.format,
@@ -774,6 +780,69 @@ def _load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFr
     else:
         _refuse_unknown(model, X)
     return model, summary, frame, X
+
+
+class _Batches:
+    """A model, and a folder's rows for it: tables of some rows at a time."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from sorel import tables
+        from sorel.rows import open_rows
+
+        self.model, self.summary, kinds = _load_model(arguments)
+        texts = [name for name, kind in kinds.items() if kind != "numeric"]
+        if texts or not kinds:
+            what = f"column {texts[0]!r} is no number" if texts else "it has no list of columns"
+            raise tables.TableError(
+                f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
+                f"{arguments.model}; give it a table"
+            )
+        self.names = list(kinds)
+        rows = open_rows(arguments.data, self.names)
+        assert rows is not None
+        self.rows = rows
+        if rows.columns is not None and rows.columns != self.names:
+            raise tables.TableError(
+                f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
+                f"{self.names}"
+            )
+        if rows.n_features != len(self.names):
+            raise tables.TableError(
+                f"the model was fitted to {len(self.names)} columns, and {arguments.data} has "
+                f"{rows.n_features}"
+            )
+
+    def columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Columns beside the model's: of Parquet by name, else .npy files."""
+        import pandas as pd
+
+        from sorel.rows import open_data
+        from sorel.tables import TableError
+
+        found = {name: open_data(self.rows, name)[1] for name in names}
+        for name, values in found.items():
+            if len(values) != self.rows.n_samples:
+                raise TableError(
+                    f"there are {self.rows.n_samples} rows, but {name} has {len(values)} values"
+                )
+        return pd.DataFrame(found)
+
+    def map(self, function: Any) -> Any:
+        """The results of ``function(table, start, stop)`` for all rows, put together."""
+        import numpy as np
+        import pandas as pd
+
+        return np.concatenate(
+            [
+                function(pd.DataFrame(part, columns=self.names), start, stop)
+                for start, stop, part in self.rows.finite_spans()
+            ]
+        )
+
+
+def _is_folder(arguments: argparse.Namespace) -> bool:
+    path = Path(arguments.data)
+    return path.is_dir() or path.suffix.lower() == ".npy"
 
 
 def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
@@ -827,19 +896,34 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     if arguments.output != tables.STANDARD:
         check_writable(arguments.output)
-    model, _, frame, X = _load(arguments)
-    absent = [column for column in arguments.keep if column not in frame.columns]
-    if absent:
-        raise tables.TableError(tables.missing_columns(absent, frame.columns))
-    columns: dict[str, Any] = {column: frame[column] for column in arguments.keep}
-    computed = {"prediction": model.predict(X)}
+    columns: dict[str, Any] = {}
+    if _is_folder(arguments):
+        if arguments.keep:
+            raise _Misuse("--keep copies columns of a table, not of a folder of rows")
+        batches = _Batches(arguments)
+        model = batches.model
+
+        def computing(method: str) -> Any:
+            return batches.map(lambda table, start, stop: getattr(model, method)(table))
+
+    else:
+        model, _, frame, X = _load(arguments)
+        absent = [column for column in arguments.keep if column not in frame.columns]
+        if absent:
+            raise tables.TableError(tables.missing_columns(absent, frame.columns))
+        columns = {column: frame[column] for column in arguments.keep}
+
+        def computing(method: str) -> Any:
+            return getattr(model, method)(X)
+
+    computed = {"prediction": computing("predict")}
     if arguments.proba:
         if not hasattr(model, "predict_proba"):
             raise _Misuse(
                 "--proba needs probabilities, and this model gives none: it is a regression, or "
                 "was fitted with --loss squared_hinge"
             )
-        for label, shares in zip(model.classes_, model.predict_proba(X).T, strict=True):
+        for label, shares in zip(model.classes_, computing("predict_proba").T, strict=True):
             computed[f"probability_{label}"] = shares
     taken = sorted(set(columns).intersection(computed))
     if taken:
@@ -855,10 +939,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     if arguments.output not in (None, tables.STANDARD):
         check_writable(arguments.output)
-    model, summary, frame, X = _load(arguments)
+    batches = _Batches(arguments) if _is_folder(arguments) else None
+    if batches is None:
+        model, summary, frame, X = _load(arguments)
+    else:
+        model, summary = batches.model, batches.summary
     target = arguments.target or summary.get("target")
     if target is None:
         raise _Misuse("this model does not know its target's name; give it with --target")
+    if batches is not None:
+        frame = batches.columns([name for name in (target, arguments.groups) if name])
     absent = [name for name in (target, arguments.groups) if name and name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
@@ -869,7 +959,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         groups = column.where(column.notna(), "(missing)").to_numpy()
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
-    losses = TailScorer("mean", loss).losses(model, X, y)
+    scorer = TailScorer("mean", loss)
+    if batches is None:
+        losses = scorer.losses(model, X, y)
+    else:
+        losses = batches.map(lambda table, a, b: scorer.losses(model, table, y[a:b]))
     report = tail_report(y, losses, groups=groups, loss=lambda truth, given: given)
     if arguments.output is None:
         print(_LOSS_WORDS.get(str(loss), "losses"))
