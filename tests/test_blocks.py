@@ -269,6 +269,22 @@ def test_a_column_of_parquet_is_the_target(tmp_path, tiny_spans):
     )
 
 
+def test_a_checkpoint_of_rows_on_disk(tmp_path, tiny_spans):
+    X, y = make_data("squared", 300, D, 0)
+    path = tmp_path / "X.npy"
+    np.save(path, X)
+    options = {"tol": 1e-8, "checkpoint": tmp_path / "state.ckpt"}
+    with pytest.warns(sorel.ConvergenceWarning):
+        first = sorel.solve(sorel.Problem(path, y), "sorel", max_passes=5, **options)
+    second = sorel.solve(sorel.Problem(path, y), "sorel", **options)
+    assert second.converged
+    assert second.passes > first.passes
+    X[:, 1] += 0.1
+    np.save(path, X)
+    with pytest.raises(ValueError, match="the values of X differ"):
+        sorel.solve(sorel.Problem(path, y), "sorel", **options)
+
+
 def test_bad_rows_are_named(tmp_path, tiny_spans):
     X, y = make_data("squared", N, D, 0)
     X[31, 2] = np.nan

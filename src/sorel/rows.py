@@ -602,7 +602,7 @@ class ParquetRows(RowSource):
             for name in self.columns:
                 if name in schema.names:
                     kind = schema.field(name).type
-                elif fragment is self._fragments[0] or self._is_partition(name):
+                elif self._is_partition(name):
                     kind = self._dataset.schema.field(name).type
                 else:
                     raise ValueError(f"{fragment.path} has no column {name!r}, other files have it")
