@@ -109,6 +109,7 @@ _FEW_ROWS = 20
 # A Parquet file of numbers that would take more of the memory than this stays on disk.
 _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
+_FIRST_ROWS = 100_000
 
 
 class _Misuse(Exception):
@@ -668,7 +669,10 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
     frame = values.to_frame()
     kind = tables.column_kinds(frame)[name]
     targets = tables.select_columns(frame, {name: kind}, hint="remove such rows")[name]
-    count = targets.nunique()
+    # Counting the different values of a long column takes longer than a fit: a few are enough.
+    count = targets.iloc[:_FIRST_ROWS].nunique()
+    if count <= _FEW_LABELS:
+        count = targets.nunique()
     if count < 2:
         only = targets.tolist()[0]
         raise tables.TableError(
@@ -677,7 +681,7 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
     task = arguments.task
     if task == "auto":
         task = "regression" if kind == "numeric" and count > 2 else "classification"
-        if not arguments.quiet:
+        if not arguments.quiet and count <= _FEW_LABELS:
             _note_task(name, kind, task, targets)
     if task == "regression":
         if kind != "numeric":
@@ -699,7 +703,7 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
             f"note: target {name!r} has the two values {first:g} and {second:g}, taken as labels; "
             "use --task regression if they are numbers"
         )
-    elif len(labels) <= _FEW_LABELS and all(label.is_integer() for label in labels):
+    elif all(label.is_integer() for label in labels):
         _say(
             f"note: target {name!r} has {len(labels)} different whole numbers, taken as numbers; "
             "use --task classification if they are labels"
