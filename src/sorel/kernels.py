@@ -1526,10 +1526,10 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
             gap = np.int64(time - state[j, 0])
             u, drift = state[j, 1], factor * state[j, 2]
             m = (drift - (threshold if u > 0.0 else -threshold)) * scale
-            row = np.uint64(min(gap, _RUN - 1))
+            row = np.uint64(gap if gap < _RUN else _RUN - 1)
             end = runs[row, 0] * u + runs[row, 1] * m
             along = runs[row, 2] * u + runs[row, 3] * m
-            common = gap < _RUN
+            common = bool(gap < _RUN)
             if kind == _SEPARABLE:
                 low, high = lower[j], upper[j]
                 common = common and end * u > 0.0 and low <= u <= high and low <= end <= high
