@@ -33,9 +33,11 @@ _SAFE = 3.0
 _AUTO_STEP, _AUTO_MAX_SAFETY = 1.5, 48.0
 _INNER_SLACK = 1e-9
 
-# Steps of one inner loop: all n up to the first number, then this share of n. With many samples a
-# loop has long converged to the accuracy of the outer iteration when it has seen a part of them.
+# Steps of the first inner loop: all n up to the first number, then this share of n, since with many
+# samples a part of them often suffices. They double, up to n, when a loop leaves more to gain than
+# this share of what it has gained.
 _FEW_SAMPLES, _SHARE = 20_000, 0.125
+_UNFINISHED = 0.5
 _MEMORY = 10
 _WINDOW, _MAX_REJECTIONS = 10, 3
 
@@ -71,8 +73,8 @@ class SOREL(FirstOrder):
     and l; a guard on an estimate of D takes a step back that was too long. The inner loop is
     importance-sampled SVRG that starts from a quasi-Newton step (its curvature pairs come from
     gradients at hand) and returns the mean of its last half; one that does not lower the Lagrangian
-    is undone and the step shortened. It takes n steps up to 20 000 samples and n/8 where there are
-    many more: two passes per outer iteration, or little more than one.
+    is undone and the step shortened. It takes n steps up to 20 000 samples; with more it begins with
+    n/8 and doubles them when a loop leaves too much undone. An outer iteration is two passes at most.
 
     "paper" sets theta_k = k/(k+1), tau_k = 20 n/(k+1) and eta_k = C (k+1)/n, runs n inner steps
     (one pass) from w_k and keeps the last iterate: two passes per outer iteration. Steps are plain
@@ -153,7 +155,7 @@ class SOREL(FirstOrder):
         yield Iterate(point, dual)
         memory = _Memory()
         ascent = _DualAscent()
-        safety = _AUTO_STEP
+        safety, steps = _AUTO_STEP, _inner_steps(problem.n_samples)
         while True:
             loss_gradient = engine.gradient(point, dual)
             gradient = _with_penalty(problem, loss_gradient, point.w)
@@ -162,7 +164,7 @@ class SOREL(FirstOrder):
                 start = start - memory.apply(gradient)
             step = 1.0 / (safety * (engine.smoothness(dual).average + penalty.l2))
             plan = self.plan(problem, step, self.batch_size, sampling="importance")
-            plan = plan._replace(steps=_inner_steps(problem.n_samples, plan.batch))
+            plan = plan._replace(steps=max(1, steps // plan.batch))
             w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
             run.passes += 1
             run.n_iter += 1
@@ -184,6 +186,8 @@ class SOREL(FirstOrder):
                 residual = _with_penalty(problem, new_loss_gradient, new.w)
                 memory.store(new.w - point.w, residual - gradient)
                 left = float(np.vdot(residual, memory.apply(residual)))
+            if left > _UNFINISHED * (value - new_value) or not penalty.smooth:
+                steps = min(2 * steps, problem.n_samples)
             point = new
             dual = ascent.step(problem, point, dual, new_value, left)
 
@@ -246,8 +250,9 @@ class SOREL(FirstOrder):
             run.n_iter += 1
 
 
-def _inner_steps(n: int, batch: int) -> int:
-    return max(1, int(max(min(n, _FEW_SAMPLES), _SHARE * n)) // batch)
+def _inner_steps(n: int) -> int:
+    """Steps of the first inner loop."""
+    return int(max(min(n, _FEW_SAMPLES), _SHARE * n))
 
 
 def _epochs(ratio: float, strong: float, smooth: float, steps: int) -> int:
