@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from scipy.optimize import isotonic_regression
 
 from sorel import kernels
@@ -402,11 +403,24 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
     expected = full * (q * curvature * change + dq * slopes)
-    kernels.apply_curvature(
-        loss.code, loss.parameter, y, z, slopes, q, block, means, eta, omega, weighted, caution,
-        change,
-    )  # fmt: skip
+    h = np.empty(12)
+    kernels.augmented_curvature(
+        loss.code, loss.parameter, y, z, slopes, q, block, eta, caution, omega, weighted, h
+    )
+    totals = np.array([full[block == b].sum() for b in (0, 1)])
+    kernels.apply_curvature(h, full * slopes, block, eta / totals, change)
     np.testing.assert_allclose(change, expected, **CLOSE)
+
+
+@by_dtype
+def test_diagonal_of_a_sparse_gram_matrix(dtype):
+    X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
+    (h,) = vectors(9, 1)
+    h[2] = 0.0
+    sparse = scipy.sparse.csr_array(X)
+    out = np.full(5, np.nan)
+    kernels.gram_diagonal_sparse(sparse.data, sparse.indices, sparse.indptr, h, out)
+    np.testing.assert_allclose(out, (X.astype(np.float64) ** 2).T @ h, rtol=1e-6, atol=1e-13)
 
 
 @by_loss

@@ -553,30 +553,6 @@ def adjoint_many(X, C, out):
 
 
 @compiled
-def apply_curvature(
-    code, delta, y, margins, slopes, density, block, means, eta, omega, weighted, caution, change
-):
-    """Turn a change of margins into the change of omega q phi', in place.
-
-    `change` is dz on entry. With eta > 0 the weights move as well: dq = eta (dl - mean of dl over
-    the block), dl = phi' dz; `means` holds omega-weighted sums of dl over the blocks, divided by
-    the weight of the block.
-    """
-    n = margins.shape[0]
-    uniform = 1.0 / n
-    for i in range(n):
-        t = 0.0
-        if density[i] != 0.0:
-            h = loss_curvature(code, delta, y[i], margins[i])
-            if caution > 0.0:
-                h += caution * (majorant_curvature(code, delta, y[i], margins[i]) - h)
-            t = density[i] * h * change[i]
-        if eta > 0.0 and block[i] >= 0:
-            t += eta * slopes[i] * (slopes[i] * change[i] - means[block[i]])
-        change[i] = t * (omega[i] if weighted else uniform)
-
-
-@compiled
 def block_means(block, values, omega, weighted, totals, means):
     """omega-weighted mean of the values over each block."""
     uniform = 1.0 / block.shape[0]
@@ -592,6 +568,39 @@ def block_means(block, values, omega, weighted, totals, means):
     for b in range(means.shape[0]):
         if totals[b] > 0.0:
             means[b] /= totals[b]
+
+
+@compiled
+def apply_curvature(h, pull, block, scale, change):
+    """Turn a change of margins into the change of omega q phi', in place.
+
+    `h` holds the diagonal weights of :func:`augmented_curvature`, `pull` is omega phi', `block` the
+    block of each row or -1, and `scale` is eta divided by the weight of the block: inside a block
+    the weights move with the losses, less their mean.
+    """
+    sums = np.zeros(scale.shape[0])
+    for i in range(change.shape[0]):
+        if block[i] >= 0:
+            sums[block[i]] += pull[i] * change[i]
+    for b in range(scale.shape[0]):
+        sums[b] *= scale[b]
+    for i in range(change.shape[0]):
+        t = h[i] * change[i]
+        if block[i] >= 0:
+            t -= pull[i] * sums[block[i]]
+        change[i] = t
+
+
+@compiled
+def gram_diagonal_sparse(data, indices, indptr, h, out):
+    """Diagonal of X^T diag(h) X for a CSR matrix without repeated entries."""
+    for j in range(out.shape[0]):
+        out[j] = 0.0
+    for i in range(h.shape[0]):
+        hi = h[i]
+        if hi != 0.0:
+            for k in range(indptr[i], indptr[i + 1]):
+                out[indices[k]] += hi * data[k] * data[k]
 
 
 @compiled
