@@ -11,10 +11,14 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sorel import kernels
 from sorel.engines.base import FloatArray
 from sorel.engines.memory import MemoryEngine
 from sorel.losses import Loss
 from sorel.risks import Risk
+
+# Bytes of rows that may be copied to make products with them cheaper.
+_MAX_COPY = 2**30
 
 
 class SparseEngine(MemoryEngine):
@@ -60,9 +64,34 @@ class SparseEngine(MemoryEngine):
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
         out = np.empty(self.shape[0])
-        out[: self.n_features] = self._X.power(2).T @ h
+        X = self._X
+        if X.has_canonical_format:
+            kernels.gram_diagonal_sparse(X.data, X.indices, X.indptr, h, out)
+        else:
+            # An entry given in parts is squared as a whole.
+            out[: self.n_features] = X.power(2).T @ h
         if self.fit_intercept:
             out[-1] = h.sum()
+        return out
+
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        # Copying rows costs about one product with them; jumping between them costs more for each.
+        X = self._X
+        entries = int(np.diff(X.indptr)[rows].sum())
+        if entries * (X.data.itemsize + X.indices.itemsize) > _MAX_COPY:
+            return None
+        return X[rows]
+
+    def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        np.copyto(out, selection @ w[: self.n_features])
+        if self.fit_intercept:
+            out += w[-1]
+
+    def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        out = np.empty(self.shape)
+        out[: self.n_features] = selection.T @ c
+        if self.fit_intercept:
+            out[-1] = c.sum()
         return out
 
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
