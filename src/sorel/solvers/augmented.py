@@ -40,8 +40,8 @@ _CAUTION, _CONFIDENCE = 0.3, 1.2
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
 _FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
 
-# A refined certificate costs a Hessian: try it once a Newton step promised no more than this
-# multiple of the gap wanted.
+# A refined certificate costs a Hessian, or many products with it: try it once a Newton step
+# promised no more than this multiple of the gap wanted.
 _PROMISING = 10.0
 
 # Relative to the objective, changes below this are rounding; so many idle centres end a run.
@@ -132,7 +132,7 @@ class AugmentedLagrangian(Solver):
         state = State(problem, point, center, eta)
         steps = idle = cuts = moves = 0
         growth, checked = _GROWTH, run.passes
-        caution = used = 0.0
+        caution = used = resumed = 0.0
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
             unit = problem.unit(state.value)
@@ -141,9 +141,11 @@ class AugmentedLagrangian(Solver):
                 fresh = State(problem, engine.point(state.point.w), state.center, eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, moves = fresh, 0
-            if state.predicted <= _PROMISING * target:
-                yield Iterate(state.point, state.dual, state.gradient, target)
+            if state.predicted <= _PROMISING * target and run.passes >= resumed:
+                reply = yield Iterate(state.point, state.dual, state.gradient, target)
                 checked = run.passes
+                # No more is spent on certificates in vain than on steps.
+                resumed = checked + reply.passes
             elif (
                 run.watched or run.passes > checked + _HEARTBEAT or state.fenchel_young() <= target
             ):

@@ -63,14 +63,20 @@ class Continuation(Newton):
         inner = dataclasses.replace(run, tol=_STAGE_TOL, max_passes=limit, watched=False)
         best = np.inf
         iterates = super().iterates(stage, inner)
-        for iterate in iterates:
+        iterate = next(iterates, None)
+        while iterate is not None:
             certificate = stage.certify(
                 iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
             )
+            inner.passes += certificate.passes
             if certificate.gap <= best:
                 best = certificate.gap
                 run.w, run.dual = iterate.point.w, iterate.dual
             if certificate.relative_gap <= _STAGE_TOL or inner.exhausted:
+                break
+            try:
+                iterate = iterates.send(certificate)
+            except StopIteration:
                 break
         iterates.close()
         run.passes = inner.passes
