@@ -13,11 +13,12 @@ import numpy as np
 from sorel.conjugate import minimize_model
 from sorel.engines.base import FloatArray
 from sorel.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
+from sorel.solvers.augmented import AugmentedLagrangian, Direction, Pace, State
 from sorel.solvers.base import Run, UnsupportedProblemError
 
-# A step is solved to this share of the gradient, in the norm of the preconditioner.
-_FORCING = 0.1
+# A step is solved to this share of the gradient, in the norm of the preconditioner. More digits
+# would go to waste: the next step sees other ties.
+_FORCING = 0.3
 _MAX_PRODUCTS = 250
 
 
@@ -34,6 +35,9 @@ class NewtonCG(AugmentedLagrangian):
     """
 
     name: ClassVar[str] = "newton_cg"
+
+    # Products are many where eta is large, so more centres at a smaller eta are cheaper.
+    pace: ClassVar[Pace] = Pace(first=2.0, growth=3.0, easy=2, full=1.0, short=0.2)
 
     def check(self, problem: Problem) -> None:
         if not problem.penalty.smooth:
