@@ -413,6 +413,21 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
 
 
 @by_dtype
+@by_intercept
+@pytest.mark.parametrize("rows", [[], [3], [0, 2, 3, 8]], ids=len)
+def test_products_with_some_rows(dtype, intercept, rows):
+    X, rows = matrix(9, 5, dtype), np.array(rows, dtype=np.intp)
+    (w,), (c,) = vectors(5, 1), vectors(len(rows), 1, seed=5)
+    some = extended(X)[rows]
+    out = np.full(len(rows), np.nan)
+    kernels.product_some_rows(X, rows, w, 0.4, out)
+    np.testing.assert_allclose(out, some[:, :5] @ w + 0.4, **CLOSE)
+    out = np.full(5 + intercept, np.nan)
+    kernels.adjoint_some_rows(X, rows, c, out)
+    np.testing.assert_allclose(out, (some.T @ c)[: 5 + intercept], **CLOSE)
+
+
+@by_dtype
 def test_diagonal_of_a_sparse_gram_matrix(dtype):
     X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
     (h,) = vectors(9, 1)

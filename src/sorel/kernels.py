@@ -592,6 +592,33 @@ def apply_curvature(h, pull, block, scale, change):
 
 
 @compiled
+def product_some_rows(X, rows, w, intercept, out):
+    """out[r] = X[rows[r]] w + intercept."""
+    d = X.shape[1]
+    for r in range(rows.shape[0]):
+        i = rows[r]
+        z = 0.0
+        for j in range(d):
+            z += X[i, j] * w[j]
+        out[r] = z + intercept
+
+
+@compiled
+def adjoint_some_rows(X, rows, c, out):
+    """out = sum of c[r] [x_i 1] over i = rows[r], with the 1 when out has room for it."""
+    d = X.shape[1]
+    for j in range(out.shape[0]):
+        out[j] = 0.0
+    for r in range(rows.shape[0]):
+        i = rows[r]
+        cr = c[r]
+        for j in range(d):
+            out[j] += cr * X[i, j]
+        if out.shape[0] > d:
+            out[d] += cr
+
+
+@compiled
 def gram_diagonal_sparse(data, indices, indptr, h, out):
     """Diagonal of X^T diag(h) X for a CSR matrix without repeated entries."""
     for j in range(out.shape[0]):

@@ -80,6 +80,18 @@ class DenseEngine(SampledEngine):
             kernels.adjoint_many(self._X, c, out)
         return out
 
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        # Rows of C order are long enough to jump between them; columns are read whole anyway.
+        return rows if self._by_rows else None
+
+    def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        kernels.product_some_rows(self._X, selection, *self._split(w), out)
+
+    def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        out = np.empty(self.shape)
+        kernels.adjoint_some_rows(self._X, selection, c, out)
+        return out
+
     def _gram(self, h: FloatArray) -> FloatArray:
         size = self.shape[0]
         out = np.zeros((size, size))
