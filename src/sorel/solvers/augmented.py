@@ -22,9 +22,7 @@ from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
-# First step of the weights from those of a similar problem, in units of 1 / (spread of the losses).
-# Beyond the bound the rounding of eta * l would reach the weights.
-_WARM_ETA = 100.0
+# In units of 1 / (spread of the losses): beyond it the rounding of eta * l would reach the weights.
 _MAX_ETA = 1e9
 
 # eta grows after an easy inner problem and shrinks after one of many Newton steps. When so many
@@ -69,8 +67,9 @@ class Pace(NamedTuple):
 
     Attributes
     ----------
-    first : float
-        First step from uniform weights, in units of 1 / (spread of the losses).
+    first, warm : float
+        First step from uniform weights and from those of a similar problem, in units of
+        1 / (spread of the losses).
     growth : float
         Factor after an easy inner problem.
     easy : int
@@ -82,6 +81,7 @@ class Pace(NamedTuple):
     """
 
     first: float = 4.0
+    warm: float = 100.0
     growth: float = 10.0
     easy: int = 3
     full: float = 0.0
@@ -154,7 +154,7 @@ class AugmentedLagrangian(Solver):
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
         scale = engine.loss_scale(point)
-        eta = (pace.first if run.dual is None else _WARM_ETA) / scale
+        eta = (pace.first if run.dual is None else pace.warm) / scale
         state = State(problem, point, center, eta)
         steps = idle = cuts = moves = 0
         growth, checked = pace.growth, run.passes
