@@ -353,6 +353,50 @@ def test_generalised_hessian_is_the_derivative_of_the_gradient(loss, risk, weigh
     assert np.all(diagonal.ravel() >= np.diag(hessian) * (1 - 1e-12))
 
 
+@by_loss
+@by_intercept
+@by_weighting
+@pytest.mark.parametrize("risk", ["cvar", "esrm", "mixture"])
+@pytest.mark.parametrize("home", ["C", "F", "sparse"])
+def test_products_with_the_rows_that_have_curvature(loss, intercept, weighted, risk, home):
+    X = sparse_data()
+    X = {"C": X, "F": np.asfortranarray(X), "sparse": scipy.sparse.csr_array(X)}[home]
+    problem = make_problem(
+        loss, risk=risk, intercept=intercept, weighted=weighted, X=X, n=40, d=6, seed=2
+    )
+    engine = problem.engine
+    point = engine.point(random_parameters(engine))
+    center = engine.worst_case(point)
+    v = random_parameters(engine, seed=11)
+    for eta, caution in itertools.product((0.0, 0.4), (0.0, 0.5 * (loss != "multinomial"))):
+        dual = engine.ascend(center, point, 0.4)
+        curvature = engine.curvature(point, dual, eta, caution)
+        hessian = engine.hessian(point, dual, eta, caution=caution)
+        product = curvature.product(v)
+        np.testing.assert_allclose(product.ravel(), hessian @ v.ravel(), rtol=1e-9, atol=1e-12)
+        diagonal = curvature.diagonal()
+        assert np.all(diagonal.ravel() >= np.diag(hessian) * (1 - 1e-12))
+        active = np.asarray(dual.density) > 0.0
+        if eta > 0.0:
+            active |= np.asarray(dual.block) >= 0
+        # Squared hinges and huber losses have flat parts, which are left out as well.
+        assert curvature.share <= 1.0
+        if home != "F" and risk == "cvar" and loss != "multinomial":
+            assert curvature.share <= active.mean() < 0.7
+
+
+def test_rows_too_large_to_copy_are_multiplied_in_place(monkeypatch):
+    engine = make_problem("logistic", X=scipy.sparse.csr_array(sparse_data()), n=40, d=6).engine
+    point = engine.point(random_parameters(engine))
+    dual = engine.worst_case(point)
+    v = random_parameters(engine, seed=11)
+    few = engine.curvature(point, dual)
+    monkeypatch.setattr("sorel.engines.sparse._MAX_COPY", 100)
+    every = engine.curvature(point, dual)
+    assert few.share < every.share == 1.0
+    np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
+
+
 def test_gradient_of_the_envelope():
     engine = make_problem(risk="esrm").engine
     w, center, eta = random_parameters(engine), random_dual(engine), 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from scipy.optimize import isotonic_regression
 
 from sorel import kernels
@@ -418,11 +419,54 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
     expected = full * (q * curvature * change + dq * slopes)
-    kernels.apply_curvature(
-        loss.code, loss.parameter, y, z, slopes, q, block, means, eta, omega, weighted, caution,
-        change,
-    )  # fmt: skip
+    h = np.empty(12)
+    kernels.augmented_curvature(
+        loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, h
+    )
+    totals = np.array([full[block == b].sum() for b in (0, 1)])
+    kernels.apply_curvature(h, full * slopes, block, eta / totals, change)
     np.testing.assert_allclose(change, expected, **CLOSE)
+
+
+@by_dtype
+@by_intercept
+@pytest.mark.parametrize("rows", [[], [3], [0, 2, 3, 8]], ids=len)
+def test_products_with_some_rows(dtype, intercept, rows):
+    X, rows = matrix(9, 5, dtype), np.array(rows, dtype=np.intp)
+    (w,), (c,) = vectors(5, 1), vectors(len(rows), 1, seed=5)
+    some = extended(X)[rows]
+    out = np.full(len(rows), np.nan)
+    kernels.product_some_rows(X, rows, w, 0.4, out)
+    np.testing.assert_allclose(out, some[:, :5] @ w + 0.4, **CLOSE)
+    out = np.zeros(5 + intercept)
+    kernels.adjoint_some_rows(X, rows, c, out)
+    np.testing.assert_allclose(out, (some.T @ c)[: 5 + intercept], **CLOSE)
+
+
+@by_dtype
+def test_diagonal_of_a_sparse_gram_matrix(dtype):
+    X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
+    (h,) = vectors(9, 1)
+    h[2] = 0.0
+    sparse = scipy.sparse.csr_array(X)
+    out = np.zeros(5)
+    kernels.gram_diagonal_csr(sparse.indptr, sparse.indices, sparse.data, h, out)
+    np.testing.assert_allclose(out, (X.astype(np.float64) ** 2).T @ h, rtol=1e-6, atol=1e-13)
+
+
+@by_dtype
+@pytest.mark.parametrize("index", [np.uint32, np.uint64])
+def test_selected_sparse_rows(dtype, index):
+    X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
+    X[3] = 0.0
+    sparse = scipy.sparse.csr_array(X)
+    indptr, indices = sparse.indptr.astype(index), sparse.indices.astype(index)
+    rows = np.array([1, 3, 3, 8])
+    wanted = scipy.sparse.csr_array(X[rows])
+    out = np.zeros(wanted.nnz, index), np.zeros(wanted.nnz, dtype)
+    kernels.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
+    np.testing.assert_array_equal(out[0], wanted.indices)
+    np.testing.assert_array_equal(out[1], wanted.data)
 
 
 @by_loss

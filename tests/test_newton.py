@@ -8,13 +8,15 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 from helpers import CASES, RISKS, conic_optimum, make_data, make_loss
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import sorel
-from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
+from sorel import ESRM, L2, CVaR, ElasticNet, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
 from sorel.solvers import UnsupportedProblemError
+from sorel.solvers.newton import MAX_SIZE
 
 EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
 
@@ -265,13 +267,37 @@ def test_the_papers_problems(name, risk):
 # Its limits.
 
 
-def test_too_many_parameters_are_refused():
-    problem = Problem(np.ones((2, 5001)), [0.0, 1.0])
+def test_too_many_parameters_are_refused_where_a_matrix_is_needed():
+    problem = Problem(np.ones((2, 5001)), [0.0, 1.0], penalty=ElasticNet(0.1, 0.1))
     with pytest.raises(UnsupportedProblemError, match=r"at most 5000.*solver=.*'auto'"):
         sorel.solve(problem, solver="newton")
-    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial")
+    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial", penalty=ElasticNet(0.1, 0.1))
     with pytest.raises(UnsupportedProblemError, match="5001 x 5001"):
         sorel.solve(many, solver="newton")
+
+
+def sparse_classes(n, d, seed=0):
+    """Rows of few entries in 60 of d columns, of very unequal frequency, and noisy labels."""
+    rng = np.random.default_rng(seed)
+    columns = d // 60 * (60 * rng.random((n, 8)) ** 3).astype(int)
+    shape, rows = (n, d), np.repeat(np.arange(n), 8)
+    X = scipy.sparse.csr_array((np.abs(rng.normal(size=8 * n)), (rows, columns.ravel())), shape)
+    return X, np.where(X @ rng.normal(size=d) + rng.logistic(size=n) > 0, 1, -1)
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0)], ids=repr)
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "multinomial"])
+def test_many_parameters_under_a_smooth_penalty(risk, loss):
+    X, y = sparse_classes(150, 6000)
+    if loss == "multinomial":
+        y = y + (np.arange(150) % 2)
+    problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(1e-2), fit_intercept=True)
+    result = certified(problem, tol=1e-7)
+    # The empty columns take no part; without them the problem is small enough for a matrix.
+    used = np.flatnonzero(np.diff(X.tocsc().indptr))
+    assert len(used) <= 60 < MAX_SIZE < 6000
+    small = Problem(X[:, used], y, risk=risk, loss=loss, penalty=L2(1e-2), fit_intercept=True)
+    assert result.objective == pytest.approx(certified(small, tol=1e-9).objective, rel=2e-7)
 
 
 def test_the_accuracy_of_floating_point_is_reported_honestly():

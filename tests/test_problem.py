@@ -86,6 +86,48 @@ def test_unrefined_certificate_is_rigorous(case):
             assert refined.primal == plain.primal
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.penalty == "l2"], ids=str)
+def test_certificate_by_conjugate_gradients(case, monkeypatch):
+    problem, rng = case.problem(), np.random.default_rng(4)
+    optimum = conic_optimum(case)
+    for size in (1.0, 0.1, 1e-3):
+        w = optimum.w + size * rng.normal(size=problem.engine.shape)
+        for lam in weightings(problem, w, rng):
+            by_matrix = problem.certificate(w, lam)
+            assert by_matrix.passes == 0.0
+            with monkeypatch.context() as patch:
+                patch.setattr("sorel.problem._FEW_PARAMETERS", 0)
+                found = problem.certificate(w, lam)
+            assert found.primal == pytest.approx(by_matrix.primal, rel=1e-13)
+            assert found.gap >= found.primal - optimum.value * (1 + 1e-8) - 1e-9
+            # Where the Newton steps from the matrix have found the minimum, these have as well.
+            if np.isfinite(by_matrix.gap):
+                assert found.gap <= 1.01 * by_matrix.gap + 1e-9
+
+
+def test_conjugate_gradients_stop_once_a_target_is_out_of_reach(monkeypatch):
+    monkeypatch.setattr("sorel.problem._FEW_PARAMETERS", 0)
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(200, 60)) * np.geomspace(1.0, 1e-2, 60)
+    labels = np.where(data @ rng.normal(size=60) + rng.logistic(size=200) > 0, 1, -1)
+    problem = Problem(data, labels, risk=CVaR(0.3), loss="logistic", penalty=L2(1e-4))
+    engine = problem.engine
+    result = sorel.solve(problem, tol=1e-10)
+    dual = engine.dual_from_weights(result.weights)
+    near = engine.point(result.w + 1e-2 * rng.normal(size=60))
+    far = engine.point(np.zeros(60))
+    # Near the minimum for this weighting the bound is worth its products; far from it no number of
+    # them would help, and few are spent.
+    exact = problem.certify(near, dual, refine=np.inf, max_products=500)
+    shortfall = engine.shortfall(near, dual)
+    target = shortfall + 1.2 * (exact.gap - shortfall)
+    good = problem.certify(near, dual, refine=target)
+    assert good.gap <= target < problem.certify(near, dual).gap
+    assert good.gap >= exact.primal - result.objective
+    bad = problem.certify(far, dual, refine=engine.shortfall(far, dual) + 1e-3 * exact.primal)
+    assert 0.0 < bad.passes <= 4.0 < good.passes
+
+
 @by_case
 def test_certificate_is_tight_at_the_optimum(case):
     problem, optimum = case.problem(), conic_optimum(case)

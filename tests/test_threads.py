@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 import sorel
 from sorel import _threads, permutahedron
 from sorel._threads import Team, thread_count
-from sorel.engines import memory
+from sorel.engines import memory, sparse
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 
@@ -22,8 +22,9 @@ RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 @pytest.fixture
 def everything_shared(monkeypatch):
     """Let even small problems use threads."""
-    for name in ("_WORTH_SHARING_X", "_WORTH_SHARING", "_WORTH_SHARING_SLOW"):
+    for name in ("WORTH_SHARING_X", "_WORTH_SHARING", "_WORTH_SHARING_SLOW"):
         monkeypatch.setattr(memory, name, 0)
+    monkeypatch.setattr(sparse, "WORTH_SHARING_X", 0)
 
 
 # How many.

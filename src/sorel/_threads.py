@@ -180,7 +180,7 @@ class Team:
 
         Each thread has its own sum, and always takes the same ranges.
         """
-        workers = min(self.threads, len(self.ranges))
+        workers = max(1, min(self.threads, len(self.ranges)))
 
         def work(first: int) -> NDArray[np.float64]:
             out = np.zeros(shape)

@@ -590,30 +590,6 @@ def adjoint_many(X, C, out):
 
 
 @compiled
-def apply_curvature(
-    code, delta, y, margins, slopes, density, block, means, eta, omega, weighted, caution, change
-):
-    """Turn a change of margins into the change of omega q phi', in place.
-
-    `change` is dz on entry. With eta > 0 the weights move as well: dq = eta (dl - mean of dl over
-    the block), dl = phi' dz; `means` holds omega-weighted sums of dl over the blocks, divided by
-    the weight of the block.
-    """
-    n = margins.shape[0]
-    uniform = omega[0]
-    for i in range(n):
-        t = 0.0
-        if density[i] != 0.0:
-            h = loss_curvature(code, delta, y[i], margins[i])
-            if caution > 0.0:
-                h += caution * (majorant_curvature(code, delta, y[i], margins[i]) - h)
-            t = density[i] * h * change[i]
-        if eta > 0.0 and block[i] >= 0:
-            t += eta * slopes[i] * (slopes[i] * change[i] - means[block[i]])
-        change[i] = t * (omega[i] if weighted else uniform)
-
-
-@compiled
 def block_means(block, values, omega, weighted, totals, means):
     """omega-weighted mean of the values over each block."""
     uniform = omega[0]
@@ -629,6 +605,52 @@ def block_means(block, values, omega, weighted, totals, means):
     for b in range(means.shape[0]):
         if totals[b] > 0.0:
             means[b] /= totals[b]
+
+
+@compiled
+def apply_curvature(h, pull, block, scale, change):
+    """Turn a change of margins into the change of omega q phi', in place.
+
+    `h` holds the diagonal weights of :func:`augmented_curvature`, `pull` is omega phi', `block` the
+    block of each row or -1, and `scale` is eta divided by the weight of the block: inside a block
+    the weights move with the losses, less their mean.
+    """
+    sums = np.zeros(scale.shape[0])
+    for i in range(change.shape[0]):
+        if block[i] >= 0:
+            sums[block[i]] += pull[i] * change[i]
+    for b in range(scale.shape[0]):
+        sums[b] *= scale[b]
+    for i in range(change.shape[0]):
+        t = h[i] * change[i]
+        if block[i] >= 0:
+            t -= pull[i] * sums[block[i]]
+        change[i] = t
+
+
+@compiled
+def product_some_rows(X, rows, w, intercept, out):
+    """out[r] = X[rows[r]] w + intercept."""
+    d = X.shape[1]
+    for r in range(rows.shape[0]):
+        i = rows[r]
+        z = 0.0
+        for j in range(d):
+            z += X[i, j] * w[j]
+        out[r] = z + intercept
+
+
+@compiled
+def adjoint_some_rows(X, rows, c, out):
+    """out += sum of c[r] [x_i 1] over i = rows[r], with the 1 when out has room for it."""
+    d = X.shape[1]
+    for r in range(rows.shape[0]):
+        i = rows[r]
+        cr = c[r]
+        for j in range(d):
+            out[j] += cr * X[i, j]
+        if out.shape[0] > d:
+            out[d] += cr
 
 
 @compiled
@@ -1329,6 +1351,17 @@ def block_sums_csr(indptr, indices, data, c, block, start, out):
             b -= start
             for e in range(indptr[i], indptr[i + 1]):
                 out[b, indices[e]] += ci * data[e]
+
+
+@compiled
+def select_csr(indptr, indices, data, rows, new_indptr, new_indices, new_data):
+    """Copy rows; `new_indptr` is given."""
+    for r in range(rows.shape[0]):
+        e = indptr[rows[r]]
+        for f in range(new_indptr[r], new_indptr[r + 1]):
+            new_indices[f] = indices[e]
+            new_data[f] = data[e]
+            e += np.uint64(1)
 
 
 @compiled

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel import kernels
 from sorel._threads import thread_count
+from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.fingerprints import describe, fingerprint_array, fingerprint_matrix
@@ -30,14 +31,25 @@ from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
 from sorel.rows import RowSource, open_data
 
-# Beyond this many parameters no certificate is refined: the p x p Hessian costs too much.
+# Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
+# gradients take its place where the penalty is smooth, and after the second number nothing does
+# where it is not.
+_FEW_PARAMETERS = 1000
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.
 WORTH_STREAMING = 256 << 20
 
-# Newton steps that a refined certificate may take.
-_MAX_REFINEMENTS = 3
+# Newton steps that a refined certificate may take, from a matrix and by products.
+_MAX_REFINEMENTS, _MAX_CONJUGATE_STEPS = 3, 10
+
+# Products that all of them may take, during a run and for a user who asks. Where a bound is that
+# hard to reach, another step of the solver gains more.
+_FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
+
+# Conjugate gradients stop when the model promises this share of the target, or, without a target,
+# when so small a share of the bound is slack.
+_MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,15 @@ class Certificate:
     relative_gap : float
         gap / max(abs(F(w)), tiny), where tiny is the rounding error of the mean loss at zero
         margins: a problem whose optimum is 0 has no other scale.
+    passes : float
+        Passes over the data that conjugate gradients took to tighten the bound.
     """
 
     primal: float
     dual: float
     gap: float
     relative_gap: float
+    passes: float = field(default=0.0, compare=False)
 
 
 class Problem:
@@ -201,7 +216,7 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return self.certify(point, dual, refine=np.inf)
+        return self.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -261,6 +276,7 @@ class Problem:
         *,
         gradient: FloatArray | None = None,
         refine: float = 0.0,
+        max_products: int = _FEW_PRODUCTS,
     ) -> Certificate:
         """The certificate of a point and a weighting.
 
@@ -272,6 +288,8 @@ class Problem:
             A gap worth a Hessian. When only the second bracket stands above it, take one Newton
             step for this weighting and bound the dual there: exact for the squared loss, and far
             tighter than |grad|^2 / (2 mu) for the others, where mu is small.
+        max_products : int
+            Products with the Hessian that this may take where it is too large to be formed.
         """
         engine = self.engine
         expected = engine.expected(point, dual)
@@ -283,13 +301,16 @@ class Problem:
             return Certificate(np.inf, least, np.inf, np.inf)
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
-        if worthwhile and point.w.size <= REFINABLE_SIZE:
+        passes = 0.0
+        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
             target = 0.0 if refine == np.inf else refine - shortfall
-            bound = self._refined_bound(point, dual, expected + penalty, gradient, target)
+            bound, passes = self._refined_bound(
+                point, dual, expected + penalty, gradient, target, max_products
+            )
             gap = min(gap, shortfall + bound)
         # Losses are nonnegative, so the least value of the penalty is a bound for free.
         gap = min(gap, primal - least)
-        return Certificate(primal, primal - gap, gap, gap / self.unit(primal))
+        return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
 
     @property
     def _penalty_conjugate_at_zero(self) -> float:
@@ -314,30 +335,37 @@ class Problem:
         return excess + self.penalty.fenchel_young(coef, -slope)
 
     def _refined_bound(
-        self, point: Point, dual: Dual, value: float, gradient: FloatArray | None, target: float
-    ) -> float:
+        self,
+        point: Point,
+        dual: Dual,
+        value: float,
+        gradient: FloatArray | None,
+        target: float,
+        max_products: int,
+    ) -> tuple[float, float]:
         """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
 
         A second step follows while the slack of the bound outweighs what the first one gained and
         the target is missed: with badly scaled columns one linear system leaves too many digits.
+        Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
         rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
-        bound = np.inf
+        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.smooth
+        bound, passes, drop = np.inf, 0.0, 0.0
         current, slope = point, gradient
-        for _ in range(_MAX_REFINEMENTS):
+        for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
             if slope is None:
                 slope = engine.gradient(current, dual)
-            u, _ = minimize_quadratic(
-                engine.hessian(current, dual),
-                slope.ravel(),
-                current.w.ravel(),
-                self.penalty,
-                self.coefficients(current.w).size,
-                engine.n_outputs,
-            )
+            if formed:
+                u = self._newton_point(current, dual, slope)
+            else:
+                found = self._conjugate_step(current, dual, slope, target, drop, max_products)
+                u = current.w + found.step
+                max_products -= found.products
+                passes += found.passes + 1.0
             del current  # its vectors serve the next point
-            current, slope = engine.point(u.reshape(engine.shape)), None
+            current, slope = engine.point(u), None
             expected = engine.expected(current, dual)
             drop = value - expected - self.penalty_value(current.w)
             # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
@@ -346,9 +374,57 @@ class Problem:
             slack = self._fenchel_young(current, dual, expected, None)
             # Both terms together are nonnegative, up to the rounding of the drop.
             bound = min(bound, max(drop + slack, 0.0))
-            if bound <= target or slack <= 0.1 * drop:
+            least = 0.1 if formed else _SLACK_SHARE
+            if bound <= target or slack <= least * drop:
                 break
-        return bound
+            if not formed and (max_products <= 0 or drop > target > 0.0):
+                break
+        return bound, passes
+
+    def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
+        """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
+        engine = self.engine
+        u, _ = minimize_quadratic(
+            engine.hessian(point, dual),
+            gradient.ravel(),
+            point.w.ravel(),
+            self.penalty,
+            self.coefficients(point.w).size,
+            engine.n_outputs,
+        )
+        return u.reshape(engine.shape)
+
+    def _conjugate_step(
+        self,
+        point: Point,
+        dual: Dual,
+        gradient: FloatArray,
+        target: float,
+        drop: float,
+        max_products: int,
+    ) -> Solution:
+        """The same step by products, as far as the target needs it.
+
+        It ends when the model promises a bound within the target, or when the minimum turns out to
+        lie so low that this weighting cannot attain it. `drop` was gained by earlier steps.
+        """
+        modulus, l2 = self.modulus(), self.penalty.l2
+
+        def enough(left: float, decrease: float, residual: FloatArray) -> bool:
+            coef = self.coefficients(residual)
+            slack = float(np.vdot(coef, coef)) / (2.0 * l2)
+            total = drop + decrease
+            if target > 0.0:
+                return total + slack <= _MODEL_SHARE * target or total > target
+            return slack <= 0.5 * _SLACK_SHARE * total
+
+        return minimize_model(
+            self.engine.curvature(point, dual),
+            modulus,
+            gradient + modulus * point.w,
+            enough=enough,
+            max_products=max_products,
+        )
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, or its rounding error where it is 0."""
@@ -372,6 +448,12 @@ class Problem:
         if self.fit_intercept and w.ndim > 1:
             w[-1] -= w[-1].mean()
         return w
+
+    def modulus(self) -> FloatArray:
+        """Curvature of a smooth penalty in each parameter, shaped like w: none in intercepts."""
+        out = np.zeros(self.engine.shape)
+        out[: self.n_features] = self.penalty.l2
+        return out
 
     def start(self) -> FloatArray:
         """A feasible parameter array to start from: 0 where the penalty allows it."""

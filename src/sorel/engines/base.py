@@ -117,6 +117,31 @@ class Dual:
             self._pool.give(self.density, self.block)
 
 
+class Curvature:
+    """The matrix of :meth:`Engine.hessian` at one point, held for many products with it.
+
+    Attributes
+    ----------
+    share : float
+        Passes that one product costs: the part of the rows that have a say in it.
+    """
+
+    share = 1.0
+
+    def __init__(self, engine: Engine, *matrix: Any):
+        self.engine, self.matrix = engine, matrix
+
+    def product(self, v: FloatArray) -> FloatArray:
+        """The matrix times v, both shaped like w, without forming it."""
+        point, dual, eta, caution = self.matrix
+        return self.engine.hessian_product(point, dual, eta, v, caution)
+
+    def diagonal(self) -> FloatArray:
+        """An upper estimate of its diagonal, shaped like w: a preconditioner."""
+        point, dual, eta, caution = self.matrix
+        return self.engine.hessian_diagonal(point, dual, eta, caution)
+
+
 class UnsupportedOperationError(NotImplementedError):
     """A home of the data lacks an optional operation; the message says which."""
 
@@ -291,6 +316,12 @@ class Engine(ABC):
         self, point: Point, dual: Dual, eta: float, caution: float = 0.0
     ) -> FloatArray:
         """An upper estimate of the diagonal of that matrix, shaped like w: a preconditioner."""
+
+    def curvature(
+        self, point: Point, dual: Dual, eta: float = 0.0, caution: float = 0.0
+    ) -> Curvature:
+        """That matrix for many products: an engine may prepare what they have in common."""
+        return Curvature(self, point, dual, eta, caution)
 
     @abstractmethod
     def best_intercept(self, point: Point, dual: Dual) -> Point | None:

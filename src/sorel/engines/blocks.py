@@ -99,6 +99,10 @@ class BlocksEngine(DenseEngine):
         self._span_team.sweep(gather)
         return DenseEngine(out, *self._arguments_for(rows))
 
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        # A span is read whole, whichever rows are wanted.
+        return None
+
     # Stochastic epochs. Tables of single samples would need a row from anywhere at every step.
 
     table = Engine.table

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
-from sorel._threads import limit_blas
+from sorel._threads import Team, limit_blas
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.engines.memory import FEW_COLUMNS
 from sorel.engines.sampled import SampledEngine
@@ -108,6 +108,29 @@ class DenseEngine(SampledEngine):
             lambda start, stop, out: kernels.adjoint_columns(self._columns, c, start, stop, out),
             self.shape,
         )
+
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        # Rows of C order are long enough to jump between them; columns are read whole anyway.
+        return rows if self._by_rows else None
+
+    def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        coef, intercept = self._split(w)
+        self._team_for(selection).sweep(
+            lambda start, stop: kernels.product_some_rows(
+                self._X, selection[start:stop], coef, intercept, out[start:stop]
+            )
+        )
+
+    def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        return self._team_for(selection).accumulate(
+            lambda start, stop, out: kernels.adjoint_some_rows(
+                self._X, selection[start:stop], c[start:stop], out
+            ),
+            self.shape,
+        )
+
+    def _team_for(self, rows: NDArray[np.intp]) -> Team:
+        return Team(len(rows), 1 if self._row_team is None else self._row_team.threads)
 
     def _gram(self, h: FloatArray) -> FloatArray:
         size = self.shape[0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sorel import kernels
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, thread_count
-from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point
 from sorel.losses import Loss
 from sorel.permutahedron import Projector
 from sorel.risks import Risk
@@ -39,11 +39,14 @@ _WORTH_SAMPLING = 3
 
 # Numbers in X, and entries of a vector, from which on threads gain more than their start costs;
 # losses with exponentials are worth it sooner.
-_WORTH_SHARING_X = 1_000_000
+WORTH_SHARING_X = 1_000_000
 _WORTH_SHARING, _WORTH_SHARING_SLOW = 100_000, 20_000
 
 # Stands in for the blocks of a weighting that has none.
 _NO_BLOCKS = np.full(1, -1, np.int32)
+
+# Rows without curvature are left out of products when no more than this share is left.
+_WORTH_SELECTING = 0.7
 
 # Rows of a block that should be in a sample before it stands for the block.
 _ROWS_PER_BLOCK = 50
@@ -111,7 +114,7 @@ class MemoryEngine(Engine):
     def _share_rows(self) -> None:
         """Choose the threads for sweeps over X and for those over vectors of length n."""
         slow = self.n_outputs > 1 or self.loss.code == kernels.LOGISTIC
-        large_X = self.n_samples * self.n_features >= _WORTH_SHARING_X
+        large_X = self.n_samples * self.n_features >= WORTH_SHARING_X
         large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
         # A small problem is not even worth the question how many threads there are.
         threads = thread_count(self._n_jobs) if large or large_X else 1
@@ -185,6 +188,21 @@ class MemoryEngine(Engine):
             self.y[rows], self.loss, self.n_outputs, self._projector.risk, self.fit_intercept,
             weight, self._n_jobs,
         )  # fmt: skip
+
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        """Some rows of X, for :meth:`_margins_of` and :meth:`_adjoint_of`; None: all of them.
+
+        Worth it where products with few rows are cheaper.
+        """
+        return None
+
+    def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        """The margins of selected rows."""
+        raise NotImplementedError
+
+    def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        """The sum of c_i [x_i 1] over selected rows."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         self._projector.forget()
@@ -483,27 +501,31 @@ class MemoryEngine(Engine):
             out -= (sums * scale[start:stop, None]).T @ sums
         self._pool.give(c, factor)
 
+    def curvature(
+        self, point: Point, dual: Dual, eta: float = 0.0, caution: float = 0.0
+    ) -> Curvature:
+        if self.n_outputs > 1:
+            return super().curvature(point, dual, eta, caution)
+        return _ActiveRows(self, point, dual, eta, caution)
+
     def hessian_product(
         self, point: Point, dual: Dual, eta: float, v: FloatArray, caution: float = 0.0
     ) -> FloatArray:
+        if self.n_outputs == 1:
+            return self.curvature(point, dual, eta, caution).product(v)
         block, means = dual.block, np.empty(dual.n_blocks)
         if block is None or dual.n_blocks == 0:
             block, eta = _NO_BLOCKS, 0.0
         change = self._pool.take(self._margin_shape)
         self._margins(np.ascontiguousarray(v), change)
         if eta > 0.0:
-            moved = change * point.slopes
-            if self.n_outputs > 1:
-                moved = moved.sum(axis=1)
+            moved = (change * point.slopes).sum(axis=1)
             totals = np.empty_like(means)
             kernels.block_means(block, moved, self._omega, self._weighted, totals, means)
-        state = (dual.density, block, means, eta, self._omega, self._weighted)
-        if self.n_outputs == 1:
-            kernels.apply_curvature(
-                *self._loss_args, point.margins, point.slopes, *state, caution, change
-            )
-        else:
-            kernels.apply_softmax_curvature(self.y, point.slopes, *state, change)
+        kernels.apply_softmax_curvature(
+            self.y, point.slopes, dual.density, block, means, eta, self._omega, self._weighted,
+            change,
+        )  # fmt: skip
         out = self._adjoint(change)
         self._pool.give(change)
         return out
@@ -511,25 +533,19 @@ class MemoryEngine(Engine):
     def hessian_diagonal(
         self, point: Point, dual: Dual, eta: float, caution: float = 0.0
     ) -> FloatArray:
+        if self.n_outputs == 1:
+            return self.curvature(point, dual, eta, caution).diagonal()
         block = dual.block
         if block is None or dual.n_blocks == 0:
             block, eta = _NO_BLOCKS, 0.0
         h = self._pool.take((self.n_samples,))
         out = np.empty(self.shape)
-        omega = (self._omega, self._weighted)
-        if self.n_outputs == 1:
+        for a in range(self.n_outputs):
             self._each(
-                kernels.augmented_curvature, *self._loss_args, point.margins, dual.density, block,
-                eta, caution, *omega, h,
+                kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
+                self._omega, self._weighted, a, a, h,
             )  # fmt: skip
-            out[:] = self._gram_diagonal(h)
-        else:
-            for a in range(self.n_outputs):
-                self._each(
-                    kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
-                    *omega, a, a, h,
-                )  # fmt: skip
-                out[:, a] = self._gram_diagonal(h)
+            out[:, a] = self._gram_diagonal(h)
         self._pool.give(h)
         return out
 
@@ -633,3 +649,49 @@ class MemoryEngine(Engine):
         np.add(point.margins, drop, out=new.margins)
         self._fill_losses(new)
         return new
+
+
+class _ActiveRows(Curvature):
+    """The Hessian through the rows that have curvature: a risk of the tail gives most rows none."""
+
+    def __init__(self, engine: MemoryEngine, point: Point, dual: Dual, eta: float, caution: float):
+        super().__init__(engine, point, dual, eta, caution)
+        self._engine = engine
+        omega = (engine._omega, engine._weighted)
+        n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
+        if block is None or n_blocks == 0 or eta == 0.0:
+            n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
+        h, pull = np.empty(n), np.empty(n)
+        engine._each(
+            kernels.augmented_curvature, *engine._loss_args, point.margins, dual.density, block,
+            eta, caution, *omega, h,
+        )  # fmt: skip
+        engine._each(
+            kernels.block_slopes, *engine._loss_args, point.margins, block, h, False, *omega, pull
+        )
+        totals = np.empty(n_blocks)
+        kernels.block_totals(block, h, False, *omega, totals)
+        # Samples of weight 0 may form a block of their own.
+        self._scale = eta / np.where(totals > 0.0, totals, np.inf)
+        self._h, self._active, self._selection = h, (h, pull, block), None
+        rows = np.flatnonzero(h)
+        if len(rows) <= _WORTH_SELECTING * n:
+            self._selection = engine._select(rows)
+        if self._selection is not None:
+            self._active = h[rows], pull[rows], block[rows]
+            self.share = len(rows) / n
+
+    def product(self, v: FloatArray) -> FloatArray:
+        engine, selection, active = self._engine, self._selection, self._active
+        v, change = np.ascontiguousarray(v), np.empty(len(active[0]))
+        if selection is None:
+            engine._margins(v, change)
+        else:
+            engine._margins_of(selection, v, change)
+        kernels.apply_curvature(*active, self._scale, change)
+        return (
+            engine._adjoint(change) if selection is None else engine._adjoint_of(selection, change)
+        )
+
+    def diagonal(self) -> FloatArray:
+        return self._engine._gram_diagonal(self._h)

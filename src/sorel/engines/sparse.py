@@ -7,17 +7,24 @@ coefficients together, makes a step O(d).
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel import kernels
-from sorel.engines.base import FloatArray
+from sorel._threads import Team, thread_count
+from sorel.engines.base import Engine, FloatArray
 from sorel.engines.dense import _writable_view
+from sorel.engines.memory import WORTH_SHARING_X
 from sorel.engines.sampled import SampledEngine, Steps
 from sorel.losses import Loss
 from sorel.risks import Risk
+
+# Bytes of rows that may be copied to make products with them cheaper.
+_MAX_COPY = 2**30
 
 
 class SparseEngine(SampledEngine):
@@ -42,10 +49,26 @@ class SparseEngine(SampledEngine):
         sample_weight: FloatArray | None,
         n_jobs: int | None = None,
     ) -> None:
+        self._X = csr_arrays(X)
         super().__init__(
             X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
         )
-        self._X = csr_arrays(X)
+
+    def _share_rows(self) -> None:
+        super()._share_rows()
+        self._rows = _CsrRows(self._X, 1)
+        indptr = self._X[0]
+        entries = int(indptr[-1])
+        if entries >= WORTH_SHARING_X:
+            self._rows = _CsrRows(self._X, thread_count(self._n_jobs))
+
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+        rows = self._sample_of_rows(n_rows, rng)
+        indptr, indices, data = self._rows.select(rows).arrays
+        # Unsigned indices are for the loops only.
+        parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
+        X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
+        return SparseEngine(X, *self._arguments_for(rows))
 
     def _squared_rows(self) -> FloatArray:
         indptr, _, data = self._X
@@ -54,46 +77,108 @@ class SparseEngine(SampledEngine):
         return out
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
-        d = self.n_features
-        if self.n_outputs == 1:
-            kernels.product_csr(*self._X, w[:d], w[d] if self.fit_intercept else 0.0, out)
-        else:
-            intercepts = w[d] if self.fit_intercept else np.zeros(self.n_outputs)
-            kernels.product_csr_many(*self._X, w[:d], intercepts, out)
+        self._margins_of(self._rows, w, out)
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
-        out = np.zeros(self.shape)
-        adjoint = kernels.adjoint_csr if self.n_outputs == 1 else kernels.adjoint_csr_many
-        adjoint(*self._X, c, out)
-        if self.fit_intercept:
-            out[-1] = c.sum(axis=0)
-        return out
+        return self._adjoint_of(self._rows, c)
 
     def _gram(self, h: FloatArray) -> FloatArray:
         d = self.n_features
-        out = np.zeros((self.shape[0], self.shape[0]))
-        kernels.gram_csr(*self._X, h, out)
+        out = self._rows.accumulate(kernels.gram_csr, (h,), (self.shape[0], self.shape[0]))
         if self.fit_intercept:
-            kernels.adjoint_csr(*self._X, h, out[d])
-            out[d, d] = h.sum()
+            out[d] = self._adjoint_of(self._rows, h)
         lower = np.tril(out, -1)
         out += lower.T
         return out
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
-        out = np.zeros(self.shape[0])
-        kernels.gram_diagonal_csr(*self._X, h, out)
+        out = self._rows.accumulate(kernels.gram_diagonal_csr, (h,), (self.shape[0],))
         if self.fit_intercept:
             out[-1] = h.sum()
         return out
 
+    def _select(self, rows: NDArray[np.intp]) -> Any:
+        # Copying rows costs about one product with them; jumping between them costs more for each.
+        indptr, indices, data = self._X
+        entries = int((indptr[rows + 1] - indptr[rows]).sum())
+        if entries * (data.itemsize + indices.itemsize) > _MAX_COPY:
+            return None
+        return self._rows.select(rows)
+
+    def _margins_of(self, selection: Any, w: FloatArray, out: NDArray[Any]) -> None:
+        d = self.n_features
+        if w.ndim == 1:
+            selection.product(kernels.product_csr, w[:d], w[d] if self.fit_intercept else 0.0, out)
+        else:
+            intercepts = w[d] if self.fit_intercept else np.zeros(self.n_outputs)
+            selection.product(kernels.product_csr_many, w[:d], intercepts, out)
+
+    def _adjoint_of(self, selection: Any, c: NDArray[Any]) -> FloatArray:
+        kernel = kernels.adjoint_csr if c.ndim == 1 else kernels.adjoint_csr_many
+        out = selection.accumulate(kernel, (c,), (self.shape[0], *c.shape[1:]))
+        if self.fit_intercept:
+            out[-1] = c.sum(axis=0)
+        return np.asarray(out)
+
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        out = np.zeros((stop - start, self.shape[0]))
-        kernels.block_sums_csr(*self._X, c, block, start, out)
+        shape = (stop - start, self.shape[0])
+        out = self._rows.accumulate(kernels.block_sums_csr, (c, block), shape, start)
         if self.fit_intercept:
             inside = (block >= start) & (block < stop)
             out[:, -1] = np.bincount(block[inside] - start, c[inside], stop - start)
         return out
+
+
+class _CsrRows:
+    """Rows in CSR, shared among threads so that each has about as many entries."""
+
+    def __init__(self, arrays: tuple[NDArray[Any], ...], threads: int) -> None:
+        self.arrays = arrays
+        indptr = arrays[0]
+        n = len(indptr) - 1
+        self.team = Team(n, threads)
+        if threads > 1:
+            shares = np.linspace(0, int(indptr[-1]), threads + 1)[1:-1]
+            cuts = np.unique([0, *np.searchsorted(indptr, shares).tolist(), n]).tolist()
+            self.team.ranges = list(itertools.pairwise(cuts))
+
+    def product(self, kernel: Any, w: FloatArray, intercept: Any, out: NDArray[Any]) -> None:
+        """out = X w + intercept."""
+        indptr, indices, data = self.arrays
+        self.team.sweep(
+            lambda start, stop: kernel(
+                indptr[start : stop + 1], indices, data, w, intercept, out[start:stop]
+            )
+        )
+
+    def accumulate(
+        self, kernel: Any, vectors: tuple[Any, ...], shape: tuple[int, ...], *more: Any
+    ) -> FloatArray:
+        """The sum over the rows of what a loop adds up, given vectors with an entry per row."""
+        indptr, indices, data = self.arrays
+        return self.team.accumulate(
+            lambda start, stop, out: kernel(
+                indptr[start : stop + 1], indices, data, *(v[start:stop] for v in vectors), *more,
+                out,
+            ),
+            shape,
+        )  # fmt: skip
+
+    def select(self, rows: NDArray[np.intp]) -> _CsrRows:
+        """A copy of some of the rows."""
+        indptr, indices, data = self.arrays
+        new_indptr = np.zeros(len(rows) + 1, indptr.dtype)
+        np.cumsum(indptr[rows + 1] - indptr[rows], out=new_indptr[1:])
+        entries = int(new_indptr[-1])
+        new_indices, new_data = np.empty(entries, indices.dtype), np.empty(entries, data.dtype)
+        chosen = _CsrRows((new_indptr, new_indices, new_data), self.team.threads)
+        chosen.team.sweep(
+            lambda start, stop: kernels.select_csr(
+                indptr, indices, data, rows[start:stop], new_indptr[start : stop + 1],
+                new_indices, new_data,
+            )
+        )  # fmt: skip
+        return chosen
 
 
 def csr_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

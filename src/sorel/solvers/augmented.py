@@ -14,7 +14,7 @@ small. The step adapts to what the last inner problem cost.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,27 +22,26 @@ from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
-# First step of the weights, in units of 1 / (spread of the losses), from uniform weights and from
-# those of a similar problem, and the step that finds weights for parameters of a similar problem.
-# Beyond the bound the rounding of eta * l would reach the weights.
-_FIRST_ETA, _WARM_ETA, _NEAR_ETA = 4.0, 100.0, 10.0
+# In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
+# problem, and the one beyond which the rounding of eta * l would reach the weights.
+_NEAR_ETA = 10.0
 _MAX_ETA = 1e9
 
-# eta grows after an inner problem of few Newton steps and shrinks after one of many. When so many
+# eta grows after an easy inner problem and shrinks after one of many Newton steps. When so many
 # steps in a row are cut short, new samples keep joining the ties: eta came too far ahead, goes back
 # and grows more slowly for a while.
-_EASY, _HARD, _HOPELESS = 3, 12, 40
-_SHORT_STEP, _SHORT_STEPS = 0.1, 2
+_HARD, _HOPELESS = 12, 40
+_SHORT_STEPS = 2
 _SHRINKAGE = 0.3
-_GROWTH, _LEAST_GROWTH = 10.0, 2.0
+_LEAST_GROWTH = 2.0
 _CAUTION, _CONFIDENCE = 0.3, 1.2
 
 # An inner problem is done when its last step promised less than what the move of the weights has
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
 _FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
 
-# A refined certificate costs a Hessian: try it once a Newton step promised no more than this
-# multiple of the gap wanted.
+# A refined certificate costs a Hessian, or many products with it: try it once a Newton step
+# promised no more than this multiple of the gap wanted.
 _PROMISING = 10.0
 
 # Relative to the objective, changes below this are rounding; so many idle centres end a run.
@@ -63,6 +62,32 @@ _SAFEGUARD = 0.03
 # After a step cut short the curvature of the losses is taken from parabolas above them, and less so
 # after every full step.
 _EASE, _NO_CAUTION = 0.1, 1e-3
+
+
+class Pace(NamedTuple):
+    """How fast eta goes ahead, which is a matter of what a Newton step costs at a large eta.
+
+    Attributes
+    ----------
+    first, warm : float
+        First step from uniform weights and from those of a similar problem, in units of
+        1 / (spread of the losses).
+    growth : float
+        Factor after an easy inner problem.
+    easy : int
+        Newton steps of an easy inner problem, at most.
+    full : float
+        Length of each of them, at least.
+    short : float
+        Length below which a step counts as cut short.
+    """
+
+    first: float = 4.0
+    warm: float = 100.0
+    growth: float = 10.0
+    easy: int = 3
+    full: float = 0.0
+    short: float = 0.1
 
 
 class State:
@@ -113,12 +138,14 @@ class Direction(NamedTuple):
 class AugmentedLagrangian(Solver):
     """Outer loop and line search; a subclass says how to find a direction."""
 
+    pace: ClassVar[Pace] = Pace()
+
     @abstractmethod
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        engine = problem.engine
+        engine, pace = problem.engine, self.pace
         point = engine.point(run.w)
         run.passes += 1
         center = run.dual
@@ -133,14 +160,14 @@ class AugmentedLagrangian(Solver):
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
         scale = engine.loss_scale(point)
-        eta = (_WARM_ETA if warm else _FIRST_ETA) / scale
+        eta = (pace.warm if warm else pace.first) / scale
         state = State(problem, point, center, eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
         steps = idle = cuts = moves = 0
-        growth, checked = _GROWTH, run.passes
-        caution = used = 0.0
+        growth, checked = pace.growth, run.passes
+        caution, used, shortest, resumed = 0.0, 0.0, 1.0, 0.0
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
             unit = problem.unit(state.value)
@@ -149,9 +176,11 @@ class AugmentedLagrangian(Solver):
                 fresh = State(problem, engine.point(state.point.w), state.center, eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, moves = fresh, 0
-            if state.predicted <= _PROMISING * target:
-                yield Iterate(state.point, state.dual, state.gradient, target)
+            if state.predicted <= _PROMISING * target and run.passes >= resumed:
+                reply = yield Iterate(state.point, state.dual, state.gradient, target)
                 checked = run.passes
+                # No more is spent on certificates in vain than on steps.
+                resumed = checked + reply.passes
             elif (
                 run.wants_check
                 or run.passes > checked + _HEARTBEAT
@@ -167,14 +196,15 @@ class AugmentedLagrangian(Solver):
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
-                if steps <= _EASY:
+                if steps <= pace.easy and shortest >= pace.full:
                     eta = min(growth * eta, _MAX_ETA / scale)
-                    growth = min(_CONFIDENCE * growth, _GROWTH)
+                    growth = min(_CONFIDENCE * growth, pace.growth)
                 elif steps > _HARD:
                     eta *= _SHRINKAGE
                 state.dual.forget_blocks()
                 state = State(problem, state.point, state.dual, eta)
                 steps = cuts = 0
+                shortest = 1.0
             elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
                 eta *= _SHRINKAGE
                 growth = max(_CAUTION * growth, _LEAST_GROWTH)
@@ -182,7 +212,8 @@ class AugmentedLagrangian(Solver):
                 steps = cuts = 0
             used = caution
             state = self._step(state, run, caution)
-            if state.length < _SHORT_STEP:
+            shortest = min(shortest, state.length)
+            if state.length < pace.short:
                 cuts, caution = cuts + 1, 1.0
             else:
                 cuts = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Problem
-from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
+from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
 from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.newton_cg import NewtonCG
@@ -84,16 +84,11 @@ class Auto(Solver):
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
         best = np.inf
-        iterates = Newton().iterates(part, inner)
-        for iterate in iterates:
-            certificate = part.certify(
-                iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
-            )
+        for iterate, certificate in rehearse(Newton().iterates(part, inner), part, inner):
             if certificate.relative_gap <= best:
                 best, run.w = certificate.relative_gap, iterate.point.w
-            if best <= _PART_TOL or inner.exhausted:
+            if best <= _PART_TOL:
                 break
-        iterates.close()
         run.passes += inner.passes * rows / n
         run.near = run.near or best <= _NEAR
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -104,6 +104,30 @@ def make_generator(random_state: Any) -> np.random.Generator:
             "random_state must be a nonnegative int, a Generator, a RandomState or None, "
             f"got {random_state!r}"
         ) from None
+
+
+def rehearse(
+    iterates: Iterates, problem: Problem, run: Run
+) -> Iterator[tuple[Iterate, Certificate]]:
+    """Iterates with their certificates, while the budget lasts: a solver's look at another problem.
+
+    What :func:`sorel.solve` does for a user, without a history or a clock.
+    """
+    try:
+        iterate = next(iterates)
+        while True:
+            certificate = problem.certify(
+                iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
+            )
+            run.passes += certificate.passes
+            yield iterate, certificate
+            if run.exhausted:
+                return
+            iterate = iterates.send(certificate)
+    except StopIteration:
+        return
+    finally:
+        iterates.close()
 
 
 class UnsupportedProblemError(ValueError):

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.problem import Problem
-from sorel.solvers.base import Iterates, Run
+from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
 # Each stage lowers l2 by this factor, is solved to this relative gap, and has so many passes.
@@ -65,16 +65,11 @@ class Continuation(Newton):
             run, tol=_STAGE_TOL, max_passes=limit, watched=False, save_at=math.inf
         )
         best = np.inf
-        iterates = super().iterates(stage, inner)
-        for iterate in iterates:
-            certificate = stage.certify(
-                iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
-            )
+        for iterate, certificate in rehearse(super().iterates(stage, inner), stage, inner):
             if certificate.gap <= best:
                 best = certificate.gap
                 run.w, run.dual = iterate.point.w, iterate.dual
-            if certificate.relative_gap <= _STAGE_TOL or inner.exhausted:
+            if certificate.relative_gap <= _STAGE_TOL:
                 break
-        iterates.close()
         run.passes = inner.passes
         run.n_iter += inner.n_iter

@@ -13,9 +13,11 @@ import numpy as np
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
-from sorel.solvers.base import Run, UnsupportedProblemError
+from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
+from sorel.solvers.newton_cg import NewtonCG
 
-# Beyond this many parameters the p x p Hessian costs more than it gains.
+# Beyond this many parameters the p x p Hessian costs more than it gains: a smooth penalty then does
+# without it.
 MAX_SIZE = 5000
 
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
@@ -24,7 +26,7 @@ _LEAST_ROWS = 10_000
 
 
 class Newton(AugmentedLagrangian):
-    """Second-order method for problems with up to a few thousand parameters.
+    """Second-order method; by conjugate gradients where the parameters are more than thousands.
 
     Examples
     --------
@@ -39,11 +41,16 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = int(np.prod(problem.engine.shape))
-        if size > MAX_SIZE:
+        if size > MAX_SIZE and not problem.penalty.smooth:
             raise UnsupportedProblemError(
-                f"solver 'newton' builds a {size} x {size} matrix and takes at most {MAX_SIZE} "
-                "parameters; use solver='auto'"
+                f"solver 'newton' builds a {size} x {size} matrix for {problem.penalty!r} and "
+                f"takes at most {MAX_SIZE} parameters then; use solver='auto'"
             )
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        if int(np.prod(problem.engine.shape)) > MAX_SIZE:
+            return NewtonCG().iterates(problem, run)
+        return super().iterates(problem, run)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w

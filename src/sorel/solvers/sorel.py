@@ -72,9 +72,10 @@ class SOREL(FirstOrder):
     D(lam) = min_w lam . l(w) + g(w). eta_k is the Barzilai-Borwein length of the last change of lam
     and l; a guard on an estimate of D takes a step back that was too long. The inner loop is
     importance-sampled SVRG that starts from a quasi-Newton step (its curvature pairs come from
-    gradients at hand) and returns the mean of its last half; one that does not lower the Lagrangian
-    is undone and the step shortened. It takes n steps up to 20 000 samples; with more it begins with
-    n/8 and doubles them when a loop leaves too much undone. An outer iteration is two passes at most.
+    gradients at hand) and returns the mean of its last half; one that does not lower the
+    Lagrangian is undone and the step shortened. It takes n steps up to 20 000 samples; with more it
+    begins with n/8 and doubles them when a loop leaves too much undone. An outer iteration is two
+    passes at most.
 
     "paper" sets theta_k = k/(k+1), tau_k = 20 n/(k+1) and eta_k = C (k+1)/n, runs n inner steps
     (one pass) from w_k and keeps the last iterate: two passes per outer iteration. Steps are plain

@@ -1,0 +1,79 @@
+"""Preconditioned conjugate gradients for the quadratic models of problems with many parameters.
+
+The matrix is only ever multiplied by a vector, through a handle of the engine, and the penalty is
+the smooth one: a multiple of the identity on the penalised parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sorel.engines.base import Curvature, FloatArray
+
+
+class Solution(NamedTuple):
+    """An approximate minimiser s of s.H s / 2 + gradient.s, and what it took.
+
+    Attributes
+    ----------
+    step : array
+        s.
+    decrease : float
+        By how much the model falls.
+    products : int
+        Products with the matrix.
+    passes : float
+        What they and the preconditioner cost.
+    """
+
+    step: FloatArray
+    decrease: float
+    products: int
+    passes: float
+
+
+def minimize_model(
+    curvature: Curvature,
+    modulus: FloatArray,
+    gradient: FloatArray,
+    *,
+    enough: Callable[[float, float, FloatArray], bool],
+    max_products: int,
+) -> Solution:
+    """Minimise the model of matrix H = curvature + diag(modulus), from s = 0.
+
+    Parameters
+    ----------
+    enough : callable
+        Told the part of the squared residual that is left, in the norm of the preconditioner, the
+        decrease of the model so far, and the residual; says when to stop.
+    """
+    diagonal = curvature.diagonal() + modulus
+    # A flat intercept has no curvature to divide by.
+    diagonal[diagonal <= 0.0] = 1.0
+    step, residual = np.zeros_like(gradient), -gradient
+    scaled = residual / diagonal
+    conjugate = scaled.copy()
+    size = first = float(np.vdot(residual, scaled))
+    decrease, products = 0.0, 0
+    while products < min(max_products, 10 + 2 * gradient.size):
+        if size <= 0.0 or enough(size / first, decrease, residual):
+            break
+        image = curvature.product(conjugate)
+        image += modulus * conjugate
+        products += 1
+        bend = float(np.vdot(conjugate, image))
+        if not bend > 0.0:
+            break
+        length = size / bend
+        step += length * conjugate
+        residual -= length * image
+        decrease += 0.5 * length * size
+        scaled = residual / diagonal
+        last, size = size, float(np.vdot(residual, scaled))
+        conjugate *= size / last
+        conjugate += scaled
+    return Solution(step, decrease, products, (products + 1) * curvature.share)
