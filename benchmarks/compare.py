@@ -18,7 +18,6 @@ for _variable in (
     os.environ[_variable] = "1"
 
 import argparse
-import contextlib
 import math
 import platform
 import sys
@@ -32,10 +31,17 @@ from statistics import median
 import numba
 import numpy as np
 import scipy
-from scipy.optimize import minimize
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import sorel
+from benchmarks.common import (
+    Budget,
+    SortedObjective,
+    Stop,
+    duration,
+    markdown,
+    show_seconds,
+)
 from sorel import ESRM, L2, CVaR, Extremile
 from sorel.datasets import PAPER_DATASETS, load_diabetes, load_paper_dataset, split_standardized
 
@@ -97,57 +103,6 @@ class Outcome:
         return ours.seconds / theirs.seconds if ours.reached else math.inf
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How long and how often to run."""
-
-    repeats: int
-    seconds: float
-
-    def repeat(self, action: Callable[[], float]) -> float:
-        """Median of the durations that `action` returns; long ones are not repeated as often."""
-        durations = [action()]
-        while len(durations) < self.repeats and sum(durations) < 0.2 * self.seconds:
-            durations.append(action())
-        # A busy machine interrupts a run for milliseconds: short runs need a larger sample.
-        while len(durations) < 5 * self.repeats and sum(durations) < 0.1:
-            durations.append(action())
-        return median(durations)
-
-
-class _Stop(Exception):
-    """Ends scipy's minimiser from inside the objective."""
-
-
-class SortedObjective:
-    """The nonsmooth objective as a NumPy user writes it: sort, weigh, differentiate."""
-
-    def __init__(self, X: np.ndarray, y: np.ndarray, risk: sorel.risks.Risk) -> None:
-        self.X, self.y, self.sigma = X, y, risk.weights(len(y))
-        self.mu = 1.0 / len(y)
-
-    def __call__(self, w: np.ndarray) -> tuple[float, np.ndarray]:
-        residual = self.X @ w - self.y
-        losses = 0.5 * residual**2
-        lam = np.empty_like(losses)
-        lam[np.argsort(losses)] = self.sigma
-        value = lam @ losses + 0.5 * self.mu * (w @ w)
-        return float(value), self.X.T @ (lam * residual) + self.mu * w
-
-    def lbfgs(self, on_value: Callable[[float], None]) -> None:
-        """Run L-BFGS-B from 0 until it stops or `on_value` raises."""
-
-        def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self(w)
-            on_value(value)
-            return value, gradient
-
-        options = {"maxiter": 10**6, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-14}
-        start = np.zeros(self.X.shape[1])
-        with contextlib.suppress(_Stop):
-            minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-
-
 def time_lbfgs(objective: SortedObjective, optimum: float, budget: Budget) -> dict[float, Timing]:
     """Find the evaluation that reaches each target, then time runs cut at that evaluation."""
     values: list[float] = []
@@ -157,7 +112,7 @@ def time_lbfgs(objective: SortedObjective, optimum: float, budget: Budget) -> di
         values.append(value)
         solved = value - optimum <= 0.1 * TARGETS[-1] * abs(optimum)
         if solved or time.perf_counter() - begin > budget.seconds:
-            raise _Stop
+            raise Stop
 
     objective.lbfgs(record)
     timings = {}
@@ -180,7 +135,7 @@ def _time_cut_run(objective: SortedObjective, evaluations: int) -> float:
         nonlocal left
         left -= 1
         if not left:
-            raise _Stop
+            raise Stop
 
     begin = time.perf_counter()
     objective.lbfgs(count)
@@ -265,8 +220,8 @@ def measure(case: Case, budget: Budget) -> Iterator[Outcome]:
     X, y = case.load()
     w = np.ones(X.shape[1])
     for risk in case.risks:
-        build_seconds = budget.repeat(lambda risk=risk: _duration(lambda: build(X, y, risk)))
-        product_seconds = median(_duration(lambda: X @ w) for _ in range(7))
+        build_seconds = budget.repeat(lambda risk=risk: duration(lambda: build(X, y, risk)))
+        product_seconds = median(duration(lambda: X @ w) for _ in range(7))
         optimum, certified = best_known(build(X, y, risk), budget.seconds)
         outcome = Outcome(
             case.group, case.name, repr(risk), X.shape, build_seconds, product_seconds, certified
@@ -291,12 +246,6 @@ def require_one_thread() -> None:
     wrong = {Path(path).name: threads for path, threads in pools.items() if threads != 1}
     if wrong:
         raise SystemExit(f"these libraries still use several threads: {wrong}")
-
-
-def _duration(action: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
 
 
 def generated(
@@ -362,25 +311,6 @@ def cases(quick: bool) -> list[Case]:
         ),
     ]
     return chosen
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """Lay out a table that is Markdown and reads well as plain text."""
-    widths = [max(len(row[j]) for row in [header, *rows]) for j in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in [header, ["-" * width for width in widths], *rows]
-    ]
-    return "\n".join(lines)
-
-
-def show_seconds(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "never"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
 
 
 def show_ratio(ratio: float) -> str:

@@ -1,0 +1,95 @@
+"""What the benchmarks share: repeated timings, the rival, and Markdown.
+
+Nothing here sets a number of threads. A script that wants one sets the environment before it
+imports this module, since NumPy reads it when it is first imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import minimize
+
+import sorel
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and how often to run."""
+
+    repeats: int
+    seconds: float
+
+    def repeat(self, action: Callable[[], float]) -> float:
+        """Median of the durations that `action` returns; long ones are not repeated as often."""
+        durations = [action()]
+        while len(durations) < self.repeats and sum(durations) < 0.2 * self.seconds:
+            durations.append(action())
+        # A busy machine interrupts a run for milliseconds: short runs need a larger sample.
+        while len(durations) < 5 * self.repeats and sum(durations) < 0.1:
+            durations.append(action())
+        return median(durations)
+
+
+class Stop(Exception):
+    """Ends scipy's minimiser from inside the objective."""
+
+
+class SortedObjective:
+    """The nonsmooth objective as a NumPy user writes it: sort, weigh, differentiate."""
+
+    def __init__(self, X: np.ndarray, y: np.ndarray, risk: sorel.risks.Risk) -> None:
+        self.X, self.y, self.sigma = X, y, risk.weights(len(y))
+        self.mu = 1.0 / len(y)
+
+    def __call__(self, w: np.ndarray) -> tuple[float, np.ndarray]:
+        residual = self.X @ w - self.y
+        losses = 0.5 * residual**2
+        lam = np.empty_like(losses)
+        lam[np.argsort(losses)] = self.sigma
+        value = lam @ losses + 0.5 * self.mu * (w @ w)
+        return float(value), self.X.T @ (lam * residual) + self.mu * w
+
+    def lbfgs(self, on_value: Callable[[float], None]) -> None:
+        """Run L-BFGS-B from 0 until it stops or `on_value` raises."""
+
+        def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self(w)
+            on_value(value)
+            return value, gradient
+
+        options = {"maxiter": 10**6, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-14}
+        start = np.zeros(self.X.shape[1])
+        with contextlib.suppress(Stop):
+            minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+
+
+def duration(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a table that is Markdown and reads well as plain text."""
+    widths = [max(len(row[j]) for row in [header, *rows]) for j in range(len(header))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [header, ["-" * width for width in widths], *rows]
+    ]
+    return "\n".join(lines)
+
+
+def show_seconds(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "never"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
