@@ -14,7 +14,7 @@ REPRODUCE_ARGS ?=
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench benchopt-test reproduce browser-test clean
+.PHONY: help demo test lint format bench bench-scale benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: $(VENV)/.installed-dev ## Apply the style
 bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS (SOREL_DATA: folder of the paper's sets)
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
+bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
+	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
+
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.
 benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only
 	PATH="$(abspath $(BIN)):$$PATH" SHELL=/bin/sh $(BIN)/benchopt test benchmarks/benchmark_spectral_risk \
@@ -52,7 +55,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

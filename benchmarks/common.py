@@ -15,6 +15,7 @@ from statistics import median
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import expit
 
 import sorel
 
@@ -42,19 +43,32 @@ class Stop(Exception):
 
 
 class SortedObjective:
-    """The nonsmooth objective as a NumPy user writes it: sort, weigh, differentiate."""
+    """The nonsmooth objective as a NumPy user writes it: sort, weigh, differentiate.
 
-    def __init__(self, X: np.ndarray, y: np.ndarray, risk: sorel.risks.Risk) -> None:
+    The loss is "squared", or "logistic" for labels -1 and 1. X may be sparse.
+    """
+
+    def __init__(
+        self, X: np.ndarray, y: np.ndarray, risk: sorel.risks.Risk, loss: str = "squared"
+    ) -> None:
         self.X, self.y, self.sigma = X, y, risk.weights(len(y))
+        self.loss = {"squared": self._squared, "logistic": self._logistic}[loss]
         self.mu = 1.0 / len(y)
 
     def __call__(self, w: np.ndarray) -> tuple[float, np.ndarray]:
-        residual = self.X @ w - self.y
-        losses = 0.5 * residual**2
+        losses, slopes = self.loss(self.X @ w)
         lam = np.empty_like(losses)
         lam[np.argsort(losses)] = self.sigma
         value = lam @ losses + 0.5 * self.mu * (w @ w)
-        return float(value), self.X.T @ (lam * residual) + self.mu * w
+        return float(value), self.X.T @ (lam * slopes) + self.mu * w
+
+    def _squared(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        residual = margins - self.y
+        return 0.5 * residual**2, residual
+
+    def _logistic(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        signed = self.y * margins
+        return np.logaddexp(0.0, -signed), -self.y * expit(-signed)
 
     def lbfgs(self, on_value: Callable[[float], None]) -> None:
         """Run L-BFGS-B from 0 until it stops or `on_value` raises."""
