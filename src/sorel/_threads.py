@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from numbers import Integral
 from typing import Any, TypeVar
@@ -93,9 +94,14 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def limit_blas() -> Any:
-    """A context in which matrix products use one thread: their callers run side by side."""
-    return _controller().limit(limits=1, user_api="blas")
+def limit_blas() -> AbstractContextManager[Any]:
+    """A context in which the linear algebra library uses one thread.
+
+    Its callers may run side by side. And its idle threads spin for a while after every product,
+    on the cores that the compiled loops want.
+    """
+    limiter: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limiter
 
 
 @cache

@@ -305,7 +305,8 @@ def solve(
     if saved is not None:
         iterates = _from_checkpoint(problem, run, saved, iterates)
     try:
-        ending = _drive(iterates, run, ledger, callback, saver)
+        with problem.engine.working():
+            ending = _drive(iterates, run, ledger, callback, saver)
     except BaseException as error:
         if saver is not None:
             if isinstance(error, Exception) and run.latest is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -222,6 +223,10 @@ class Engine(ABC):
 
     def forget(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Drop what is kept from call to call, so that a run does not depend on earlier ones."""
+
+    def working(self) -> AbstractContextManager[Any]:
+        """A context for a run: whatever settings serve the engine, restored at the end."""
+        return nullcontext()
 
     @abstractmethod
     def point(self, w: FloatArray) -> Point:

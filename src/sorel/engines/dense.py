@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel import kernels
-from sorel._threads import Team, limit_blas
+from sorel._threads import Team
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.engines.memory import FEW_COLUMNS
 from sorel.engines.sampled import SampledEngine
@@ -136,9 +136,7 @@ class DenseEngine(SampledEngine):
         size = self.shape[0]
         if size <= FEW_COLUMNS:
             return self._accumulate(partial(self._add_small_gram, h), (size, size))
-        if self._row_team is None:
-            return self._accumulate(partial(self._add_gram, h), (size, size))
-        with limit_blas():
+        with self.working():
             return self._accumulate(partial(self._add_gram, h), (size, size))
 
     def _add_small_gram(self, h: FloatArray, start: int, stop: int, out: FloatArray) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from sorel import kernels
 from sorel._pool import WORTH_POOLING, Pool
-from sorel._threads import Team, thread_count
+from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point
 from sorel.losses import Loss
 from sorel.permutahedron import Projector
@@ -122,6 +123,10 @@ class MemoryEngine(Engine):
         self._row_team = team if large_X else None
         self._team = team if large else None
         self._projector.share(self._team)
+
+    def working(self) -> AbstractContextManager[Any]:
+        alone = self._team is None and self._row_team is None
+        return nullcontext() if alone else limit_blas()
 
     def _each(self, kernel: Any, *args: Any, team: Team | None = None) -> list[Any]:
         """Run a loop on every range of rows; what it returned, in order."""
