@@ -182,7 +182,7 @@ def test_rows_are_drawn_with_their_probabilities(tmp_path, tiny_spans, monkeypat
     plan = Plan(0.1, steps, problem.penalty.kernel(D), batch)
     counts, rounds = np.zeros(N), 40_000 // (steps * batch)
     for _ in range(rounds):
-        for rows, drawn in engine._draw(probability, plan, rng):
+        for rows, drawn in engine._draw_spans(probability, plan, rng):
             assert len(drawn) % batch == 0
             np.testing.assert_array_equal(rows, X[drawn])
             counts += np.bincount(drawn, minlength=N)
@@ -195,7 +195,7 @@ def test_rows_are_drawn_with_their_probabilities(tmp_path, tiny_spans, monkeypat
 def test_a_full_epoch_visits_every_row_and_mixes_the_spans(tmp_path, tiny_spans):
     engine = pair(tmp_path)[0].engine
     plan = Plan(0.1, N, sorel.L2(0.1).kernel(D))
-    [(_, drawn)] = engine._draw(np.full(N, 1.0 / N), plan, np.random.default_rng(0))
+    [(_, drawn)] = engine._draw_spans(np.full(N, 1.0 / N), plan, np.random.default_rng(0))
     # A span of rows may get one draw more or less, by rounding, and nothing else may differ.
     assert len(set(drawn.tolist())) >= N - len(engine._source.spans)
     spans = np.searchsorted([stop for _, stop in engine._source.spans], drawn, side="right")
@@ -208,7 +208,7 @@ def test_short_epochs_read_few_and_whole_spans(tmp_path, tiny_spans, monkeypatch
     read, seen = engine._source.read, []
     monkeypatch.setattr(engine._source, "read", lambda *span: seen.append(span) or read(*span))
     plan = Plan(0.1, 10, problem.penalty.kernel(D))
-    for _ in engine._draw(np.full(500, 1 / 500), plan, np.random.default_rng(0)):
+    for _ in engine._draw_spans(np.full(500, 1 / 500), plan, np.random.default_rng(0)):
         pass
     assert 1 <= len(seen) <= 3
     assert set(seen) <= set(engine._source.spans)

@@ -30,8 +30,9 @@ __all__ = ["Projector", "project_permutahedron"]
 IntArray = npt.NDArray[np.int64]
 BlockArray = npt.NDArray[np.int32]
 
-# Moves per item that repairing the last order may take before a fresh sort is cheaper.
-_MOVES_PER_ITEM = 8
+# Moves per item that repairing the last order may take before a fresh sort is cheaper, for short
+# and for long lists: a fresh sort takes as long for each item however many there are.
+_MOVES_PER_ITEM, _MOVES_PER_ITEM_OF_MANY = 8, 1
 # Newton passes of the threshold search: first from the last threshold, then from a safe bracket.
 _WARM_PASSES = 12
 _COLD_PASSES = 200
@@ -307,6 +308,10 @@ def _index_type(n: int) -> type[np.integer[Any]]:
     return np.int32 if n < 2**31 else np.int64
 
 
+def _moves_per_item(n: int) -> int:
+    return _MOVES_PER_ITEM if n < _ONE_ORDER_FROM else _MOVES_PER_ITEM_OF_MANY
+
+
 def _borrow(pool: Pool, n: int, count: int) -> tuple[FloatArray, ...]:
     return tuple(pool.take((n,)) for _ in range(count))
 
@@ -336,7 +341,7 @@ class _Order:
         self, values: FloatArray, team: Team | None = None, hint: _Order | None = None
     ) -> None:
         """Sort again, from the last order or that of a related vector where one is near."""
-        budget = _MOVES_PER_ITEM * self.key.size
+        budget = _moves_per_item(self.key.size) * self.key.size
         if self.known and _repair(values, self.order, self.key, budget):
             return
         if hint is not None and hint is not self and hint.known:
@@ -519,8 +524,9 @@ class _Uniform:
         while True:
             work = _borrow(self.pool, self.n, 2)
             count = _project_sorted(
-                zeta, self.mass, keep.order, keep.key, work, first, out, block, _MOVES_PER_ITEM
-            )
+                zeta, self.mass, keep.order, keep.key, work, first, out, block,
+                _moves_per_item(self.n),
+            )  # fmt: skip
             self.pool.give(*work)
             if count >= 0:
                 return count

@@ -171,6 +171,8 @@ class Plan(NamedTuple):
     sampling : {"uniform", "importance"}
         Samples are drawn independently and uniformly, or with probabilities
         p_i = 0.95 lam_i |x_i|^2 / (sum) + 0.05 / n, systematically and shuffled.
+    burn_in : int
+        Steps whose iterates are left out of the `total` of an epoch.
     """
 
     step: float
@@ -181,6 +183,7 @@ class Plan(NamedTuple):
     center: FloatArray | None = None
     tau: float = np.inf
     sampling: str = "uniform"
+    burn_in: int = 0
 
 
 class Smoothness(NamedTuple):
@@ -410,7 +413,7 @@ class Engine(ABC):
         start : array, optional
             First iterate, where it is not the snapshot.
         total : array, optional
-            Every iterate is added to it, for averages.
+            Every iterate after the plan's `burn_in` is added to it, for averages.
         """
         self._lacking("epoch")
 

@@ -19,7 +19,7 @@ from sorel import kernels
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.engines.dense import DenseEngine, _writable_view
-from sorel.engines.sampled import _UNIFORM_SHARE, SampledEngine, _update
+from sorel.engines.sampled import UNIFORM_SHARE, SampledEngine, _update
 from sorel.losses import Loss
 from sorel.risks import Risk
 from sorel.rows import RowSource
@@ -124,23 +124,28 @@ class BlocksEngine(DenseEngine):
         if plan.sampling == "importance":
             probability = lam * self._row_squares
             mass = float(probability.sum())
-            probability *= (1.0 - _UNIFORM_SHARE) / mass if mass > 0 else 0.0
-            probability += _UNIFORM_SHARE / n
+            probability *= (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
+            probability += UNIFORM_SHARE / n
             probability /= probability.sum()
         elif plan.sampling == "uniform":
             probability = np.full(n, 1.0 / n)
         else:
             raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
-        slopes = point.slopes.reshape(n, -1)
         numbers = _update(plan, self._drift(plan, gradient))
         W = self._by_output(point.w if start is None else start)
         sums = np.zeros(W.shape) if total is not None else W
-        for rows, drawn in self._draw(probability, plan, rng):
-            kernels.svrg_steps(
-                rows, self._targets[drawn], self.loss.code, self.loss.parameter, slopes[drawn],
-                lam[drawn] / probability[drawn], np.arange(len(drawn)), plan.batch, W, sums,
-                total is not None, *numbers,
-            )  # fmt: skip
+        left = plan.burn_in * plan.batch if total is not None else n * plan.batch * plan.steps
+        for rows, drawn in self._draw_spans(probability, plan, rng):
+            cut = min(left, len(drawn))
+            left -= cut
+            scale = lam[drawn] / probability[drawn]
+            for part, summed in ((slice(cut), False), (slice(cut, None), True)):
+                some = drawn[part]
+                kernels.svrg_steps(
+                    rows[part], self._targets[some], self.loss.code, self.loss.parameter,
+                    self._slopes_of(point, some), scale[part], np.arange(len(some)), plan.batch,
+                    W, sums, summed, *numbers,
+                )  # fmt: skip
         if total is not None:
             total += self._by_parameter(sums)
         return self._by_parameter(W)
@@ -152,14 +157,14 @@ class BlocksEngine(DenseEngine):
         sigma = self._projector.risk.weights(plan.batch)
         numbers = _update(plan, self._drift(plan, np.zeros(self.shape)))
         W = self._by_output(w)
-        for rows, drawn in self._draw(probability, plan, rng):
+        for rows, drawn in self._draw_spans(probability, plan, rng):
             kernels.minibatch_steps(
                 rows, self._targets[drawn], self.loss.code, self.loss.parameter, sigma,
                 np.arange(len(drawn)), W, *numbers,
             )  # fmt: skip
         return self._by_parameter(W)
 
-    def _draw(
+    def _draw_spans(
         self, probability: FloatArray, plan: Plan, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[Any], IntArray]]:
         """Rows drawn with the given probabilities, in the order of the steps, with their numbers.

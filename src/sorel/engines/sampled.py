@@ -25,7 +25,7 @@ from sorel.penalties import PURE_L2
 IntArray = NDArray[np.int64]
 
 # Share of the importance-sampling probabilities that is uniform, so that no row is forgotten.
-_UNIFORM_SHARE = 0.05
+UNIFORM_SHARE = 0.05
 
 # Curvature of logsumexp in the margins: the largest eigenvalue of diag(p) - p p^T is at most 1/2.
 _SOFTMAX_CURVATURE = 0.5
@@ -85,6 +85,10 @@ class SampledEngine(MemoryEngine):
         return squares + 1.0 if self.fit_intercept else squares
 
     @cached_property
+    def _top_square(self) -> float:
+        return float(self._row_squares.max())
+
+    @cached_property
     def _targets(self) -> FloatArray:
         # One type for class indices and numbers: one compiled loop for both.
         return np.ascontiguousarray(self.y, dtype=np.float64)
@@ -110,14 +114,12 @@ class SampledEngine(MemoryEngine):
             omega = 1.0 / n if self.sample_weight is None else self.sample_weight
             used = np.asarray(omega)[np.asarray(omega) > 0]
             heaviest = float(np.max(n * self._projector.risk.tail(used)))
-            component = heaviest * float(squares.max())
+            component = heaviest * self._top_square
         else:
-            lam = self.weights(dual)
-            average = float(lam @ squares)
-            component = n * float(np.max(lam * squares))
+            average, peak = self._weighted_peak(dual)
+            component = n * peak
         curvature = self._curvature
-        largest = curvature * float(squares.max())
-        return Smoothness(curvature * average, curvature * component, largest)
+        return Smoothness(curvature * average, curvature * component, curvature * self._top_square)
 
     def jacobian_bound(self, value: float) -> float:
         squares = self._row_squares
@@ -144,31 +146,70 @@ class SampledEngine(MemoryEngine):
         start: FloatArray | None = None,
         total: FloatArray | None = None,
     ) -> FloatArray:
-        lam, n = self.weights(dual), self.n_samples
-        count = plan.steps * plan.batch
-        if plan.sampling == "importance":
-            heavy = lam * self._row_squares
-            mass = float(heavy.sum())
-            share = (1.0 - _UNIFORM_SHARE) / mass if mass > 0 else 0.0
-            probability = share * heavy + _UNIFORM_SHARE / n
-            probability /= probability.sum()
-            indices = _systematic(probability, count, rng)
-            scale = lam / probability
-        elif plan.sampling == "uniform":
-            indices = rng.integers(n, size=count)
-            scale = lam * n
-        else:
-            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
+        indices, scale = self._draw(dual, plan, rng)
         W = self._by_output(point.w if start is None else start)
-        sums = np.zeros(W.shape) if total is not None else W
-        self._steps.svrg(
-            self._X, self._targets, self.loss.code, self.loss.parameter,
-            point.slopes.reshape(n, -1), scale, indices, plan.batch, W, sums, total is not None,
-            *_update(plan, self._drift(plan, gradient)),
-        )  # fmt: skip
+        numbers = _update(plan, self._drift(plan, gradient))
+        cut = len(indices)
         if total is not None:
+            cut = min(plan.burn_in * plan.batch, cut)
+        if cut > 0:
+            self._take_steps(point, indices[:cut], scale[:cut], plan.batch, W, None, numbers)
+        if total is not None:
+            sums = np.zeros(W.shape)
+            self._take_steps(point, indices[cut:], scale[cut:], plan.batch, W, sums, numbers)
             total += self._by_parameter(sums)
         return self._by_parameter(W)
+
+    def _draw(
+        self, dual: Dual, plan: Plan, rng: np.random.Generator
+    ) -> tuple[IntArray, FloatArray]:
+        """The samples of an epoch in the order of its steps, and lam_i / p_i of each."""
+        n, count = self.n_samples, plan.steps * plan.batch
+        probability = self._pool.take((n,))
+        omega = (self._omega, self._weighted)
+        if plan.sampling == "importance":
+            squares = self._row_squares
+            mass = self._weighted_peak(dual)[0]
+            # Without any gradient to speak of, all samples are alike.
+            share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
+            floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
+            self._each(kernels.importance, dual.density, squares, *omega, share, floor, probability)
+            indices = _systematic(probability, count, rng)
+        elif plan.sampling == "uniform":
+            probability.fill(1.0 / n)
+            indices = rng.integers(n, size=count)
+        else:
+            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
+        scale = np.empty(count)
+        kernels.draw_scales(dual.density, *omega, probability, indices, scale)
+        self._pool.give(probability)
+        return indices, scale
+
+    def _weighted_peak(self, dual: Dual) -> tuple[float, float]:
+        """Sum and largest of lam_i |x_i|^2."""
+        parts = self._each(
+            kernels.weighted_peak, dual.density, self._row_squares, self._omega, self._weighted
+        )
+        sums, peaks = zip(*parts, strict=True)
+        return float(sum(sums)), float(max(peaks))
+
+    def _take_steps(
+        self,
+        point: Point,
+        indices: IntArray,
+        scale: FloatArray,
+        batch: int,
+        W: FloatArray,
+        sums: FloatArray | None,
+        numbers: tuple[Any, ...],
+    ) -> None:
+        """Variance-reduced steps on W, whose iterates are added to `sums`."""
+        summed = sums is not None
+        self._steps.svrg(
+            self._X, self._targets, self.loss.code, self.loss.parameter,
+            point.slopes.reshape(self.n_samples, -1), scale, indices, batch, W,
+            sums if summed else W, summed, *numbers,
+        )  # fmt: skip
 
     def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
         count = plan.steps * plan.batch

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sorel.engines.base import FloatArray, Plan, Point
+from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.penalties import PURE_L2
 from sorel.problem import Certificate, Problem
 from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 
 # A run whose objective exceeds its first value by this factor will not come back.
 _BLOW_UP = 1e6
+
+# From this many samples on an iterate is checked only where that may succeed, or after so many
+# passes.
+_MANY_SAMPLES = 100_000
+_HEARTBEAT = 10
 
 # Up to this many parameters a Hessian costs no more than a few passes: every check may use one.
 _CHEAP_HESSIAN = 40
@@ -106,10 +112,14 @@ class Watch:
 
     def __init__(self, problem: Problem, run: Run) -> None:
         self.problem, self.run = problem, run
-        self._mean = problem.engine.uniform()
         self._limit = math.inf
         self._checks = 0
         self._refine = 0.0
+        self._last_check = 0.0
+
+    @cached_property
+    def _mean(self) -> Dual:
+        return self.problem.engine.uniform()
 
     def start(self) -> Point:
         """The starting point, which sets the scale of a blow-up."""
@@ -140,6 +150,23 @@ class Watch:
             return self._refine
         return 0.0
 
+    def due(self, point: Point, gradient: FloatArray) -> bool:
+        """Whether to check an iterate whose certificate is not to be refined.
+
+        With many samples a check costs a good part of an iteration: not where the second bracket
+        alone is too large, except now and then.
+        """
+        problem, run = self.problem, self.run
+        if problem.n_samples < _MANY_SAMPLES or run.wants_check:
+            return True
+        if run.passes >= self._last_check + _HEARTBEAT:
+            return True
+        bracket = problem.penalty.fenchel_young(
+            problem.coefficients(point.w), -problem.coefficients(gradient)
+        )
+        return bracket <= self._refine
+
     def saw(self, reply: Certificate) -> None:
         """Take note of a certificate."""
+        self._last_check = self.run.passes
         self._refine = self.run.tol * abs(reply.primal)

@@ -145,7 +145,7 @@ class SOREL(FirstOrder):
         return self._auto(problem, run)
 
     def _auto(self, problem: Problem, run: Run) -> Iterates:
-        """Dual ascent with measured steps; each inner loop is one pass of averaged SVRG.
+        """Dual ascent with measured steps; each inner loop is a pass, or less, of averaged SVRG.
 
         The state is a point w_k that an inner loop has found under the weights lam_k.
         """
@@ -157,7 +157,8 @@ class SOREL(FirstOrder):
         memory = _Memory()
         ascent = _DualAscent()
         safety, steps = _AUTO_STEP, _inner_steps(problem.n_samples)
-        while True:
+        while not run.exhausted:
+            run.latest = Iterate(point, dual)
             loss_gradient = engine.gradient(point, dual)
             gradient = _with_penalty(problem, loss_gradient, point.w)
             start = point.w
@@ -181,7 +182,9 @@ class SOREL(FirstOrder):
                 watch.saw((yield Iterate(point, dual, loss_gradient, watch.refine())))
                 continue
             new_loss_gradient = engine.gradient(new, dual)
-            watch.saw((yield Iterate(new, dual, new_loss_gradient, watch.refine())))
+            refine = watch.refine()
+            if refine > 0.0 or run.exhausted or watch.due(new, new_loss_gradient):
+                watch.saw((yield Iterate(new, dual, new_loss_gradient, refine)))
             left = 0.0
             if penalty.smooth:
                 residual = _with_penalty(problem, new_loss_gradient, new.w)
@@ -325,7 +328,9 @@ class _DualAscent:
             if product > 0:
                 self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
         self.accepted = (dual, point)
-        return engine.ascend(dual, point, self.eta)
+        new = engine.ascend(dual, point, self.eta)
+        new.forget_blocks()
+        return new
 
 
 def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:
@@ -351,15 +356,10 @@ def _tail_average(
     start: FloatArray,
 ) -> FloatArray:
     """The mean of the last half of an epoch's iterates: far less noise than the last one has."""
-    engine = problem.engine
     tail = max(1, plan.steps // 2)
-    w = start
-    if plan.steps > tail:
-        w = engine.epoch(
-            point, dual, gradient, plan._replace(steps=plan.steps - tail), run.rng, start=w
-        )
-    total = np.zeros(engine.shape)
-    engine.epoch(point, dual, gradient, plan._replace(steps=tail), run.rng, start=w, total=total)
+    total = np.zeros(problem.engine.shape)
+    plan = plan._replace(burn_in=plan.steps - tail)
+    problem.engine.epoch(point, dual, gradient, plan, run.rng, start=start, total=total)
     run.passes += plan.steps * plan.batch / problem.n_samples
     return _in_domain(problem, total / tail)
 
