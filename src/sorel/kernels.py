@@ -354,9 +354,10 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
     """
     n = margins.shape[0]
     uniform = omega[0]
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(n):
         t = 0.0
-        if density[i] != 0.0:
+        if density[i] != 0.0 or cheap:
             t = loss_curvature(code, delta, y[i], margins[i])
             if caution > 0.0:
                 t += caution * (majorant_curvature(code, delta, y[i], margins[i]) - t)
@@ -371,12 +372,13 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
 def weighted_slopes(code, delta, y, margins, density, omega, weighted, c):
     """c = omega q phi': what X^T turns into the gradient of lam . l(w)."""
     uniform = omega[0]
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(density.shape[0]):
-        if density[i] == 0.0:
-            c[i] = 0.0
-        else:
+        if density[i] != 0.0 or cheap:
             slope = loss_derivative(code, delta, y[i], margins[i])
             c[i] = density[i] * slope * (omega[i] if weighted else uniform)
+        else:
+            c[i] = 0.0
 
 
 @compiled
@@ -498,9 +500,10 @@ def weighted_secant(density, others, losses, previous, omega, weighted):
 def directional_slope(code, delta, y, margins, density, direction, omega, weighted):
     """sum_i omega_i q_i phi'_i direction_i."""
     uniform = omega[0]
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
-        if density[i] != 0.0:
+        if density[i] != 0.0 or cheap:
             slope = loss_derivative(code, delta, y[i], margins[i])
             total += (omega[i] if weighted else uniform) * density[i] * slope * direction[i]
     return total
@@ -518,9 +521,10 @@ def line_target(margins, direction, step, code, delta, y, density, eta, target):
 def line_slope(margins, direction, step, code, delta, y, density, omega, weighted):
     """Derivative of lam . l along the direction, at the margins moved along it."""
     uniform = omega[0]
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
-        if density[i] != 0.0:
+        if density[i] != 0.0 or cheap:
             slope = loss_derivative(code, delta, y[i], margins[i] + step * direction[i])
             total += (omega[i] if weighted else uniform) * density[i] * slope * direction[i]
     return total
@@ -1224,15 +1228,12 @@ def saddle_saga_steps(
 
 @compiled
 def weighted_peak(density, squares, omega, weighted):
-    """Sum and largest of omega_i q_i |x_i|^2."""
+    """Largest of omega_i q_i |x_i|^2."""
     uniform = omega[0]
-    total = 0.0
     peak = 0.0
     for i in range(density.shape[0]):
-        heavy = density[i] * squares[i] * (omega[i] if weighted else uniform)
-        total += heavy
-        peak = max(peak, heavy)
-    return total, peak
+        peak = max(peak, density[i] * squares[i] * (omega[i] if weighted else uniform))
+    return peak
 
 
 @compiled

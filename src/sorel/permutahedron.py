@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._compiled import compiled
-from ._pool import Pool
+from ._pool import WORTH_POOLING, Pool
 from ._threads import Team
 from .risks import FloatArray, Risk, normalised_sample_weight
 
@@ -481,6 +481,7 @@ class _Uniform:
         self._project_order: _Order | None = None
         self._value_order: _Order | None = None
         self._first: npt.NDArray[Any] | None = None
+        self._work: tuple[FloatArray, ...] | None = None
         self._threshold: _Thresholder | None = None
         # As mass ascends, the first entry above the lowest level and the one after it settle
         # whether there are two levels, with at most one entry between them.
@@ -509,6 +510,9 @@ class _Uniform:
         if self._project_order is None or self._first is None:
             self._first = np.empty(self.n + 1, _index_type(self.n))
             self._project_order = _Order(self.n, self.pool)
+            if self.n < WORTH_POOLING:
+                # What is too short to be kept by the pool is kept here.
+                self._work = _borrow(self.pool, self.n, 2)
         return self._project_order, self._first
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray | None = None) -> int:
@@ -522,12 +526,13 @@ class _Uniform:
             keep.sort(zeta, 0, self.team)
             attempt = 1
         while True:
-            work = _borrow(self.pool, self.n, 2)
+            work = self._work or _borrow(self.pool, self.n, 2)
             count = _project_sorted(
                 zeta, self.mass, keep.order, keep.key, work, first, out, block,
                 _moves_per_item(self.n),
             )  # fmt: skip
-            self.pool.give(*work)
+            if self._work is None:
+                self.pool.give(*work)
             if count >= 0:
                 return count
             keep.sort(zeta, attempt, self.team)
@@ -779,17 +784,23 @@ def _radix_order(values: Any, work: Any, order: Any) -> None:
     Three passes of counting sort on 11 bits each bring the order within a few exchanges of the
     right one, which `_repair` then makes.
     """
+    n = values.size
     source, target = work[0], work[1]
     _radix_keys(values, _middle(values), 0, source)
+    # One sweep counts all three digits: their numbers do not depend on the order.
+    counts = np.zeros((3, 2048), np.int64)
+    for i in range(n):
+        key = source[i]
+        counts[0, (key >> np.uint64(32)) & np.uint64(2047)] += 1
+        counts[1, (key >> np.uint64(43)) & np.uint64(2047)] += 1
+        counts[2, key >> np.uint64(54)] += 1
     for digit in range(3):
-        shift = np.uint64(32 + 11 * digit)
-        place = _radix_count(source, shift)
         position = 0
         for b in range(2048):
-            size = place[b]
-            place[b] = position
+            size = counts[digit, b]
+            counts[digit, b] = position
             position += size
-        _radix_scatter(source, target, shift, place)
+        _radix_scatter(source, target, np.uint64(32 + 11 * digit), counts[digit])
         source, target = target, source
     _radix_items(source, order)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sorel import kernels
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Dual, Engine, FloatArray, Point
-from sorel.engines.memory import FEW_COLUMNS
+from sorel.engines.memory import FEW_COLUMNS, sweep_rows
 from sorel.engines.sampled import SampledEngine
 from sorel.losses import Loss
 from sorel.risks import Risk
@@ -77,7 +77,7 @@ class DenseEngine(SampledEngine):
         if self._row_team is None:
             kernel(*args)
         else:
-            self._each(kernel, *args, team=self._row_team)
+            sweep_rows(self._row_team, self._weighted, kernel, args)
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:
@@ -103,6 +103,10 @@ class DenseEngine(SampledEngine):
                 ),
                 self.shape,
             )
+        if self._by_rows and self._row_team is None:
+            out = np.zeros(self.shape)
+            kernels.adjoint_rows(self._X, c, out)
+            return out
         if self._by_rows:
             return self._accumulate(
                 lambda start, stop, out: kernels.adjoint_rows(
@@ -191,15 +195,17 @@ class DenseEngine(SampledEngine):
 
     def _gram(self, h: FloatArray) -> FloatArray:
         size = self.shape[0]
+        if size <= FEW_COLUMNS and self._row_team is None:
+            out = np.zeros((size, size))
+            _add_small_gram(self._X, h, out)
+            return out
         if size <= FEW_COLUMNS:
-            return self._accumulate(partial(self._add_small_gram, h), (size, size))
+            return self._accumulate(
+                lambda start, stop, out: _add_small_gram(self._X[start:stop], h[start:stop], out),
+                (size, size),
+            )
         with self.working():
             return self._accumulate(partial(self._add_gram, h), (size, size))
-
-    def _add_small_gram(self, h: FloatArray, start: int, stop: int, out: FloatArray) -> None:
-        size = len(out)
-        tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
-        kernels.gram_few(self._X[start:stop], h[start:stop], tile, scaled, out)
 
     def _add_gram(self, h: FloatArray, start: int, stop: int, out: FloatArray) -> None:
         size = len(out)
@@ -243,6 +249,12 @@ class DenseEngine(SampledEngine):
             ),
             (stop - start, self.shape[0]),
         )
+
+
+def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
+    size = len(out)
+    tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
+    kernels.gram_few(X, h, tile, scaled, out)
 
 
 class _SameMemory:

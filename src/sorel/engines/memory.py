@@ -67,6 +67,28 @@ class _Change:
             self._pool.give(self.margins)
 
 
+def _call(kernel: Any, *args: Any) -> Any:
+    return kernel(*args)
+
+
+def sweep_rows(team: Team, weighted: bool, kernel: Any, args: tuple[Any, ...]) -> Any:
+    """Run a loop on every range of rows; the sum of what it returned, where it did."""
+    positions, omega = _row_parameters(kernel)
+    if omega is not None and weighted:
+        positions = (*positions, omega)
+
+    def task(start: int, stop: int) -> Any:
+        part = list(args)
+        for i in positions:
+            part[i] = part[i][start:stop]
+        return kernel(*part)
+
+    results = team.sweep(task)
+    if isinstance(results[0], tuple):
+        return tuple(sum(column) for column in zip(*results, strict=True))
+    return None if results[0] is None else sum(results)
+
+
 @cache
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
@@ -122,29 +144,18 @@ class MemoryEngine(Engine):
         team = Team(self.n_samples, threads) if threads > 1 else None
         self._row_team = team if large_X else None
         self._team = team if large else None
+        # Runs a loop on every range of rows, and returns the sum of what it returned. A small
+        # problem makes hundreds of such calls in a millisecond, so it pays for no more than one.
+        self._each: Any = _call if self._team is None else self._each_range
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
         alone = self._team is None and self._row_team is None
         return nullcontext() if alone else limit_blas()
 
-    def _each(self, kernel: Any, *args: Any, team: Team | None = None) -> list[Any]:
-        """Run a loop on every range of rows; what it returned, in order."""
-        if team is None:
-            team = self._team
-            if team is None:
-                return [kernel(*args)]
-        positions, omega = _row_parameters(kernel)
-        if omega is not None and self._weighted:
-            positions = (*positions, omega)
-
-        def task(start: int, stop: int) -> Any:
-            part = list(args)
-            for i in positions:
-                part[i] = part[i][start:stop]
-            return kernel(*part)
-
-        return team.sweep(task)
+    def _each_range(self, kernel: Any, *args: Any) -> Any:
+        assert self._team is not None
+        return sweep_rows(self._team, self._weighted, kernel, args)
 
     def _accumulate(
         self,
@@ -325,30 +336,23 @@ class MemoryEngine(Engine):
         return Dual(self._pool.take((self.n_samples,)), None, 0, self._recycler)
 
     def expected(self, point: Point, dual: Dual) -> float:
-        return float(
-            sum(
-                self._each(
-                    kernels.weighted_sum, dual.density, point.losses, self._omega, self._weighted
-                )
-            )
+        return self._each(
+            kernels.weighted_sum, dual.density, point.losses, self._omega, self._weighted
         )
 
     def square_distance(self, dual: Dual, other: Dual) -> float:
-        parts = self._each(
+        return self._each(
             kernels.weighted_square_distance, dual.density, other.density, self._omega,
             self._weighted,
         )  # fmt: skip
-        return float(sum(parts))
 
     def secant(
         self, dual: Dual, other: Dual, point: Point, other_point: Point
     ) -> tuple[float, float]:
-        parts = self._each(
+        return self._each(
             kernels.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
             self._omega, self._weighted,
         )  # fmt: skip
-        squares, products = zip(*parts, strict=True)
-        return sum(squares), sum(products)
 
     def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
         new = self._new_dual()
@@ -406,17 +410,15 @@ class MemoryEngine(Engine):
     def slope(self, point: Point, dual: Dual, direction: Any) -> float:
         if point.line is not None:
             start, _, step = point.line
-            parts = self._each(
+            return self._each(
                 kernels.line_slope, start.margins, direction.margins, step, *self._loss_args,
                 dual.density, self._omega, self._weighted,
             )  # fmt: skip
-            return float(sum(parts))
         if self.n_outputs == 1:
-            parts = self._each(
+            return self._each(
                 kernels.directional_slope, *self._loss_args, point.margins, dual.density,
                 direction.margins, self._omega, self._weighted,
             )  # fmt: skip
-            return float(sum(parts))
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
     def hessian(
@@ -574,11 +576,10 @@ class MemoryEngine(Engine):
         low, high, shift = -np.inf, np.inf, 0.0
         reach = 1.0
         for _ in range(_MAX_INTERCEPT_STEPS):
-            parts = self._each(
+            first, second, rounding = self._each(
                 kernels.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
                 self._omega, self._weighted,
             )  # fmt: skip
-            first, second, rounding = map(sum, zip(*parts, strict=True))
             if abs(first) <= 4e-16 * rounding:
                 return shift
             if first < 0:

@@ -169,7 +169,7 @@ class SampledEngine(MemoryEngine):
         omega = (self._omega, self._weighted)
         if plan.sampling == "importance":
             squares = self._row_squares
-            mass = self._weighted_peak(dual)[0]
+            mass = self._each(kernels.weighted_sum, dual.density, squares, *omega)
             # Without any gradient to speak of, all samples are alike.
             share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
             floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
@@ -187,11 +187,8 @@ class SampledEngine(MemoryEngine):
 
     def _weighted_peak(self, dual: Dual) -> tuple[float, float]:
         """Sum and largest of lam_i |x_i|^2."""
-        parts = self._each(
-            kernels.weighted_peak, dual.density, self._row_squares, self._omega, self._weighted
-        )
-        sums, peaks = zip(*parts, strict=True)
-        return float(sum(sums)), float(max(peaks))
+        args = (dual.density, self._row_squares, self._omega, self._weighted)
+        return float(self._each(kernels.weighted_sum, *args)), kernels.weighted_peak(*args)
 
     def _take_steps(
         self,

@@ -76,9 +76,11 @@ class Auto(Solver):
         costs next to nothing. What is certified later is certified on all rows.
         """
         engine, n = problem.engine, problem.n_samples
+        if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample"):
+            return
         needed = _ROWS_PER_PARAMETER * int(np.prod(engine.shape)) / engine.effective_share()
         rows = int(max(needed, _LEAST_ROWS))
-        if rows > _LARGEST_SHARE * n or not engine.offers("sample"):
+        if rows > _LARGEST_SHARE * n:
             return
         part = problem.subsample(rows, run.rng)
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
