@@ -687,3 +687,32 @@ def test_wrong_rows_on_disk_are_refused(tmp_path, on_disk):
     model = SpectralRiskRegressor().fit(tmp_path / "data.parquet", "y")
     with pytest.raises(ValueError, match=r"X\.npy\[7, 1\] is inf"):
         model.predict(tmp_path / "X.npy")
+
+
+def test_threads_change_nothing_but_the_time(monkeypatch):
+    from sorel.engines import memory
+
+    monkeypatch.setattr(memory, "WORTH_SHARING_X", 0)
+    monkeypatch.setattr(memory, "_WORTH_SHARING", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = X @ np.ones(4) + rng.standard_t(3, size=300)
+    alone = SpectralRiskRegressor(risk="cvar:0.2", tol=1e-8, n_jobs=1).fit(X, y)
+    shared = SpectralRiskRegressor(risk="cvar:0.2", tol=1e-8, n_jobs=2).fit(X, y)
+    np.testing.assert_allclose(shared.coef_, alone.coef_, rtol=1e-6)
+    with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0"):
+        SpectralRiskRegressor(n_jobs=0).fit(X, y)
+
+
+def test_float32_predictions_are_sums_in_float64():
+    from sorel import estimators
+
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(50, 3)).astype(np.float32)
+    y = X @ np.arange(3.0)
+    model = SpectralRiskRegressor(tol=1e-5).fit(X, y)
+    wanted = X.astype(np.float64) @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(model.predict(X), wanted, rtol=1e-13, atol=1e-13)
+    assert model.predict(X).dtype == np.float64
+    pieces = estimators._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
+    np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))

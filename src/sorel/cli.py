@@ -259,6 +259,10 @@ def _add_fit(commands: Any) -> None:
         help="take the values of this column as names, even if they are numbers; may be repeated",
     )  # fmt: skip
     parser.add_argument(
+        "--jobs", type=_positive, metavar="N",
+        help="threads for large data (default: what the environment allows)",
+    )  # fmt: skip
+    parser.add_argument(
         "--checkpoint", metavar="FILE",
         help="keep the state of the fit in this file, and go on from it if it exists; "
         "it stays when the fit is done",
@@ -454,7 +458,7 @@ def _fit(arguments: argparse.Namespace) -> int:
             task, kinds, count, pipeline = _fit_rows(arguments)
         else:
             task, kinds, count, pipeline = _fit_table(arguments)
-    model = pipeline[-1].set_params(verbose=0, checkpoint=None)
+    model = pipeline[-1].set_params(verbose=0, n_jobs=None, checkpoint=None)
     if model.status_.startswith("interrupted"):
         if arguments.checkpoint is not None and os.path.exists(arguments.checkpoint):
             _say(
@@ -657,6 +661,7 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
         max_passes=arguments.max_passes,
         random_state=arguments.seed,
         verbose=int(sys.stderr.isatty() and not arguments.quiet),
+        n_jobs=arguments.jobs,
         checkpoint=arguments.checkpoint,
     )
 

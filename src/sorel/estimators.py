@@ -57,6 +57,9 @@ FloatArray = NDArray[np.float64]
 
 
 _FLOATS = (np.float64, np.float32)
+
+# Numbers of float32 that are converted together.
+_PIECE = 1_000_000
 _DEFAULT_RISK = CVaR(0.5)
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
 FITTED = (
@@ -73,6 +76,17 @@ class Weighted(NamedTuple):
     sample_weight: FloatArray | None
     total: float
     kept: NDArray[np.bool_] | None
+
+
+def _product(X: Any, coef: FloatArray) -> FloatArray:
+    """X coef; float32 rows are brought to float64 a few at a time, not all at once."""
+    if not (isinstance(X, np.ndarray) and X.dtype == np.float32):
+        return np.asarray(X @ coef)
+    out = np.empty((len(X), *coef.shape[1:]))
+    height = max(1, _PIECE // X.shape[1])
+    for start in range(0, len(X), height):
+        np.matmul(X[start : start + height], coef, out=out[start : start + height])
+    return out
 
 
 class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
@@ -157,7 +171,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             if rows is not None:
                 return self._scores_on_disk(rows)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
-        return np.asarray(X @ self.coef_.T + self.intercept_)
+        return _product(X, self.coef_.T) + self.intercept_
 
     def _scores_on_disk(self, rows: RowSource) -> FloatArray:
         _check_columns(self, rows)
@@ -318,6 +332,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     warm_start: bool
     random_state: Any
     verbose: int
+    n_jobs: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
 
     def _read(
@@ -354,6 +369,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             penalty=make_penalty(self.l2_, self.l1),
             fit_intercept=self.fit_intercept,
             sample_weight=data.sample_weight,
+            n_jobs=self.n_jobs,
         )
         solver: str | Solver = self.solver
         if solver == "sorel":
@@ -465,6 +481,9 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
         1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        of the linear algebra library, threadpoolctl's limits included.
     checkpoint : path or Checkpoint, optional
         A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
         it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
@@ -536,6 +555,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
+        n_jobs: int | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
         self.risk = risk
@@ -550,6 +570,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.n_jobs = n_jobs
         self.checkpoint = checkpoint
 
     @with_callbacks
@@ -624,6 +645,9 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
         1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        of the linear algebra library, threadpoolctl's limits included.
     checkpoint : path or Checkpoint, optional
         A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
         it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
@@ -693,6 +717,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
+        n_jobs: int | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
         self.risk = risk
@@ -707,6 +732,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.n_jobs = n_jobs
         self.checkpoint = checkpoint
 
     @with_callbacks

@@ -82,7 +82,8 @@ class Auto(Solver):
         rows = int(max(needed, _LEAST_ROWS))
         if rows > _LARGEST_SHARE * n:
             return
-        part = problem.subsample(rows, run.rng)
+        # Always the same rows: nobody expects chance in a method without settings.
+        part = problem.subsample(rows, np.random.default_rng(0))
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
         best = np.inf
