@@ -30,8 +30,8 @@ __all__ = ["Projector", "project_permutahedron"]
 IntArray = npt.NDArray[np.int64]
 BlockArray = npt.NDArray[np.int32]
 
-# Moves per item that repairing the last order may take before a fresh sort is cheaper, for short
-# and for long lists: a fresh sort takes as long for each item however many there are.
+# Moves per item that repairing an order may take before a fresh sort is cheaper. For the last order
+# of a long list the sort is cheaper sooner; what a sort leaves to repair is all nearby.
 _MOVES_PER_ITEM, _MOVES_PER_ITEM_OF_MANY = 8, 1
 # Newton passes of the threshold search: first from the last threshold, then from a safe bracket.
 _WARM_PASSES = 12
@@ -350,6 +350,7 @@ class _Order:
             if _repair(values, self.order, self.key, budget):
                 return
         self.sort(values, 0, team)
+        budget = _MOVES_PER_ITEM * self.key.size
         attempt = 1
         while not _repair(values, self.order, self.key, budget):
             self.sort(values, attempt, team)
@@ -521,22 +522,21 @@ class _Uniform:
             if count >= 0:
                 return count
         keep, first = self._general()
-        attempt = 0
+        attempt, moves = 0, _moves_per_item(self.n)
         if not keep.known:
             keep.sort(zeta, 0, self.team)
-            attempt = 1
+            attempt, moves = 1, _MOVES_PER_ITEM
         while True:
             work = self._work or _borrow(self.pool, self.n, 2)
             count = _project_sorted(
-                zeta, self.mass, keep.order, keep.key, work, first, out, block,
-                _moves_per_item(self.n),
-            )  # fmt: skip
+                zeta, self.mass, keep.order, keep.key, work, first, out, block, moves
+            )
             if self._work is None:
                 self.pool.give(*work)
             if count >= 0:
                 return count
             keep.sort(zeta, attempt, self.team)
-            attempt += 1
+            attempt, moves = attempt + 1, _MOVES_PER_ITEM
 
     def _ordered(self, losses: FloatArray) -> _Order:
         if self._value_order is None:

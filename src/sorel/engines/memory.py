@@ -32,8 +32,8 @@ _OUT_OF_REACH = 1e3
 # Up to this many columns compiled loops beat BLAS, whose calls cost more than they save.
 FEW_COLUMNS = 24
 
-# Numbers in a tile of block sums.
-_BLOCK_TILE = 2_000_000
+# Numbers in a tile of block sums, at least and at most; in between half as many as samples.
+_LEAST_TILE, _BLOCK_TILE = 65_536, 2_000_000
 
 # A Hessian from sampled rows pays when there are this many times more rows than asked for.
 _WORTH_SAMPLING = 3
@@ -492,7 +492,8 @@ class MemoryEngine(Engine):
         # A block without a sampled row has no mean to take out.
         scale = eta / np.where(totals > 0.0, totals, np.inf)
         c = self._pool.take((self.n_samples,))
-        tile = max(1, min(n_blocks, _BLOCK_TILE // size))
+        room = min(max(_LEAST_TILE, self.n_samples // 2), _BLOCK_TILE)
+        tile = max(1, min(n_blocks, room // size))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
             if self.n_outputs == 1:

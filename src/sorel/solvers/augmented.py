@@ -156,6 +156,7 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(point, center)
         if run.dual is None and run.near:
             center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
+            center.forget_blocks()
         elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
