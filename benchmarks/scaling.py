@@ -552,6 +552,10 @@ def threads(run: Runner) -> Section:
     enough = record["cores"] >= JOBS
     note = f"The process may use {record['cores']} core{'s'[: record['cores'] != 1]}"
     note += ": too few to show a gain." if not enough else "; both take turns in one process."
+    note += (
+        " A sum over X shows how fast memory can be read: no pass over a dense X larger than the"
+        " cache can gain more than that, unless one thread leaves time to spare."
+    )
     header = ["work", "n_jobs=1", f"n_jobs={JOBS}", "speed-up"]
     return Section(
         title,

@@ -27,6 +27,8 @@ import scipy.sparse
 
 import sorel
 from benchmarks.common import Budget, SortedObjective, Stop, duration
+from sorel._compiled import compiled
+from sorel._threads import Team
 
 # Rows that are generated, and written to disk, at a time.
 BLOCK = 1 << 16
@@ -390,14 +392,35 @@ def threads(
         problem = build(X, y, risk, n_jobs=k)
         sorel.solve(problem, tol=tol, max_passes=10**7, max_seconds=budget.seconds)
 
+    team = {k: Team(X.size, k) for k in (1, jobs)}
+
+    def read(k: int) -> None:
+        team[k].sweep(lambda start, stop: _total(X.ravel()[start:stop]))
+
     for name, action in (
+        (f"reading X, d={d}", read),
         (f"objective, d={d}", objective),
         (f"gradient, d={d}", gradient),
         (f"full pass (both), d={d}", full_pass),
         (f"whole solve to {tol:.0e}, d={d}", solve),
     ):
         record["seconds"][name] = in_turns(action, (1, jobs), budget)
-    del X, y, problems, points, duals
+    labels = np.where(y > 0.0, 1.0, -1.0)
+    for name, matrix, target, loss in (
+        (f"full pass, float32, d={d}", X.astype(np.float32), y, "squared"),
+        (f"full pass, logistic, d={d}", X, labels, "logistic"),
+    ):
+        problems = {k: build(matrix, target, risk, loss=loss, n_jobs=k) for k in (1, jobs)}
+        points = {k: problem.engine.point(w) for k, problem in problems.items()}
+        record["seconds"][name] = in_turns(full_pass, (1, jobs), budget)
+    del X, y, problems, points, duals, matrix
+    X, y = sparse_data(n // 5, n // 10, 75)
+    problems = {k: build(X, y, risk, loss="logistic", n_jobs=k) for k in (1, jobs)}
+    w = np.full(n // 10, 0.1)
+    points = {k: problem.engine.point(w) for k, problem in problems.items()}
+    duals = {k: problem.engine.uniform() for k, problem in problems.items()}
+    name = "full pass, sparse logistic, 75 nonzeros a row"
+    record["seconds"][name] = in_turns(full_pass, (1, jobs), budget)
     X, y = dense_data(n, gram_d)
     problems = {k: build(X, y, risk, n_jobs=k) for k in (1, jobs)}
     w = np.full(gram_d, 0.1)
@@ -409,6 +432,15 @@ def threads(
 
     record["seconds"][f"Gram matrix, d={gram_d}"] = in_turns(gram, (1, jobs), budget)
     return record
+
+
+@compiled
+def _total(values: Any) -> float:
+    """A sum, which is as fast as X can be read at all."""
+    total = 0.0
+    for i in range(values.size):
+        total += values[i]
+    return total
 
 
 def in_turns(action: Callable[[Any], object], keys: tuple[Any, ...], budget: Budget) -> list[float]:

@@ -279,10 +279,14 @@ def test_a_value_that_is_not_finite_is_named(tmp_path, X):
     with pytest.raises(ValueError, match=r"block_1\.npy\[234, 3\] is nan"):
         open_rows(blocks(tmp_path / "b", X, [0, 1000, 2000, 5000])).check_finite()
     path = parquet(tmp_path / "X.parquet", X, row_group_size=1000)
-    with pytest.raises(ValueError, match=r"column 'x3' of .*X\.parquet in row 1235 is nan"):
+    with pytest.raises(
+        ValueError, match=r"column 'x3' of .*X\.parquet in row 1235 \(index 1234\) is nan"
+    ):
         open_rows(path).check_finite()
     X[1234, 3] = 0.0
-    with pytest.raises(ValueError, match=r"column 'x0' of .*X\.parquet in row 4001 is inf"):
+    with pytest.raises(
+        ValueError, match=r"column 'x0' of .*X\.parquet in row 4001 \(index 4000\) is inf"
+    ):
         open_rows(parquet(tmp_path / "X.parquet", X)).check_finite()
 
 
@@ -324,9 +328,13 @@ def test_a_null_is_named_by_file_column_and_row(tmp_path):
     second = pa.table({"a": [1.0] * 50, "b": [1] * 33 + [None] + [2] * 16})
     pq.write_table(second, tmp_path / "p" / "2.parquet", row_group_size=20)
     source = open_rows(tmp_path / "p")
-    with pytest.raises(ValueError, match=r"column 'b' of .*2\.parquet has no value in row 34;"):
+    with pytest.raises(
+        ValueError, match=r"column 'b' of .*2\.parquet has no value in row 34 \(index 33\);"
+    ):
         source.check_finite()
-    with pytest.raises(ValueError, match=r"column 'b' of .*2\.parquet has no value in row 34;"):
+    with pytest.raises(
+        ValueError, match=r"column 'b' of .*2\.parquet has no value in row 34 \(index 33\);"
+    ):
         open_data(tmp_path / "p", "b")
 
 

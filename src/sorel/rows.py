@@ -701,10 +701,10 @@ class ParquetRows(RowSource):
 
     def _refuse_nulls(self, column: Any, group: int, name: str) -> None:
         if column.null_count:
-            row = int(np.argmax(column.is_null().to_numpy()))
             fragment, _, first = self._groups[group]
+            row = first + int(np.argmax(column.is_null().to_numpy()))
             raise ValueError(
-                f"column {name!r} of {fragment.path} has no value in row {first + row + 1}; "
+                f"column {name!r} of {fragment.path} has no value in row {row + 1} (index {row}); "
                 "drop or impute such rows"
             )
 
@@ -721,8 +721,9 @@ class ParquetRows(RowSource):
     def where(self, row: int, column: int) -> str:
         group = int(np.searchsorted(self._edges, row, side="right")) - 1
         fragment, _, first = self._groups[group]
-        inside = first + row - self._edges[group] + 1
-        return f"column {self.columns[column]!r} of {fragment.path} in row {inside}"
+        inside = first + row - self._edges[group]
+        name = self.columns[column]
+        return f"column {name!r} of {fragment.path} in row {inside + 1} (index {inside})"
 
     def _identity(self) -> Iterator[Any]:
         for fragment in self._fragments:

@@ -91,6 +91,12 @@ class Point:
         """Give a point on a line its own margins and losses."""
         self._margins, self._losses, self.line = margins, losses, None
 
+    def forget_losses(self, evaluate: Callable[[Point], None]) -> None:
+        """Keep the margins alone; `evaluate` makes the losses again if they are asked for."""
+        if self._pool is not None:
+            self._pool.give(self._losses)
+        self._losses, self._evaluate = None, evaluate
+
     def __del__(self) -> None:
         if self._pool is not None:
             self._pool.give(self._margins, self._losses, self._slopes)

@@ -240,6 +240,8 @@ class MemoryEngine(Engine):
 
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         if self._sparing:
+            # The line search goes on from the margins, and most likely never comes back.
+            point.forget_losses(self._settle)
             return Point(
                 point.w + step * delta, self._slopes_at, pool=self._recycler,
                 evaluate=self._settle, line=(point, direction, step),
@@ -261,8 +263,13 @@ class MemoryEngine(Engine):
         )  # fmt: skip
 
     def _settle(self, point: Point) -> None:
-        margins, losses = self._pool.take(self._margin_shape), self._pool.take((self.n_samples,))
-        self._move(point.line, margins, losses)
+        losses = self._pool.take((self.n_samples,))
+        if point.line is None:
+            margins = point.margins
+            self._each(kernels.losses_at, *self._loss_args, margins, losses)
+        else:
+            margins = self._pool.take(self._margin_shape)
+            self._move(point.line, margins, losses)
         point.settle(margins, losses)
 
     def _new_point(self, w: FloatArray) -> Point:

@@ -22,13 +22,20 @@ from sorel.solvers.sorel import SOREL
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
 _FEW_PARAMETERS = 1000
 
-# A random part of the rows is solved first when the parameters have so many of its rows each, of
-# those that carry the risk, and when it is at most this share of all rows; how well, and for how
-# many passes over the part.
+# A random part of the rows is solved first: so many for each parameter, of those that carry the
+# risk, at least this share of all rows where that is few numbers, and never more than the last
+# share. How well, and for how many passes over the part.
 _ROWS_PER_PARAMETER = 50
-_LEAST_ROWS, _LARGEST_SHARE = 10_000, 0.125
+_LEAST_ROWS, _SHARE, _LARGEST_SHARE = 10_000, 0.04, 0.125
+_PART_NUMBERS = 10_000_000
 _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
+
+# With at least so many parameters, rows for each of them, and numbers in X, products with the
+# Hessian are tried before the matrix. It takes the time of many products, so they get so many
+# passes for each parameter: enough where the columns are well scaled.
+_SOME_PARAMETERS, _MANY_ROWS, _MANY_NUMBERS = 300, 20, 10_000_000
+_PASSES_PER_PARAMETER = 0.125
 
 # Passes without a tenth of the gap gone after which another method has its turn.
 _PATIENCE = 250
@@ -79,8 +86,8 @@ class Auto(Solver):
         if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample"):
             return
         needed = _ROWS_PER_PARAMETER * int(np.prod(engine.shape)) / engine.effective_share()
-        rows = int(max(needed, _LEAST_ROWS))
-        if rows > _LARGEST_SHARE * n:
+        rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
+        if rows > _LARGEST_SHARE * n or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
         # Always the same rows: nobody expects chance in a method without settings.
         part = problem.subsample(rows, np.random.default_rng(0))
@@ -99,11 +106,18 @@ class Auto(Solver):
         """Methods in the order of their turns: the cheapest first, the most robust last."""
         size = int(np.prod(problem.engine.shape))
         if size <= _FEW_PARAMETERS:
-            return [Newton, Continuation, SOREL]
+            first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
+            return [*first, Newton, Continuation, SOREL]
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
         if problem.penalty.smooth:
             return [NewtonCG, *dense, SOREL]
         return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
+
+    def _by_products(self, problem: Problem) -> bool:
+        """Whether a matrix is affordable, but products are likely to be cheaper."""
+        size, n = int(np.prod(problem.engine.shape)), problem.n_samples
+        many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
+        return problem.penalty.smooth and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
     def _able(self, problem: Problem, solvers: list[type[Solver]]) -> list[type[Solver]]:
         able = []
@@ -123,6 +137,9 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
+        limit = np.inf
+        if isinstance(solver, NewtonCG) and self._by_products(problem):
+            limit = run.passes + _PASSES_PER_PARAMETER * int(np.prod(problem.engine.shape))
         try:
             iterate = next(iterates)
             while True:
@@ -133,10 +150,10 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if run.passes - since > _PATIENCE:
+                if run.passes - since > _PATIENCE or run.passes > limit:
                     if self._able(problem, others):
                         break
-                    since = np.inf
+                    since = limit = np.inf
                 iterate = iterates.send(certificate)
         except (StopIteration, np.linalg.LinAlgError):
             pass

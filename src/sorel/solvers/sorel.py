@@ -34,8 +34,8 @@ _AUTO_STEP, _AUTO_MAX_SAFETY = 1.5, 48.0
 _INNER_SLACK = 1e-9
 
 # Steps of the first inner loop: all n up to the first number, then this share of n, since with many
-# samples a part of them often suffices. They double, up to n, when a loop leaves more to gain than
-# this share of what it has gained.
+# samples a part of them often suffices. They double, up to n/2, when a loop leaves more to gain
+# than this share of what it has gained.
 _FEW_SAMPLES, _SHARE = 20_000, 0.125
 _UNFINISHED = 0.5
 _MEMORY = 10
@@ -74,8 +74,8 @@ class SOREL(FirstOrder):
     importance-sampled SVRG that starts from a quasi-Newton step (its curvature pairs come from
     gradients at hand) and returns the mean of its last half; one that does not lower the
     Lagrangian is undone and the step shortened. It takes n steps up to 20 000 samples; with more it
-    begins with n/8 and doubles them when a loop leaves too much undone. An outer iteration is two
-    passes at most.
+    begins with n/8 and doubles them, up to n/2, when a loop leaves too much undone. An outer
+    iteration is two passes at most.
 
     "paper" sets theta_k = k/(k+1), tau_k = 20 n/(k+1) and eta_k = C (k+1)/n, runs n inner steps
     (one pass) from w_k and keeps the last iterate: two passes per outer iteration. Steps are plain
@@ -191,7 +191,7 @@ class SOREL(FirstOrder):
                 memory.store(new.w - point.w, residual - gradient)
                 left = float(np.vdot(residual, memory.apply(residual)))
             if left > _UNFINISHED * (value - new_value) or not penalty.smooth:
-                steps = min(2 * steps, problem.n_samples)
+                steps = max(steps, min(2 * steps, problem.n_samples // 2))
             point = new
             dual = ascent.step(problem, point, dual, new_value, left)
 
