@@ -357,6 +357,17 @@ def test_auto_starts_from_a_part_of_many_rows(loss, weighted):
     np.testing.assert_array_equal(partly.w, again.w)
 
 
+def test_a_sample_that_misses_a_class_is_no_start():
+    rng = np.random.default_rng(7)
+    n = 100_000
+    X = rng.normal(size=(n, 2))
+    y = np.zeros(n, dtype=int)
+    y[:2] = 1
+    problem = sorel.Problem(X, y, loss="logistic", risk=sorel.ESRM(1.0), fit_intercept=True)
+    assert problem.subsample(1000, np.random.default_rng(0)) is None
+    assert sorel.solve(problem, tol=1e-4).converged
+
+
 def test_a_sample_of_rows_is_a_problem_of_its_own():
     rng = np.random.default_rng(6)
     X, y = rng.normal(size=(50, 2)), rng.normal(size=50)

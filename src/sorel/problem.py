@@ -263,10 +263,13 @@ class Problem:
         other.penalty = penalty
         return other
 
-    def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem:
-        """The same risk, loss and penalty on random rows, in memory."""
+    def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
+        """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
+        engine = self.engine.sample(n_rows, rng)
+        if engine is None:
+            return None
         other = copy.copy(self)
-        other.engine = self.engine.sample(n_rows, rng)
+        other.engine = engine
         return other
 
     def certify(

@@ -360,8 +360,8 @@ class Engine(ABC):
     def dual_from_weights(self, lam: FloatArray) -> Dual:
         """The weighting nearest to a user's lam."""
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
-        """The same problem on `n_rows` random rows, in memory."""
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
+        """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
 
     @abstractmethod

@@ -87,8 +87,10 @@ class BlocksEngine(DenseEngine):
             out += 1.0
         return out
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
+        if rows is None:
+            return None
         out = np.empty((n_rows, self.n_features), self._source.dtype)
 
         def gather(start: int, stop: int) -> None:

@@ -53,8 +53,10 @@ class DenseEngine(SampledEngine):
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
+        if rows is None:
+            return None
         return DenseEngine(np.ascontiguousarray(self._X[rows]), *self._arguments_for(rows))
 
     def point(self, w: FloatArray) -> Point:

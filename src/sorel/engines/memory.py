@@ -191,9 +191,18 @@ class MemoryEngine(Engine):
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
 
-    def _sample_of_rows(self, n_rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Distinct random rows in ascending order, so that X is read in sequence."""
-        return np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False))
+    def _sample_of_rows(self, n_rows: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
+        """Distinct random rows in ascending order, so that X is read in sequence.
+
+        None if they miss a class, or all have no weight: that is another problem.
+        """
+        rows = np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False))
+        classes = max(2, self.n_outputs)
+        if self.loss.is_classifier and len(np.unique(self.y[rows])) < classes:
+            return None
+        if self.sample_weight is not None and not self.sample_weight[rows].any():
+            return None
+        return rows
 
     def _arguments_for(self, rows: NDArray[np.int64]) -> tuple[Any, ...]:
         """What makes an engine for some of the rows, after their X."""

@@ -62,8 +62,10 @@ class SparseEngine(SampledEngine):
         if entries >= WORTH_SHARING_X:
             self._rows = _CsrRows(self._X, thread_count(self._n_jobs))
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine:
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
+        if rows is None:
+            return None
         indptr, indices, data = self._rows.select(rows).arrays
         # Unsigned indices are for the loops only.
         parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))

@@ -91,6 +91,8 @@ class Auto(Solver):
             return
         # Always the same rows: nobody expects chance in a method without settings.
         part = problem.subsample(rows, np.random.default_rng(0))
+        if part is None:
+            return
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
         best = np.inf
