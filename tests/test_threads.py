@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import sorel
 from sorel import _threads, permutahedron
-from sorel._threads import Team, thread_count
+from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import memory, sparse
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
@@ -82,6 +82,38 @@ def test_a_solve_follows_the_limit_in_force_when_it_starts(everything_shared, mo
     monkeypatch.setattr(_threads, "_blas_threads", lambda: 1)
     sorel.solve(problem)
     assert problem.engine._team is None
+
+
+def blas_threads():
+    return [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+
+
+def test_the_library_gets_its_threads_back_whoever_ends_first():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        first, second = limit_blas(), limit_blas()
+        first.__enter__()
+        second.__enter__()
+        assert set(blas_threads()) <= {1}
+        first.__exit__(None, None, None)
+        assert set(blas_threads()) <= {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
+
+
+def test_a_solve_leaves_the_settings_as_they_were(everything_shared):
+    X, y = data(300, 3)
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        seen = []
+        problem = sorel.Problem(X, y, n_jobs=2)
+        sorel.solve(problem, callback=lambda record: seen.append(blas_threads()))
+        assert all(set(threads) <= {1} for threads in seen)
+        with pytest.raises(ZeroDivisionError):
+            sorel.solve(problem, callback=lambda record: 1 / 0)
+        assert blas_threads() == before
 
 
 # Who gets which.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,14 +95,41 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def limit_blas() -> AbstractContextManager[Any]:
+class _BlasLimit:
+    """One limit for all who ask for it, set by the first and lifted by the last.
+
+    Limits that each caller set and restored for itself would, with callers in several threads, be
+    restored in the wrong order and stay.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limiter: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limiter = _controller().limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limiter.restore_original_limits()
+
+
+_blas_limit = _BlasLimit()
+
+
+def limit_blas() -> AbstractContextManager[None]:
     """A context in which the linear algebra library uses one thread.
 
     Its callers may run side by side. And its idle threads spin for a while after every product,
     on the cores that the compiled loops want.
     """
-    limiter: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
-    return limiter
+    return _blas_limit
 
 
 @cache
