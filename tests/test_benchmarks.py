@@ -9,9 +9,9 @@ import pytest
 import sorel
 
 # The benchmarks are a folder of the repository, not part of the installed package.
-cases = pytest.importorskip("benchmarks.scaling_cases")
-common = pytest.importorskip("benchmarks.common")
-scaling = pytest.importorskip("benchmarks.scaling")
+cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
+common = pytest.importorskip("benchmarks.common", reason="not installed")
+scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
 

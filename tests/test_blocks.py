@@ -32,7 +32,7 @@ def stored(X, folder, kind):
         return np.load(folder / "X.npy", mmap_mode="r")
     if kind == "blocks":
         return write_blocks(folder / "blocks", X, rows_per_block=11)
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.parquet as pq
 
     table = pa.table({f"x{j}": X[:, j] for j in range(X.shape[1])})

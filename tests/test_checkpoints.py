@@ -825,7 +825,7 @@ def test_estimators_resume(path):
 
 
 def test_callbacks_of_scikit_learn_see_resumed_fits(path):
-    callback = pytest.importorskip("sklearn.callback")
+    callback = pytest.importorskip("sklearn.callback", reason="newer scikit-learn only")
     X, y = BASE["X"], BASE["y"]
     model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-8, checkpoint=path, max_passes=12)
     with pytest.warns(sorel.ConvergenceWarning):
@@ -841,7 +841,7 @@ def test_callbacks_of_scikit_learn_see_resumed_fits(path):
 
 @pytest.mark.parametrize("kind", [str, Path, Checkpoint])
 def test_models_with_a_checkpoint_can_be_saved(tmp_path, path, kind):
-    pytest.importorskip("skops")
+    pytest.importorskip("skops", reason="skops is an extra")
     model = sorel.SpectralRiskRegressor(checkpoint=kind(path)).fit(BASE["X"], BASE["y"])
     sorel.save_model(model, tmp_path / "model.skops")
     loaded = sorel.load_model(tmp_path / "model.skops")
@@ -856,8 +856,8 @@ def test_models_with_a_checkpoint_can_be_saved(tmp_path, path, kind):
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("skops")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    pytest.importorskip("skops", reason="skops is an extra")
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame(BASE["X"], columns=[f"x{j}" for j in range(D)])
     frame["y"] = BASE["y"]

@@ -15,8 +15,8 @@ import sorel.rows
 from sorel import cli, demo
 from sorel.tables import read_table
 
-pd = pytest.importorskip("pandas")
-pytest.importorskip("skops")
+pd = pytest.importorskip("pandas", reason="pandas is an extra")
+pytest.importorskip("skops", reason="skops is an extra")
 
 PROGRAM = [sys.executable, "-m", "sorel"]
 # The package that is tested, also from another folder.

@@ -64,7 +64,7 @@ def test_verdict_follows_the_numbers(comparison, factor, words):
 
 
 def test_run_prints_tables_and_saves_the_picture(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
     assert demo.run(tmp_path / "new" / "folder", splits=1, n=400) == 0
     printed = capsys.readouterr().out
     picture = tmp_path / "new" / "folder" / "demo.png"

@@ -305,7 +305,7 @@ def test_several_targets_are_refused(estimator, make):
 
 
 def test_pandas_names():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     X, y = regression()
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     model = SpectralRiskRegressor().fit(frame, pd.Series(y))
@@ -316,7 +316,7 @@ def test_pandas_names():
 
 
 def test_polars_names():
-    pl = pytest.importorskip("polars")
+    pl = pytest.importorskip("polars", reason="polars is optional")
     X, y = classification()
     names = ["a", "b", "c", "d"]
     frame, labels = pl.DataFrame(X, schema=names), pl.Series(np.array(["no", "yes"])[y])
@@ -349,7 +349,7 @@ def test_float32_and_order():
 
 
 def test_history_is_a_table():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     X, y = regression()
     model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
     assert isinstance(model.history_, pd.DataFrame)
@@ -616,7 +616,7 @@ def on_disk(monkeypatch):
 
 
 def disk_data(folder, n=200, labels=False):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng(0)

@@ -123,7 +123,7 @@ def test_bad_input_is_refused(arguments, message):
 
 
 def test_report_rows_are_the_groups():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     groups = np.array(["north", "south"])[(PREDICTION > 0).astype(int)]
     report = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1))
     assert isinstance(report, pd.DataFrame)

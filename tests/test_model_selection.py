@@ -75,7 +75,7 @@ def test_results_are_a_table():
     assert results["rank_test_score"][search.best_index_] == 1
     assert list(results["param_risk"][:3]) == [Mean()] * 3
     assert list(results["param_l2"][:3]) == [1.0, 0.1, "auto"]
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     assert pd.DataFrame(results).shape == (9, 11)
 
 
@@ -194,7 +194,7 @@ def test_in_a_pipeline_with_sparse_rows_and_names():
     pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressorCV(**SMALL)).fit(X, y)
     assert pipeline.score(X, y) > 0
     assert SpectralRiskRegressorCV(**SMALL).fit(scipy.sparse.csc_array(X), y).converged_
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     search = SpectralRiskRegressorCV(**SMALL).fit(pd.DataFrame(X, columns=list("abc")), y)
     np.testing.assert_array_equal(search.feature_names_in_, list("abc"))
     again = clone(search)

@@ -92,7 +92,7 @@ def test_sample_weights_sparse_rows_and_l1():
 
 
 def test_table():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     X, y = make_data("squared", 40, 2, 0)
     path = sorel.path(pd.DataFrame(X, columns=["age", "dose"]), y, risks=["mean", "esrm:2"])
     frame = path.to_frame()

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-matplotlib = pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is an extra")
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt

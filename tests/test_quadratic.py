@@ -132,7 +132,7 @@ def test_against_every_face(name, d, intercept):
 
 
 def conic_solution(H, gradient, w, penalty, n, outputs):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     values, vectors = np.linalg.eigh(H)
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     u = cp.Variable(len(w))

@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_sessions_print_what_they_show():
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="pandas is an extra")
     failed, tried = doctest.testfile(
         str(README), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE
     )
@@ -39,8 +39,8 @@ def test_the_first_lines_run(capsys):
 
 
 def test_commands_do_what_they_say(tmp_path, monkeypatch, capsys):
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("skops")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    pytest.importorskip("skops", reason="skops is an extra")
     rng = np.random.default_rng(0)
     monkeypatch.chdir(tmp_path)
     for name in ("train.csv", "test.csv", "new.csv"):

@@ -345,7 +345,7 @@ def test_equality_distinguishes() -> None:
 
 @pytest.mark.parametrize("risk", ALL, ids=repr)
 def test_scikit_learn_clone(risk: Risk) -> None:
-    base = pytest.importorskip("sklearn.base")
+    base = pytest.importorskip("sklearn.base", reason="scikit-learn is the other side")
     twin = base.clone(risk)
     assert twin is not risk
     assert twin == risk
@@ -360,7 +360,7 @@ def test_scikit_learn_clone(risk: Risk) -> None:
 
 
 def test_nested_parameters_reach_the_risk() -> None:
-    base = pytest.importorskip("sklearn.base")
+    base = pytest.importorskip("sklearn.base", reason="scikit-learn is the other side")
 
     class Estimator(base.BaseEstimator):
         def __init__(self, risk: Risk | None = None) -> None:

@@ -42,7 +42,7 @@ def blocks(folder, X, edges):
 
 
 def parquet(path, X, y=None, **options):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.parquet as pq
 
     columns = {f"x{j}": X[:, j] for j in range(X.shape[1])}
@@ -63,7 +63,7 @@ def sources(folder, X):
     parquet(folder / "parts" / "p9.parquet", X[:2000], row_group_size=300)
     parquet(folder / "parts" / "p10.parquet", X[2000:], row_group_size=2500)
     yield open_rows(folder / "parts")
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.dataset as ds
 
     yield open_rows(ds.dataset(parquet(folder / "all.parquet", X)))
@@ -294,7 +294,7 @@ def test_a_value_that_is_not_finite_is_named(tmp_path, X):
 
 
 def test_parquet_types(tmp_path):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import decimal
 
     import pyarrow.parquet as pq
@@ -320,7 +320,7 @@ def test_parquet_types(tmp_path):
 
 
 def test_a_null_is_named_by_file_column_and_row(tmp_path):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.parquet as pq
 
     (tmp_path / "p").mkdir()
@@ -339,7 +339,7 @@ def test_a_null_is_named_by_file_column_and_row(tmp_path):
 
 
 def test_text_in_parquet_is_named_by_file_and_column(tmp_path):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import datetime
 
     import pyarrow.parquet as pq
@@ -366,7 +366,7 @@ def test_a_broken_parquet_file_is_named(tmp_path, X):
 
 
 def test_a_filtered_dataset_is_refused(tmp_path, X):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -378,7 +378,7 @@ def test_a_filtered_dataset_is_refused(tmp_path, X):
 
 
 def test_partitions_are_columns(tmp_path):
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     import pyarrow.parquet as pq
 
     for year in (2020, 2021):
@@ -507,7 +507,7 @@ def test_blocks_appear_whole_or_not_at_all(tmp_path, X):
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path, X):
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="POSIX only")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))

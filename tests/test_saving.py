@@ -19,7 +19,7 @@ from sorel import saving
 from sorel._files import write_atomically
 from sorel.saving import ModelFileError, load_model, read_summary, save_model
 
-pytest.importorskip("skops")
+pytest.importorskip("skops", reason="skops is an extra")
 
 RISKS = [
     "cvar:0.2",

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-pd = pytest.importorskip("pandas")
+pd = pytest.importorskip("pandas", reason="pandas is an extra")
 
 from sorel import tables
 from sorel.tables import TableError, read_table, select_columns, write_table

@@ -73,7 +73,7 @@ class Point:
     def losses(self) -> Any:
         """The loss of every sample."""
         if self._losses is None:
-            self._evaluate(self)  # type: ignore[misc]
+            self._evaluate(self)  # type: ignore[misc] # given for a point that lacks losses
         return self._losses
 
     @property
