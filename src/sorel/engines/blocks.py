@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sorel import kernels
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
-from sorel.engines.dense import DenseEngine, _writable_view
-from sorel.engines.sampled import UNIFORM_SHARE, SampledEngine, _update
+from sorel.engines.dense import DenseEngine, writable_view
+from sorel.engines.sampled import SampledEngine, step_numbers
 from sorel.losses import Loss
 from sorel.risks import Risk
 from sorel.rows import RowSource
@@ -42,7 +42,7 @@ class _Slices:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
-        return _writable_view(self._source.read(start, stop))
+        return writable_view(self._source.read(start, stop))
 
 
 class BlocksEngine(DenseEngine):
@@ -122,25 +122,15 @@ class BlocksEngine(DenseEngine):
         start: FloatArray | None = None,
         total: FloatArray | None = None,
     ) -> FloatArray:
-        lam, n = self.weights(dual), self.n_samples
-        if plan.sampling == "importance":
-            probability = lam * self._row_squares
-            mass = float(probability.sum())
-            probability *= (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
-            probability += UNIFORM_SHARE / n
-            probability /= probability.sum()
-        elif plan.sampling == "uniform":
-            probability = np.full(n, 1.0 / n)
-        else:
-            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
-        numbers = _update(plan, self._drift(plan, gradient))
+        probability = self._probabilities(dual, plan)
+        numbers = step_numbers(plan, self._drift(plan, gradient))
         W = self._by_output(point.w if start is None else start)
         sums = np.zeros(W.shape) if total is not None else W
-        left = plan.burn_in * plan.batch if total is not None else n * plan.batch * plan.steps
+        left = (plan.burn_in if total is not None else plan.steps) * plan.batch
         for rows, drawn in self._draw_spans(probability, plan, rng):
             cut = min(left, len(drawn))
             left -= cut
-            scale = lam[drawn] / probability[drawn]
+            scale = self._scales(dual, probability, drawn)
             for part, summed in ((slice(cut), False), (slice(cut, None), True)):
                 some = drawn[part]
                 kernels.svrg_steps(
@@ -148,6 +138,7 @@ class BlocksEngine(DenseEngine):
                     self._slopes_of(point, some), scale[part], np.arange(len(some)), plan.batch,
                     W, sums, summed, *numbers,
                 )  # fmt: skip
+        self._pool.give(probability)
         if total is not None:
             total += self._by_parameter(sums)
         return self._by_parameter(W)
@@ -157,7 +148,7 @@ class BlocksEngine(DenseEngine):
         if probability is None:
             probability = np.full(self.n_samples, 1.0 / self.n_samples)
         sigma = self._projector.risk.weights(plan.batch)
-        numbers = _update(plan, self._drift(plan, np.zeros(self.shape)))
+        numbers = step_numbers(plan, self._drift(plan, np.zeros(self.shape)))
         W = self._by_output(w)
         for rows, drawn in self._draw_spans(probability, plan, rng):
             kernels.minibatch_steps(

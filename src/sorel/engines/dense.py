@@ -49,7 +49,7 @@ class DenseEngine(SampledEngine):
         super().__init__(
             X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
         )
-        self._X = _writable_view(X)
+        self._X = writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
 
@@ -269,7 +269,7 @@ class _SameMemory:
         self.__array_interface__ = interface
 
 
-def _writable_view(X: NDArray[Any]) -> NDArray[Any]:
+def writable_view(X: NDArray[Any]) -> NDArray[Any]:
     """The same memory as a plain array that is formally writable.
 
     Numba compiles each loop again for read-only arrays; the loops here never write to X, so the

@@ -148,7 +148,7 @@ class SampledEngine(MemoryEngine):
     ) -> FloatArray:
         indices, scale = self._draw(dual, plan, rng)
         W = self._by_output(point.w if start is None else start)
-        numbers = _update(plan, self._drift(plan, gradient))
+        numbers = step_numbers(plan, self._drift(plan, gradient))
         cut = len(indices)
         if total is not None:
             cut = min(plan.burn_in * plan.batch, cut)
@@ -164,26 +164,38 @@ class SampledEngine(MemoryEngine):
         self, dual: Dual, plan: Plan, rng: np.random.Generator
     ) -> tuple[IntArray, FloatArray]:
         """The samples of an epoch in the order of its steps, and lam_i / p_i of each."""
-        n, count = self.n_samples, plan.steps * plan.batch
-        probability = self._pool.take((n,))
-        omega = (self._omega, self._weighted)
+        count = plan.steps * plan.batch
+        probability = self._probabilities(dual, plan)
         if plan.sampling == "importance":
-            squares = self._row_squares
-            mass = self._each(kernels.weighted_sum, dual.density, squares, *omega)
-            # Without any gradient to speak of, all samples are alike.
-            share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
-            floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
-            self._each(kernels.importance, dual.density, squares, *omega, share, floor, probability)
             indices = _systematic(probability, count, rng)
-        elif plan.sampling == "uniform":
-            probability.fill(1.0 / n)
-            indices = rng.integers(n, size=count)
         else:
-            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
-        scale = np.empty(count)
-        kernels.draw_scales(dual.density, *omega, probability, indices, scale)
+            indices = rng.integers(self.n_samples, size=count)
+        scale = self._scales(dual, probability, indices)
         self._pool.give(probability)
         return indices, scale
+
+    def _probabilities(self, dual: Dual, plan: Plan) -> FloatArray:
+        """The p_i of the plan, in an array of the pool."""
+        if plan.sampling not in ("importance", "uniform"):
+            raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
+        n = self.n_samples
+        probability = self._pool.take((n,))
+        if plan.sampling == "uniform":
+            probability.fill(1.0 / n)
+            return probability
+        args = (dual.density, self._row_squares, self._omega, self._weighted)
+        mass = self._each(kernels.weighted_sum, *args)
+        # Without any gradient to speak of, all samples are alike.
+        share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
+        floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
+        self._each(kernels.importance, *args, share, floor, probability)
+        return probability
+
+    def _scales(self, dual: Dual, probability: FloatArray, indices: IntArray) -> FloatArray:
+        """lam_i / p_i of every draw."""
+        scale = np.empty(len(indices))
+        kernels.draw_scales(dual.density, self._omega, self._weighted, probability, indices, scale)
+        return scale
 
     def _weighted_peak(self, dual: Dual) -> tuple[float, float]:
         """Sum and largest of lam_i |x_i|^2."""
@@ -220,7 +232,7 @@ class SampledEngine(MemoryEngine):
         self._steps.minibatch(
             self._X, self._targets, self.loss.code, self.loss.parameter,
             self._projector.risk.weights(plan.batch), indices, W,
-            *_update(plan, self._drift(plan, np.zeros(self.shape))),
+            *step_numbers(plan, self._drift(plan, np.zeros(self.shape))),
         )  # fmt: skip
         return self._by_parameter(W)
 
@@ -261,7 +273,7 @@ class SampledEngine(MemoryEngine):
         self._steps.prospect(
             self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
             table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
-            table.level, table.first, W, *_update(plan),
+            table.level, table.first, W, *step_numbers(plan),
         )  # fmt: skip
         return self._by_parameter(W)
 
@@ -284,7 +296,7 @@ class SampledEngine(MemoryEngine):
             self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
             table.slopes, table.mean, table.losses, table.density, table.key, table.order,
             table.position, self._rank_mass, nu, dual_step, table.level, table.first, W,
-            *_update(plan),
+            *step_numbers(plan),
         )  # fmt: skip
         return self._by_parameter(W)
 
@@ -304,7 +316,7 @@ class SampledEngine(MemoryEngine):
 
     def _drift(self, plan: Plan, gradient: FloatArray) -> FloatArray:
         """What every step adds: minus its share of the gradient, plus the pull of the centre."""
-        _, step, _, free_step, *_ = _update(plan)
+        _, step, _, free_step, *_ = step_numbers(plan)
         steps = np.full((1, self.shape[0]), step)
         if self.fit_intercept:
             steps[0, -1] = free_step
@@ -322,7 +334,7 @@ def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -
     return indices
 
 
-def _update(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
+def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
     """The numbers behind one step: w <- prox(shrink w + drift - step * direction).
 
     A quadratic penalty and a centre are linear in the step, explicit or implicit, and need no

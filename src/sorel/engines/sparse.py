@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sorel import kernels
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray
-from sorel.engines.dense import _writable_view
+from sorel.engines.dense import writable_view
 from sorel.engines.memory import WORTH_SHARING_X
 from sorel.engines.sampled import SampledEngine, Steps
 from sorel.losses import Loss
@@ -186,6 +186,6 @@ class _CsrRows:
 def csr_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """indptr, indices and data of a CSR matrix, in place, the first two as unsigned numbers."""
     indptr, indices, data = (
-        _writable_view(np.ascontiguousarray(part)) for part in (X.indptr, X.indices, X.data)
+        writable_view(np.ascontiguousarray(part)) for part in (X.indptr, X.indices, X.data)
     )
     return indptr.view(f"u{indptr.itemsize}"), indices.view(f"u{indices.itemsize}"), data
