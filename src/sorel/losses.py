@@ -54,11 +54,17 @@ class Loss:
         The name by which ``Problem(loss=...)`` finds it.
     is_classifier : bool
         Whether the targets are class labels.
+    lower_bound : float
+        What no loss falls below; -inf where there is no such number.
+    curvature_bound : float
+        What no second derivative exceeds; inf where there is no such number.
     """
 
     name: ClassVar[str]
     is_classifier: ClassVar[bool] = False
     code: ClassVar[int] = -1
+    lower_bound: ClassVar[float] = 0.0
+    curvature_bound: ClassVar[float] = 1.0
 
     @property
     def parameter(self) -> float:
@@ -173,6 +179,7 @@ class Logistic(_Binary):
 
     name: ClassVar[str] = "logistic"
     code: ClassVar[int] = kernels.LOGISTIC
+    curvature_bound: ClassVar[float] = 0.25
 
 
 @dataclass(frozen=True)
@@ -188,6 +195,7 @@ class SquaredHinge(_Binary):
 
     name: ClassVar[str] = "squared_hinge"
     code: ClassVar[int] = kernels.SQUARED_HINGE
+    curvature_bound: ClassVar[float] = 2.0
 
 
 @dataclass(frozen=True)
@@ -203,6 +211,7 @@ class Multinomial(Loss):
 
     name: ClassVar[str] = "multinomial"
     is_classifier: ClassVar[bool] = True
+    curvature_bound: ClassVar[float] = 0.5
 
     def n_outputs(self, classes: NDArray[Any] | None) -> int:
         assert classes is not None

@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import numbers
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +30,7 @@ from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
+from sorel.rounding import Rounding
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
@@ -51,6 +53,10 @@ _FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
 # when so small a share of the bound is slack.
 _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 
+# In units of the loss of a model without coefficients: what a gap is measured against at least, and
+# the gap that counts as none.
+_FLOOR, _NEGLIGIBLE = 1e-6, 1e-12
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -65,8 +71,12 @@ class Certificate:
     gap : float
         primal - dual, computed without cancellation; never less than F(w) - F*.
     relative_gap : float
-        gap / max(abs(F(w)), tiny), where tiny is the rounding error of the mean loss at zero
-        margins: a problem whose optimum is 0 has no other scale.
+        gap / max(abs(F(w)), floor), where the floor is 1e-6 of the mean absolute loss at zero
+        margins: the objective of a perfect fit is no measure of anything. See
+        :meth:`Problem.unit`.
+    rounding : float
+        The part of the gap that stands for rounding errors, those of F(w) included: no gap is
+        smaller, and `dual` is a bound in spite of them.
     passes : float
         Passes over the data that conjugate gradients took to tighten the bound.
     """
@@ -75,7 +85,25 @@ class Certificate:
     dual: float
     gap: float
     relative_gap: float
+    rounding: float = 0.0
     passes: float = field(default=0.0, compare=False)
+
+
+class _Bound(NamedTuple):
+    """How far below lam . l + g at some point a bound on its minimum lies.
+
+    `slack` as computed, and `rounding` for what its arithmetic may have got wrong.
+    """
+
+    slack: float
+    rounding: float
+
+    @property
+    def total(self) -> float:
+        return self.slack + self.rounding
+
+
+_NO_BOUND = _Bound(np.inf, 0.0)
 
 
 class Problem:
@@ -160,9 +188,6 @@ class Problem:
         )
         # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
         self.data_precision = float(np.finfo(matrix.dtype).eps)
-        info = np.finfo(np.float64)
-        self._scale = max(self.engine.mean_loss_at_zero(), info.tiny)
-        self._tiny = max(info.eps * self._scale, info.tiny)
 
     def _encode(self, y: ArrayLike, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
         length = len(np.asarray(y)) if np.ndim(y) else 0
@@ -279,6 +304,7 @@ class Problem:
         *,
         gradient: FloatArray | None = None,
         refine: float = 0.0,
+        moves: int = 0,
         max_products: int = _FEW_PRODUCTS,
     ) -> Certificate:
         """The certificate of a point and a weighting.
@@ -291,6 +317,9 @@ class Problem:
             A gap worth a Hessian. When only the second bracket stands above it, take one Newton
             step for this weighting and bound the dual there: exact for the squared loss, and far
             tighter than |grad|^2 / (2 mu) for the others, where mu is small.
+        moves : int, default=0
+            How often the margins of the point were moved along since they were computed from X:
+            each time adds to their rounding errors.
         max_products : int
             Products with the Hessian that this may take where it is too large to be formed.
         """
@@ -299,53 +328,90 @@ class Problem:
         shortfall = engine.shortfall(point, dual)
         penalty = self.penalty_value(point.w)
         primal = expected + shortfall + penalty
-        least = -self._penalty_conjugate_at_zero
+        least = self._least_value
         if not np.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
-        gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
-        worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
+        rounding = Rounding(engine, self.loss, self.penalty, self._zero_loss)
+        # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
+        noise = rounding.risk(point, dual, expected, shortfall, moves)
+        noise += rounding.penalty_value(penalty)
+        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, moves)
+        above = shortfall + noise
+        worthwhile = above + bound.total > refine >= above
+        worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
         passes = 0.0
         if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
-            target = 0.0 if refine == np.inf else refine - shortfall
-            bound, passes = self._refined_bound(
-                point, dual, expected + penalty, gradient, target, max_products
+            target = 0.0 if refine == np.inf else refine - above
+            refined, passes = self._refined_bound(
+                rounding, point, dual, expected + penalty, gradient, target, max_products
             )
-            gap = min(gap, shortfall + bound)
-        # Losses are nonnegative, so the least value of the penalty is a bound for free.
-        gap = min(gap, primal - least)
-        return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
+            bound = min(bound, refined, key=lambda found: found.total)
+        free = _Bound(expected + penalty - least, 0.0)
+        bound = min(bound, free, key=lambda found: found.total)
+        gap = above + bound.total
+        return Certificate(
+            primal,
+            max(primal - gap, least),
+            gap,
+            gap / self.unit(primal),
+            noise + bound.rounding,
+            passes,
+        )
 
     @property
-    def _penalty_conjugate_at_zero(self) -> float:
-        return self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+    def _least_value(self) -> float:
+        """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
+        if self.loss.lower_bound == -np.inf:
+            return -np.inf
+        origin = np.zeros((self.n_features, *self.engine.shape[1:]))
+        return self.loss.lower_bound - self.penalty.conjugate(origin)
 
-    def _fenchel_young(
-        self, point: Point, dual: Dual, expected: float, gradient: FloatArray | None
-    ) -> float:
-        """lam . l(w) + g(w) less the minimum over w of its linearisation in the losses."""
+    def _linear_bound(
+        self,
+        rounding: Rounding,
+        point: Point,
+        dual: Dual,
+        expected: float,
+        penalty: float,
+        gradient: FloatArray | None,
+        moves: int,
+    ) -> _Bound:
+        """lam . l + g at the point, less the minimum of g and the linearised losses."""
         engine = self.engine
         excess = 0.0
         if self.fit_intercept:
             shifted = engine.best_intercept(point, dual)
             if shifted is None:
-                return np.inf
-            excess = max(0.0, expected - engine.expected(shifted, dual))
+                return _NO_BOUND
             if shifted is not point:
-                point, gradient = shifted, None
+                least = engine.expected(shifted, dual)
+                excess, expected = max(0.0, expected - least), least
+                point, gradient, moves = shifted, None, moves + 1
         if gradient is None:
             gradient = engine.gradient(point, dual)
         coef, slope = self.coefficients(point.w), self.coefficients(gradient)
-        return excess + self.penalty.fenchel_young(coef, -slope)
+        bracket = self.penalty.fenchel_young(coef, -slope)
+        if not np.isfinite(bracket):
+            return _NO_BOUND
+        error, slopes = rounding.losses(point, dual, expected, moves)
+        residual = 0.0
+        if self.fit_intercept:
+            drop, residual = rounding.intercept(point, dual, gradient[self.n_features], slopes)
+            error += drop
+        error += rounding.penalty_value(penalty)
+        error += rounding.bracket(bracket, coef, slope, slopes, residual)
+        return _Bound(excess + bracket, error)
 
     def _refined_bound(
         self,
+        rounding: Rounding,
         point: Point,
         dual: Dual,
         value: float,
         gradient: FloatArray | None,
         target: float,
         max_products: int,
-    ) -> tuple[float, float]:
+    ) -> tuple[_Bound, float]:
         """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
 
         A second step follows while the slack of the bound outweighs what the first one gained and
@@ -353,9 +419,8 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
         formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.smooth
-        bound, passes, drop = np.inf, 0.0, 0.0
+        bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
             if slope is None:
@@ -369,16 +434,19 @@ class Problem:
                 passes += found.passes + 1.0
             del current  # its vectors serve the next point
             current, slope = engine.point(u), None
-            expected = engine.expected(current, dual)
-            drop = value - expected - self.penalty_value(current.w)
-            # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
-            if not drop >= -rounding:
+            expected, penalty = engine.expected(current, dual), self.penalty_value(u)
+            drop = value - expected - penalty
+            if not np.isfinite(drop):
                 break
-            slack = self._fenchel_young(current, dual, expected, None)
-            # Both terms together are nonnegative, up to the rounding of the drop.
-            bound = min(bound, max(drop + slack, 0.0))
+            linear = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            # Both terms together are nonnegative, up to rounding.
+            tried = _Bound(max(drop + linear.slack, 0.0), linear.rounding)
+            bound = min(bound, tried, key=lambda found: found.total)
+            # Where curvature all but vanishes the step may go too far, and lead nowhere.
+            if drop < -linear.rounding:
+                break
             least = 0.1 if formed else _SLACK_SHARE
-            if bound <= target or slack <= least * drop:
+            if bound.total <= target or linear.slack <= max(least * drop, linear.rounding):
                 break
             if not formed and (max_products <= 0 or drop > target > 0.0):
                 break
@@ -430,12 +498,51 @@ class Problem:
         )
 
     def unit(self, objective: float) -> float:
-        """What a gap is measured against: the objective, or its rounding error where it is 0."""
-        return max(abs(objective), self._tiny)
+        """What a gap is measured against: the objective, but never less than a share of the losses.
+
+        The share is 1e-6 of the mean absolute loss of a model without coefficients: at zero
+        margins, or, where an intercept is fitted, at the best one, so that an offset in y does not
+        count. Where that is 0, it is the loss at the start.
+        """
+        size = abs(objective)
+        # The exact floor takes some work, and hardly ever matters.
+        return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
+
+    @property
+    def negligible_gap(self) -> float:
+        """A gap that counts as none whatever the tolerance: 1e-12 of that mean loss."""
+        return _NEGLIGIBLE * self._scale
+
+    @cached_property
+    def _zero_loss(self) -> float:
+        """Mean absolute loss at zero margins, or, where that is 0, at the start."""
+        engine = self.engine
+        size = engine.mean_loss_at_zero()
+        if size == 0.0:
+            size = self._mean_size(engine.point(self.start()), engine.uniform())
+        return max(size, float(np.finfo(np.float64).tiny))
+
+    @cached_property
+    def _scale(self) -> float:
+        """The same at the best intercept where one is fitted; rounding errors do not count."""
+        engine = self.engine
+        if not self.fit_intercept:
+            return self._zero_loss
+        uniform = engine.uniform()
+        best = engine.best_intercept(engine.point(self.start()), uniform)
+        if best is None:
+            return self._zero_loss
+        rounded = float(np.finfo(np.float64).eps) * self._zero_loss
+        return min(max(self._mean_size(best, uniform), rounded), self._zero_loss)
+
+    def _mean_size(self, point: Point, uniform: Dual) -> float:
+        if self.loss.lower_bound == 0.0:
+            return self.engine.expected(point, uniform)
+        return self.engine.absolute_sums(point, uniform)[0]
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return float(np.finfo(np.float64).eps * max(1.0, self._scale / unit) ** 0.5)
+        return float(np.finfo(np.float64).eps * max(1.0, self._zero_loss / unit) ** 0.5)
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""

@@ -5,7 +5,7 @@ Read-only and memory-mapped arrays are used as they are: no operation writes to 
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,16 @@ class DenseEngine(SampledEngine):
             lambda start, stop, out: kernels.adjoint_columns(self._columns, c, start, stop, out),
             self.shape,
         )
+
+    @cached_property
+    def _column_scale(self) -> FloatArray:
+        def largest(start: int, stop: int) -> NDArray[Any]:
+            rows = self._X[start:stop]
+            return np.maximum(rows.max(axis=0), -rows.min(axis=0))
+
+        team = self._row_team
+        parts = [largest(0, self.n_samples)] if team is None else team.sweep(largest)
+        return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # Rows of C order are long enough to jump between them; columns are read whole anyway.

@@ -391,7 +391,21 @@ class MemoryEngine(Engine):
         point = self._new_point(np.zeros(self.shape))
         point.margins.fill(0.0)
         self._fill_losses(point)
+        np.abs(point.losses, out=point.losses)
         return float(kernels.mean_and_deviation(point.losses, self._omega, self._weighted)[0])
+
+    def column_scale(self) -> FloatArray | None:
+        return self._column_scale
+
+    @cached_property
+    def _column_scale(self) -> FloatArray:
+        """The largest |x_ij| of each column."""
+        raise NotImplementedError
+
+    def absolute_sums(self, point: Point, dual: Dual) -> tuple[float, float]:
+        lam, slopes = self.weights(dual), point.slopes
+        sizes = np.abs(slopes) if self.n_outputs == 1 else np.linalg.norm(slopes, axis=1)
+        return float(lam @ np.abs(point.losses)), float(lam @ sizes)
 
     def weights(self, dual: Dual) -> FloatArray:
         omega = self.sample_weight if self.sample_weight is not None else 1.0 / self.n_samples
@@ -617,6 +631,45 @@ class MemoryEngine(Engine):
             shift = trial
         return None
 
+    def intercept_slack(self, point: Point, dual: Dual, residual: float) -> float:
+        if residual == 0.0:
+            return 0.0
+        if self.n_outputs > 1:
+            return self._softmax_intercept_slack(point, dual, residual)
+
+        def statistics(shift: float) -> Any:
+            return self._each(
+                kernels.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+                self._omega, self._weighted,
+            )  # fmt: skip
+
+        # The minimum lies between two shifts at which the derivative has either sign for certain.
+        _, curvature, size = statistics(0.0)
+        # The first try is as long as the margins' own rounding needs to show a change.
+        reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
+        for _ in range(_MAX_INTERCEPT_STEPS):
+            if statistics(-reach)[0] <= -residual and statistics(reach)[0] >= residual:
+                return residual * reach
+            reach *= 16.0
+        return np.inf
+
+    def _softmax_intercept_slack(self, point: Point, dual: Dual, residual: float) -> float:
+        lam = self.weights(dual)
+        hessian = self._softmax_intercept_hessian(point, lam)
+        # A class that is out of reach has neither slope nor curvature.
+        present = np.diag(hessian) > 0.0
+        if np.count_nonzero(present) < 2:
+            return 0.0
+        # The least curvature but for the direction in which all intercepts grow alike.
+        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
+        return residual**2 / curvature if curvature > 0.0 else np.inf
+
+    def _softmax_intercept_hessian(self, point: Point, lam: FloatArray) -> FloatArray:
+        p = point.slopes.copy()
+        p[np.arange(self.n_samples), self.y] += 1.0
+        weighted = lam[:, None] * p
+        return np.diag(weighted.sum(0)) - p.T @ weighted
+
     def _best_softmax_intercept(self, point: Point, dual: Dual) -> Point | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
@@ -625,10 +678,7 @@ class MemoryEngine(Engine):
             gradient = lam @ current.slopes
             if np.max(np.abs(gradient)) <= 1e-15:
                 break
-            p = current.slopes.copy()
-            p[np.arange(self.n_samples), self.y] += 1.0
-            weighted = lam[:, None] * p
-            hessian = np.diag(weighted.sum(0)) - p.T @ weighted
+            hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
             hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
             try:

@@ -8,6 +8,7 @@ coefficients together, makes a step O(d).
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -83,6 +84,13 @@ class SparseEngine(SampledEngine):
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         return self._adjoint_of(self._rows, c)
+
+    @cached_property
+    def _column_scale(self) -> FloatArray:
+        _, indices, data = self._X
+        out = np.zeros(self.n_features)
+        kernels.column_maxima_csr(indices, data, out)
+        return out
 
     def _gram(self, h: FloatArray) -> FloatArray:
         d = self.n_features
