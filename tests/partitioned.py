@@ -7,6 +7,8 @@ needs all samples at once.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from sorel.engines import Curvature, Dual, Engine, Point
@@ -33,7 +35,7 @@ class PartitionedEngine(Engine):
     def __init__(self, X, spec, n_parts=3):
         super().__init__(*X.shape, spec)
         cuts = np.linspace(0, self.n_samples, n_parts + 1).astype(int)
-        self.ranges = [slice(*cut) for cut in zip(cuts[:-1], cuts[1:], strict=True)]
+        self.ranges = [slice(*cut) for cut in itertools.pairwise(cuts)]
         if spec.fit_intercept:
             X = np.column_stack([X, np.ones(len(X))])
         self.rows = [np.array(X[part], dtype=float) for part in self.ranges]
@@ -201,7 +203,9 @@ class PartCurvature(Curvature):
         self.engine, self.eta, self.dual = engine, eta, dual
         n, k = engine.n_samples, engine.n_outputs
         self.slopes = np.concatenate(point.slopes).reshape(n, k)
-        self.second = engine.second_derivatives(point, caution) * engine.weights(dual)[:, None, None]
+        self.second = (
+            engine.second_derivatives(point, caution) * engine.weights(dual)[:, None, None]
+        )
         self.inside = np.zeros(n) if eta == 0.0 else (dual.block >= 0) * engine.omega
 
     def product(self, v):

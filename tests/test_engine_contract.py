@@ -228,7 +228,7 @@ def test_from_engine_and_what_is_not_an_engine():
     assert same.risk == sorel.CVaR(0.2)
     assert same.loss.name == "squared"
     assert sorel.solve(same).objective == sorel.solve(problem).objective
-    with pytest.raises(TypeError, match="engine must make a sorel.engines.Engine"):
+    with pytest.raises(TypeError, match=r"engine must make a sorel\.engines\.Engine"):
         sorel.Problem(X, y, engine=lambda X, spec: X)
 
 

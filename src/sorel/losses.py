@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit, softmax
 
 from sorel.kernels import losses as kernels
 
@@ -85,7 +86,8 @@ class Loss(ABC):
     affine : bool
         Whether phi is affine in the margin.
     link : str
-        "identity" or "log": the function of the prediction that the margin is.
+        "identity", "log" or "logit": the function of the prediction that the margin is. A
+        classifier has probabilities under "logit" alone.
     is_classifier : bool
         Whether the targets are two class labels, which the formulas see as -1 and 1.
 
@@ -138,13 +140,21 @@ class Loss(ABC):
         return self.curvature(y, margins)
 
     def predict(self, margins: ArrayLike) -> FloatArray:
-        """What the margins predict: themselves, or their exponentials under a log link."""
+        """What the margins predict: the inverse of the link."""
         z = np.asarray(margins, dtype=np.float64)
         if self.link == "log":
             # A prediction beyond the largest number is infinite, and no surprise.
             with np.errstate(over="ignore"):
                 return np.exp(z)
-        return z
+        return np.asarray(expit(z)) if self.link == "logit" else z
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """The margins behind predictions: the link."""
+        mean = np.asarray(predictions, dtype=np.float64)
+        if self.link == "identity":
+            return mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(mean) if self.link == "log" else np.asarray(logit(mean))
 
     def n_outputs(self, classes: NDArray[Any] | None) -> int:
         """Margins per sample."""
@@ -263,6 +273,7 @@ class Logistic(_BuiltIn):
     lower_bound = 0.0
     curvature_bound = 0.25
     lipschitz = 1.0
+    link = "logit"
     is_classifier = True
 
 
@@ -358,6 +369,7 @@ class Multinomial(Loss):
     """
 
     name = "multinomial"
+    link = "logit"
     is_classifier = True
     lower_bound = 0.0
     # The largest eigenvalue of diag(p) - p p^T is at most 1/2, and |p - e_y| at most sqrt(2).
@@ -378,6 +390,15 @@ class Multinomial(Loss):
     def derivative(self, y: Any, margins: Any) -> FloatArray:
         """First derivatives in the K margins."""
         return self._evaluate(y, margins)[1]
+
+    def predict(self, margins: ArrayLike) -> FloatArray:
+        """Probabilities of the K classes."""
+        return np.asarray(softmax(np.asarray(margins, dtype=np.float64), axis=-1))
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """Logarithms of probabilities: margins up to a number common to all classes."""
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(predictions, dtype=np.float64))
 
     def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative: for each sample the K x K matrix diag(p) - p p^T."""
@@ -473,5 +494,5 @@ def _check_declarations(loss: Loss) -> None:
             )
     if loss.lower_bound == math.inf:
         raise ValueError(f"{kind}.lower_bound must be finite or -inf, got inf")
-    if loss.link not in ("identity", "log"):
-        raise ValueError(f"{kind}.link must be 'identity' or 'log', got {loss.link!r}")
+    if loss.link not in ("identity", "log", "logit"):
+        raise ValueError(f"{kind}.link must be 'identity', 'log' or 'logit', got {loss.link!r}")
