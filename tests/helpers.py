@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import xlogy
 
 import sorel
 from sorel.losses import Huber
@@ -43,6 +44,10 @@ def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndar
     z = X @ rng.standard_normal(d)
     if loss in ("squared", "huber"):
         return X, z + 0.3 + 0.5 * rng.standard_t(3, n)
+    if loss == "poisson":
+        return X, rng.poisson(np.exp(0.5 + 0.5 * z)).astype(float)
+    if loss == "gamma":
+        return X, np.exp(0.5 * z) * rng.gamma(2.0, size=n)
     if loss == "multinomial":
         y = np.argmax(rng.gumbel(size=(n, CLASSES)) + X @ rng.standard_normal((d, CLASSES)), axis=1)
         y[:CLASSES] = np.arange(CLASSES)
@@ -113,6 +118,10 @@ def brute_losses(loss: str, X: Any, y: Any, w: Any, fit_intercept: bool) -> np.n
         return np.logaddexp(0.0, -y * z)
     if loss == "squared_hinge":
         return np.maximum(0.0, 1.0 - y * z) ** 2
+    if loss == "poisson":
+        return xlogy(y, y) - y * z - y + np.exp(z)
+    if loss == "gamma":
+        return y * np.exp(-z) - 1.0 + z - np.log(y)
     return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(z)), y]
 
 

@@ -18,17 +18,9 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
-from sorel.estimators import (
-    FITTED,
-    ClassifierFace,
-    RegressorFace,
-    SpectralFit,
-    SpectralModel,
-    SpectralRiskClassifier,
-    SpectralRiskRegressor,
-    regression_loss,
-    resolve_l2,
-)
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
+from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
+from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough
@@ -202,7 +194,7 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
     refit : bool, default=True
         Fit the best pair on all rows. Without it there are ``best_risk_``, ``best_l2_`` and
         ``cv_results_`` only.
-    loss : {"squared", "huber"} or Loss, default="squared"
+    loss : {"squared", "huber", "poisson", "gamma"} or Loss, default="squared"
         Loss of one residual.
     l1 : float, default=0.0
         Weight of ``||w||_1``.

@@ -54,6 +54,7 @@ class Rounding:
     def __init__(self, engine: Engine, loss: Loss, penalty: Penalty, size: float) -> None:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size = size
+        self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
         self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
         self._sum = _UNIT * (_OPERATIONS + n / 100.0)
@@ -66,20 +67,22 @@ class Rounding:
         `moves` counts how often the margins were moved along since they were computed from X.
         """
         error, loss = self._margins(point.w, moves), self.loss
-        if loss.lower_bound == 0.0 and loss.curvature_bound < math.inf:
-            # |phi'|^2 <= 2 L phi for a nonnegative phi, and a mean is at most the root of the mean
-            # square. The second term is what the slopes may change over the error of a margin.
-            slopes = math.sqrt(2.0 * loss.curvature_bound * max(expected, 0.0))
-            slopes += loss.curvature_bound * error
+        if self._bounded:
+            above = max(expected - loss.lower_bound, 0.0)
+            size = above + abs(loss.lower_bound)
+            # |phi'|^2 <= 2 L (phi - inf phi), and a mean is at most the root of the mean square.
+            # The second term is what the slopes may change over the error of a margin.
+            slopes = math.sqrt(2.0 * loss.curvature_bound * above) + loss.curvature_bound * error
+            slopes = min(slopes, loss.lipschitz)
         else:
-            expected, slopes = self.engine.absolute_sums(point, dual)
-        return error * slopes + self._sum * expected, slopes
+            size, slopes = self.engine.absolute_sums(point, dual)
+        return error * slopes + self._sum * size, slopes
 
     def risk(
         self, point: Point, dual: Dual, expected: float, shortfall: float, moves: int
     ) -> float:
         """Error of the spectral risk, which is that of lam . l for the worst lam."""
-        if self.loss.lower_bound != 0.0 and shortfall > 0.0:
+        if shortfall > 0.0 and not self._bounded:
             dual = self.engine.worst_case(point)
         return self.losses(point, dual, expected + shortfall, moves)[0]
 
