@@ -1316,9 +1316,13 @@ def _fill_levels(
 
 @compiled(fastmath=False)
 def _ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: Any) -> float:
-    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)); inner sum compensated."""
+    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)); inner sum compensated.
+
+    What rounding has taken from the total weight is missing at the largest loss.
+    """
     total, surplus, spill = 0.0, 0.0, 0.0
-    for j in range(order.size - 1):
+    last = order.size - 1
+    for j in range(order.size):
         i = order[j]
         own = density[i] if weight is None else density[i] * weight[i]
         change = own - mass[j]
@@ -1326,8 +1330,9 @@ def _ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: An
         piece = grown - surplus
         spill += (surplus - (grown - piece)) + (change - piece)
         surplus = grown
-        total += max(surplus + spill, 0.0) * (key[j + 1] - key[j])
-    return total
+        if j < last:
+            total += max(surplus + spill, 0.0) * (key[j + 1] - key[j])
+    return total + max(-(surplus + spill) * key[last], 0.0)
 
 
 @compiled

@@ -1002,11 +1002,11 @@ def _history(run: Any, against: str) -> Curve:
     if hasattr(history, "columns"):
         return (
             np.asarray(history[against], dtype=np.float64),
-            np.asarray(history["relative_gap"], dtype=np.float64),
+            np.asarray(history["best_relative_gap"], dtype=np.float64),
         )
     return (
         np.array([getattr(record, against) for record in history], dtype=np.float64),
-        np.array([record.relative_gap for record in history], dtype=np.float64),
+        np.array([record.best_relative_gap for record in history], dtype=np.float64),
     )
 
 

@@ -12,6 +12,7 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 from __future__ import annotations
 
 import copy
+import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
-from sorel.rounding import Rounding
+from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
@@ -54,9 +55,17 @@ _FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
 # when so small a share of the bound is slack.
 _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 
-# In units of the loss of a model without coefficients: what a gap is measured against at least, and
-# the gap that counts as none.
-_FLOOR, _NEGLIGIBLE = 1e-6, 1e-12
+# What a gap is measured against at least, in units of the loss of a model without coefficients, and
+# the gap that counts as none, in units of the loss at zero margins. The third number is how much
+# larger a gap may be than the rounding errors in it that keep it from falling.
+_FLOOR, _NEGLIGIBLE, _ROUNDED = 1e-6, 1e-12, 1e3
+
+# Relative to the loss at zero margins, that of the best intercept counts for no less than the first
+# number, and for nothing below the second: the targets are all alike then, up to rounding.
+_OFFSET, _ALIKE = 1e-10, 1e-20
+
+# The least of these units.
+_TINY = 1e-290
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,10 @@ class Certificate:
         margins: the objective of a perfect fit is no measure of anything. See
         :meth:`Problem.unit`.
     rounding : float
-        The part of the gap that stands for rounding errors, those of F(w) included: no gap is
-        smaller, and `dual` is a bound in spite of them.
+        The part of the gap that stands for rounding errors: no gap is smaller, and `dual` is a
+        bound in spite of them.
+    primal_rounding : float
+        The part of that which stands for the error of `primal`.
     passes : float
         Passes over the data that conjugate gradients took to tighten the bound.
     """
@@ -87,21 +98,18 @@ class Certificate:
     gap: float
     relative_gap: float
     rounding: float = 0.0
+    primal_rounding: float = 0.0
     passes: float = field(default=0.0, compare=False)
 
 
 class _Bound(NamedTuple):
     """How far below lam . l + g at some point a bound on its minimum lies.
 
-    `slack` as computed, and `rounding` for what its arithmetic may have got wrong.
+    The part `rounding` of it stands for what the arithmetic may have got wrong.
     """
 
-    slack: float
+    total: float
     rounding: float
-
-    @property
-    def total(self) -> float:
-        return self.slack + self.rounding
 
 
 _NO_BOUND = _Bound(np.inf, 0.0)
@@ -172,6 +180,7 @@ class Problem:
             thread_count(n_jobs)  # refuses what is not a number of threads
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
+        stored = getattr(X, "dtype", None)
         if engine is None:
             source, y = open_data(X, y)
             X = _check_matrix(X) if source is None else _check_source(X, source)
@@ -180,7 +189,10 @@ class Problem:
         targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
         spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
-        self._set_up(engine(X, spec), penalty)
+        home = engine(X, spec)
+        # Float16 is computed with as float64, and no better for it.
+        half = isinstance(stored, np.dtype) and stored == np.float16
+        self._set_up(home, penalty, stored if half else None)
 
     @classmethod
     def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
@@ -206,7 +218,9 @@ class Problem:
         problem._set_up(engine, penalty)
         return problem
 
-    def _set_up(self, engine: Engine, penalty: Penalty | None) -> None:
+    def _set_up(
+        self, engine: Engine, penalty: Penalty | None, stored: np.dtype[Any] | None = None
+    ) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(f"engine must make a sorel.engines.Engine, got {engine!r}")
         if penalty is None:
@@ -220,14 +234,19 @@ class Problem:
         spec = engine.spec
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
-        # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
-        self.data_precision = float(np.finfo(engine.data_type).eps)
+        # Type of the numbers as they were stored; arithmetic is in float64 whatever it is.
+        self.data_type = engine.data_type if stored is None else stored
         size = engine.mean_loss_at_zero() or engine.mean_size(engine.point(self.start()))
         if not np.isfinite(size):
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
             )
-        self._zero_loss = max(size, float(np.finfo(np.float64).tiny))
+        self._zero_loss = max(size, _TINY)
+
+    @property
+    def data_precision(self) -> float:
+        """Relative rounding of the stored numbers."""
+        return float(np.finfo(self.data_type).eps)
 
     @property
     def n_samples(self) -> int:
@@ -342,7 +361,7 @@ class Problem:
         *,
         gradient: FloatArray | None = None,
         refine: float = 0.0,
-        moves: int = 0,
+        path: Path | None = None,
         max_products: int = _FEW_PRODUCTS,
     ) -> Certificate:
         """The certificate of a point and a weighting.
@@ -355,9 +374,9 @@ class Problem:
             A gap worth a Hessian. When only the second bracket stands above it, take one Newton
             step for this weighting and bound the dual there: exact for the squared loss, and far
             tighter than |grad|^2 / (2 mu) for the others, where mu is small.
-        moves : int, default=0
-            How often the margins of the point were moved along since they were computed from X:
-            each time adds to their rounding errors.
+        path : Path, optional
+            How the margins of the point were moved since they were computed from X: each time adds
+            to their rounding errors.
         max_products : int
             Products with the Hessian that this may take where it is too large to be formed.
         """
@@ -367,13 +386,14 @@ class Problem:
         penalty = self.penalty_value(point.w)
         primal = expected + shortfall + penalty
         least = self._least_value
-        if not np.isfinite(primal):
+        if not math.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
         rounding = Rounding(engine, self.loss, self.penalty, self._zero_loss)
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
-        noise = rounding.risk(point, dual, expected, shortfall, moves)
+        error = rounding.margins(point.w, path)
+        noise = rounding.risk(point, dual, expected, shortfall, error)
         noise += rounding.penalty_value(penalty)
-        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, moves)
+        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         above = shortfall + noise
         worthwhile = above + bound.total > refine >= above
         worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
@@ -383,9 +403,10 @@ class Problem:
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
             )
-            bound = min(bound, refined, key=lambda found: found.total)
-        free = _Bound(expected + penalty - least, 0.0)
-        bound = min(bound, free, key=lambda found: found.total)
+            if refined.total < bound.total:
+                bound = refined
+        if expected + penalty - least < bound.total:
+            bound = _Bound(expected + penalty - least, 0.0)
         gap = above + bound.total
         return Certificate(
             primal,
@@ -393,6 +414,7 @@ class Problem:
             gap,
             gap / self.unit(primal),
             noise + bound.rounding,
+            noise,
             passes,
         )
 
@@ -401,8 +423,8 @@ class Problem:
         """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
         if self.loss.lower_bound == -np.inf:
             return -np.inf
-        origin = np.zeros((self.n_features, *self.engine.shape[1:]))
-        return self.loss.lower_bound - self.penalty.conjugate(origin)
+        least = -self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+        return self.loss.lower_bound + least - 1e-15 * abs(least)
 
     def _linear_bound(
         self,
@@ -412,33 +434,33 @@ class Problem:
         expected: float,
         penalty: float,
         gradient: FloatArray | None,
-        moves: int,
+        margin_error: float,
     ) -> _Bound:
         """lam . l + g at the point, less the minimum of g and the linearised losses."""
         engine = self.engine
-        excess = 0.0
+        excess = lost = residual = 0.0
         if self.fit_intercept:
             shifted = engine.best_intercept(point, dual)
             if shifted is None:
                 return _NO_BOUND
             if shifted is not point:
                 least = engine.expected(shifted, dual)
-                excess, expected = max(0.0, expected - least), least
-                point, gradient, moves = shifted, None, moves + 1
+                excess, lost = max(0.0, expected - least), rounding.difference(expected)
+                point, expected, gradient = shifted, least, None
+                margin_error += rounding.shift(point.w)
         if gradient is None:
             gradient = engine.gradient(point, dual)
         coef, slope = self.coefficients(point.w), self.coefficients(gradient)
         bracket = self.penalty.fenchel_young(coef, -slope)
-        if not np.isfinite(bracket):
+        if not math.isfinite(bracket):
             return _NO_BOUND
-        error, slopes = rounding.losses(point, dual, expected, moves)
-        residual = 0.0
+        error, slopes = rounding.losses(point, dual, expected, margin_error)
         if self.fit_intercept:
             drop, residual = rounding.intercept(point, dual, gradient[self.n_features], slopes)
-            error += drop
+            error += drop + lost
         error += rounding.penalty_value(penalty)
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
-        return _Bound(excess + bracket, error)
+        return _Bound(excess + bracket + error, error)
 
     def _refined_bound(
         self,
@@ -464,7 +486,10 @@ class Problem:
             if slope is None:
                 slope = engine.gradient(current, dual)
             if formed:
-                u = self._newton_point(current, dual, slope)
+                try:
+                    u = self._newton_point(current, dual, slope)
+                except np.linalg.LinAlgError:
+                    break
             else:
                 found = self._conjugate_step(current, dual, slope, target, drop, max_products)
                 u = current.w + found.step
@@ -474,17 +499,17 @@ class Problem:
             current, slope = engine.point(u), None
             expected, penalty = engine.expected(current, dual), self.penalty_value(u)
             drop = value - expected - penalty
-            if not np.isfinite(drop):
+            if not math.isfinite(drop):
                 break
-            linear = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
-            # Both terms together are nonnegative, up to rounding.
-            tried = _Bound(max(drop + linear.slack, 0.0), linear.rounding)
-            bound = min(bound, tried, key=lambda found: found.total)
+            linear, error = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            # Without the errors both terms together are nonnegative, up to rounding.
+            if max(drop + linear, error) < bound.total:
+                bound = _Bound(max(drop + linear, error), error)
             # Where curvature all but vanishes the step may go too far, and lead nowhere.
-            if drop < -linear.rounding:
+            if drop < -error:
                 break
             least = 0.1 if formed else _SLACK_SHARE
-            if bound.total <= target or linear.slack <= max(least * drop, linear.rounding):
+            if bound.total <= target or linear - error <= max(least * drop, error):
                 break
             if not formed and (max_products <= 0 or drop > target > 0.0):
                 break
@@ -546,14 +571,20 @@ class Problem:
         # The exact floor takes some work, and hardly ever matters.
         return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
 
-    @property
-    def negligible_gap(self) -> float:
-        """A gap that counts as none whatever the tolerance: 1e-12 of that mean loss."""
-        return _NEGLIGIBLE * self._scale
+    def is_negligible(self, gap: float, rounding: float) -> bool:
+        """Whether a gap counts as none, whatever the tolerance: below 1e-12 of the loss at zero.
+
+        Where an intercept is fitted and the targets have a large offset, that may be no small
+        number. It must not exceed 1e-6 of the loss of a model without coefficients then, or be all
+        but rounding.
+        """
+        if gap > _NEGLIGIBLE * self._zero_loss:
+            return False
+        return gap <= max(_FLOOR * self._scale, _ROUNDED * rounding)
 
     @cached_property
     def _scale(self) -> float:
-        """Mean size of the losses of a model without coefficients; rounding errors do not count."""
+        """Mean size of the losses of a model without coefficients."""
         engine = self.engine
         if not self.fit_intercept:
             return self._zero_loss
@@ -561,8 +592,10 @@ class Problem:
         best = engine.best_intercept(zero, engine.uniform())
         if best is None:
             return self._zero_loss
-        rounded = float(np.finfo(np.float64).eps) * self._zero_loss
-        return min(max(engine.mean_size(best), rounded), self._zero_loss)
+        share = engine.mean_size(best) / self._zero_loss
+        return (
+            min(max(share, _OFFSET), 1.0) * self._zero_loss if share > _ALIKE else self._zero_loss
+        )
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""

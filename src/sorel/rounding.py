@@ -38,6 +38,31 @@ _UNIT = 2.0**-53
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
 
+# Error of a margin that is moved along, in units of its size: a product and a sum.
+_MOVE = 2.0 * _UNIT
+
+
+class Path:
+    """The way that margins were moved since they were computed from X.
+
+    Attributes
+    ----------
+    moves : int
+        How often they were moved.
+    reach : array
+        The largest size of each parameter on the way.
+    """
+
+    __slots__ = ("moves", "reach")
+
+    def __init__(self, w: FloatArray) -> None:
+        self.moves, self.reach = 0, np.abs(w)
+
+    def move(self, w: FloatArray) -> None:
+        """Go on to w."""
+        self.moves += 1
+        self.reach = np.maximum(self.reach, np.abs(w))
+
 
 class Rounding:
     """Bounds on the rounding errors in the certificates of one problem.
@@ -54,6 +79,8 @@ class Rounding:
     def __init__(self, engine: Engine, loss: Loss, penalty: Penalty, size: float) -> None:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size = size
+        self._columns = engine.column_scale()
+        self._known: tuple[FloatArray | None, float] = None, 0.0
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
         self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
@@ -61,12 +88,11 @@ class Rounding:
         self._likely_sum = _UNIT * (_OPERATIONS + 0.5 * math.sqrt(n))
         self._long_sum = _UNIT * (_OPERATIONS + n / 4.0)
 
-    def losses(self, point: Point, dual: Dual, expected: float, moves: int) -> tuple[float, float]:
-        """Error of lam . l, and sum_i lam_i |phi'_i| or a bound on it.
-
-        `moves` counts how often the margins were moved along since they were computed from X.
-        """
-        error, loss = self._margins(point.w, moves), self.loss
+    def losses(
+        self, point: Point, dual: Dual, expected: float, error: float
+    ) -> tuple[float, float]:
+        """Error of lam . l, and sum_i lam_i |phi'_i| or a bound on it, from that of the margins."""
+        loss = self.loss
         if self._bounded:
             above = max(expected - loss.lower_bound, 0.0)
             size = above + abs(loss.lower_bound)
@@ -75,27 +101,48 @@ class Rounding:
             slopes = math.sqrt(2.0 * loss.curvature_bound * above) + loss.curvature_bound * error
             slopes = min(slopes, loss.lipschitz)
         else:
-            size, slopes = self.engine.absolute_sums(point, dual)
-        return error * slopes + self._sum * size, slopes
+            size, slopes, curvature = self.engine.absolute_sums(point, dual)
+            slopes = min(slopes + curvature * error, loss.lipschitz)
+        weights = self.engine.weights_rounding(point, dual, size)
+        return error * slopes + self._sum * size + weights, slopes
 
     def risk(
-        self, point: Point, dual: Dual, expected: float, shortfall: float, moves: int
+        self, point: Point, dual: Dual, expected: float, shortfall: float, error: float
     ) -> float:
         """Error of the spectral risk, which is that of lam . l for the worst lam."""
         if shortfall > 0.0 and not self._bounded:
             dual = self.engine.worst_case(point)
-        return self.losses(point, dual, expected + shortfall, moves)[0]
+        return self.losses(point, dual, expected + shortfall, error)[0]
 
-    def _margins(self, w: FloatArray, moves: int) -> float:
-        columns, d = self.engine.column_scale(), self.engine.n_features
-        if columns is None:
+    def margins(self, w: FloatArray, path: Path | None = None) -> float:
+        """Error of margins at w that came there from X straight, or along a path."""
+        if path is None or path.moves == 0:
+            return self._product * self._margin_size(w)
+        # The directions are products with X as well, and no longer than the way in all.
+        return (2.0 * self._product + _MOVE * path.moves) * self._margin_size(path.reach)
+
+    def shift(self, w: FloatArray) -> float:
+        """Error of moving margins to w."""
+        return _MOVE * self._margin_size(w)
+
+    def _margin_size(self, w: FloatArray) -> float:
+        """sum_j m_j |w_j|, or a norm of them for several outputs."""
+        if w is self._known[0]:  # the same point is asked for more than once
+            return self._known[1]
+        d = self.engine.n_features
+        if self._columns is None:
             size = math.sqrt(2.0 * self._size)
-        else:
-            sizes = columns @ np.abs(w[:d])
+        elif w.ndim == 1:
+            size = float(self._columns.dot(np.abs(w[:d])))
             if self.engine.fit_intercept:
-                sizes = sizes + np.abs(w[d])
+                size += abs(float(w[d]))
+        else:
+            sizes = self._columns @ np.abs(w[:d])
+            if self.engine.fit_intercept:
+                sizes += np.abs(w[d])
             size = _norm(sizes)
-        return self._product * (1.0 + moves) * size
+        self._known = w, size
+        return size
 
     def intercept(
         self, point: Point, dual: Dual, derivative: Any, slopes: float
@@ -112,6 +159,10 @@ class Rounding:
             residual += math.sqrt(2.0 * self.loss.curvature_bound * drop)
         return drop, residual
 
+    def difference(self, value: float) -> float:
+        """What a difference from such a value loses."""
+        return _OPERATIONS * _UNIT * abs(value)
+
     def penalty_value(self, value: float) -> float:
         """Error of g."""
         return self._product * abs(value)
@@ -124,7 +175,7 @@ class Rounding:
         `slopes` is sum_i lam_i |phi'_i|. `residual` is an error of the gradient in units of the
         columns of X, on top of its rounding.
         """
-        columns, l2 = self.engine.column_scale(), self.penalty.l2
+        columns, l2 = self._columns, self.penalty.l2
         if columns is None:
             # The columns are not known: let the gradient speak for them.
             largest, slopes = _norm(gradient), 1.0

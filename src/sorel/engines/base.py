@@ -349,6 +349,13 @@ class Engine(ABC):
             return 2.0 * residual**2 / curvature
         return 0.0 if residual == 0.0 else np.inf
 
+    def weights_rounding(self, point: Point, dual: Dual, size: float) -> float:
+        """Error of lam . l because lam is in the dual set up to rounding only.
+
+        `size` is sum_i lam_i |l_i|. Here 0: the weights are as good as the sums that they enter.
+        """
+        return 0.0
+
     def column_scale(self) -> FloatArray | None:
         """The largest |x_ij| of each column, by which rounding errors are measured.
 
@@ -356,8 +363,8 @@ class Engine(ABC):
         """
         return None
 
-    def absolute_sums(self, point: Point, dual: Dual) -> tuple[float, float]:
-        """sum_i lam_i |l_i| and sum_i lam_i |phi'_i|, with a norm for several margins per sample.
+    def absolute_sums(self, point: Point, dual: Dual) -> tuple[float, float, float]:
+        """sum_i lam_i |l_i|, sum_i lam_i |phi'_i| and sum_i lam_i phi''_i, of one margin each.
 
         Only for losses that are not bounded below, or have no bound on their curvature.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -29,6 +30,8 @@ from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
 
 _MAX_INTERCEPT_STEPS = 60
+
+_EPS = float(np.finfo(np.float64).eps)
 
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
@@ -440,6 +443,16 @@ class MemoryEngine(Engine):
         self._fill_losses(point)
         return self._mean_size(point.losses)
 
+    def weights_rounding(self, point: Any, dual: Any, size: float) -> float:
+        total = self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+        error = abs(total - 1.0) * size
+        if self._weighted:
+            # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
+            # own size, which may be far less.
+            square = self._each(vectors.square_of_used, point.losses, self._omega)
+            error += _EPS * math.sqrt(square)
+        return error
+
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
 
@@ -448,10 +461,11 @@ class MemoryEngine(Engine):
         """The largest |x_ij| of each column."""
         raise NotImplementedError
 
-    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float]:
-        lam, slopes = self.weights(dual), point.slopes
-        sizes = np.abs(slopes) if self.n_outputs == 1 else np.linalg.norm(slopes, axis=1)
-        return float(lam @ np.abs(point.losses)), float(lam @ sizes)
+    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
+        lam, curvature = self.weights(dual), self.loss.curvature(self.y, point.margins)
+        vectors = (np.abs(point.losses), np.abs(point.slopes), curvature)
+        first, second, third = (float(lam @ vector) for vector in vectors)
+        return first, second, third
 
     def weights(self, dual: Any) -> FloatArray:
         omega = self.spec.sample_weight if self._weighted else 1.0 / self.n_samples

@@ -53,7 +53,7 @@ class Continuation(Newton):
         diagonal = engine.curvature(engine.point(run.w), engine.uniform()).diagonal()
         run.passes += 1
         strongest, own = float(np.mean(diagonal)), problem.penalty.l2
-        if not strongest * _FACTOR > own:
+        if not own < strongest * _FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
