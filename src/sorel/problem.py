@@ -354,6 +354,8 @@ class Problem:
         other.engine = engine
         return other
 
+    # Far from the optimum numbers may overflow; what is not finite is no bound, and no surprise.
+    @np.errstate(over="ignore", invalid="ignore")
     def certify(
         self,
         point: Point,
