@@ -181,7 +181,7 @@ class MemoryEngine(Engine):
 
     def _share_rows(self) -> None:
         """Choose the threads for sweeps over X and for those over vectors of length n."""
-        slow = self._compiled is None or self._compiled[0] not in compiled_losses.CHEAP
+        slow = self._compiled is None or self._compiled[0] == compiled_losses.LOGISTIC
         large_X = self.n_samples * self.n_features >= WORTH_SHARING_X
         large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
         # A small problem is not even worth the question how many threads there are.
