@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,19 @@ PENALTIES = {
 }
 N, D, CLASSES = 13, 3, 3
 HUBER_DELTA = 0.7
+
+
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "extending"
+
+
+@cache
+def run_page(name: str) -> dict[str, Any]:
+    """Run the code of a page under docs/extending, from top to bottom; the names it defines."""
+    page = PAGES / f"{name}.md"
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M))
+    names: dict[str, Any] = {"__name__": f"{name}_page"}
+    exec(compile(code, str(page), "exec"), names)
+    return names
 
 
 def make_loss(name: str) -> Any:
