@@ -23,7 +23,12 @@ from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, so
 
 if TYPE_CHECKING:
     from sorel import metrics, plots
-    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+    from sorel.estimators import (
+        QuantileRegressor,
+        RankRegressor,
+        SpectralRiskClassifier,
+        SpectralRiskRegressor,
+    )
     from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
     from sorel.paths import PathResult, path
     from sorel.saving import load_model, save_model
@@ -50,6 +55,8 @@ __all__ = [
     "NonNegative",
     "PathResult",
     "Problem",
+    "QuantileRegressor",
+    "RankRegressor",
     "Record",
     "Result",
     "Simplex",
@@ -76,6 +83,8 @@ _LAZY = {
     "PathResult": "sorel.paths",
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",
+    "QuantileRegressor": "sorel.estimators",
+    "RankRegressor": "sorel.estimators",
     "SpectralRiskRegressor": "sorel.estimators",
     "SpectralRiskRegressorCV": "sorel.model_selection",
     "load_model": "sorel.saving",
