@@ -465,7 +465,10 @@ class MemoryEngine(Engine):
                 order = np.argsort(-move)
                 omega = np.broadcast_to(self._omega, move.shape)[order]
                 reach = np.minimum(np.cumsum(omega), 1.0)
-                shares = (risk.tail(reach) - reach) / np.cumsum(omega * move[order])
+                held = np.cumsum(omega * move[order])
+                # All samples together hold nothing, up to rounding.
+                counts = held > 1e-13 * held.max()
+                shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
         shares = shares[np.isfinite(shares) & (shares >= 0.0)]
         return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
 
