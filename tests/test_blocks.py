@@ -20,8 +20,8 @@ N, D = 60, 4
 @pytest.fixture
 def tiny_spans(monkeypatch):
     """Spans of seven rows and more, and nothing that is too small for the disk."""
-    monkeypatch.setattr("sorel.rows._SPAN_BYTES", 1)
-    monkeypatch.setattr("sorel.rows.MIN_SPAN_ROWS", 7)
+    monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
+    monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
     monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.engines.blocks._BUFFER_SPANS", 2)
 

@@ -655,7 +655,7 @@ def test_labels_of_rows_on_disk(numbers):
 
 
 def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_SHARE_OF_MEMORY", 1e-9)
+    monkeypatch.setattr("sorel.cli.fit._SHARE_OF_MEMORY", 1e-9)
     options = ["--target", "price", "-o", "model.skops"]
     assert run("fit", "all.parquet", "--drop", "churn", *options) == 0
     assert "note: all.parquet would fill the memory" in capsys.readouterr().err

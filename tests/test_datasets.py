@@ -19,6 +19,8 @@ import pytest
 import scipy.stats
 
 from sorel import datasets
+from sorel.datasets import download, paper
+from sorel.datasets.published import PAPER, read_csv
 
 PAPER_SHAPES = {
     "yacht": (244, 6),
@@ -200,11 +202,11 @@ def test_paper_dataset_shapes(name):
 @needs_data
 @pytest.mark.parametrize("name", datasets.PAPER_DATASETS)
 def test_paper_dataset_checksums(name):
-    entry = datasets._PAPER_DATASETS[name]
+    entry = PAPER[name]
     with open(os.path.join(os.environ["SOREL_DATA"], f"{name}.csv"), "rb") as stream:
         data = stream.read()
     assert hashlib.sha256(data).hexdigest() == entry.sha256
-    header, table = datasets._read_csv(data, name)
+    header, table = read_csv(data, name)
     assert tuple(header) == entry.columns
     assert entry.verified(table)
     assert entry.to_csv(table) == data
@@ -267,7 +269,7 @@ ROWS = 40
 
 def small_table(name):
     """Generated numbers with the columns of one of the sets, and decimals like theirs."""
-    entry = datasets._PAPER_DATASETS[name]
+    entry = PAPER[name]
     rng = np.random.default_rng(len(entry.columns))
     table = rng.normal(50.0, 20.0, (ROWS, len(entry.columns))).round(3)
     for column in entry.whole:
@@ -440,25 +442,25 @@ def server(monkeypatch):
 def cache(tmp_path, monkeypatch):
     """An empty cache, no folder, small sets in place of the published ones, and no patience."""
     folder = tmp_path / "cache"
-    monkeypatch.setattr(datasets, "_cache_folder", lambda: folder)
+    monkeypatch.setattr(paper, "_cache_folder", lambda: folder)
     monkeypatch.delenv("SOREL_DATA", raising=False)
     for variable in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(variable, "127.0.0.1")
-    monkeypatch.setattr(datasets, "_PAUSE", 0.01)
-    monkeypatch.setattr(datasets, "_TIMEOUT", (2.0, 0.3))
-    for name, entry in datasets._PAPER_DATASETS.items():
+    monkeypatch.setattr(download, "_PAUSE", 0.01)
+    monkeypatch.setattr(download, "_TIMEOUT", (2.0, 0.3))
+    for name, entry in PAPER.items():
         table = small_table(name)
         small = entry._replace(
             rows=ROWS,
             fingerprint=datasets.dataset_fingerprint(table[:, :-1], table[:, -1]),
             sha256=hashlib.sha256(entry.to_csv(table)).hexdigest(),
         )
-        monkeypatch.setitem(datasets._PAPER_DATASETS, name, small)
+        monkeypatch.setitem(PAPER, name, small)
     return folder
 
 
 def address(name, number=0):
-    return "/" + datasets._PAPER_DATASETS[name].addresses[number]
+    return "/" + PAPER[name].addresses[number]
 
 
 def kept(folder):
@@ -471,7 +473,7 @@ def test_downloads_in_every_format(name, server, cache):
     table = small_table(name)
     server.replies[address(name)] = [body(published(name, table))]
     X, y = datasets.load_paper_dataset(name)
-    entry = datasets._PAPER_DATASETS[name]
+    entry = PAPER[name]
     assert kept(cache) == [f"{name}.csv"]
     assert (cache / f"{name}.csv").read_bytes() == entry.to_csv(table)
     features = table[entry.skipped_rows :, : X.shape[1]]
@@ -489,7 +491,7 @@ def test_bare_files_are_read_like_archives(server, cache):
         "energy": as_xlsx(small_table("energy"), header=["X"] * 10),
         "concrete": as_xls(small_table("concrete"), ["X"] * 9),
         "yacht": as_data(small_table("yacht")),
-        "kin8nm": datasets._PAPER_DATASETS["kin8nm"].to_csv(small_table("kin8nm")),
+        "kin8nm": PAPER["kin8nm"].to_csv(small_table("kin8nm")),
         "power": zipped(data_dot_zip=zipped(power_dot_csv=as_data(small_table("power")))),
     }.items():
         server.replies[address(name, 1)] = [body(data)]
@@ -522,7 +524,7 @@ def test_truncated_body(announced, server, cache):
     reply = body(half, len(data)) if announced else unannounced(half)
     server.replies[address("yacht")] = [reply]
     fails(match="the download broke off" if announced else "bytes were received and are damaged")
-    assert server.requests.count(address("yacht")) == datasets._ATTEMPTS
+    assert server.requests.count(address("yacht")) == download._ATTEMPTS
     assert kept(cache) == []
 
 
@@ -557,7 +559,7 @@ def test_wrong_bytes(data, message, server, cache):
 
 
 def test_slow_server(server, cache, monkeypatch):
-    monkeypatch.setattr(datasets, "_ATTEMPTS", 2)
+    monkeypatch.setattr(download, "_ATTEMPTS", 2)
     data = published("yacht", small_table("yacht"))
     server.replies[address("yacht")] = [slow(data, 1.0)]
     begin = time.perf_counter()
@@ -567,12 +569,12 @@ def test_slow_server(server, cache, monkeypatch):
 
 
 def test_trickling_and_endless_downloads_are_cut(server, cache, monkeypatch):
-    monkeypatch.setattr(datasets, "_ATTEMPTS", 1)
-    monkeypatch.setattr(datasets, "_MAX_SECONDS", 0.2)
+    monkeypatch.setattr(download, "_ATTEMPTS", 1)
+    monkeypatch.setattr(download, "_MAX_SECONDS", 0.2)
     server.replies[address("yacht")] = [endless(0.02)]
     fails(match=r"took more than 0\.2 s")
-    monkeypatch.setattr(datasets, "_MAX_SECONDS", 300.0)
-    monkeypatch.setattr(datasets, "_MAX_BYTES", 20_000)
+    monkeypatch.setattr(download, "_MAX_SECONDS", 300.0)
+    monkeypatch.setattr(download, "_MAX_BYTES", 20_000)
     server.replies[address("yacht")] = [endless()]
     fails(match="has more than 20000 bytes")
     assert kept(cache) == []
@@ -609,7 +611,7 @@ def test_download_can_be_forbidden(server, cache):
 
 def test_order_of_the_places(server, cache, tmp_path, monkeypatch):
     table = small_table("power")
-    entry = datasets._PAPER_DATASETS["power"]
+    entry = PAPER["power"]
     server.replies[address("power")] = [body(published("power", table))]
     places = {"folder": tmp_path / "folder", "variable": tmp_path / "variable", "cache": cache}
     for place in places.values():
@@ -630,7 +632,7 @@ def test_order_of_the_places(server, cache, tmp_path, monkeypatch):
 
 
 def test_same_numbers_in_other_words_are_no_surprise(cache, tmp_path):
-    entry = datasets._PAPER_DATASETS["yacht"]
+    entry = PAPER["yacht"]
     text = entry.to_csv(small_table("yacht")).decode()
     words = text.replace("\n", "\r\n").replace(",", " , ").replace("\ufeff", "")
     (tmp_path / "yacht.csv").write_bytes(b"\xef\xbb\xbf" + words.encode())
@@ -642,7 +644,7 @@ def test_same_numbers_in_other_words_are_no_surprise(cache, tmp_path):
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", None])
 def test_damaged_cache_is_renewed(text, server, cache):
     table = small_table("yacht")
-    whole = datasets._PAPER_DATASETS["yacht"].to_csv(table)
+    whole = PAPER["yacht"].to_csv(table)
     cache.mkdir()
     (cache / "yacht.csv").write_bytes(whole[:500] if text is None else text.encode())
     fails(match="has no intact copy")
@@ -682,7 +684,7 @@ def test_without_a_spreadsheet_reader_the_message_names_it(server, cache, monkey
 
 
 def test_cache_is_the_users():
-    folder = datasets._cache_folder()
+    folder = paper._cache_folder()
     assert folder is not None
     assert folder.name == "sorel" or "sorel" in folder.parts
 
@@ -690,11 +692,11 @@ def test_cache_is_the_users():
 def test_sources_have_their_own_addresses(monkeypatch):
     for variable in ("SOREL_UCI_URL", "SOREL_OPENML_URL"):
         monkeypatch.delenv(variable, raising=False)
-    urls = {name: entry.urls for name, entry in datasets._PAPER_DATASETS.items()}
+    urls = {name: entry.urls for name, entry in PAPER.items()}
     assert all(url.startswith("https://") for each in urls.values() for url in each)
     assert urls["kin8nm"][0].startswith("https://www.openml.org/")
     monkeypatch.setenv("SOREL_OPENML_URL", "http://localhost:1/mirror/")
-    assert datasets._PAPER_DATASETS["kin8nm"].urls[0] == (
+    assert PAPER["kin8nm"].urls[0] == (
         "http://localhost:1/mirror/data/v1/download/3626/kin8nm.arff"
     )
-    assert datasets._PAPER_DATASETS["yacht"].urls == urls["yacht"]
+    assert PAPER["yacht"].urls == urls["yacht"]

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sorel
-from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor, estimators
+from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
 from sorel.rows import write_blocks
@@ -394,7 +394,7 @@ class Interrupted(Newton):
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_interrupted_fit_keeps_what_it_has(after, monkeypatch):
-    monkeypatch.setattr(estimators, "_last_interrupt", -math.inf)
+    monkeypatch.setattr("sorel.estimators.progress._last_interrupt", -math.inf)
     X, y = regression()
     model = SpectralRiskRegressor("cvar:0.1", solver=Interrupted(after), tol=1e-12)
     with pytest.warns(SklearnConvergenceWarning, match="interrupted"):
@@ -612,7 +612,7 @@ def test_importing_sorel_leaves_scikit_learn_alone():
 def on_disk(monkeypatch):
     """Rows on disk stay there, however few."""
     monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
-    monkeypatch.setattr("sorel.estimators.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.estimators.base.WORTH_STREAMING", 0)
 
 
 def disk_data(folder, n=200, labels=False):
@@ -705,7 +705,7 @@ def test_threads_change_nothing_but_the_time(monkeypatch):
 
 
 def test_float32_predictions_are_sums_in_float64():
-    from sorel import estimators
+    from sorel.estimators import base
 
     rng = np.random.default_rng(1)
     X = rng.normal(size=(50, 3)).astype(np.float32)
@@ -714,5 +714,5 @@ def test_float32_predictions_are_sums_in_float64():
     wanted = X.astype(np.float64) @ model.coef_ + model.intercept_
     np.testing.assert_allclose(model.predict(X), wanted, rtol=1e-13, atol=1e-13)
     assert model.predict(X).dtype == np.float64
-    pieces = estimators._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
+    pieces = base._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
     np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))

@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sorel import rows as rows_module
 from sorel.rows import (
     MIN_SPAN_ROWS,
     BlockFolderRows,
@@ -22,6 +21,7 @@ from sorel.rows import (
     open_rows,
     write_blocks,
 )
+from sorel.rows.source import _make_spans
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_every_source_gives_the_same_rows(tmp_path, X, dtype):
 
 def test_threads_may_read_at_once(tmp_path, X, monkeypatch):
     # Small limits, so that pages and row groups are dropped while others look at them.
-    monkeypatch.setattr(rows_module, "_MAPPED_BYTES", 10_000)
-    monkeypatch.setattr(rows_module, "_DECODED_BYTES", 10_000)
-    monkeypatch.setattr(rows_module, "_OPEN_FILES", 2)
+    monkeypatch.setattr("sorel.rows.mapped._MAPPED_BYTES", 10_000)
+    monkeypatch.setattr("sorel.rows.parquet._DECODED_BYTES", 10_000)
+    monkeypatch.setattr("sorel.rows.mapped._OPEN_FILES", 2)
     rng = np.random.default_rng(1)
     ranges = [sorted(rng.integers(0, len(X), 2).tolist()) for _ in range(200)]
     for source in sources(tmp_path, X):
@@ -114,7 +114,7 @@ def test_threads_may_read_at_once(tmp_path, X, monkeypatch):
     ],
 )
 def test_spans_cover_all_rows_and_are_neither_small_nor_large(edges, row_bytes):
-    spans = rows_module._make_spans(edges, row_bytes)
+    spans = _make_spans(edges, row_bytes)
     assert spans[0][0] == 0
     assert spans[-1][1] == edges[-1]
     assert all(before[1] == after[0] for before, after in pairwise(spans))
@@ -148,7 +148,7 @@ def test_views_of_a_memmap_are_found(tmp_path, X):
 
 @pytest.mark.parametrize("mode", ["c", "r+"])
 def test_changes_of_the_user_survive_reading(tmp_path, X, mode, monkeypatch):
-    monkeypatch.setattr(rows_module, "_MAPPED_BYTES", 4096)
+    monkeypatch.setattr("sorel.rows.mapped._MAPPED_BYTES", 4096)
     mapped = np.load(save(tmp_path / "X.npy", X), mmap_mode=mode)
     mapped[:, 0] = 7.0
     source = open_rows(mapped)

@@ -18,17 +18,9 @@ from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
 from sorel._clock import now
-from sorel.estimators import (
-    FITTED,
-    ClassifierFace,
-    RegressorFace,
-    SpectralFit,
-    SpectralModel,
-    SpectralRiskClassifier,
-    SpectralRiskRegressor,
-    regression_loss,
-    resolve_l2,
-)
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
+from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
+from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough

@@ -220,7 +220,7 @@ def _without_checkpoints(model: Any) -> Any:
 
     A path on this machine means nothing to whoever loads the model.
     """
-    from sorel.estimators import SpectralFit
+    from sorel.estimators.base import SpectralFit
 
     params = model.get_params() if hasattr(model, "get_params") else {}
     places: dict[str, None] = {}

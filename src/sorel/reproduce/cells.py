@@ -27,13 +27,13 @@ __all__ = ["Cell", "Dataset", "Progress", "Store", "cell", "code_version", "run_
 
 FloatArray = NDArray[np.float64]
 
-# Modules that shape output and input but no number of an experiment.
+# Modules and packages that shape output and input but no number of an experiment.
 _NOT_NUMERIC = {
     "__main__.py",
     "_tables.py",
-    "cli.py",
+    "cli",
     "demo.py",
-    "estimators.py",
+    "estimators",
     "metrics.py",
     "model_selection.py",
     "plots.py",
@@ -111,7 +111,7 @@ def code_version() -> str:
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         shown_only = name.startswith("reproduce/") and name != "reproduce/experiments.py"
-        if shown_only or name in _NOT_NUMERIC:
+        if shown_only or name.partition("/")[0] in _NOT_NUMERIC:
             continue
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}, numba {numba.__version__}"

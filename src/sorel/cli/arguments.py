@@ -1,0 +1,114 @@
+"""Arguments that several commands have, and how argparse reads their values."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
+
+
+def add_command(commands: Any, name: str, run: Any, **words: str) -> argparse.ArgumentParser:
+    """Add a command that calls `run`, with its words of help."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_table(parser: argparse.ArgumentParser, name: str, words: str, more: str = "") -> None:
+    """Add a table to read, and how it is stored."""
+    parser.add_argument(
+        name,
+        metavar="TABLE",
+        help=f"{words}: CSV with a header, or Parquet; - is standard input{more}",
+    )
+    parser.add_argument(
+        "--format", choices=("auto", "csv", "parquet"), default="auto",
+        help="how the table is stored (default: %(default)s, what its first bytes say)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sep", type=_separator, metavar="CHARACTER",
+        help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
+    )  # fmt: skip
+
+
+def add_unknown(parser: argparse.ArgumentParser) -> None:
+    """Add what to do about texts that were not seen in training."""
+    parser.add_argument(
+        "--unknown", choices=("error", "ignore"), default="error",
+        help="what to do about texts that were not seen in training: refuse them, or set all "
+        "indicators of the column to 0 (default: %(default)s)",
+    )  # fmt: skip
+
+
+def risk_spec(text: str) -> str:
+    """A risk, such as cvar:0.1."""
+    from sorel.risks import parse_risk
+
+    try:
+        return parse_risk(text).spec or text
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def l2_or_auto(text: str) -> float | str:
+    """A number above 0, or auto."""
+    return text if text == "auto" else above_zero(text)
+
+
+def above_zero(text: str) -> float:
+    """A number above 0."""
+    value = _number(text)
+    if not value > 0.0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return value
+
+
+def nonnegative(text: str) -> float:
+    """A number of at least 0."""
+    value = _number(text)
+    if not value >= 0.0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+def _separator(text: str) -> str:
+    text = {"\\t": "\t", "tab": "\t"}.get(text, text)
+    if len(text) != 1 or text in '\r\n"':
+        raise argparse.ArgumentTypeError(f"expected one character, got {text!r}")
+    return text
+
+
+def seed_number(text: str) -> int:
+    """A seed."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return value
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value

@@ -1,0 +1,116 @@
+"""The entry point: arguments in, an exit code out; errors and warnings as lines of text."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sorel.cli import demo, evaluate, fit, info, predict, reproduce
+from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
+
+# A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
+# this order by `sorel --help`.
+COMMANDS = (fit, predict, evaluate, info, demo, reproduce)
+
+_EXAMPLES = """\
+examples:
+  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
+  sorel evaluate model.skops test.csv --groups region
+  sorel predict model.skops new.csv -o predictions.csv
+  sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+  sorel reproduce --quick         the paper's experiments, run again
+
+exit codes:
+  0    done
+  1    failed: a bad table, model or output file; standard error says what is wrong
+  2    wrong arguments
+  3    fitted and saved, but the tolerance was not reached
+  130  interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: 0 only if the command did its job, 1 if it failed, 2 for wrong arguments, 3
+        if a model was fitted and saved but the tolerance was not reached, 130 after Ctrl-C.
+
+    Examples
+    --------
+    >>> from sorel.cli import main
+    >>> main(["demo", "--splits", "2", "--out", "pictures"])  # doctest: +SKIP
+    0
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        with _plain_warnings():
+            return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except Misuse as error:
+        say(f"error: {error}")
+        return MISUSED
+    except BrokenPipeError:
+        # Whoever read our output has stopped; nothing may be written at exit either.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pandas", "pyarrow", "skops"):
+            raise
+        say(f"error: {error}")
+        return FAILED
+    except MemoryError:
+        say("error: there is not enough memory for this table")
+        return FAILED
+    except OSError as error:
+        known = error.filename is not None and error.strerror
+        say(f"error: {error.filename}: {error.strerror}" if known else f"error: {error}")
+        return FAILED
+    except ValueError as error:
+        say(f"error: {one_line(error)}")
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    from sorel import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="sorel",
+        description="Spectral risk minimization with a certificate of optimality.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"sorel {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings that concern the user as one line, and no others."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+            say(f"warning: {one_line(message)}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

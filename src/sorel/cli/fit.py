@@ -1,0 +1,458 @@
+"""``sorel fit``: a table or rows on disk in, a saved model out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sorel.cli.arguments import (
+    OR_FOLDER,
+    above_zero,
+    add_command,
+    add_table,
+    l2_or_auto,
+    nonnegative,
+    positive,
+    risk_spec,
+    seed_number,
+)
+from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DESCRIPTION = """\
+Fit a linear model that minimises a tail risk, and save it with the preparation of its columns.
+Numbers are standardised; texts and truth values become indicator columns, one for each value. The
+target is left in its own units. A text target, or one with two values, makes it classification.
+"""
+
+_EXAMPLES = """\
+examples:
+  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
+      the mean of the worst tenth of the losses, instead of the mean of all
+  sorel fit people.parquet --target churned --risk esrm:2 --impute -o churn.skops
+      classification; missing values become the median or the most frequent value
+  sorel fit train.csv --target y --drop id --categorical zip --l2 0.01 -o model.skops
+      leave out a column, and take the numbers of another as names
+  sorel fit large.parquet --target y --checkpoint fit.ckpt -o model.skops
+      a long fit: after Ctrl-C or a crash, the same command goes on from fit.ckpt
+  cat train.csv | sorel fit - --target y -o - > model.skops
+  sorel fit huge.parquet --target y --out-of-core --scratch /data/tmp -o model.skops
+      more rows than fit into memory; all columns must be numbers
+  sorel fit blocks/ --target y.npy -o model.skops
+      a folder of .npy files with rows, called x0, x1 ... unless blocks/columns.json names them
+
+risks:
+  mean, max, cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R
+"""
+
+# From this share of different values on, a text column is more likely a name than a category.
+_MANY_CATEGORIES = 0.5
+_FEW_ROWS = 20
+# A Parquet file of numbers that would take more of the memory than this stays on disk.
+_SHARE_OF_MEMORY = 0.25
+_FEW_LABELS = 10
+_FIRST_ROWS = 100_000
+
+
+def add(commands: Any) -> None:
+    """Declare the command and its arguments."""
+    parser = add_command(
+        commands,
+        "fit",
+        run,
+        help="fit a model to a table and save it",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    add_table(parser, "data", "the table to learn from", more=OR_FOLDER)
+    parser.add_argument(
+        "--target", required=True, metavar="COLUMN",
+        help="column to predict; beside .npy files, a .npy file or a folder of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="MODEL",
+        help="file for the model, such as model.skops, or - for standard output",
+    )  # fmt: skip
+    parser.add_argument(
+        "--risk", type=risk_spec, default="cvar:0.5", help="what to minimise (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--task", choices=("auto", "regression", "classification"), default="auto",
+        help="what kind of target it is (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loss", choices=("squared", "huber", "logistic", "squared_hinge"),
+        help="loss of one row (default: squared for regression, logistic for classification)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--l2", type=l2_or_auto, default="auto", metavar="NUMBER",
+        help="strength of the ridge penalty; auto is 1 / rows (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
+        help="strength of the lasso penalty (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tol", type=above_zero, default=1e-4, metavar="NUMBER",
+        help="certified relative distance to the optimum to reach (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-passes", type=above_zero, default=1000.0, metavar="NUMBER",
+        help="passes over the table to spend at most (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N",
+        help="seed of the random choices, where a solver makes any (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--impute", action="store_true",
+        help="fill in missing values: the median of numbers, the most frequent text",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN",
+        help="leave this column out; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--categorical", action="append", default=[], metavar="COLUMN",
+        help="take the values of this column as names, even if they are numbers; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N",
+        help="threads for large data (default: what the environment allows)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", metavar="FILE",
+        help="keep the state of the fit in this file, and go on from it if it exists; "
+        "it stays when the fit is done",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out-of-core", action="store_true",
+        help="leave the rows of a Parquet file on disk, which takes numbers only; a folder is "
+        "always read that way, and so is a file of numbers that would fill the memory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR",
+        help="folder for the standardised copy of rows on disk, which is removed at the end "
+        "(default: the system's folder for temporary files)",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command is for; the exit code."""
+    from sorel import ConvergenceWarning, tables
+    from sorel._files import check_writable
+
+    output = arguments.output
+    if output != tables.STANDARD:
+        check_writable(output)
+    elif sys.stdout.isatty():
+        raise Misuse("a model is binary data, not for a terminal; give -o a file name")
+    if arguments.checkpoint is not None:
+        _check_checkpoint(arguments)
+    if arguments.target in (*arguments.drop, *arguments.categorical):
+        raise Misuse(f"column {arguments.target!r} is the target; do not name it elsewhere too")
+    with warnings.catch_warnings():
+        # Said below, in the words of the command line.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if _on_disk(arguments):
+            task, kinds, count, pipeline = _fit_rows(arguments)
+        else:
+            task, kinds, count, pipeline = _fit_table(arguments)
+    model = pipeline[-1].set_params(verbose=0, n_jobs=None, checkpoint=None)
+    if model.status_.startswith("interrupted"):
+        if arguments.checkpoint is not None and os.path.exists(arguments.checkpoint):
+            say(
+                f"the state of the fit is in {arguments.checkpoint}; the same command goes on from "
+                "there"
+            )
+        raise KeyboardInterrupt
+    _save(pipeline, output, _summary(task, arguments, kinds, count, model))
+    if not arguments.quiet:
+        place = "standard output" if output == tables.STANDARD else output
+        say(
+            f"{task} with {arguments.risk} on {count} rows, {len(kinds)} columns: certified "
+            f"relative gap {model.relative_gap_:.2g} in {model.n_passes_:.4g} passes; "
+            f"saved to {place}"
+        )
+    if not model.converged_:
+        again = ""
+        if arguments.checkpoint is not None:
+            again = f"; with more passes the fit goes on from {arguments.checkpoint}"
+        say(
+            f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
+            f"{arguments.tol:g}; raise --max-passes, --tol or --l2{again}"
+        )
+        return NOT_CONVERGED
+    return DONE
+
+
+def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
+    """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
+    from sorel import tables
+
+    frame = tables.read_table(
+        arguments.data,
+        format=arguments.format,
+        sep=arguments.sep,
+        text_columns=set(arguments.categorical),
+    )
+    named = (arguments.target, *arguments.drop, *arguments.categorical)
+    absent = [name for name in named if name not in frame.columns]
+    if absent:
+        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    task, y = _target(frame[arguments.target], arguments)
+    features = frame.drop(columns=[arguments.target, *arguments.drop])
+    if not len(features.columns):
+        raise tables.TableError("the table has no columns to learn from besides the target")
+    kinds = tables.column_kinds(features)
+    X = tables.select_columns(
+        features,
+        kinds,
+        allow_missing=arguments.impute,
+        hint="remove such rows, or have the values filled in with --impute",
+    )
+    _note_names(X, kinds)
+    pipeline = tables.make_pipeline(kinds, _estimator(task, arguments), impute=arguments.impute)
+    return task, kinds, len(frame), pipeline.fit(X, y)
+
+
+def _on_disk(arguments: argparse.Namespace) -> bool:
+    """Whether the rows are to stay on disk: told so, no single table, or too much for memory."""
+    from sorel.tables import STANDARD
+
+    if arguments.data == STANDARD:
+        if arguments.out_of_core:
+            raise Misuse("--out-of-core needs a file or a folder, not standard input")
+        return False
+    path = Path(arguments.data)
+    if arguments.out_of_core or path.is_dir() or path.suffix.lower() == ".npy":
+        return True
+    if arguments.impute or arguments.categorical or not _fills_memory(arguments):
+        return False
+    say(
+        f"note: {arguments.data} would fill the memory; its rows stay on disk, as with "
+        "--out-of-core"
+    )
+    return True
+
+
+def _fills_memory(arguments: argparse.Namespace) -> bool:
+    """Whether a Parquet file holds numbers only, and more of them than a share of the memory."""
+    path = Path(arguments.data)
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        # Numbers rarely shrink to a tenth: do not even open what is small.
+        if not path.is_file() or path.stat().st_size < 0.1 * _SHARE_OF_MEMORY * memory:
+            return False
+        return _parquet_rows(arguments).nbytes > _SHARE_OF_MEMORY * memory
+    except (AttributeError, OSError, ValueError, ModuleNotFoundError):
+        # Whatever is wrong with the file, reading it says so.
+        return False
+
+
+def _parquet_rows(arguments: argparse.Namespace) -> Any:
+    from sorel.rows import NotNumericError, ParquetRows
+    from sorel.tables import TableError
+
+    try:
+        rows = ParquetRows(arguments.data, exclude=[arguments.target, *arguments.drop])
+    except NotNumericError as error:
+        raise TableError(
+            f"column {error.column!r} of {error.file} holds {error.words}; rows on disk must be "
+            f"numbers: encode it, or leave it out with --drop {error.column!r}"
+        ) from None
+    for name in rows.truth_columns():
+        raise TableError(
+            f"column {name!r} of {arguments.data} holds truth values; rows on disk must be "
+            f"numbers: store it as 0 and 1, or leave it out with --drop {name!r}"
+        )
+    return rows
+
+
+def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
+    """Task, kinds of columns, number of rows and fitted pipeline of rows on disk."""
+    import shutil
+    import tempfile
+
+    import pandas as pd
+
+    from sorel import tables
+    from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
+
+    path = Path(arguments.data)
+    if arguments.impute or arguments.categorical:
+        raise Misuse("--impute and --categorical need a table in memory, not rows on disk")
+    if is_parquet(path) or arguments.format == "parquet":
+        rows = _parquet_rows(arguments)
+        y = rows.column(arguments.target)
+    elif path.is_file() and path.suffix.lower() != ".npy":
+        raise Misuse(
+            f"{arguments.data} cannot stay on disk: --out-of-core reads Parquet and .npy files; "
+            "convert it to Parquet first"
+        )
+    elif arguments.drop:
+        raise Misuse("--drop leaves out columns of tables and of Parquet files, not of .npy files")
+    else:
+        rows, y = open_data(path, Path(arguments.target))
+    if len(y) != rows.n_samples:
+        raise tables.TableError(
+            f"{arguments.data} has {rows.n_samples} rows, but {arguments.target} has {len(y)} "
+            "values"
+        )
+    task, y = _target(pd.Series(y, name=arguments.target), arguments)
+    pipeline = tables.standardise_rows(rows, _estimator(task, arguments))
+    scaler = pipeline["columns"].named_transformers_["numeric"]
+    with tempfile.TemporaryDirectory(prefix="sorel-", dir=arguments.scratch) as place:
+        free = shutil.disk_usage(place).free
+        if free < 1.01 * rows.nbytes:
+            raise tables.TableError(
+                f"the standardised rows take {rows.nbytes / 2**30:.2g} GB, and {place} has "
+                f"{free / 2**30:.2g} GB left; name a folder with more room with --scratch"
+            )
+        scaled = ScaledRows(rows, scaler.mean_, scaler.scale_)
+        # In the pipeline, too, the model gets numbers without names.
+        scaled.columns = None
+        blocks = write_blocks(Path(place) / "rows", scaled)
+        rows.close()
+        try:
+            pipeline[-1].fit(blocks, y)
+        finally:
+            blocks.close()
+    names = scaler.feature_names_in_.tolist()
+    return task, dict.fromkeys(names, "numeric"), rows.n_samples, pipeline
+
+
+def _check_checkpoint(arguments: argparse.Namespace) -> None:
+    """Refuse a checkpoint that cannot serve before the table is read; say where the fit goes on."""
+    from sorel._files import check_writable
+    from sorel.checkpoints import read_passes
+
+    path = arguments.checkpoint
+    others = {"the table": arguments.data, "the model": arguments.output}
+    for name, other in others.items():
+        if os.path.realpath(path) == os.path.realpath(other):
+            raise Misuse(f"--checkpoint {path} is {name}; give it a file of its own")
+    check_writable(path)
+    passes = read_passes(path)
+    if passes is not None and not arguments.quiet:
+        say(f"resuming from {path} at pass {passes:.4g}")
+
+
+def _estimator(task: str, arguments: argparse.Namespace) -> Any:
+    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+
+    losses = {
+        "regression": ("squared", "huber"),
+        "classification": ("logistic", "squared_hinge"),
+    }[task]
+    loss = arguments.loss or losses[0]
+    if loss not in losses:
+        raise Misuse(
+            f"--loss {loss} does not suit {task}; it takes {' or '.join(losses)} "
+            "(--task says what the target is)"
+        )
+    kind = SpectralRiskRegressor if task == "regression" else SpectralRiskClassifier
+    return kind(
+        risk=arguments.risk,
+        loss=loss,
+        l2=arguments.l2,
+        l1=arguments.l1,
+        tol=arguments.tol,
+        max_passes=arguments.max_passes,
+        random_state=arguments.seed,
+        verbose=int(sys.stderr.isatty() and not arguments.quiet),
+        n_jobs=arguments.jobs,
+        checkpoint=arguments.checkpoint,
+    )
+
+
+def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]:
+    """The task that a target calls for, and its values as the estimator wants them."""
+    from sorel import tables
+
+    name = arguments.target
+    frame = values.to_frame()
+    kind = tables.column_kinds(frame)[name]
+    targets = tables.select_columns(frame, {name: kind}, hint="remove such rows")[name]
+    # Counting the different values of a long column takes longer than a fit: a few are enough.
+    count = targets.iloc[:_FIRST_ROWS].nunique()
+    if count <= _FEW_LABELS:
+        count = targets.nunique()
+    if count < 2:
+        only = targets.tolist()[0]
+        raise tables.TableError(
+            f"target {name!r} has one value only, {only!r}; there is nothing to learn"
+        )
+    task = arguments.task
+    if task == "auto":
+        task = "regression" if kind == "numeric" and count > 2 else "classification"
+        if not arguments.quiet and count <= _FEW_LABELS:
+            _note_task(name, kind, task, targets)
+    if task == "regression":
+        if kind != "numeric":
+            raise Misuse(f"--task regression needs numbers, and target {name!r} holds {kind}s")
+        return task, targets.to_numpy()
+    if kind == "numeric":
+        # Labels stay whole numbers where the file has whole numbers.
+        return task, values.to_numpy()
+    return task, targets.to_numpy(dtype=bool if kind == "boolean" else object)
+
+
+def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
+    if kind != "numeric":
+        return
+    labels = sorted(targets.unique().tolist())
+    if task == "classification":
+        first, second = labels
+        say(
+            f"note: target {name!r} has the two values {first:g} and {second:g}, taken as labels; "
+            "use --task regression if they are numbers"
+        )
+    elif all(label.is_integer() for label in labels):
+        say(
+            f"note: target {name!r} has {len(labels)} different whole numbers, taken as numbers; "
+            "use --task classification if they are labels"
+        )
+
+
+def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
+    for column, kind in kinds.items():
+        count = X[column].nunique() if kind == "text" else 0
+        if len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X):
+            say(
+                f"warning: column {column!r} has {count} different texts in {len(X)} rows; if it "
+                f"holds names, dates or misread numbers, leave it out with --drop {column!r}"
+            )
+
+
+def _summary(
+    task: str, arguments: argparse.Namespace, kinds: dict[str, str], rows: int, model: Any
+) -> dict[str, Any]:
+    return {
+        "task": task,
+        "target": arguments.target,
+        "rows": rows,
+        "l2": float(model.l2_),
+        "l1": arguments.l1,
+        "tol": arguments.tol,
+        "imputed": arguments.impute,
+        "columns": kinds,
+    }
+
+
+def _save(model: Any, output: str, summary: dict[str, Any]) -> None:
+    from sorel.saving import save_model
+    from sorel.tables import STANDARD
+
+    if output == STANDARD:
+        save_model(model, sys.stdout.buffer, summary=summary)
+        sys.stdout.buffer.flush()
+    else:
+        save_model(model, output, summary=summary)

@@ -1,0 +1,42 @@
+"""``sorel info``: what is known about a saved model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sorel.cli.arguments import add_command
+from sorel.cli.shared import DONE
+
+_EXAMPLES = """\
+examples:
+  sorel info model.skops
+"""
+
+
+def add(commands: Any) -> None:
+    """Declare the command and its arguments."""
+    parser = add_command(
+        commands,
+        "info",
+        run,
+        help="show what is known about a saved model",
+        description="Show the training summary inside a saved model, without loading the model.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command is for; the exit code."""
+    from sorel.saving import read_summary
+
+    facts = read_summary(arguments.model)
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} ({kind})" for name, kind in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(str(item) for item in value)
+        print(f"{key:{width}}  {value}")
+    return DONE

@@ -1,0 +1,160 @@
+"""Saved models and the tables or folders of rows that they are applied to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sorel.cli.shared import Misuse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
+    """The model, its summary, and the kinds of its columns by name."""
+    from sorel import tables
+    from sorel.saving import load_model, read_summary
+
+    if arguments.model == tables.STANDARD:
+        raise Misuse("the model must be a file; only the table may come from standard input")
+    summary = read_summary(arguments.model)
+    # A model that was saved from Python has names at most, and no types.
+    columns = summary.get("columns")
+    return load_model(arguments.model), summary, columns if isinstance(columns, dict) else {}
+
+
+def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
+    """The model, its summary, the table, and the part of the table that the model takes."""
+    from sorel import tables
+
+    model, summary, kinds = load_model(arguments)
+    frame = tables.read_table(
+        arguments.data,
+        format=arguments.format,
+        sep=arguments.sep,
+        text_columns={column for column, kind in kinds.items() if kind == "text"},
+    )
+    if not kinds:
+        return model, summary, frame, _foreign_columns(model, frame)
+    X = tables.select_columns(
+        frame,
+        kinds,
+        allow_missing=summary.get("imputed", False),
+        hint="remove such rows, or fit the model with --impute",
+    )
+    if arguments.unknown == "ignore":
+        for step in _encoders(model):
+            step.set_params(handle_unknown="ignore")
+    else:
+        _refuse_unknown(model, X)
+    return model, summary, frame, X
+
+
+class Batches:
+    """A model, and a folder's rows for it: tables of some rows at a time."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from sorel import tables
+        from sorel.rows import open_rows
+
+        self.model, self.summary, kinds = load_model(arguments)
+        texts = [name for name, kind in kinds.items() if kind != "numeric"]
+        if texts or not kinds:
+            what = f"column {texts[0]!r} is no number" if texts else "it has no list of columns"
+            raise tables.TableError(
+                f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
+                f"{arguments.model}; give it a table"
+            )
+        self.names = list(kinds)
+        rows = open_rows(arguments.data, self.names)
+        assert rows is not None
+        self.rows = rows
+        if rows.columns is not None and rows.columns != self.names:
+            raise tables.TableError(
+                f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
+                f"{self.names}"
+            )
+        if rows.n_features != len(self.names):
+            raise tables.TableError(
+                f"the model was fitted to {len(self.names)} columns, and {arguments.data} has "
+                f"{rows.n_features}"
+            )
+
+    def columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Columns beside the model's: of Parquet by name, else .npy files."""
+        import pandas as pd
+
+        from sorel.rows import open_data
+        from sorel.tables import TableError
+
+        found = {name: open_data(self.rows, name)[1] for name in names}
+        for name, values in found.items():
+            if len(values) != self.rows.n_samples:
+                raise TableError(
+                    f"there are {self.rows.n_samples} rows, but {name} has {len(values)} values"
+                )
+        return pd.DataFrame(found)
+
+    def map(self, function: Any) -> Any:
+        """The results of ``function(table, start, stop)`` for all rows, put together."""
+        import numpy as np
+        import pandas as pd
+
+        return np.concatenate(
+            [
+                function(pd.DataFrame(part, columns=self.names), start, stop)
+                for start, stop, part in self.rows.finite_spans()
+            ]
+        )
+
+
+def is_folder(arguments: argparse.Namespace) -> bool:
+    """Whether the data is a folder of rows, or a .npy file, and no table."""
+    path = Path(arguments.data)
+    return path.is_dir() or path.suffix.lower() == ".npy"
+
+
+def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
+    """The columns for a model that was saved from Python, without a list of their types."""
+    from sorel import tables
+
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None:
+        absent = [str(name) for name in names if name not in frame.columns]
+        if absent:
+            raise tables.TableError(tables.missing_columns(absent, frame.columns))
+        return frame[list(names)]
+    count = getattr(model, "n_features_in_", None)
+    if count is not None and count != len(frame.columns):
+        raise tables.TableError(
+            f"the model was fitted to {count} columns without names, and the table has "
+            f"{len(frame.columns)}"
+        )
+    return frame.to_numpy()
+
+
+def _encoders(model: Any) -> Iterator[Any]:
+    """The one-hot encoder of a pipeline that `sorel fit` made."""
+    parts = model["columns"].named_transformers_
+    if "categorical" in parts:
+        part = parts["categorical"]
+        yield part[-1] if hasattr(part, "steps") else part
+
+
+def _refuse_unknown(model: Any, X: pd.DataFrame) -> None:
+    from sorel import tables
+
+    for encoder in _encoders(model):
+        names = {part[0]: part[2] for part in model["columns"].transformers_}["categorical"]
+        known = dict(zip(names, encoder.categories_, strict=True))
+        found = tables.unknown_categories(X, known)
+        if found:
+            column, value, row = found[0]
+            more = f" (and {len(found) - 1} more such values)" if len(found) > 1 else ""
+            raise tables.TableError(
+                f"column {column!r} holds {value!r} in row {row}, which was not seen in "
+                f"training{more}; correct it, or use --unknown ignore"
+            )

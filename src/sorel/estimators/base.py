@@ -1,0 +1,361 @@
+"""What the estimators share: reading X and y, a fit from arrays to attributes, scores.
+
+A fit hands a :class:`sorel.Problem` to :func:`sorel.solve` and keeps the result; what the user
+gave is checked once, here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    validate_data,
+)
+
+from sorel._frames import as_table
+from sorel.checkpoints import Checkpoint
+from sorel.estimators.progress import (
+    CallbackSupportMixin,
+    Hooks,
+    ProgressLine,
+    Watched,
+    all_of,
+    stop_if_repeated,
+)
+from sorel.losses import Loss
+from sorel.penalties import L2, ElasticNet, Penalty
+from sorel.problem import WORTH_STREAMING, Problem
+from sorel.risks import CVaR, Risk, parse_risk
+from sorel.rows import RowSource, open_data, open_rows
+from sorel.solve import Record, Result, convergence_warning, solve
+from sorel.solvers import SOREL, Solver, make_solver
+
+FloatArray = NDArray[np.float64]
+
+_FLOATS = (np.float64, np.float32)
+
+# Numbers of float32 that are converted together.
+_PIECE = 1_000_000
+DEFAULT_RISK = CVaR(0.5)
+# What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
+FITTED = (
+    "coef_", "intercept_", "risk_weights_", "gap_", "relative_gap_", "objective_", "n_passes_",
+    "n_iter_", "converged_", "status_", "l2_", "_history",
+)  # fmt: skip
+
+
+class Weighted(NamedTuple):
+    """Rows with a positive weight, their targets, and what the weights add up to."""
+
+    X: Any
+    y: NDArray[Any]
+    sample_weight: FloatArray | None
+    total: float
+    kept: NDArray[np.bool_] | None
+
+
+def _product(X: Any, coef: FloatArray) -> FloatArray:
+    """X coef; float32 rows are brought to float64 a few at a time, not all at once."""
+    if not (isinstance(X, np.ndarray) and X.dtype == np.float32):
+        return np.asarray(X @ coef)
+    out = np.empty((len(X), *coef.shape[1:]))
+    height = max(1, _PIECE // X.shape[1])
+    for start in range(0, len(X), height):
+        np.matmul(X[start : start + height], coef, out=out[start : start + height])
+    return out
+
+
+class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
+    """What all estimators share: parameters with nested risks, tags, tables."""
+
+    risk: Risk | str
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; the parameters of the risk as ``risk__<name>``.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include the parameters of nested objects.
+
+        Returns
+        -------
+        dict
+            Names and values. A risk given as a string counts as the risk that it names.
+        """
+        params: dict[str, Any] = super().get_params(deep=deep)
+        if deep and isinstance(params.get("risk"), str):
+            try:
+                nested = parse_risk(params["risk"]).get_params()
+            except ValueError:  # fit says what is wrong with it
+                nested = {}
+            params.update({f"risk__{name}": value for name, value in nested.items()})
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name, such as ``l2=0.1`` or ``risk__alpha=0.2``.
+
+        Parameters
+        ----------
+        **params
+            New values. A change of ``risk__<name>`` replaces the risk by a changed copy, so that
+            estimators which share a risk stay independent.
+
+        Returns
+        -------
+        self
+            The estimator.
+        """
+        if any(name.startswith("risk__") for name in params):
+            risk = params.get("risk", getattr(self, "risk", None))
+            if risk is not None:
+                params = {**params, "risk": clone(parse_risk(risk))}
+        return super().set_params(**params)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @property
+    def history_(self) -> Any:
+        """One row per check: passes, seconds, objective, dual, gap, relative_gap.
+
+        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        """
+        if "_history" not in vars(self):
+            raise AttributeError(f"this {type(self).__name__} has no history_: fit it first")
+        return as_table(dict(zip(Record._fields, self._history.T, strict=True)))
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+    ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        """Validated X, y and sample weights."""
+        _refuse_many_targets(self, y)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+        return X, y, sample_weight
+
+    def _scores(self, X: Any) -> FloatArray:
+        check_is_fitted(self, "coef_")
+        if not _is_small(X):
+            names = getattr(self, "feature_names_in_", None)
+            rows = open_rows(X, None if names is None else names.tolist())
+            if rows is not None:
+                return self._scores_on_disk(rows)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
+        return _product(X, self.coef_.T) + self.intercept_
+
+    def _scores_on_disk(self, rows: RowSource) -> FloatArray:
+        _check_columns(self, rows)
+        scores = np.empty((rows.n_samples, *np.shape(self.coef_)[:-1]))
+        for start, stop, part in rows.finite_spans():
+            np.matmul(part, self.coef_.T, out=scores[start:stop])
+        scores += self.intercept_
+        return scores
+
+    n_features_in_: int
+    coef_: FloatArray
+    intercept_: Any
+    _history: FloatArray
+
+
+class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # untyped base
+    """From validated arrays to fitted attributes, for the two estimators without search."""
+
+    l2: float | str
+    l1: float
+    fit_intercept: bool
+    solver: str | Solver
+    tol: float
+    max_passes: float
+    batch_size: int
+    warm_start: bool
+    random_state: Any
+    verbose: int
+    n_jobs: int | None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+    ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        rows, y = (None, y) if _is_small(X) else open_data(X, y)
+        if rows is None:
+            return super()._read(X, y, sample_weight, numeric=numeric)
+        _refuse_many_targets(self, y)
+        y = _check_y(y, y_numeric=numeric, estimator=self)
+        if len(y) != rows.n_samples:
+            raise ValueError(
+                f"X has {rows.n_samples} rows but y has {len(y)} values; they must agree"
+            )
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(
+                sample_weight, y, dtype=np.float64, ensure_non_negative=True
+            )
+        self.n_features_in_ = rows.n_features
+        if rows.columns is not None:
+            self.feature_names_in_ = np.array(rows.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return rows, y, sample_weight
+
+    def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
+        """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
+        self.l2_ = resolve_l2(self.l2, data.total)
+        problem = Problem(
+            data.X,
+            data.y,
+            risk=self.risk,
+            loss=loss,
+            penalty=make_penalty(self.l2_, self.l1),
+            fit_intercept=self.fit_intercept,
+            sample_weight=data.sample_weight,
+            n_jobs=self.n_jobs,
+        )
+        solver: str | Solver = self.solver
+        if solver == "sorel":
+            solver = SOREL(batch_size=self.batch_size)
+        previous = self._previous(problem, data.kept) if self.warm_start else None
+        hooks = Hooks(self, problem, given)
+        listeners: list[Callable[[Record], Any]] = []
+        if hooks.wanted:
+            solver = hooks.watched = Watched(make_solver(solver))
+            listeners.append(hooks)
+        progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
+        if progress is not None:
+            listeners.append(progress)
+        hooks.begin()
+        result = solve(
+            problem,
+            solver,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            random_state=self.random_state,
+            callback=all_of(listeners),
+            warm_start=previous,
+            checkpoint=self.checkpoint,
+        )
+        if progress is not None:
+            progress.close(result)
+        self._keep(result, problem.n_features, n_samples, data.kept)
+        hooks.end()
+        if result.status.startswith("interrupted"):
+            stop_if_repeated()
+            warnings.warn(
+                f"fit was {result.status}; the model holds the best iterate so far",
+                convergence_warning(),
+                stacklevel=4,
+            )
+
+    def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
+        for name, value in self._parameters_of(result.w, d).items():
+            setattr(self, name, value)
+        if kept is None:
+            self.risk_weights_ = result.weights
+        else:
+            self.risk_weights_ = np.zeros(n_samples)
+            self.risk_weights_[kept] = result.weights
+        self.objective_ = result.objective
+        self.gap_ = result.gap
+        self.relative_gap_ = result.relative_gap
+        self.n_passes_ = result.passes
+        self.n_iter_ = result.n_iter
+        self.converged_ = result.converged
+        self.status_ = result.status
+        self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
+
+    def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
+        """coef_ and intercept_ of the core's parameter array."""
+        raise NotImplementedError
+
+    def _previous(self, problem: Problem, kept: NDArray[np.bool_] | None) -> Result | None:
+        """The last fit as a result to start from, where it has the shape of this problem."""
+        if not hasattr(self, "coef_"):
+            return None
+        w = np.atleast_2d(self.coef_).T
+        if self.fit_intercept:
+            w = np.vstack([w, np.atleast_1d(self.intercept_)])
+        if problem.engine.n_outputs == 1 and w.shape[1] == 1:
+            w = w[:, 0]
+        if w.shape != problem.engine.shape:
+            return None
+        lam = self.risk_weights_
+        if kept is not None and len(kept) == len(lam):
+            lam = lam[kept]
+        nan = math.nan
+        return Result(w, lam, nan, nan, nan, nan, 0.0, 0.0, 0, False, "", "", [])
+
+
+def resolve_l2(l2: float | str, total: float) -> float:
+    """The number that `l2` stands for when the sample weights add up to `total`."""
+    if isinstance(l2, str):
+        if l2 != "auto":
+            raise ValueError(f"l2 must be a number above 0 or 'auto', got {l2!r}")
+        return 1.0 / total
+    return float(L2(l2).l2)
+
+
+def make_penalty(l2: float, l1: float) -> Penalty:
+    """Ridge, or the elastic net where l1 is not 0."""
+    return ElasticNet(l2, l1) if l1 else L2(l2)
+
+
+def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Weighted:
+    """Leave out the rows of weight 0: they are not there."""
+    if sample_weight is None:
+        return Weighted(X, y, None, float(X.shape[0]), None)
+    total = float(sample_weight.sum())
+    if not total > 0.0:
+        raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
+    # Rows on disk cannot be left out cheaply; they stay, with the weight 0.
+    if sample_weight.all() or isinstance(X, RowSource):
+        return Weighted(X, y, sample_weight, total, None)
+    kept = sample_weight > 0.0
+    return Weighted(X[kept], y[kept], sample_weight[kept], total, kept)
+
+
+def _is_small(X: Any) -> bool:
+    """Whether X is an array that scikit-learn's checks may read at once, mapped or not."""
+    return isinstance(X, np.ndarray) and X.nbytes <= WORTH_STREAMING
+
+
+def _check_columns(model: Any, rows: RowSource) -> None:
+    if rows.n_features != model.n_features_in_:
+        raise ValueError(
+            f"X has {rows.n_features} features, but {type(model).__name__} is expecting "
+            f"{model.n_features_in_} features as input"
+        )
+    names = getattr(model, "feature_names_in_", None)
+    if names is not None and rows.columns is not None and rows.columns != names.tolist():
+        raise ValueError(
+            f"the columns of X are {rows.columns}, and the model was fitted to {names.tolist()}"
+        )
+
+
+def _refuse_many_targets(estimator: Any, y: Any) -> None:
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if isinstance(y, (list, tuple)):
+        try:
+            shape = np.shape(y)
+        except ValueError:  # ragged, which validation reports
+            return
+    if len(shape) > 1 and shape[1] > 1:
+        kind = "Classifier" if isinstance(estimator, ClassifierMixin) else "Regressor"
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {tuple(shape)} instead: "
+            f"{type(estimator).__name__} fits one target; for several, use "
+            f"sklearn.multioutput.MultiOutput{kind}"
+        )

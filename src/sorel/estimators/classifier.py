@@ -1,0 +1,322 @@
+"""Linear classification, binary and multinomial, that minimises a spectral risk of the losses."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, log_expit, log_softmax, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
+from sorel.checkpoints import Checkpoint
+from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.progress import with_callbacks
+from sorel.losses import Loss, parse_loss
+from sorel.risks import Risk
+from sorel.solvers import Solver
+
+FloatArray = NDArray[np.float64]
+
+
+def _gives_probabilities(model: ClassifierFace) -> bool:
+    if _loss_name(model.loss) != "squared_hinge":
+        return True
+    raise AttributeError(
+        "loss='squared_hinge' gives no probabilities; use loss='logistic', or "
+        "sklearn.calibration.CalibratedClassifierCV"
+    )
+
+
+class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # untyped base
+    """Predictions of a linear classifier."""
+
+    loss: str | Loss
+    classes_: NDArray[Any]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = _loss_name(self.loss) != "squared_hinge"
+        return tags
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Margins of the samples.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n,) or (n, n_classes)
+            With two classes, positive values speak for ``classes_[1]``.
+        """
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the label.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The label with the largest margin.
+        """
+        scores = self.decision_function(X)
+        codes = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
+        return self.classes_[codes]
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Probabilities of the classes; not available for ``loss="squared_hinge"``.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            Columns in the order of ``classes_``; rows sum to 1.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 2:
+            return np.asarray(softmax(scores, axis=1))
+        return np.column_stack([expit(-scores), expit(scores)])
+
+    @available_if(_gives_probabilities)
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Logarithms of the probabilities, exact where those underflow.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n, n_classes)
+            Columns in the order of ``classes_``.
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 2:
+            return np.asarray(log_softmax(scores, axis=1))
+        return np.column_stack([log_expit(-scores), log_expit(scores)])
+
+    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], str | Loss]:
+        """Set classes_; return the codes of the labels and the loss for that many classes."""
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        loss = _classification_loss(self.loss)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y holds only one class, {self.classes_.tolist()}, among the samples with a "
+                "positive weight; a classifier needs at least two classes"
+            )
+        if len(self.classes_) > 2:
+            if loss == "squared_hinge":
+                raise ValueError(
+                    "Only binary classification is supported. The type of the target is "
+                    f"{type_of_target(y)}. With loss='squared_hinge', {len(self.classes_)} classes "
+                    "need sklearn.multiclass.OneVsRestClassifier around this estimator; "
+                    "loss='logistic' takes any number of classes."
+                )
+            loss = "multinomial"
+        return codes.astype(np.int64), loss
+
+
+class SpectralRiskClassifier(ClassifierFace, SpectralFit):
+    """Linear classification that minimises a spectral risk of the losses.
+
+    With the logistic loss it is logistic regression, binary or multinomial, with more weight on the
+    samples that fare worst.
+
+    Parameters
+    ----------
+    risk : Risk or str, default=CVaR(0.5)
+        Weights of the ordered losses, such as ``CVaR(0.1)``, ``ESRM(2.0)`` or ``"cvar:0.1"``.
+        Its parameters can be searched as ``risk__alpha`` and the like.
+    loss : {"logistic", "squared_hinge"} or Loss, default="logistic"
+        Loss of one margin. "logistic" becomes the multinomial cross-entropy where there are more
+        than two classes. "squared_hinge" takes two classes and gives no probabilities; for more
+        classes put ``sklearn.multiclass.OneVsRestClassifier`` around the estimator.
+    l2 : float or "auto", default="auto"
+        Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
+        sample weights are given, their sum.
+    l1 : float, default=0.0
+        Weight of ``||w||_1``; above 0, coefficients become sparse.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    solver : str or Solver, default="auto"
+        A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
+    tol : float, default=1e-4
+        Relative duality gap to reach: the objective is then certified to lie within that factor
+        of the optimum.
+    max_passes : float, default=1000
+        Budget, in passes over the data.
+    batch_size : int, default=1
+        Samples per stochastic step of ``solver="sorel"``; the others have no use for it.
+    warm_start : bool, default=False
+        Start from the last fit where that has the same features and number of classes.
+    random_state : int, Generator, RandomState or None, default=None
+        Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
+    verbose : int, default=0
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        of the linear algebra library, threadpoolctl's limits included.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
+        it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
+        a search over many.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, sorted.
+    coef_ : ndarray of shape (1, d) or (n_classes, d)
+        Coefficients; one row where there are two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    risk_weights_ : ndarray of shape (n,)
+        The worst-case weighting of the training samples that certifies the fit.
+    objective_, gap_, relative_gap_ : float
+        Objective, its certified distance to the optimum, and that relative to the objective.
+    n_passes_ : float
+        Passes over the data.
+    n_iter_ : int
+        Outer iterations.
+    converged_ : bool
+        Whether ``relative_gap_ <= tol``.
+    status_ : str
+        One sentence on how the fit ended.
+    history_ : DataFrame or table
+        One row per check.
+    l2_ : float
+        The l2 used.
+    n_features_in_ : int
+        Features seen in fit.
+    feature_names_in_ : ndarray of shape (d,)
+        Their names, where X has names that are all strings.
+
+    See Also
+    --------
+    SpectralRiskClassifierCV : Chooses risk and l2 by cross-validation.
+
+    Notes
+    -----
+    A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
+    estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
+    "interrupted". In a search over many fits, press it twice to end the search.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sorel import SpectralRiskClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = SpectralRiskClassifier(risk="cvar:0.2").fit(X, y)
+    >>> model.coef_.shape, model.predict_proba(X[:2]).sum(axis=1)
+    ((3, 4), array([1., 1.]))
+    """
+
+    # Pickles and model files know the class by this name, wherever in the package it is written.
+    __module__ = "sorel.estimators"
+
+    def __init__(
+        self,
+        risk: Risk | str = DEFAULT_RISK,
+        *,
+        loss: str | Loss = "logistic",
+        l2: float | str = "auto",
+        l1: float = 0.0,
+        fit_intercept: bool = True,
+        solver: str | Solver = "auto",
+        tol: float = 1e-4,
+        max_passes: float = 1000,
+        batch_size: int = 1,
+        warm_start: bool = False,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> None:
+        self.risk = risk
+        self.loss = loss
+        self.l2 = l2
+        self.l1 = l1
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.batch_size = batch_size
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+
+    @with_callbacks
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> SpectralRiskClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
+        y : array-like of shape (n,)
+            Labels of any kind, two or more; or where they are on disk, as :class:`sorel.Problem`
+            takes them.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        SpectralRiskClassifier
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`, or fit was interrupted.
+        """
+        X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        data = weighted_rows(X, y, sample_weight)
+        codes, loss = self._read_labels(data.y)
+        self._fit(data._replace(y=codes), loss, X.shape[0], given)
+        return self
+
+    def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
+        table = w.reshape(len(w), -1).T
+        intercept = table[:, d].copy() if self.fit_intercept else np.zeros(len(table))
+        if len(table) > 1:
+            # Adding one number to all of them changes no probability: take those that sum to 0.
+            intercept -= intercept.mean()
+        return {"coef_": np.ascontiguousarray(table[:, :d]), "intercept_": intercept}
+
+
+def _classification_loss(loss: str | Loss) -> str:
+    name = parse_loss(loss).name
+    if name not in ("logistic", "squared_hinge", "multinomial"):
+        raise ValueError(
+            f"loss={loss!r} is not for classification; a classifier takes 'logistic' or "
+            "'squared_hinge'"
+        )
+    # Two classes need one margin, not two.
+    return "logistic" if name == "multinomial" else name
+
+
+def _loss_name(loss: Any) -> Any:
+    return getattr(loss, "name", loss)

@@ -1,0 +1,215 @@
+"""Linear regression that minimises a spectral risk of the losses."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+
+from sorel.checkpoints import Checkpoint
+from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.progress import with_callbacks
+from sorel.losses import Loss, parse_loss
+from sorel.risks import Risk
+from sorel.solvers import Solver
+
+FloatArray = NDArray[np.float64]
+
+
+class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+    """Predictions of a linear regressor."""
+
+    def predict(self, X: Any) -> FloatArray:
+        """Predict the target.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Predicted values.
+        """
+        return self._scores(X)
+
+
+class SpectralRiskRegressor(RegressorFace, SpectralFit):
+    """Linear regression that minimises a spectral risk of the losses.
+
+    Ordinary least squares minimises the mean loss. A spectral risk gives larger losses more
+    weight: ``CVaR(0.1)``, for example, is the mean of the worst tenth.
+
+    Parameters
+    ----------
+    risk : Risk or str, default=CVaR(0.5)
+        Weights of the ordered losses, such as ``CVaR(0.1)``, ``ESRM(2.0)`` or ``"cvar:0.1"``.
+        Its parameters can be searched as ``risk__alpha`` and the like.
+    loss : {"squared", "huber"} or Loss, default="squared"
+        Loss of one residual. "squared" is ``r**2 / 2``; "huber" turns linear at ``abs(r) = 1``,
+        and ``sorel.losses.Huber(delta)`` elsewhere.
+    l2 : float or "auto", default="auto"
+        Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
+        sample weights are given, their sum.
+    l1 : float, default=0.0
+        Weight of ``||w||_1``; above 0, coefficients become sparse.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    solver : str or Solver, default="auto"
+        A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
+    tol : float, default=1e-4
+        Relative duality gap to reach: the objective is then certified to lie within that factor
+        of the optimum.
+    max_passes : float, default=1000
+        Budget, in passes over the data.
+    batch_size : int, default=1
+        Samples per stochastic step of ``solver="sorel"``; the others have no use for it.
+    warm_start : bool, default=False
+        Start from the last fit where that has the same features.
+    random_state : int, Generator, RandomState or None, default=None
+        Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
+    verbose : int, default=0
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        of the linear algebra library, threadpoolctl's limits included.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses
+        it if the data or the parameters are others; see :func:`sorel.solve`. It serves one fit, not
+        a search over many.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (d,)
+        Coefficients.
+    intercept_ : float
+        Intercept.
+    risk_weights_ : ndarray of shape (n,)
+        The worst-case weighting of the training samples that certifies the fit.
+    objective_, gap_, relative_gap_ : float
+        Objective, its certified distance to the optimum, and that relative to the objective.
+    n_passes_ : float
+        Passes over the data.
+    n_iter_ : int
+        Outer iterations.
+    converged_ : bool
+        Whether ``relative_gap_ <= tol``.
+    status_ : str
+        One sentence on how the fit ended.
+    history_ : DataFrame or table
+        One row per check.
+    l2_ : float
+        The l2 used.
+    n_features_in_ : int
+        Features seen in fit.
+    feature_names_in_ : ndarray of shape (d,)
+        Their names, where X has names that are all strings.
+
+    See Also
+    --------
+    SpectralRiskRegressorCV : Chooses risk and l2 by cross-validation.
+
+    Notes
+    -----
+    A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
+    estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
+    "interrupted". In a search over many fits, press it twice to end the search.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel import CVaR, SpectralRiskRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> y = X @ [1.0, 2.0, 3.0] + rng.standard_t(3, size=200)
+    >>> model = SpectralRiskRegressor(risk=CVaR(0.1)).fit(X, y)
+    >>> model.relative_gap_ <= 1e-4
+    True
+    >>> model.predict(X[:5]).shape
+    (5,)
+    """
+
+    # Pickles and model files know the class by this name, wherever in the package it is written.
+    __module__ = "sorel.estimators"
+
+    def __init__(
+        self,
+        risk: Risk | str = DEFAULT_RISK,
+        *,
+        loss: str | Loss = "squared",
+        l2: float | str = "auto",
+        l1: float = 0.0,
+        fit_intercept: bool = True,
+        solver: str | Solver = "auto",
+        tol: float = 1e-4,
+        max_passes: float = 1000,
+        batch_size: int = 1,
+        warm_start: bool = False,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> None:
+        self.risk = risk
+        self.loss = loss
+        self.l2 = l2
+        self.l1 = l1
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_passes = max_passes
+        self.batch_size = batch_size
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+
+    @with_callbacks
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> SpectralRiskRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
+        y : array-like of shape (n,)
+            Targets; or where they are on disk, as :class:`sorel.Problem` takes them.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        SpectralRiskRegressor
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`, or fit was interrupted.
+        """
+        loss = regression_loss(self.loss)
+        X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        self._fit(weighted_rows(X, y, sample_weight), loss, X.shape[0], given)
+        return self
+
+    def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
+        return {"coef_": w[:d].copy(), "intercept_": float(w[d]) if self.fit_intercept else 0.0}
+
+
+def regression_loss(loss: str | Loss) -> Loss:
+    """The loss, if it is one for numbers."""
+    parsed = parse_loss(loss)
+    if parsed.is_classifier:
+        raise ValueError(
+            f"loss={loss!r} is for classification; a regressor takes 'squared', 'huber' or an "
+            "instance such as sorel.losses.Huber(2.0)"
+        )
+    return parsed
