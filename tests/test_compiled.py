@@ -11,7 +11,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 from sorel import _compiled
 
@@ -161,6 +161,23 @@ def test_without_any_folder_the_code_is_compiled_and_forgotten(folder, monkeypat
     assert caller(3.0) == 16.0
     assert caller.stats.cache_path is None
     assert _compiled.cache_folder() is None
+
+
+def test_a_folder_that_was_filled_before_serves_where_it_cannot_be_written(folder, monkeypatch):
+    write(folder)
+    assert fresh_caller(folder, monkeypatch)(3.0) == 16.0
+    # Permissions do not stop every user: numba's own test of the folder is what fails here.
+    with monkeypatch.context() as patch:
+        patch.setattr(FunctionCache, "_impl_class", Nowhere)
+        caller = fresh_caller(folder, monkeypatch)
+        assert caller(3.0) == 16.0
+        assert hits(caller) == 1
+        assert caller(3) == 16
+        assert caller.stats.cache_path is None
+
+
+class Nowhere(CompileResultCacheImpl):
+    _locator_classes = ()
 
 
 def test_a_cache_folder_that_is_a_file(folder, monkeypatch):

@@ -2,7 +2,8 @@
 
 It fixes the options that were measured to matter, so that no kernel carries its own copy of them.
 Compiled code is kept on disk by numba; here the disk is only ever a help. A folder that cannot be
-read or written, a full disk or a damaged file costs the time to compile again, and never the fit.
+read or written, a full disk or a damaged file costs the time to compile again, and never the fit. A
+folder that was filled before (``sorel warmup``) serves even where it cannot be written any more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, overload
 
 import numba
-from numba.core.caching import FunctionCache, NullCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.dispatcher import Dispatcher
 
-__all__ = ["cache_folder", "compiled", "trouble"]
+__all__ = ["cache_folder", "cache_folders", "compiled", "trouble"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -27,7 +28,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # honest.
 _REORDER = {"reassoc", "contract", "nsz", "arcp"}
 
-# The last error that kept compiled code from being stored.
+# The folders that code was stored in or loaded from, and the last error that kept it from being
+# stored.
+_folders: set[str] = set()
 _trouble: Exception | None = None
 
 
@@ -92,13 +95,35 @@ def _compile(function: Any, fastmath: bool, inline: bool) -> Any:
 
 
 def cache_folder() -> str | None:
-    """The folder where compiled code is kept, or None where there is none that can be written."""
+    """The folder where this module's code would be stored, or None where none can be written."""
     return _Store(cache_folder).cache_path
+
+
+def cache_folders() -> list[str]:
+    """The folders that this process stored compiled code in, or loaded it from."""
+    return sorted(_folders)
 
 
 def trouble() -> Exception | None:
     """The last error that kept compiled code from being stored, if any."""
     return _trouble
+
+
+def _without_tests(locators: list[Any]) -> list[Any]:
+    untested = {"ensure_cache_path": lambda self: None}
+    return [type(locator.__name__, (locator,), untested) for locator in locators]
+
+
+class _ReadableFiles(CompileResultCacheImpl):
+    """numba's folders in numba's order, without its test whether a file can be written there."""
+
+    _locator_classes = _without_tests(CompileResultCacheImpl._locator_classes)
+
+
+class _ReadableCache(FunctionCache):
+    """numba's cache where it would be if all folders could be written to."""
+
+    _impl_class = _ReadableFiles
 
 
 class _Store:
@@ -112,37 +137,55 @@ class _Store:
 
     @cached_property
     def _cache(self) -> Any:
+        # Without a folder that can be written, numba raises: neither the source's, nor the user's,
+        # nor the one that was set.
+        return self._open(FunctionCache) or NullCache()
+
+    @cached_property
+    def _readable(self) -> Any:
+        place = self._open(_ReadableCache)
+        return NullCache() if place is None or place.cache_path == self.cache_path else place
+
+    def _open(self, kind: type[FunctionCache]) -> Any:
         try:
-            store = FunctionCache(self._function)
+            place = kind(self._function)
         except (RuntimeError, OSError):
-            # No folder can be written: neither the source's, nor the user's, nor the one set.
-            return NullCache()
-        files = store._cache_file
+            return None
+        files = place._cache_file
         files._source_stamp = (files._source_stamp, _stamp(self._function))
-        return store
+        return place
 
     @property
     def cache_path(self) -> str | None:
-        return self._cache.cache_path
+        path: str | None = self._cache.cache_path
+        return path
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        try:
-            result = self._cache.load_overload(signature, context)
-            # Processes that store at the same time may mix up the files of two signatures.
-            if result is None or tuple(result.signature.args) == _arguments(signature):
-                return result
-            raise ValueError("the file holds code for other types")
-        except OSError:
-            return None
-        except Exception:
-            # A damaged file raises anything. Start the function's index anew, so that what is
-            # compiled now can be stored.
-            self.flush()
-            return None
+        for place in (self._cache, self._readable):
+            try:
+                result = place.load_overload(signature, context)
+                if result is None:
+                    continue
+                # Processes that store at the same time may mix up the files of two signatures.
+                if tuple(result.signature.args) != _arguments(signature):
+                    raise ValueError("the file holds code for other types")
+            except OSError:
+                continue
+            except Exception:
+                # A damaged file raises anything. Start the function's index anew, so that what is
+                # compiled now can be stored.
+                if place is self._cache:
+                    self.flush()
+                continue
+            _folders.add(place.cache_path)
+            return result
+        return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         try:
             self._cache.save_overload(signature, result)
+            if self.cache_path is not None:
+                _folders.add(self.cache_path)
         except Exception as error:
             _note(error)
 
