@@ -7,7 +7,6 @@ the best mean score on the held-out rows is fitted again on all of them.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
+from sorel._clock import now
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
@@ -129,9 +129,9 @@ def _score_fold(
             score_args = {"sample_weight": sample_weight[test]}
     out = np.empty((len(risks), len(l2s), 3))
     for i, j in plough(len(risks), len(l2s)):
-        begin = time.perf_counter()
+        begin = now()
         model.set_params(risk=risks[i], l2=l2s[j]).fit(X_train, y_train, sample_weight=weight)
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         if model.status_.startswith("interrupted"):
             raise KeyboardInterrupt("the search was interrupted")
         out[i, j] = scorer(model, X_test, y_test, **score_args), model.n_passes_, seconds
