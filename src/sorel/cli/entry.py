@@ -22,7 +22,7 @@ examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
   sorel evaluate model.skops test.csv --groups region
   sorel predict model.skops new.csv -o predictions.csv
-  sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+  sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
 
 exit codes:
