@@ -7,6 +7,9 @@ Everything starts from one loss per sample, ``l_i = phi(y_i, prediction_i)``; a 
 from __future__ import annotations
 
 import math
+import numbers
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +46,7 @@ _LEAST_LOG_PROBABILITY = math.log(np.finfo(np.float64).tiny)
 def sample_losses(
     y_true: ArrayLike,
     y_pred: ArrayLike,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     labels: ArrayLike | None = None,
 ) -> FloatArray:
     """Loss of each sample.
@@ -54,14 +57,17 @@ def sample_losses(
         Targets or labels.
     y_pred : array-like of shape (n,) or (n, n_classes)
         What the loss compares them with; see `loss`.
-    loss : str, Loss or callable, default="squared"
+    loss : str, Loss or callable, optional
         - "squared", "huber", "absolute": predictions of a regressor. As in training, the squared
-          loss is half the squared residual;
+          loss is *half* the squared residual: double it for scikit-learn's mean squared error;
         - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
         - "log_loss": probabilities, as from ``predict_proba``;
         - "zero_one": predicted labels;
         - an instance from :mod:`sorel.losses`, or a function of (y_true, y_pred) that returns one
           loss per sample.
+
+        When not given it is "squared", for targets that are numbers; labels need to be told how
+        they were predicted.
     labels : array-like, optional
         All labels in the order of the columns of `y_pred`; the sorted labels of `y_true` when not
         given.
@@ -70,6 +76,17 @@ def sample_losses(
     -------
     ndarray of shape (n,)
         The losses.
+
+    Raises
+    ------
+    ValueError
+        If `y_pred` is not what the loss takes: probabilities or labels where it takes margins, or
+        labels in `y_true` without a loss.
+
+    Warns
+    -----
+    UserWarning
+        If margins all lie between 0 and 1, as probabilities do.
 
     Examples
     --------
@@ -91,6 +108,9 @@ def sample_losses(
             f"y_true has {len(truth)} values, but y_pred has shape {prediction.shape}; they must "
             "agree in the first dimension"
         )
+    if loss is None:
+        _refuse_labels(truth, prediction)
+        loss = "squared"
     values = _evaluate(truth, prediction, loss, labels)
     if values.shape != truth.shape:
         raise ValueError(f"the loss must give one value per sample, got shape {values.shape}")
@@ -131,16 +151,103 @@ def _evaluate(
     if not parsed.is_classifier:
         _refuse_columns(prediction, parsed.name)
         return parsed.value(truth, prediction)
-    codes = _codes(truth, prediction, labels)
-    if prediction.ndim == 2:
-        if parsed.name == "squared_hinge":
+    _refuse_other_than_margins(truth, prediction, parsed.name)
+    return _margin_losses(truth, prediction, parsed, labels)
+
+
+def _margin_losses(
+    truth: NDArray[Any], margins: NDArray[Any], loss: Loss, labels: ArrayLike | None
+) -> FloatArray:
+    codes = _codes(truth, margins, labels)
+    if margins.ndim == 2:
+        if loss.name == "squared_hinge":
             raise ValueError(
                 "loss='squared_hinge' takes one margin per sample, got y_pred of shape "
-                f"{prediction.shape}"
+                f"{margins.shape}"
             )
-        return Multinomial().value(codes, prediction)
-    parsed = parse_loss("logistic") if parsed.name == "multinomial" else parsed
-    return parsed.value(np.where(codes == 1, 1.0, -1.0), prediction)
+        return Multinomial().value(codes, margins)
+    loss = parse_loss("logistic") if loss.name == "multinomial" else loss
+    return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
+
+
+_HOW_PREDICTED = (
+    "say how they were predicted: loss='log_loss' for predict_proba, loss='logistic' for "
+    "decision_function, loss='zero_one' for predict"
+)
+
+
+def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
+    """Half the squared error is for numbers; it would be computed for labels without a word."""
+    if truth.dtype.kind not in "iuf" and not _holds_numbers(truth):
+        raise ValueError(
+            f"y_true holds labels such as {truth[:1].tolist()[0]!r}, and the default loss is for "
+            f"numbers; {_HOW_PREDICTED}"
+        )
+    if prediction.ndim > 1:
+        raise ValueError(
+            "the default loss takes one prediction per sample, got y_pred of shape "
+            f"{prediction.shape}; if y_true holds labels, {_HOW_PREDICTED}"
+        )
+    values = np.unique(truth)
+    codes = values.tolist() in ([0, 1], [-1, 1]) or (len(values) == 2 and truth.dtype.kind in "iu")
+    if codes:
+        first, second = values.tolist()
+        raise ValueError(
+            f"y_true holds {first:g} and {second:g} only, which look like labels, and the default "
+            f"loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers after all"
+        )
+    whole = truth.dtype.kind in "iu" and prediction.dtype.kind in "iu"
+    if whole and len(values) > 1 and np.isin(prediction, values).all():
+        raise ValueError(
+            "y_true and y_pred hold the same whole numbers, which look like labels, and the "
+            f"default loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers "
+            "after all"
+        )
+
+
+def _holds_numbers(truth: NDArray[Any]) -> bool:
+    """Whether an array of objects, as pandas may give, holds numbers."""
+    return truth.dtype.kind == "O" and all(
+        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        for value in truth
+    )
+
+
+def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], loss: str) -> None:
+    if prediction.dtype.kind not in "iuf":
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, got y_pred with values such "
+            f"as {prediction.ravel()[0]!r}; {_HOW_PREDICTED}"
+        )
+    if prediction.dtype.kind in "iu" and prediction.ndim == 1 and np.isin(prediction, truth).all():
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, and y_pred holds labels; "
+            "labels from predict go with loss='zero_one'"
+        )
+    inside = bool((prediction >= 0.0).all() and (prediction <= 1.0).all())
+    if not inside:
+        return
+    if prediction.ndim == 2 and np.allclose(prediction.sum(axis=1), 1.0, rtol=0.0, atol=1e-6):
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, and the rows of y_pred are "
+            "probabilities: they lie between 0 and 1 and add up to 1; probabilities from "
+            "predict_proba go with loss='log_loss'"
+        )
+    if prediction.ndim == 1:
+        # Margins of a model that always favours one label may look the same.
+        warnings.warn(
+            f"loss={loss!r} takes margins, and y_pred lies between {prediction.min():g} and "
+            f"{prediction.max():g}; if these are probabilities, use loss='log_loss'",
+            stacklevel=_outside(),
+        )
+
+
+def _outside() -> int:
+    """How far up the caller of this module is, for warnings that point there."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:
@@ -186,7 +293,7 @@ def spectral_risk_score(
     y_true: ArrayLike,
     y_pred: ArrayLike,
     risk: Risk | str,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> float:
@@ -200,8 +307,8 @@ def spectral_risk_score(
         Predictions, margins or probabilities, whichever the loss takes.
     risk : Risk or str
         Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -226,7 +333,7 @@ def cvar_loss(
     y_pred: ArrayLike,
     alpha: float = 0.1,
     *,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> float:
@@ -240,8 +347,8 @@ def cvar_loss(
         Predictions, margins or probabilities, whichever the loss takes.
     alpha : float, default=0.1
         The fraction, in (0, 1]. 1 is the mean.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -266,7 +373,7 @@ def tail_report(
     y_pred: ArrayLike,
     groups: ArrayLike | None = None,
     levels: Sequence[float] = (0.5, 0.1, 0.05, 0.01),
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> Any:
@@ -283,8 +390,8 @@ def tail_report(
     levels : sequence of float, default=(0.5, 0.1, 0.05, 0.01)
         Fractions whose mean loss is shown, as columns ``cvar_0.5`` and so on. A fraction of less
         than one sample is the worst sample.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -420,7 +527,7 @@ class TailScorer:
             from sklearn.base import is_classifier
 
             loss = "logistic" if is_classifier(estimator) else "squared"
-        name = loss.name if isinstance(loss, Loss) else loss
+        name: Any = loss.name if isinstance(loss, Loss) else loss
         if name in ("logistic", "multinomial", "log_loss"):
             codes = _positions(np.asarray(y), np.asarray(estimator.classes_))
             if hasattr(estimator, "predict_log_proba"):
@@ -437,7 +544,9 @@ class TailScorer:
                     "which reads margins"
                 )
         if name in ("logistic", "multinomial", "squared_hinge"):
-            return sample_losses(y, estimator.decision_function(X), loss, estimator.classes_)
+            margins = np.asarray(estimator.decision_function(X))
+            parsed = parse_loss(loss if isinstance(loss, Loss) else name)
+            return _margin_losses(np.asarray(y), margins, parsed, estimator.classes_)
         return sample_losses(y, estimator.predict(X), loss)
 
     def set_score_request(self, *, sample_weight: bool | str | None = True) -> TailScorer:
