@@ -284,7 +284,7 @@ def test_systematic_sample_follows_the_probabilities():
     probability = np.array([0.0, 0.5, 0.3, 0.0, 0.2])
     out = np.empty(100, np.int64)
     for offset in (0.0, 0.37, 0.999999):
-        sorel.kernels.systematic_sample(probability, 100, offset, out)
+        sorel.kernels.vectors.systematic_sample(probability, 100, offset, out)
         counts = np.bincount(out, minlength=5)
         assert np.all(np.abs(counts - 100 * probability) <= 1)
         assert counts[0] == counts[3] == 0

@@ -59,6 +59,9 @@ _HEARTBEAT = 50
 _MAX_TRIALS = 15
 _SAFEGUARD = 0.03
 
+# A trial whose losses overflow is followed by one at this share of its length.
+_OVERFLOW = 0.1
+
 # After a step cut short the curvature of the losses is taken from parabolas above them, and less so
 # after every full step.
 _EASE, _NO_CAUTION = 0.1, 1e-3
@@ -156,7 +159,7 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(point, center)
         if run.dual is None and run.near:
             center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
-            center.forget_blocks()
+            center = engine.as_center(center)
         elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
@@ -202,8 +205,7 @@ class AugmentedLagrangian(Solver):
                     growth = min(_CONFIDENCE * growth, pace.growth)
                 elif steps > _HARD:
                     eta *= _SHRINKAGE
-                state.dual.forget_blocks()
-                state = State(problem, state.point, state.dual, eta)
+                state = State(problem, state.point, engine.as_center(state.dual), eta)
                 steps = cuts = 0
                 shortest = 1.0
             elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
@@ -252,6 +254,11 @@ class AugmentedLagrangian(Solver):
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
+            if not engine.is_finite(point):
+                # Far beyond the minimum of a loss that grows like an exponential.
+                high, slope_high, t = t, np.inf, low + _OVERFLOW * (t - low)
+                del point
+                continue
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
