@@ -716,3 +716,72 @@ def test_float32_predictions_are_sums_in_float64():
     assert model.predict(X).dtype == np.float64
     pieces = base._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
     np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))
+
+
+def skewed(n=300, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 2.0
+    return X, X @ [1.0, -1.0, 0.5] + 2.0 * rng.exponential(size=n)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_intercept_that_keeps_the_mean(weighted):
+    """Right on average, and the best under that condition, by a conic solver."""
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+    X, y = skewed()
+    weight = np.random.default_rng(1).integers(1, 4, len(y)) if weighted else None
+    model = SpectralRiskRegressor("cvar:0.2", l2=0.01, fit_intercept="mean", tol=1e-9)
+    model.fit(X, y, sample_weight=weight)
+    assert np.average(y - model.predict(X), weights=weight) == pytest.approx(0.0, abs=1e-12)
+    share = np.ones(len(y)) / len(y) if weight is None else weight / weight.sum()
+    w, b, t = cp.Variable(3), cp.Variable(), cp.Variable()
+    losses = cp.square(y - X @ w - b) / 2
+    objective = t + share @ cp.pos(losses - t) / 0.2 + 0.01 / 2 * cp.sum_squares(w)
+    optimum = cp.Problem(cp.Minimize(objective), [share @ (y - X @ w - b) == 0]).solve("CLARABEL")
+    assert model.objective_ == pytest.approx(optimum, rel=1e-6)
+    free = SpectralRiskRegressor("cvar:0.2", l2=0.01, tol=1e-9).fit(X, y, sample_weight=weight)
+    assert free.objective_ < model.objective_
+    assert np.average(free.predict(X) - y, weights=weight) > 0.5
+
+
+def test_an_intercept_that_keeps_the_mean_in_every_use(tmp_path):
+    X, y = skewed()
+    model = SpectralRiskRegressor("cvar:0.1", fit_intercept="mean", warm_start=True).fit(X, y)
+    cold = model.n_passes_
+    assert model.fit(X, y).n_passes_ <= cold
+    search = sorel.SpectralRiskRegressorCV(fit_intercept="mean", l2s=["auto"], cv=2).fit(X, y)
+    assert np.mean(search.predict(X)) == pytest.approx(np.mean(y))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    # With the mean risk it is the ordinary intercept.
+    plain = SpectralRiskRegressor("mean", tol=1e-12).fit(X, y)
+    kept = SpectralRiskRegressor("mean", fit_intercept="mean", tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(kept.coef_, plain.coef_, rtol=1e-6)
+    assert kept.intercept_ == pytest.approx(plain.intercept_, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "convert", "message"),
+    [
+        ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
+        ({"fit_intercept": "mean"}, scipy.sparse.csr_array, "dense array in memory"),
+        ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
+    ],
+)
+def test_where_the_mean_cannot_be_kept(settings, convert, message):
+    X, y = skewed()
+    with pytest.raises(ValueError, match=message):
+        SpectralRiskRegressor(**settings).fit(convert(X), np.abs(y))
+
+
+def test_predictions_under_a_log_link_are_means():
+    rng = np.random.default_rng(0)
+    X = 0.3 * rng.normal(size=(2000, 2))
+    y = rng.poisson(np.exp(1.0 + X @ [1.0, -1.0]))
+    model = SpectralRiskRegressor("mean", loss="poisson", l2=1e-6, tol=1e-8).fit(X, y)
+    assert model.predict(X).mean() == pytest.approx(y.mean(), rel=1e-3)
+    losses = sorel.metrics.TailScorer("mean", "poisson").losses(model, X, y)
+    margins = X @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(losses, sorel.losses.parse_loss("poisson").value(y, margins))
+    with pytest.raises(ValueError, match="predictions above 0"):
+        sorel.metrics.cvar_loss(y, margins - 5.0, loss="poisson")

@@ -22,7 +22,11 @@ from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, so
 
 if TYPE_CHECKING:
     from sorel import metrics, plots
-    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+    from sorel.estimators import (
+        ConstantModelWarning,
+        SpectralRiskClassifier,
+        SpectralRiskRegressor,
+    )
     from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
     from sorel.paths import PathResult, path
     from sorel.saving import load_model, save_model
@@ -37,6 +41,7 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "CheckpointError",
+    "ConstantModelWarning",
     "ConvergenceWarning",
     "PrecisionWarning",
     "CustomSpectrum",
@@ -71,6 +76,7 @@ __all__ = [
 
 # Loaded when first asked for: scikit-learn takes longer to import than the rest together.
 _LAZY = {
+    "ConstantModelWarning": "sorel.estimators",
     "PathResult": "sorel.paths",
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
+from sorel._warnings import warn
 from sorel.losses import LOSSES, Loss, Multinomial, parse_loss
 from sorel.risks import CVaR, Max, Mean, Risk, parse_risk
 
@@ -58,8 +57,9 @@ def sample_losses(
     y_pred : array-like of shape (n,) or (n, n_classes)
         What the loss compares them with; see `loss`.
     loss : str, Loss or callable, optional
-        - "squared", "huber", "absolute": predictions of a regressor. As in training, the squared
-          loss is *half* the squared residual: double it for scikit-learn's mean squared error;
+        - "squared", "huber", "absolute" and others for numbers: predictions of a regressor. As in
+          training, the squared loss is *half* the squared residual: double it for scikit-learn's
+          mean squared error;
         - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
         - "log_loss": probabilities, as from ``predict_proba``;
         - "zero_one": predicted labels;
@@ -150,9 +150,22 @@ def _evaluate(
     parsed = parse_loss(loss)
     if not parsed.is_classifier:
         _refuse_columns(prediction, parsed.name)
-        return parsed.value(truth, prediction)
+        return parsed.value(truth, _margins_of(prediction, parsed))
     _refuse_other_than_margins(truth, prediction, parsed.name)
     return _margin_losses(truth, prediction, parsed, labels)
+
+
+def _margins_of(prediction: NDArray[Any], loss: Loss) -> NDArray[Any]:
+    """The margins that give these predictions."""
+    if loss.link != "log":
+        return prediction
+    if not (prediction > 0.0).all():
+        bad = int(np.flatnonzero(~(prediction > 0.0))[0])
+        raise ValueError(
+            f"loss={loss.name!r} takes predictions above 0, as from predict, got "
+            f"y_pred[{bad}] = {prediction[bad]}"
+        )
+    return np.log(prediction)
 
 
 def _margin_losses(
@@ -235,19 +248,10 @@ def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], lo
         )
     if prediction.ndim == 1:
         # Margins of a model that always favours one label may look the same.
-        warnings.warn(
+        warn(
             f"loss={loss!r} takes margins, and y_pred lies between {prediction.min():g} and "
-            f"{prediction.max():g}; if these are probabilities, use loss='log_loss'",
-            stacklevel=_outside(),
+            f"{prediction.max():g}; if these are probabilities, use loss='log_loss'"
         )
-
-
-def _outside() -> int:
-    """How far up the caller of this module is, for warnings that point there."""
-    frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:

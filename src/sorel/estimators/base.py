@@ -23,7 +23,9 @@ from sklearn.utils.validation import (
 )
 
 from sorel._frames import as_table
+from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint
+from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
     Hooks,
@@ -50,7 +52,7 @@ DEFAULT_RISK = CVaR(0.5)
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
 FITTED = (
     "coef_", "intercept_", "risk_weights_", "gap_", "relative_gap_", "objective_", "n_passes_",
-    "n_iter_", "converged_", "status_", "l2_", "_history",
+    "n_iter_", "converged_", "status_", "constant_", "l2_", "_history",
 )  # fmt: skip
 
 
@@ -167,6 +169,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         scores += self.intercept_
         return scores
 
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        """Whether the predictions that belong to scores differ from row to row."""
+        raise NotImplementedError
+
     n_features_in_: int
     coef_: FloatArray
     intercept_: Any
@@ -178,7 +184,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     l2: float | str
     l1: float
-    fit_intercept: bool
+    fit_intercept: bool | str
     solver: str | Solver
     tol: float
     max_passes: float
@@ -188,6 +194,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     verbose: int
     n_jobs: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
+    _speaks_of_constant = True
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
@@ -212,6 +219,11 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             del self.feature_names_in_
         return rows, y, sample_weight
 
+    @property
+    def _has_intercept(self) -> bool:
+        """Whether the solver finds the intercept; one that follows from means is no parameter."""
+        return bool(self.fit_intercept) and not isinstance(self.fit_intercept, str)
+
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
         self.l2_ = resolve_l2(self.l2, data.total)
@@ -221,7 +233,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             risk=self.risk,
             loss=loss,
             penalty=make_penalty(self.l2_, self.l1),
-            fit_intercept=self.fit_intercept,
+            fit_intercept=self._has_intercept,
             sample_weight=data.sample_weight,
             n_jobs=self.n_jobs,
         )
@@ -252,6 +264,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             progress.close(result)
         self._keep(result, problem.n_features, n_samples, data.kept)
         hooks.end()
+        self._note_constant(data, problem, loss)
         if result.status.startswith("interrupted"):
             stop_if_repeated()
             warnings.warn(
@@ -277,6 +290,27 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self.status_ = result.status
         self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
 
+    def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
+        """Say so if the optimum is nearly the constant model."""
+        self.constant_ = False
+        if not self.converged_:
+            return
+        sample = sample_rows(data.X, data.y, data.sample_weight)
+
+        def learns(w: FloatArray) -> bool:
+            found = self._parameters_of(w, problem.n_features)
+            scores = _product(sample.X, found["coef_"].T) + found["intercept_"]
+            return self._varies(scores, sample.y)
+
+        scores = _product(sample.X, self.coef_.T) + self.intercept_
+        self.constant_ = not self._varies(scores, sample.y)
+        if self.constant_ and self._speaks_of_constant:
+            self.status_ += "; the model is constant: its predictions hardly depend on X"
+            level = first_level(
+                problem.risk, sample, loss, problem.penalty, problem.fit_intercept, learns
+            )
+            warn(advice(problem.risk, level), ConstantModelWarning)
+
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         """coef_ and intercept_ of the core's parameter array."""
         raise NotImplementedError
@@ -286,7 +320,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         if not hasattr(self, "coef_"):
             return None
         w = np.atleast_2d(self.coef_).T
-        if self.fit_intercept:
+        if self._has_intercept:
             w = np.vstack([w, np.atleast_1d(self.intercept_)])
         if problem.engine.n_outputs == 1 and w.shape[1] == 1:
             w = w[:, 0]

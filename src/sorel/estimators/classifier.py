@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import with_callbacks
 from sorel.losses import Loss, parse_loss
 from sorel.risks import Risk
@@ -113,6 +114,9 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
             return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([log_expit(-scores), log_expit(scores)])
 
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        return margin_spread(scores) >= MARGIN_SPREAD
+
     def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], str | Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
         check_classification_targets(y)
@@ -200,6 +204,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Whether ``relative_gap_ <= tol``.
     status_ : str
         One sentence on how the fit ended.
+    constant_ : bool
+        Whether the optimum is (nearly) the constant model: predictions hardly depend on X.
     history_ : DataFrame or table
         One row per check.
     l2_ : float
@@ -290,6 +296,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
