@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
 
 import sorel
 import sorel.rows
@@ -248,11 +250,78 @@ def test_evaluate_reports_the_model_s_own_losses(folder, models, capsys):
     assert report.loc["all", "mean"] == pytest.approx(losses.mean())
     assert report.loc["all", "cvar_0.1"] == pytest.approx(sorel.CVaR(0.1)(losses))
     assert report.loc["Oslo", "worst"] == pytest.approx(losses[test["city"] == "Oslo"].max())
-    assert report["n"].tolist()[1:] == test.groupby("city").size().tolist()
+    assert report["n"].tolist()[1:4] == test.groupby("city").size().tolist()
     assert run("evaluate", models["churn"], "test.csv", "--groups", "city") == 0
     printed = capsys.readouterr().out
     assert "minus the logarithm of the probability" in printed
     assert "Ås, nord" in printed
+
+
+def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models, capsys):
+    test = people(60, seed=1)
+    for name in ("price", "churn"):
+        assert run("evaluate", models[name], "test.csv", "--groups", "city", "-o", "r.csv") == 0
+        report = read_table("r.csv").set_index("group")
+        model = sorel.load_model(models[name])
+        plain = python_pipeline(clone(model[-1]).set_params(risk="mean"))
+        train = people()
+        target = train[name].to_numpy(dtype=object if name == "churn" else float)
+        plain.fit(train[FEATURES], target)
+        row = report.loc["(plain fit)"]
+        if name == "price":
+            errors = {"all": model.predict(test), "(plain fit)": plain.predict(test)}
+            for label, predicted in errors.items():
+                bias = (predicted - test["price"]).mean()
+                assert report.loc[label, "bias"] == pytest.approx(bias, rel=1e-6)
+            oslo = test["city"] == "Oslo"
+            bias = (model.predict(test) - test["price"])[oslo].mean()
+            assert report.loc["Oslo", "bias"] == pytest.approx(bias)
+            # One number for everybody: the best for the risk of the model, cvar:0.2.
+            constant = min(
+                (sorel.CVaR(0.2)(0.5 * (train["price"].to_numpy() - c) ** 2), c)
+                for c in np.linspace(train["price"].min(), train["price"].max(), 20_001)
+            )[1]
+            losses = 0.5 * (test["price"] - constant) ** 2
+            assert report.loc["(constant model)", "mean"] == pytest.approx(losses.mean(), rel=1e-2)
+        else:
+            assert row["accuracy"] == pytest.approx(plain.score(test, test["churn"]))
+            auc = roc_auc_score(test["churn"] == "yes", plain.decision_function(test))
+            assert row["auc"] == pytest.approx(auc)
+            assert report.loc["(constant model)", "auc"] == 0.5
+            assert report.loc["(constant model)", "cvar_0.1"] == pytest.approx(np.log(2), rel=1e-3)
+    capsys.readouterr()
+    assert run("evaluate", models["price"], "test.csv") == 0
+    assert "bias: mean of prediction minus truth" in capsys.readouterr().out
+
+
+def test_baselines_can_be_left_out(folder, capsys):
+    options = ["--target", "price", "--drop", "churn", "-q", "-o", "m.skops", "--no-baselines"]
+    assert run("fit", "train.csv", *options) == 0
+    assert run("evaluate", "m.skops", "test.csv") == 0
+    assert "constant model" not in capsys.readouterr().out
+
+
+def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
+    frame["y"] = np.where(frame["a"] + 2 * rng.logistic(size=400) > 0, "yes", "no")
+    frame.to_csv("t.csv", index=False)
+    assert run("fit", "t.csv", "--target", "y", "--risk", "cvar:0.1", "-o", "m.skops") == 0
+    said = capsys.readouterr().err
+    assert "warning: the fitted model is (nearly) constant" in said
+    assert "starts to learn at about cvar:" in said
+    assert run("info", "m.skops") == 0
+    assert "the model is constant" in capsys.readouterr().out
+    assert run("evaluate", "m.skops", "t.csv") == 0
+    said = capsys.readouterr()
+    assert "(nearly) constant" in said.err
+    assert "(plain fit)" in said.out
+    assert run("fit", "t.csv", "--target", "y", "--risk", "mean", "-o", "m.skops") == 0
+    assert "constant" not in capsys.readouterr().err
+    assert run("evaluate", "m.skops", "t.csv") == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "(plain fit)" not in said.out
 
 
 def test_groups_may_be_missing(folder, models, capsys):
@@ -261,7 +330,8 @@ def test_groups_may_be_missing(folder, models, capsys):
     frame.to_csv("test.csv", index=False)
     assert run("evaluate", models["price"], "test.csv", "--groups", "region", "-o", "-") == 0
     rows = [line.split(",")[:2] for line in capsys.readouterr().out.splitlines()]
-    assert rows[1:] == [["all", "60"], ["(missing)", "30"], ["north", "30"]]
+    assert rows[1:4] == [["all", "60"], ["(missing)", "30"], ["north", "30"]]
+    assert [row[0] for row in rows[4:]] == ["(constant model)", "(plain fit)"]
 
 
 def test_info_shows_the_summary(models, capsys):
@@ -324,7 +394,8 @@ def test_labels_may_be_numbers_on_request(folder, capsys):
     frame.to_csv("t.csv", index=False)
     task = ["--task", "classification", "--tol", "1e-3", "-q"]
     assert run("fit", "t.csv", "--target", "y", *task, "-o", "m.skops") == 0
-    assert capsys.readouterr().err == ""
+    # The labels have nothing to do with the columns.
+    assert "constant" in capsys.readouterr().err
     assert sorel.load_model("m.skops").classes_.tolist() == [3, 5, 7]
     assert run("predict", "m.skops", "t.csv", "--proba") == 0
     assert capsys.readouterr().out.startswith(

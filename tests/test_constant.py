@@ -43,8 +43,7 @@ def test_the_level_that_is_named_learns(risk):
     X, y = noisy()
     with pytest.warns(ConstantModelWarning) as seen:
         SpectralRiskClassifier(risk).fit(X, y)
-    named = str(seen[0].message).rpartition("about ")[2]
-    risk = eval(named, {name: getattr(sorel, name) for name in ("CVaR", "ESRM", "Extremile")})
+    risk = str(seen[0].message).rpartition("about ")[2]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = SpectralRiskClassifier(risk).fit(X, y)
@@ -68,7 +67,7 @@ def test_the_share_of_uniform_weights_that_balances_the_classes_decides():
             warnings.simplefilter("ignore")
             model = SpectralRiskClassifier(sorel.CVaR(alpha), l2=1e-6).fit(X, y)
         assert model.constant_ == constant
-    with pytest.warns(ConstantModelWarning, match=r"about CVaR\(alpha=0\.4\d?\)"):
+    with pytest.warns(ConstantModelWarning, match=r"about cvar:0\.4\d?$"):
         SpectralRiskClassifier("cvar:0.1", l2=1e-6).fit(X, y)
 
 
@@ -119,7 +118,7 @@ def test_constant_targets_and_unfinished_fits_are_no_surprise():
 def test_several_classes_sparse_rows_weights_and_rows_on_disk(tmp_path):
     X, y = noisy(3000)
     third = np.where(np.random.default_rng(1).random(3000) < 0.3, "maybe", y)
-    with pytest.warns(ConstantModelWarning, match="starts to learn|risk='mean'"):
+    with pytest.warns(ConstantModelWarning, match="starts to learn|mean"):
         assert SpectralRiskClassifier("cvar:0.05").fit(X, third).constant_
     with pytest.warns(ConstantModelWarning):
         SpectralRiskClassifier("cvar:0.1").fit(scipy.sparse.csr_array(X), y)

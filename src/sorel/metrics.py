@@ -424,7 +424,7 @@ def tail_report(
     names: list[Any] = ["all"]
     members: list[Any] = [slice(None)]
     if groups is not None:
-        values, codes = _group_codes(groups, len(losses))
+        values, codes = group_codes(groups, len(losses))
         names += values
         members += [np.flatnonzero(codes == code) for code in range(len(values))]
     columns: dict[str, list[Any]] = {"n": [len(losses[rows]) for rows in members]}
@@ -442,7 +442,8 @@ def _risk_of(risk: Risk, losses: FloatArray, weight: FloatArray | None) -> float
     return risk(losses, weight)
 
 
-def _group_codes(groups: ArrayLike, n: int) -> tuple[list[Any], NDArray[np.intp]]:
+def group_codes(groups: ArrayLike, n: int) -> tuple[list[Any], NDArray[np.intp]]:
+    """The different values of `groups` in the order of a report, and which of them each row has."""
     array = np.asarray(groups)
     if array.shape != (n,):
         raise ValueError(f"groups must have one value per sample, shape ({n},), got {array.shape}")

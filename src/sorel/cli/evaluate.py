@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
 from sorel.cli.models import Batches, is_folder, load
-from sorel.cli.shared import DONE, Misuse
+from sorel.cli.shared import DONE, Misuse, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _DESCRIPTION = """\
 Report the losses of a saved model on a table with known targets: the mean, the mean of the worst
-shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows.
+shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows; besides, the bias
+of predicted numbers, or the accuracy and the area under the ROC curve (AUC) of predicted labels.
+Two more rows tell what the model is worth: the best constant model, and the plain fit to the mean.
 """
 
 _EXAMPLES = """\
@@ -59,9 +61,12 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
+    import numpy as np
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
     from sorel import tables
     from sorel._files import check_writable
-    from sorel.metrics import TailScorer, tail_report
 
     if arguments.output not in (None, tables.STANDARD):
         check_writable(arguments.output)
@@ -85,18 +90,106 @@ def run(arguments: argparse.Namespace) -> int:
         groups = column.where(column.notna(), "(missing)").to_numpy()
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
-    scorer = TailScorer("mean", loss)
-    if batches is None:
-        losses = scorer.losses(model, X, y)
-    else:
-        losses = batches.map(lambda table, a, b: scorer.losses(model, table, y[a:b]))
-    report = tail_report(y, losses, groups=groups, loss=lambda truth, given: given)
+
+    def measured(other: Any, only_rows: bool = False) -> Measured:
+        """Losses and predictions of a model, in one pass over the rows."""
+        if batches is None:
+            return _measure(other, np.zeros((len(y), 1)) if only_rows else X, y, loss)
+        parts = batches.map(
+            lambda table, a, b: np.column_stack(
+                _measure(other, np.zeros((b - a, 1)) if only_rows else table, y[a:b], loss)
+            )
+        )
+        return Measured(*parts.T)
+
+    own = measured(model)
+    report = _report(own, y, model, groups)
+    for name, other in getattr(model, "baselines_", {}).items():
+        constant = name == "constant model"
+        if not constant:
+            other = Pipeline([*model.steps[:-1], ("model", other)])
+        row = _report(measured(other, constant), y, model, None)
+        report = pd.concat([report, row.rename(index={"all": f"({name})"})])
+    report.index.name = "group"
+    if _is_constant(own, y, model):
+        say(
+            "warning: the predictions of this model are (nearly) constant on these rows; "
+            "fit it to a milder risk"
+        )
     if arguments.output is None:
         print(_LOSS_WORDS.get(str(loss), "losses"))
-        print(report.to_string(float_format=lambda value: f"{value:.6g}"))
+        print(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
+        if "bias" in report.columns:
+            print("bias: mean of prediction minus truth, in the units of the target")
     else:
         tables.write_table(report.reset_index(), arguments.output)
     return DONE
+
+
+class Measured(NamedTuple):
+    """Per row: the loss, and the predicted number or, of a label, whether it is right.
+
+    The margin is that of two classes, and NaN elsewhere.
+    """
+
+    loss: Any
+    outcome: Any
+    margin: Any
+
+
+def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
+    import numpy as np
+
+    from sorel.metrics import TailScorer
+
+    losses = TailScorer("mean", loss).losses(model, X, y)
+    predicted = model.predict(X)
+    margin = np.full(len(y), np.nan)
+    if not hasattr(model, "classes_"):
+        return Measured(losses, predicted, margin)
+    if len(model.classes_) == 2 and hasattr(model, "decision_function"):
+        margin = np.asarray(model.decision_function(X))
+    return Measured(losses, (predicted == y).astype(float), margin)
+
+
+def _report(measured: Measured, y: Any, model: Any, groups: Any) -> pd.DataFrame:
+    """The tail of the losses and what else tells a good model, for all rows and each group."""
+    from sorel.metrics import group_codes, tail_report
+
+    report = tail_report(y, measured.loss, groups=groups, loss=lambda truth, given: given)
+    members: list[Any] = [slice(None)]
+    if groups is not None:
+        values, codes = group_codes(groups, len(y))
+        members += [codes == code for code in range(len(values))]
+    if not hasattr(model, "classes_"):
+        errors = measured.outcome - y
+        report["bias"] = [errors[rows].mean() for rows in members]
+        return report
+    report["accuracy"] = [measured.outcome[rows].mean() for rows in members]
+    if len(model.classes_) == 2:
+        positive = y == model.classes_[1]
+        report["auc"] = [_auc(positive[rows], measured.margin[rows]) for rows in members]
+    return report
+
+
+def _auc(positive: Any, margin: Any) -> float:
+    """Area under the ROC curve; NaN where one class is missing."""
+    import numpy as np
+    from sklearn.metrics import roc_auc_score
+
+    if positive.all() or not positive.any() or np.isnan(margin).any():
+        return float("nan")
+    return float(roc_auc_score(positive, margin))
+
+
+def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
+    import numpy as np
+
+    from sorel.estimators.constant import MARGIN_SPREAD, TARGET_SPREAD
+
+    if not hasattr(model, "classes_"):
+        return bool(np.std(measured.outcome) < TARGET_SPREAD * np.std(y))
+    return bool(np.std(measured.margin) < MARGIN_SPREAD)
 
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:

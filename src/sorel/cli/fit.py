@@ -141,6 +141,10 @@ def add(commands: Any) -> None:
         help="folder for the standardised copy of rows on disk, which is removed at the end "
         "(default: the system's folder for temporary files)",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-baselines", dest="baselines", action="store_false",
+        help="do not fit the plain model beside it, with which `sorel evaluate` compares",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
 
 
@@ -220,7 +224,10 @@ def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int,
     )
     _note_names(X, kinds)
     pipeline = tables.make_pipeline(kinds, _estimator(task, arguments), impute=arguments.impute)
-    return task, kinds, len(frame), pipeline.fit(X, y)
+    pipeline.fit(X, y)
+    if arguments.baselines:
+        pipeline.baselines_ = _baselines(pipeline[-1], pipeline[:-1].transform(X), y)
+    return task, kinds, len(frame), pipeline
 
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
@@ -323,10 +330,35 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
         rows.close()
         try:
             pipeline[-1].fit(blocks, y)
+            if arguments.baselines:
+                pipeline.baselines_ = _baselines(pipeline[-1], blocks, y)
         finally:
             blocks.close()
     names = scaler.feature_names_in_.tolist()
     return task, dict.fromkeys(names, "numeric"), rows.n_samples, pipeline
+
+
+def _baselines(model: Any, X: Any, y: Any) -> dict[str, Any]:
+    """What `sorel evaluate` compares with: the best constant model, and the fit to the mean."""
+    import numpy as np
+    from sklearn.base import clone
+
+    from sorel import Mean, parse_risk
+
+    fits = {"constant model": (model.risk, np.zeros((len(y), 1)))}
+    if not isinstance(parse_risk(model.risk), Mean):
+        fits["plain fit"] = ("mean", X)
+    if model.status_.startswith("interrupted"):
+        return {}
+    found = {}
+    for name, (risk, rows) in fits.items():
+        other = clone(model).set_params(risk=risk, verbose=0, checkpoint=None)
+        other._speaks_of_constant = False
+        other.fit(rows, y)
+        # Of the length of the table, and of no use to anybody who only predicts.
+        del other.risk_weights_
+        found[name] = other.set_params(n_jobs=None)
+    return found
 
 
 def _check_checkpoint(arguments: argparse.Namespace) -> None:
@@ -443,6 +475,7 @@ def _summary(
         "l1": arguments.l1,
         "tol": arguments.tol,
         "imputed": arguments.impute,
+        "constant": bool(model.constant_),
         "columns": kinds,
     }
 

@@ -167,10 +167,10 @@ def _down(value: float) -> float:
 
 
 def advice(risk: Risk, level: Level) -> str:
-    """What happened, and what to do about it."""
+    """What happened, and what to do about it, in words that serve Python and the command line."""
     happened = (
         "the fitted model is (nearly) constant: its predictions hardly depend on X. For "
-        f"{risk!r} that is the optimum"
+        f"{risk.spec or repr(risk)} that is the optimum"
     )
     if level.mean_learns is False:
         return (
@@ -181,7 +181,7 @@ def advice(risk: Risk, level: Level) -> str:
         ", as happens where noise makes up the tail; use a milder risk that weighs more of the rows"
     )
     if level.risk is None:
-        return f"{happened}{reason}, such as risk='mean' or a CVaR of a larger share"
+        return f"{happened}{reason}, such as mean, or a CVaR of a larger share"
     if isinstance(level.risk, Mean):
-        return f"{happened}{reason}: here only risk='mean', or hardly anything beyond it, learns"
-    return f"{happened}{reason}: it starts to learn at about {level.risk!r}"
+        return f"{happened}{reason}: here only the mean, or hardly anything beyond it, learns"
+    return f"{happened}{reason}: it starts to learn at about {level.risk.spec}"
