@@ -816,3 +816,146 @@ def test_folders_that_do_not_suit_a_model(numbers, models, capsys):
         capsys.readouterr()
         assert run(*arguments) == code
         assert message in capsys.readouterr().err
+
+
+def flights(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    day = rng.integers(0, 365, n)
+    frame = pd.DataFrame(
+        {
+            "day": (pd.Timestamp("2023-01-01") + pd.to_timedelta(day, "D")).strftime("%Y-%m-%d"),
+            "miles": [f"{miles:,}" for miles in rng.integers(500, 5000, n)],
+            "wind": rng.normal(size=n),
+            "weight": rng.integers(1, 4, n),
+            "tail": [f"N{number}" for number in rng.permutation(n)],
+        }
+    )
+    frame["arr_delay"] = 0.1 * day + 5 * frame["wind"] + rng.exponential(5.0, n)
+    return frame
+
+
+@pytest.fixture
+def flown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flights().to_csv("f.csv", index=False)
+    return tmp_path
+
+
+def test_dates_and_thousands_are_refused_with_a_remedy(flown, capsys):
+    fit = ["fit", "f.csv", "--target", "arr_delay", "-o", "m.skops", "-q"]
+    message = refused(capsys, *fit)
+    for words in ("'day' holds dates, such as '2023-", "indicator columns", "--dates 'day'",
+                  "--drop 'day'", "--categorical 'day'"):  # fmt: skip
+        assert words in message
+    message = refused(capsys, *fit, "--dates", "day")
+    assert "'miles' holds numbers with separators for thousands, such as '" in message
+    assert "--thousands ," in message
+    assert not os.path.exists("m.skops")
+    assert run(*fit, "--dates", "day", "--thousands", ",") == 0
+    said = capsys.readouterr().err
+    assert "'tail' has 200 different texts in 200 rows, each of which becomes an indicator" in said
+    # Whoever wants names gets names.
+    assert run(*fit, "--categorical", "day", "--categorical", "miles", "--drop", "tail") == 0
+
+
+def test_dates_and_thousands_are_read_the_same_way_again(flown, capsys):
+    options = ["--dates", "day", "--thousands", ",", "--drop", "tail", "--drop", "weight"]
+    assert run("fit", "f.csv", "--target", "arr_delay", *options, "-q", "-o", "m.skops") == 0
+    assert run("predict", "m.skops", "f.csv", "-o", "p.csv") == 0
+    frame = flights()
+    days = (pd.to_datetime(frame["day"]) - pd.Timestamp("1970-01-01")).dt.days
+    X = pd.DataFrame(
+        {"day": days, "miles": frame["miles"].str.replace(",", "").astype(int), "w": frame["wind"]}
+    ).to_numpy(float)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = sorel.SpectralRiskRegressor(random_state=0).fit(X, frame["arr_delay"])
+    np.testing.assert_allclose(read_table("p.csv")["prediction"], model.predict(X), rtol=1e-9)
+    frame.assign(day="yesterday").to_csv("g.csv", index=False)
+    assert "'day' should hold dates such as" in refused(capsys, "predict", "m.skops", "g.csv")
+    assert run("info", "m.skops") == 0
+    assert "day (date)" in capsys.readouterr().out
+
+
+def test_weights_of_rows(flown, capsys):
+    options = ["--drop", "tail", "--drop", "day", "--drop", "miles", "--tol", "1e-8"]
+    fit = ["fit", "f.csv", "--target", "arr_delay", *options, "-q", "-o", "m.skops"]
+    assert run(*fit, "--sample-weight", "weight") == 0
+    frame = flights()
+    X = frame[["wind"]].to_numpy()
+    X = (X - X.mean()) / X.std()
+    twice = np.repeat(np.arange(200), frame["weight"])
+    model = sorel.SpectralRiskRegressor(tol=1e-8).fit(X[twice], frame["arr_delay"][twice])
+    saved = sorel.load_model("m.skops")
+    np.testing.assert_allclose(saved.predict(frame), model.predict(X), rtol=1e-4)
+    assert run("evaluate", "m.skops", "f.csv", "--sample-weight", "weight", "-o", "r.csv") == 0
+    report = read_table("r.csv").set_index("group").loc["all"]
+    errors = (saved.predict(frame) - frame["arr_delay"]).to_numpy()[twice]
+    assert report["mean"] == pytest.approx(0.5 * np.mean(errors**2))
+    assert report["cvar_0.1"] == pytest.approx(sorel.CVaR(0.1)(0.5 * errors**2))
+    assert report["bias"] == pytest.approx(errors.mean())
+    flights().assign(weight=-1).to_csv("f.csv", index=False)
+    assert "weights are at least 0" in refused(capsys, *fit, "--sample-weight", "weight")
+    message = refused(capsys, *fit, "--sample-weight", "arr_delay", code=2)
+    assert "'arr_delay' is the target" in message
+
+
+def test_rows_without_a_target_on_request(flown, capsys):
+    frame = flights()
+    frame.loc[[3, 7, 11], "arr_delay"] = np.nan
+    frame.to_csv("f.csv", index=False)
+    options = ["--drop", "tail", "--drop", "day", "--drop", "miles"]
+    fit = ["fit", "f.csv", "--target", "arr_delay", *options, "-o", "m.skops"]
+    assert "has no value in row 4" in refused(capsys, *fit)
+    assert run(*fit, "--skip-missing-target") == 0
+    said = capsys.readouterr().err
+    assert "note: 3 of 200 rows have no target and are left out" in said
+    assert "on 197 rows" in said
+    assert run("evaluate", "m.skops", "f.csv", "--skip-missing-target", "-o", "r.csv") == 0
+    assert read_table("r.csv")["n"].tolist() == [197] * 3
+
+
+@pytest.mark.parametrize("fixed", [[], ["--risk", "cvar:0.2"], ["--l2", "0.01"]])
+def test_levels_and_penalties_by_cross_validation(flown, capsys, fixed):
+    options = ["--drop", "tail", "--drop", "day", "--drop", "miles", "--drop", "weight"]
+    fit = ["fit", "f.csv", "--target", "arr_delay", *options, *fixed, "-o", "m.skops"]
+    assert run(*fit, "--cv", "3") == 0
+    assert "cross-validation chose" in capsys.readouterr().err
+    frame = flights()
+    X = frame[["wind"]].to_numpy()
+    X = (X - X.mean()) / X.std()
+    grid = {"risks": fixed[1:]} if "--risk" in fixed else {"l2s": [0.01]} if fixed else {}
+    search = sorel.SpectralRiskRegressorCV(**grid, cv=3, random_state=0).fit(X, frame["arr_delay"])
+    saved = sorel.load_model("m.skops")[-1]
+    assert sorel.parse_risk(saved.risk) == search.best_risk_
+    assert saved.l2 == search.best_l2_
+    np.testing.assert_allclose(saved.coef_, search.coef_)
+    message = refused(capsys, *fit, "--risk", "mean", "--l2", "1", "--cv", code=2)
+    assert "nothing to choose" in message
+
+
+def test_an_intercept_that_keeps_the_mean(flown, capsys):
+    options = ["--drop", "tail", "--drop", "day", "--drop", "miles", "--risk", "cvar:0.1"]
+    fit = ["fit", "f.csv", "--target", "arr_delay", *options, "-q", "-o", "m.skops"]
+    assert run(*fit, "--intercept", "mean") == 0
+    assert run("evaluate", "m.skops", "f.csv", "-o", "r.csv") == 0
+    assert read_table("r.csv")["bias"][0] == pytest.approx(0.0, abs=1e-10)
+    assert run(*fit, "--intercept", "none") == 0
+    assert sorel.load_model("m.skops")[-1].intercept_ == 0.0
+
+
+def test_what_rows_on_disk_cannot_have(flown, capsys):
+    flights().drop(columns=["day", "miles", "tail"]).to_parquet("f.parquet")
+    fit = ["fit", "f.parquet", "--target", "arr_delay", "--out-of-core", "-q", "-o", "m.skops"]
+    message = refused(capsys, *fit, "--cv", "--dates", "wind", code=2)
+    assert "--dates and --cv need a table in memory" in message
+    assert run(*fit, "--sample-weight", "weight") == 0
+    on_disk = sorel.load_model("m.skops")
+    fit.remove("--out-of-core")
+    assert run(*fit, "--sample-weight", "weight") == 0
+    np.testing.assert_allclose(on_disk[-1].coef_, sorel.load_model("m.skops")[-1].coef_, rtol=1e-2)
+    assert list(on_disk["columns"].feature_names_in_) == ["wind"]
+
+
+def test_targets_are_suggested_by_parts_of_their_names(flown, capsys):
+    message = refused(capsys, "fit", "f.csv", "--target", "delay", "-o", "m.skops")
+    assert "did you mean 'arr_delay'?" in message

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, is_folder, load
+from sorel.cli.models import Batches, is_folder, load, read_weight
 from sorel.cli.shared import DONE, Misuse, say
 
 if TYPE_CHECKING:
@@ -54,6 +54,13 @@ def add(commands: Any) -> None:
         "--groups", metavar="COLUMN", help="report each value of this column separately as well"
     )
     parser.add_argument(
+        "--sample-weight", metavar="COLUMN", help="column with the weights of the rows"
+    )
+    parser.add_argument(
+        "--skip-missing-target", action="store_true",
+        help="leave out the rows that have no target",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", default=None, metavar="FILE",
         help="write the report as CSV or Parquet instead; - is CSV on standard output",
     )  # fmt: skip
@@ -78,11 +85,20 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.target or summary.get("target")
     if target is None:
         raise Misuse("this model does not know its target's name; give it with --target")
+    named = [name for name in (target, arguments.groups, arguments.sample_weight) if name]
     if batches is not None:
-        frame = batches.columns([name for name in (target, arguments.groups) if name])
-    absent = [name for name in (target, arguments.groups) if name and name not in frame.columns]
+        if arguments.skip_missing_target:
+            raise Misuse("--skip-missing-target is for tables, not for folders of rows")
+        frame = batches.columns(named)
+    absent = [name for name in named if name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    if arguments.skip_missing_target:
+        known = frame[target].notna().to_numpy()
+        frame, X = frame[known], X[known]
+    weight = None
+    if arguments.sample_weight:
+        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
     y = _truth(model, frame, target)
     groups = None
     if arguments.groups:
@@ -103,12 +119,12 @@ def run(arguments: argparse.Namespace) -> int:
         return Measured(*parts.T)
 
     own = measured(model)
-    report = _report(own, y, model, groups)
+    report = _report(own, y, model, groups, weight)
     for name, other in getattr(model, "baselines_", {}).items():
         constant = name == "constant model"
         if not constant:
             other = Pipeline([*model.steps[:-1], ("model", other)])
-        row = _report(measured(other, constant), y, model, None)
+        row = _report(measured(other, constant), y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
     if _is_constant(own, y, model):
@@ -152,34 +168,46 @@ def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
     return Measured(losses, (predicted == y).astype(float), margin)
 
 
-def _report(measured: Measured, y: Any, model: Any, groups: Any) -> pd.DataFrame:
+def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
     """The tail of the losses and what else tells a good model, for all rows and each group."""
+    import numpy as np
+
     from sorel.metrics import group_codes, tail_report
 
-    report = tail_report(y, measured.loss, groups=groups, loss=lambda truth, given: given)
+    report = tail_report(
+        y, measured.loss, groups=groups, loss=lambda truth, given: given, sample_weight=weight
+    )
+    weight = np.ones(len(y)) if weight is None else weight
     members: list[Any] = [slice(None)]
     if groups is not None:
         values, codes = group_codes(groups, len(y))
         members += [codes == code for code in range(len(values))]
     if not hasattr(model, "classes_"):
-        errors = measured.outcome - y
-        report["bias"] = [errors[rows].mean() for rows in members]
+        report["bias"] = [_mean(measured.outcome - y, weight, rows) for rows in members]
         return report
-    report["accuracy"] = [measured.outcome[rows].mean() for rows in members]
+    report["accuracy"] = [_mean(measured.outcome, weight, rows) for rows in members]
     if len(model.classes_) == 2:
         positive = y == model.classes_[1]
-        report["auc"] = [_auc(positive[rows], measured.margin[rows]) for rows in members]
+        report["auc"] = [
+            _auc(positive[rows], measured.margin[rows], weight[rows]) for rows in members
+        ]
     return report
 
 
-def _auc(positive: Any, margin: Any) -> float:
+def _mean(values: Any, weight: Any, rows: Any) -> float:
+    total = weight[rows].sum()
+    return float(values[rows] @ weight[rows] / total) if total > 0.0 else float("nan")
+
+
+def _auc(positive: Any, margin: Any, weight: Any) -> float:
     """Area under the ROC curve; NaN where one class is missing."""
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
-    if positive.all() or not positive.any() or np.isnan(margin).any():
+    counts = weight > 0.0
+    if len(set(positive[counts].tolist())) < 2 or np.isnan(margin).any():
         return float("nan")
-    return float(roc_auc_score(positive, margin))
+    return float(roc_auc_score(positive, margin, sample_weight=weight))
 
 
 def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
