@@ -622,7 +622,9 @@ def test_engines_without_single_samples_are_refused(monkeypatch):
         monkeypatch.setattr(type(engine), operation, getattr(Engine, operation))
     with pytest.raises(UnsupportedOperationError, match="minibatch_epoch"):
         engine.minibatch_epoch(np.zeros(D), None, np.random.default_rng(0))
-    with pytest.raises(UnsupportedProblemError, match="single samples") as error:
+    with pytest.raises(
+        UnsupportedProblemError, match="needs the operation 'minibatch_epoch'"
+    ) as error:
         sorel.solve(problem, "sgd")
     assert "'subgradient'" in str(error.value)
     assert quietly(problem, "subgradient", tol=1e-3).converged

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit, softmax
 
 from sorel.kernels import losses as kernels
 
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+
+# Below this, exp(t) - 1 - t has lost too many digits of t.
+_SERIES_BELOW = 0.05
 
 # How the compiled loops call a loss: its code and the number that goes with it.
 Compiled = tuple[int, float]
@@ -85,7 +89,8 @@ class Loss(ABC):
     affine : bool
         Whether phi is affine in the margin.
     link : str
-        "identity" or "log": the function of the prediction that the margin is.
+        "identity", "log" or "logit": the function of the prediction that the margin is. A
+        classifier has probabilities under "logit" alone.
     is_classifier : bool
         Whether the targets are two class labels, which the formulas see as -1 and 1.
 
@@ -138,13 +143,21 @@ class Loss(ABC):
         return self.curvature(y, margins)
 
     def predict(self, margins: ArrayLike) -> FloatArray:
-        """What the margins predict: themselves, or their exponentials under a log link."""
+        """What the margins predict: the inverse of the link."""
         z = np.asarray(margins, dtype=np.float64)
         if self.link == "log":
             # A prediction beyond the largest number is infinite, and no surprise.
             with np.errstate(over="ignore"):
                 return np.exp(z)
-        return z
+        return np.asarray(expit(z)) if self.link == "logit" else z
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """The margins behind predictions: the link."""
+        mean = np.asarray(predictions, dtype=np.float64)
+        if self.link == "identity":
+            return mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(mean) if self.link == "log" else np.asarray(logit(mean))
 
     def n_outputs(self, classes: NDArray[Any] | None) -> int:
         """Margins per sample."""
@@ -263,6 +276,7 @@ class Logistic(_BuiltIn):
     lower_bound = 0.0
     curvature_bound = 0.25
     lipschitz = 1.0
+    link = "logit"
     is_classifier = True
 
 
@@ -284,8 +298,27 @@ class SquaredHinge(_BuiltIn):
     is_classifier = True
 
 
+class _Deviance(Loss):
+    """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
+
+    lower_bound = 0.0
+    link = "log"
+
+    def majorant(self, y: Any, margins: Any) -> FloatArray:
+        """Curvature of the chord from the margin to the minimum, or phi'' where that is more.
+
+        No parabola lies above a loss that grows like an exponential, but a step with this
+        curvature ends short of the minimum.
+        """
+        curvature, slope = self.curvature(y, margins), self.derivative(y, margins)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            away = margins - np.log(y)
+            chord = np.where(np.abs(away) > 1e-4, slope / away, 0.0)
+        return np.maximum(curvature, np.where(np.isfinite(chord), chord, 0.0))
+
+
 @dataclass(frozen=True)
-class Poisson(_BuiltIn):
+class Poisson(_Deviance):
     """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
 
     The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
@@ -299,9 +332,6 @@ class Poisson(_BuiltIn):
     """
 
     name = "poisson"
-    code: ClassVar[int] = kernels.POISSON
-    lower_bound = 0.0
-    link = "log"
 
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
         targets = _finite_vector(y, self.name)
@@ -313,9 +343,27 @@ class Poisson(_BuiltIn):
             )
         return targets, None
 
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * _exp_excess(t), np.exp(z))
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, exp(z) - y."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * np.expm1(t), np.exp(z))
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, exp(z)."""
+        return np.exp(_pair(y, margins)[1])
+
 
 @dataclass(frozen=True)
-class Gamma(_BuiltIn):
+class Gamma(_Deviance):
     """Half the gamma deviance of positive amounts, ``y exp(-z) - 1 + (z - log y)``.
 
     The margin is the logarithm of the mean, and only the ratio of target and mean counts.
@@ -328,14 +376,40 @@ class Gamma(_BuiltIn):
     """
 
     name = "gamma"
-    code: ClassVar[int] = kernels.GAMMA
-    lower_bound = 0.0
-    link = "log"
 
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
         targets = _finite_vector(y, self.name)
         _refuse_targets(targets <= 0.0, targets, "the gamma loss takes amounts > 0")
         return targets, None
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        return _exp_excess(np.log(y) - z)
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, 1 - y exp(-z)."""
+        y, z = _pair(y, margins)
+        return -np.expm1(np.log(y) - z)
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, y exp(-z)."""
+        y, z = _pair(y, margins)
+        return np.exp(np.log(y) - z)
+
+
+def _pair(y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    return np.asarray(y, dtype=np.float64), np.asarray(margins, dtype=np.float64)
+
+
+def _exp_excess(t: FloatArray) -> FloatArray:
+    """exp(t) - 1 - t, at full relative accuracy: by its series where the difference has none."""
+    series = np.ones_like(t)
+    small = np.where(np.abs(t) < _SERIES_BELOW, t, 0.0)
+    for k in range(9, 2, -1):
+        series = 1.0 + series * small / k
+    near = 0.5 * small * small * series
+    return np.where(np.abs(t) < _SERIES_BELOW, near, np.expm1(t) - t)
 
 
 def _refuse_targets(bad: NDArray[np.bool_], targets: FloatArray, rule: str) -> None:
@@ -358,6 +432,7 @@ class Multinomial(Loss):
     """
 
     name = "multinomial"
+    link = "logit"
     is_classifier = True
     lower_bound = 0.0
     # The largest eigenvalue of diag(p) - p p^T is at most 1/2, and |p - e_y| at most sqrt(2).
@@ -378,6 +453,15 @@ class Multinomial(Loss):
     def derivative(self, y: Any, margins: Any) -> FloatArray:
         """First derivatives in the K margins."""
         return self._evaluate(y, margins)[1]
+
+    def predict(self, margins: ArrayLike) -> FloatArray:
+        """Probabilities of the K classes."""
+        return np.asarray(softmax(np.asarray(margins, dtype=np.float64), axis=-1))
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """Logarithms of probabilities: margins up to a number common to all classes."""
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(predictions, dtype=np.float64))
 
     def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative: for each sample the K x K matrix diag(p) - p p^T."""
@@ -473,5 +557,5 @@ def _check_declarations(loss: Loss) -> None:
             )
     if loss.lower_bound == math.inf:
         raise ValueError(f"{kind}.lower_bound must be finite or -inf, got inf")
-    if loss.link not in ("identity", "log"):
-        raise ValueError(f"{kind}.link must be 'identity' or 'log', got {loss.link!r}")
+    if loss.link not in ("identity", "log", "logit"):
+        raise ValueError(f"{kind}.link must be 'identity', 'log' or 'logit', got {loss.link!r}")

@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
 from sorel._warnings import warn
-from sorel.losses import LOSSES, Loss, Multinomial, parse_loss
+from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import CVaR, Max, Mean, Risk, parse_risk
 
 __all__ = [
     "SCORERS",
     "TailScorer",
     "cvar_loss",
+    "gamma_deviance",
     "get_scorer",
     "make_tail_scorer",
     "neg_cvar_01",
@@ -30,6 +31,7 @@ __all__ = [
     "neg_cvar_10",
     "neg_cvar_50",
     "neg_worst",
+    "poisson_deviance",
     "sample_losses",
     "spectral_risk_score",
     "tail_report",
@@ -57,9 +59,10 @@ def sample_losses(
     y_pred : array-like of shape (n,) or (n, n_classes)
         What the loss compares them with; see `loss`.
     loss : str, Loss or callable, optional
-        - "squared", "huber", "absolute" and others for numbers: predictions of a regressor. As in
+        - "squared", "huber", "absolute": predictions of a regressor. As in
           training, the squared loss is *half* the squared residual: double it for scikit-learn's
           mean squared error;
+        - "poisson", "gamma": predicted means, above 0. As in training, half the deviance;
         - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
         - "log_loss": probabilities, as from ``predict_proba``;
         - "zero_one": predicted labels;
@@ -150,22 +153,11 @@ def _evaluate(
     parsed = parse_loss(loss)
     if not parsed.is_classifier:
         _refuse_columns(prediction, parsed.name)
-        return parsed.value(truth, _margins_of(prediction, parsed))
+        if parsed.link == "log":
+            _refuse_means(prediction, parsed.name)
+        return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
     _refuse_other_than_margins(truth, prediction, parsed.name)
     return _margin_losses(truth, prediction, parsed, labels)
-
-
-def _margins_of(prediction: NDArray[Any], loss: Loss) -> NDArray[Any]:
-    """The margins that give these predictions."""
-    if loss.link != "log":
-        return prediction
-    if not (prediction > 0.0).all():
-        bad = int(np.flatnonzero(~(prediction > 0.0))[0])
-        raise ValueError(
-            f"loss={loss.name!r} takes predictions above 0, as from predict, got "
-            f"y_pred[{bad}] = {prediction[bad]}"
-        )
-    return np.log(prediction)
 
 
 def _margin_losses(
@@ -173,13 +165,13 @@ def _margin_losses(
 ) -> FloatArray:
     codes = _codes(truth, margins, labels)
     if margins.ndim == 2:
-        if loss.name == "squared_hinge":
+        if type(loss) not in (Logistic, Multinomial):
             raise ValueError(
-                "loss='squared_hinge' takes one margin per sample, got y_pred of shape "
+                f"loss={loss.name!r} takes one margin per sample, got y_pred of shape "
                 f"{margins.shape}"
             )
         return Multinomial().value(codes, margins)
-    loss = parse_loss("logistic") if loss.name == "multinomial" else loss
+    loss = Logistic() if isinstance(loss, Multinomial) else loss
     return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
 
 
@@ -258,6 +250,15 @@ def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:
     if prediction.ndim > 1:
         raise ValueError(
             f"loss={loss!r} takes one prediction per sample, got y_pred of shape {prediction.shape}"
+        )
+
+
+def _refuse_means(prediction: NDArray[Any], loss: str) -> None:
+    if not (prediction > 0.0).all():
+        row = int(np.flatnonzero(~(prediction > 0.0))[0])
+        raise ValueError(
+            f"loss={loss!r} takes predicted means above 0, as from predict, got "
+            f"y_pred[{row}] = {prediction[row]}"
         )
 
 
@@ -370,6 +371,74 @@ def cvar_loss(
     3.0
     """
     return spectral_risk_score(y_true, y_pred, CVaR(alpha), loss, sample_weight, labels)
+
+
+def poisson_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the Poisson deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Counts or rates, at least 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_poisson_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights, such as exposures.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "poisson", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import poisson_deviance
+    >>> poisson_deviance([0.0, 1.0], [1.0, 1.0])
+    1.0
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "poisson", sample_weight)
+
+
+def gamma_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the gamma deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Amounts, above 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_gamma_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "gamma", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import gamma_deviance
+    >>> round(gamma_deviance([1.0, 2.0], [1.0, 1.0], risk="cvar:0.5"), 3)
+    0.614
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "gamma", sample_weight)
 
 
 def tail_report(
@@ -532,8 +601,9 @@ class TailScorer:
             from sklearn.base import is_classifier
 
             loss = "logistic" if is_classifier(estimator) else "squared"
-        name: Any = loss.name if isinstance(loss, Loss) else loss
-        if name in ("logistic", "multinomial", "log_loss"):
+        if isinstance(loss, str) and loss in LOSSES:
+            loss = parse_loss(loss)
+        if loss == "log_loss" or type(loss) in (Logistic, Multinomial):
             codes = _positions(np.asarray(y), np.asarray(estimator.classes_))
             if hasattr(estimator, "predict_log_proba"):
                 with np.errstate(divide="ignore"):
@@ -543,15 +613,14 @@ class TailScorer:
                 with np.errstate(divide="ignore"):
                     logs = np.log(estimator.predict_proba(X))
                 return _negative_log_likelihood(codes, logs)
-            if name == "log_loss":
+            if loss == "log_loss":
                 raise TypeError(
                     f"{type(estimator).__name__} gives no probabilities; use loss='logistic', "
                     "which reads margins"
                 )
-        if name in ("logistic", "multinomial", "squared_hinge"):
+        if isinstance(loss, Loss) and loss.is_classifier:
             margins = np.asarray(estimator.decision_function(X))
-            parsed = parse_loss(loss if isinstance(loss, Loss) else name)
-            return _margin_losses(np.asarray(y), margins, parsed, estimator.classes_)
+            return _margin_losses(np.asarray(y), margins, loss, estimator.classes_)
         return sample_losses(y, estimator.predict(X), loss)
 
     def set_score_request(self, *, sample_weight: bool | str | None = True) -> TailScorer:

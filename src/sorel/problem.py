@@ -11,7 +11,6 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 
 from __future__ import annotations
 
-import copy
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
-from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_copy
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
@@ -288,14 +287,14 @@ class Problem:
 
     def for_run(self) -> Problem:
         """The same problem with working memory of its own, for one run in one thread."""
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.engine = self.engine.for_run()
         return other
 
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         penalty.kernel(self.n_features)
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.penalty = penalty
         return other
 
@@ -304,7 +303,7 @@ class Problem:
         engine = self.engine.sample(n_rows, rng)
         if engine is None:
             return None
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.engine = engine
         return other
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,19 @@ from sorel.penalties import Kernel
 from sorel.risks import Risk
 
 FloatArray = NDArray[np.float64]
+
+
+_Object = TypeVar("_Object")
+
+
+def shallow_copy(original: _Object) -> _Object:
+    """What :func:`copy.copy` does for a plain object, in a tenth of the time.
+
+    A small problem is solved in a millisecond, and every run begins with such copies.
+    """
+    other = object.__new__(type(original))
+    other.__dict__.update(original.__dict__)
+    return other
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ Gram matrices.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec, shallow_copy
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, vectors
@@ -154,7 +153,7 @@ class MemoryEngine(Engine):
         self._share_rows()
 
     def for_run(self) -> MemoryEngine:
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other._pool = Pool()
         other._recycler = other._pool if self.n_samples >= WORTH_POOLING else None
         other._projector = self._projector.fork(other._pool)
@@ -162,8 +161,9 @@ class MemoryEngine(Engine):
         return other
 
     def release(self) -> None:
-        self._projector = self._projector.fork(self._pool)
-        self._pool.drain()
+        if self._recycler is not None:
+            self._projector = self._projector.fork(self._pool)
+            self._pool.drain()
 
     @property
     def data_type(self) -> np.dtype[Any]:
@@ -181,7 +181,7 @@ class MemoryEngine(Engine):
 
     def _share_rows(self) -> None:
         """Choose the threads for sweeps over X and for those over vectors of length n."""
-        slow = self._compiled is None or self._compiled[0] not in compiled_losses.CHEAP
+        slow = self._compiled is None or self._compiled[0] == compiled_losses.LOGISTIC
         large_X = self.n_samples * self.n_features >= WORTH_SHARING_X
         large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
         # A small problem is not even worth the question how many threads there are.

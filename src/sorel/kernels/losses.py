@@ -12,24 +12,7 @@ import numpy as np
 
 from sorel._compiled import compiled
 
-SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, POISSON, GAMMA = 0, 1, 2, 3, 4, 5
-
-# Losses so cheap that a branch which cannot be foreseen saves nothing.
-CHEAP = (SQUARED, HUBER, SQUARED_HINGE)
-
-# Below this, exp(t) - 1 - t is taken from its series: the difference has no digits left there.
-_SERIES_BELOW = 0.05
-
-
-@compiled
-def exp_excess(t):
-    """exp(t) - 1 - t, at full relative accuracy."""
-    if abs(t) >= _SERIES_BELOW:
-        return math.expm1(t) - t
-    total = 1.0
-    for k in range(9, 2, -1):
-        total = 1.0 + total * t / k
-    return 0.5 * t * t * total
+SQUARED, HUBER, LOGISTIC, SQUARED_HINGE = 0, 1, 2, 3
 
 
 @compiled
@@ -48,10 +31,6 @@ def loss_value(code, delta, y, z):
         if m >= 0.0:
             return math.log1p(math.exp(-m))
         return -m + math.log1p(math.exp(m))
-    if code == POISSON:
-        return y * exp_excess(z - math.log(y)) if y > 0.0 else math.exp(z)
-    if code == GAMMA:
-        return exp_excess(math.log(y) - z)
     if m >= 1.0:
         return 0.0
     return (1.0 - m) * (1.0 - m)
@@ -70,10 +49,6 @@ def loss_derivative(code, delta, y, z):
             e = math.exp(-m)
             return -y * e / (1.0 + e)
         return -y / (1.0 + math.exp(m))
-    if code == POISSON:
-        return y * math.expm1(z - math.log(y)) if y > 0.0 else math.exp(z)
-    if code == GAMMA:
-        return -math.expm1(math.log(y) - z)
     if m >= 1.0:
         return 0.0
     return -2.0 * y * (1.0 - m)
@@ -90,17 +65,7 @@ def loss_curvature(code, delta, y, z):
     if code == LOGISTIC:
         e = math.exp(-abs(m))
         return e / ((1.0 + e) * (1.0 + e))
-    if code == POISSON:
-        return math.exp(z)
-    if code == GAMMA:
-        return math.exp(math.log(y) - z)
     return 2.0 if m < 1.0 else 0.0
-
-
-@compiled
-def lacks_exponential(code):
-    """Whether the code is one of CHEAP."""
-    return code in CHEAP
 
 
 @compiled
@@ -108,8 +73,7 @@ def majorant_curvature(code, delta, y, z):
     """Curvature of a parabola that touches phi at z and lies above it everywhere.
 
     Never below the second derivative, and positive where that vanishes: a step with it cannot
-    overshoot. No parabola lies above the losses with an exponential; theirs is above the part
-    between z and the minimum of phi.
+    overshoot.
     """
     if code == SQUARED:
         return 1.0
@@ -118,13 +82,6 @@ def majorant_curvature(code, delta, y, z):
     if code == LOGISTIC:
         m = abs(y * z)
         return 0.25 if m < 1e-4 else 0.5 * math.tanh(0.5 * m) / m
-    if code >= POISSON:
-        # phi' over the distance from the minimum, where that is more than phi''.
-        curvature = loss_curvature(code, delta, y, z)
-        away = z - math.log(y) if y > 0.0 else 0.0
-        if abs(away) < 1e-4:
-            return curvature
-        return max(curvature, loss_derivative(code, delta, y, z) / away)
     return 2.0
 
 
@@ -170,7 +127,7 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
     """
     n = margins.shape[0]
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(n):
         t = 0.0
         if density[i] != 0.0 or cheap:
@@ -188,7 +145,7 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
 def weighted_slopes(code, delta, y, margins, density, omega, weighted, c):
     """c = omega q phi': what X^T turns into the gradient of lam . l(w)."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:
             slope = loss_derivative(code, delta, y[i], margins[i])
@@ -243,7 +200,7 @@ def subtract_block_means(X, code, delta, y, margins, block, n_blocks, eta, omega
 def directional_slope(code, delta, y, margins, density, direction, omega, weighted):
     """sum_i omega_i q_i phi'_i direction_i."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:
@@ -264,7 +221,7 @@ def line_target(margins, direction, step, code, delta, y, density, eta, target):
 def line_slope(margins, direction, step, code, delta, y, density, omega, weighted):
     """Derivative of lam . l along the direction, at the margins moved along it."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:
