@@ -783,5 +783,5 @@ def test_predictions_under_a_log_link_are_means():
     losses = sorel.metrics.TailScorer("mean", "poisson").losses(model, X, y)
     margins = X @ model.coef_ + model.intercept_
     np.testing.assert_allclose(losses, sorel.losses.parse_loss("poisson").value(y, margins))
-    with pytest.raises(ValueError, match="predictions above 0"):
+    with pytest.raises(ValueError, match="means above 0"):
         sorel.metrics.cvar_loss(y, margins - 5.0, loss="poisson")
