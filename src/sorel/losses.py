@@ -25,6 +25,7 @@ __all__ = [
     "LOSSES",
     "Gamma",
     "Huber",
+    "Linear",
     "Logistic",
     "Loss",
     "Multinomial",
@@ -298,6 +299,27 @@ class SquaredHinge(_BuiltIn):
     is_classifier = True
 
 
+@dataclass(frozen=True)
+class Linear(_BuiltIn):
+    """The residual itself, ``y - z``: losses of a portfolio (y = 0), or deviations of residuals.
+
+    It has no lower bound, so it needs a penalty with a bounded domain or with l2 > 0, or a
+    deviation as the risk.
+
+    Examples
+    --------
+    >>> from sorel.losses import Linear
+    >>> Linear().value([0.0, 0.0], [0.5, -0.5])
+    array([-0.5,  0.5])
+    """
+
+    name = "linear"
+    code: ClassVar[int] = kernels.LINEAR
+    curvature_bound = 0.0
+    lipschitz = 1.0
+    affine = True
+
+
 class _Deviance(Loss):
     """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
 
@@ -518,7 +540,17 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 LOSSES: dict[str, type[Loss]] = {
-    cls.name: cls for cls in (Squared, Huber, Logistic, SquaredHinge, Poisson, Gamma, Multinomial)
+    loss.name: loss
+    for loss in (
+        Squared,
+        Huber,
+        Logistic,
+        SquaredHinge,
+        Poisson,
+        Gamma,
+        Linear,
+        Multinomial,
+    )
 }
 
 

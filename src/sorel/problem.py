@@ -28,7 +28,7 @@ from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
@@ -189,6 +189,7 @@ class Problem:
         penalty.kernel(engine.n_features)  # bounds of another length are refused here
         self.engine, self.penalty = engine, penalty
         spec = engine.spec
+        _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
         # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
@@ -339,7 +340,9 @@ class Problem:
         if not np.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
+        # Affine losses leave nothing to refine: they equal their linearisation.
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
+        worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
         if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
             target = 0.0 if refine == np.inf else refine - shortfall
@@ -518,6 +521,28 @@ def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | No
     if length != n:
         raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
     return loss.encode(y)
+
+
+def _check_affine(engine: Engine) -> None:
+    """Refuse what has no minimum, or is not convex, with losses that have no lower bound."""
+    spec = engine.spec
+    if isinstance(spec.risk, Deviation):
+        if not spec.loss.affine:
+            raise ValueError(
+                f"{spec.risk!r} needs an affine loss, since a deviation falls where losses rise: "
+                f"with the {spec.loss.name} loss it is not convex; use loss='linear', or the risk "
+                f"{spec.risk.risk!r}"
+            )
+        if not engine.serves_deviations:
+            raise ValueError(f"{type(engine).__name__} does not serve {spec.risk!r}")
+    if spec.loss.affine and spec.fit_intercept:
+        why = "has no minimum in an intercept: all losses fall with it, by the same amount"
+        if isinstance(spec.risk, Deviation):
+            why = "does not depend on an intercept"
+        raise ValueError(
+            f"{spec.risk!r} of the {spec.loss.name} loss {why}; set fit_intercept=False, and "
+            "choose the intercept afterwards, e.g. a quantile of the residuals"
+        )
 
 
 def _check_matrix(X: Any) -> Any:

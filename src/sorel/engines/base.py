@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,6 +214,9 @@ class Engine(ABC):
         the features and the intercept.
     """
 
+    # Whether the engine serves a Deviation, whose weights may be negative.
+    serves_deviations: ClassVar[bool] = False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -297,7 +300,10 @@ class Engine(ABC):
 
     @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
-        """lam . l(w)."""
+        """lam . l(w).
+
+        Under a Deviation, here and in the derivatives, lam stands for lam - share * omega.
+        """
 
     @abstractmethod
     def square_distance(self, dual: Dual, other: Dual) -> float:

@@ -26,6 +26,7 @@ from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
+from sorel.risks import Deviation
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -121,9 +122,14 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
 class MemoryEngine(Engine):
     """Losses, weights and projections for margins in memory.
 
+    Under a Deviation the weights of the losses are q - share, while the projection stays that of
+    the risk: it does not see a number added to all losses.
+
     Shared by all runs: X, the spec, the weights of the risk, and facts about the data. A run has
     its own pool of arrays and its own projector, which remembers orders: see :meth:`for_run`.
     """
+
+    serves_deviations = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -145,7 +151,10 @@ class MemoryEngine(Engine):
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._pool = Pool()
         self._recycler = self._pool if n >= WORTH_POOLING else None
-        self._projector = Projector(spec.risk, n, weight, self._pool)
+        risk, self._offset = spec.risk, 0.0
+        if isinstance(spec.risk, Deviation):
+            risk, self._offset = spec.risk.risk, -float(spec.risk.share)
+        self._projector = Projector(risk, n, weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
             self.n_outputs == 1 and n >= WORTH_POOLING and not self._projector.two_levels
@@ -339,7 +348,25 @@ class MemoryEngine(Engine):
     # Risks and weightings.
 
     def risk(self, point: Any) -> float:
-        return self._projector.value(point.losses)
+        value = self._projector.value(point.losses)
+        if self._offset == 0.0:
+            return value
+        return value + self._offset * self._mean(point.losses)
+
+    def _mean(self, losses: FloatArray) -> float:
+        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+
+    def _signed(self, dual: Any) -> FloatArray:
+        """The densities that weigh the losses; of a Deviation, to be given back to the pool."""
+        if self._offset == 0.0:
+            return dual.density
+        signed = self._pool.take((self.n_samples,))
+        np.add(dual.density, self._offset, out=signed)
+        return signed
+
+    def _give_signed(self, signed: FloatArray) -> None:
+        if self._offset != 0.0:
+            self._pool.give(signed)
 
     def shortfall(self, point: Any, dual: Any) -> float:
         return self._projector.shortfall(point.losses, dual.density)
@@ -392,9 +419,10 @@ class MemoryEngine(Engine):
         return dual
 
     def expected(self, point: Any, dual: Any) -> float:
-        return self._each(
-            vectors.weighted_sum, dual.density, point.losses, self._omega, self._weighted
-        )
+        signed = self._signed(dual)
+        value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
+        self._give_signed(signed)
+        return value
 
     def square_distance(self, dual: Any, other: Any) -> float:
         return self._each(
@@ -425,9 +453,7 @@ class MemoryEngine(Engine):
         return self._mean_size(point.losses)
 
     def _mean_size(self, losses: FloatArray) -> float:
-        if not self.loss.lower_bound >= 0.0:
-            losses = np.abs(losses)
-        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+        return self._mean(losses if self.loss.lower_bound >= 0.0 else np.abs(losses))
 
     def mean_loss_at_zero(self) -> float:
         return self._mean_loss_at_zero
@@ -460,10 +486,12 @@ class MemoryEngine(Engine):
     def gradient(self, point: Any, dual: Any) -> FloatArray:
         c = self._pool.take(self._margin_shape)
         if self.n_outputs == 1:
+            signed = self._signed(dual)
             self._each(
-                self._loops.weighted_slopes, *self._loss_args, point.margins, dual.density,
+                self._loops.weighted_slopes, *self._loss_args, point.margins, signed,
                 self._omega, self._weighted, c,
             )  # fmt: skip
+            self._give_signed(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
@@ -471,17 +499,21 @@ class MemoryEngine(Engine):
         return out
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
-        if point.line is not None:
-            start, _, step = point.line
-            return self._each(
-                self._loops.line_slope, start.margins, direction.margins, step, *self._loss_args,
-                dual.density, self._omega, self._weighted,
-            )  # fmt: skip
         if self.n_outputs == 1:
-            return self._each(
-                self._loops.directional_slope, *self._loss_args, point.margins, dual.density,
-                direction.margins, self._omega, self._weighted,
-            )  # fmt: skip
+            signed = self._signed(dual)
+            if point.line is not None:
+                start, _, step = point.line
+                value = self._each(
+                    self._loops.line_slope, start.margins, direction.margins, step,
+                    *self._loss_args, signed, self._omega, self._weighted,
+                )  # fmt: skip
+            else:
+                value = self._each(
+                    self._loops.directional_slope, *self._loss_args, point.margins, signed,
+                    direction.margins, self._omega, self._weighted,
+                )  # fmt: skip
+            self._give_signed(signed)
+            return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
     def hessian(

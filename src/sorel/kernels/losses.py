@@ -12,7 +12,7 @@ import numpy as np
 
 from sorel._compiled import compiled
 
-SQUARED, HUBER, LOGISTIC, SQUARED_HINGE = 0, 1, 2, 3
+SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, LINEAR = 0, 1, 2, 3, 4
 
 
 @compiled
@@ -26,6 +26,8 @@ def loss_value(code, delta, y, z):
         if r <= delta:
             return 0.5 * r * r
         return delta * (r - 0.5 * delta)
+    if code == LINEAR:
+        return y - z
     m = y * z
     if code == LOGISTIC:
         if m >= 0.0:
@@ -43,6 +45,8 @@ def loss_derivative(code, delta, y, z):
         return z - y
     if code == HUBER:
         return min(max(z - y, -delta), delta)
+    if code == LINEAR:
+        return -1.0
     m = y * z
     if code == LOGISTIC:
         if m >= 0.0:
@@ -61,6 +65,8 @@ def loss_curvature(code, delta, y, z):
         return 1.0
     if code == HUBER:
         return 1.0 if abs(z - y) <= delta else 0.0
+    if code == LINEAR:
+        return 0.0
     m = y * z
     if code == LOGISTIC:
         e = math.exp(-abs(m))
@@ -79,6 +85,8 @@ def majorant_curvature(code, delta, y, z):
         return 1.0
     if code == HUBER:
         return delta / max(abs(z - y), delta)
+    if code == LINEAR:
+        return 0.0
     if code == LOGISTIC:
         m = abs(y * z)
         return 0.25 if m < 1e-4 else 0.5 * math.tanh(0.5 * m) / m
@@ -114,9 +122,10 @@ def evaluate_rows(X, w, intercept, code, delta, y, margins, losses):
         z = 0.0
         for j in range(d):
             z += X[i, j] * w[j]
-        z += intercept
-        margins[i] = z
-        losses[i] = loss_value(code, delta, y[i], z)
+        margins[i] = z + intercept
+    # In a loop of their own: there the compiler looks at the code once, not at every row.
+    for i in range(n):
+        losses[i] = loss_value(code, delta, y[i], margins[i])
 
 
 @compiled
