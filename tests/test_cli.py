@@ -959,3 +959,12 @@ def test_what_rows_on_disk_cannot_have(flown, capsys):
 def test_targets_are_suggested_by_parts_of_their_names(flown, capsys):
     message = refused(capsys, "fit", "f.csv", "--target", "delay", "-o", "m.skops")
     assert "did you mean 'arr_delay'?" in message
+
+
+def test_class_weights_on_the_command_line(folder, capsys):
+    options = ["--target", "churn", "--drop", "price", "--risk", "mean", "-q", "-o", "m.skops"]
+    assert run("fit", "train.csv", *options, "--class-weight", "balanced") == 0
+    assert sorel.load_model("m.skops")[-1].class_weight == "balanced"
+    options[1], options[3] = "price", "churn"
+    message = refused(capsys, "fit", "train.csv", *options, "--class-weight", "balanced", code=2)
+    assert "--class-weight is for labels" in message

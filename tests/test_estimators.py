@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import subprocess
@@ -23,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sorel
+import sorel.datasets
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
@@ -785,3 +787,105 @@ def test_predictions_under_a_log_link_are_means():
     np.testing.assert_allclose(losses, sorel.losses.parse_loss("poisson").value(y, margins))
     with pytest.raises(ValueError, match="means above 0"):
         sorel.metrics.cvar_loss(y, margins - 5.0, loss="poisson")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_class_weights_are_sample_weights(classes):
+    X, y = classification(classes=classes)
+    names = np.array(["b", "a", "c"])[y]
+    weights = {"a": 2.0, "b": 0.5, "c": 3.0}
+    by_class = SpectralRiskClassifier("cvar:0.6", class_weight=weights, tol=1e-9).fit(X, names)
+    weight = np.array([weights[name] for name in names])
+    by_row = SpectralRiskClassifier("cvar:0.6", tol=1e-9).fit(X, names, sample_weight=weight)
+    np.testing.assert_array_equal(by_class.coef_, by_row.coef_)
+    half = np.full(len(y), 0.5)
+    both = SpectralRiskClassifier("cvar:0.6", class_weight=weights, tol=1e-9)
+    again = SpectralRiskClassifier("cvar:0.6", tol=1e-9).fit(X, names, sample_weight=0.5 * weight)
+    np.testing.assert_array_equal(both.fit(X, names, sample_weight=half).coef_, again.coef_)
+
+
+def test_balanced_classes_have_the_same_total():
+    X, y = sorel.datasets.make_imbalanced(400, 3, 0.1)
+    balanced = SpectralRiskClassifier("mean", class_weight="balanced", l2=0.01, tol=1e-9).fit(X, y)
+    theirs = LogisticRegression(class_weight="balanced", C=1 / (400 * 0.01), tol=1e-9).fit(X, y)
+    np.testing.assert_allclose(balanced.coef_, theirs.coef_, rtol=1e-3)
+    search = sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.01], class_weight="balanced", cv=2)
+    np.testing.assert_allclose(search.fit(X, y).coef_, balanced.coef_, rtol=1e-2)
+
+
+@pytest.mark.parametrize("suffix", ["", "CV"])
+def test_messages_name_the_other_estimator(suffix):
+    X, y = regression(n=60, d=2)
+    labels = np.where(y > 0, "yes", "no")
+    regressor = getattr(sorel, f"SpectralRiskRegressor{suffix}")
+    classifier = getattr(sorel, f"SpectralRiskClassifier{suffix}")
+    for target in (labels, labels.astype(object), labels.tolist()):
+        with pytest.raises(
+            ValueError, match=f"texts such as '.*use SpectralRiskClassifier{suffix}$"
+        ):
+            regressor().fit(X, target)
+    with pytest.raises(ValueError, match=f"Unknown label.*use SpectralRiskRegressor{suffix}"):
+        classifier().fit(X, y)
+
+
+def test_fits_are_logged(caplog):
+    X, y = regression()
+    with caplog.at_level(logging.INFO, "sorel"):
+        model = SpectralRiskRegressor().fit(X, y)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert model.status_ in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "sorel"):
+        SpectralRiskRegressor().fit(X, y)
+    assert "relative gap" in caplog.records[0].getMessage()
+    assert caplog.records[-1].levelname == "INFO"
+    assert len(caplog.records) > 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "sorel"), pytest.warns(SklearnConvergenceWarning):
+        SpectralRiskRegressor(tol=1e-12, max_passes=2).fit(X, y)
+    assert "max_passes" in caplog.text
+
+
+def test_logging_is_silent_until_it_is_configured():
+    code = (
+        "import numpy as np, sorel\n"
+        "X = np.random.default_rng(0).normal(size=(50, 2))\n"
+        "sorel.SpectralRiskRegressor().fit(X, X[:, 0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == done.stderr == ""
+
+
+def test_the_doors_have_the_same_defaults():
+    import inspect
+
+    from sorel import _defaults
+
+    def default(function, name):
+        return inspect.signature(function).parameters[name].default
+
+    estimators = [
+        getattr(sorel, f"SpectralRisk{kind}{suffix}")
+        for kind in ("Regressor", "Classifier")
+        for suffix in ("", "CV")
+    ]
+    for estimator in estimators:
+        assert default(estimator, "tol") == _defaults.MODEL_TOL
+        assert default(estimator, "fit_intercept") is True
+        assert default(estimator, "max_passes") == default(sorel.solve, "max_passes")
+    assert default(sorel.path, "tol") == default(sorel.solve, "tol") == _defaults.TOL
+    assert default(sorel.path, "fit_intercept") is True
+    assert sorel.Problem(np.eye(2), [0.0, 1.0]).risk == _defaults.RISK
+    # The problem is taken as written, and the page of the class says so.
+    assert default(sorel.Problem, "fit_intercept") is False
+    assert "taken\n        as written" in sorel.Problem.__doc__
+
+
+def test_types_hold_when_they_are_run():
+    from tests.typed_use import use
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    use(X, X @ [1.0, 2.0] + 0.1 * rng.normal(size=60))

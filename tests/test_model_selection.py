@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sorel
+import sorel.datasets
 from sorel import (
     ESRM,
     CVaR,

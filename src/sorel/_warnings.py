@@ -15,7 +15,7 @@ logger = logging.getLogger("sorel")
 logger.addHandler(logging.NullHandler())
 
 # Callers that are no users: this package, and what calls its estimators.
-_MACHINERY = {"sorel", "sklearn", "joblib", "contextlib"}
+_MACHINERY = {"sorel", "sklearn", "joblib"}
 
 
 def outside() -> int:

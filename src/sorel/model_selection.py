@@ -21,6 +21,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
@@ -323,10 +324,10 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         refit: bool = True,
         loss: str | Loss = "squared",
         l1: float = 0.0,
-        fit_intercept: bool | str = True,
+        fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -412,6 +413,9 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
         Weight of ``||w||_1``.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    class_weight : dict or "balanced", optional
+        Weights of the classes in every fit, as in :class:`SpectralRiskClassifier`; scores are not
+        weighted by them.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`.
     tol : float, default=1e-4
@@ -473,10 +477,11 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         refit: bool = True,
         loss: str | Loss = "logistic",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        fit_intercept: bool = FIT_INTERCEPT,
+        class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -491,6 +496,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         self.loss = loss
         self.l1 = l1
         self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
         self.max_passes = max_passes
@@ -525,6 +531,6 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         """
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
         self._read_labels(y if sample_weight is None else y[sample_weight > 0.0])
-        model = SpectralRiskClassifier(**self._settings())
+        model = SpectralRiskClassifier(**self._settings(), class_weight=self.class_weight)
         self._search(model, X, y, sample_weight, groups, classifier=True)
         return self

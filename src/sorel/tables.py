@@ -525,6 +525,12 @@ def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
     _pyarrow()
     try:
         frame = pandas.read_parquet(stream, engine="pyarrow")
+    except ImportError as error:
+        # pandas refuses versions of pyarrow that are too old.
+        raise ModuleNotFoundError(
+            f'Parquet files need another pyarrow: {_one_line(error)}; pip install "sorel[cli]"',
+            name="pyarrow",
+        ) from None
     except Exception as error:  # pyarrow has many kinds of its own
         if isinstance(error, MemoryError):
             raise

@@ -17,6 +17,9 @@ from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 # this order by `sorel --help`.
 COMMANDS = (fit, predict, evaluate, info, demo, reproduce)
 
+# Packages that a command may miss, with a message that names the extra.
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
+
 _EXAMPLES = """\
 examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pandas", "pyarrow", "skops"):
+        if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
         say(f"error: {error}")
         return FAILED

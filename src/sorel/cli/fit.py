@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sorel._defaults import MAX_PASSES, MODEL_TOL, RISK
 from sorel.cli.arguments import (
     OR_FOLDER,
     above_zero,
@@ -60,7 +61,7 @@ _MANY_CATEGORIES = 0.5
 _FEW_ROWS = 20
 # So many different values are worth a word however many rows there are.
 _TOO_MANY_CATEGORIES = 1000
-_DEFAULT_RISK = "cvar:0.5"
+_DEFAULT_RISK = RISK.spec
 # A Parquet file of numbers that would take more of the memory than this stays on disk.
 _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
@@ -119,11 +120,11 @@ def add(commands: Any) -> None:
         help="strength of the lasso penalty (default: 0)",
     )  # fmt: skip
     parser.add_argument(
-        "--tol", type=above_zero, default=1e-4, metavar="NUMBER",
+        "--tol", type=above_zero, default=MODEL_TOL, metavar="NUMBER",
         help="certified relative distance to the optimum to reach (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-passes", type=above_zero, default=1000.0, metavar="NUMBER",
+        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
         help="passes over the table to spend at most (default: 1000)",
     )  # fmt: skip
     parser.add_argument(
@@ -142,6 +143,9 @@ def add(commands: Any) -> None:
         "--categorical", action="append", default=[], metavar="COLUMN",
         help="take the values of this column as names, even if they are numbers; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--class-weight", choices=("balanced",), help="give all classes the same total weight"
+    )
     parser.add_argument(
         "--dates", action="append", default=[], metavar="COLUMN",
         help="take this column of dates (2024-01-31, or with a time) as a number of days; may be "
@@ -560,7 +564,13 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
     intercepts: dict[str, bool | str] = {"free": True, "mean": "mean", "none": False}
     if arguments.intercept == "mean" and task == "classification":
         raise Misuse("--intercept mean is for targets that are numbers, not for labels")
+    extra = {}
+    if arguments.class_weight is not None:
+        if task == "regression":
+            raise Misuse("--class-weight is for labels, and the target holds numbers")
+        extra = {"class_weight": arguments.class_weight}
     return {
+        **extra,
         "risk": arguments.risk,
         "loss": loss,
         "l2": arguments.l2,

@@ -6,9 +6,9 @@ gave is checked once, here.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,8 +22,9 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from sorel._defaults import RISK
 from sorel._frames import as_table
-from sorel._warnings import warn
+from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
@@ -32,12 +33,13 @@ from sorel.estimators.progress import (
     ProgressLine,
     Watched,
     all_of,
+    log_record,
     stop_if_repeated,
 )
 from sorel.losses import Loss
 from sorel.penalties import L2, ElasticNet, Penalty
 from sorel.problem import WORTH_STREAMING, Problem
-from sorel.risks import CVaR, Risk, parse_risk
+from sorel.risks import Risk, parse_risk
 from sorel.rows import RowSource, open_data, open_rows
 from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
@@ -48,7 +50,7 @@ _FLOATS = (np.float64, np.float32)
 
 # Numbers of float32 that are converted together.
 _PIECE = 1_000_000
-DEFAULT_RISK = CVaR(0.5)
+DEFAULT_RISK = RISK
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
 FITTED = (
     "coef_", "intercept_", "risk_weights_", "gap_", "relative_gap_", "objective_", "n_passes_",
@@ -144,6 +146,8 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
         _refuse_many_targets(self, y)
+        if numeric:
+            _refuse_texts(self, y)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -194,6 +198,16 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     verbose: int
     n_jobs: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
+    risk_weights_: FloatArray
+    objective_: float
+    gap_: float
+    relative_gap_: float
+    l2_: float
+    n_passes_: float
+    n_iter_: int
+    converged_: bool
+    constant_: bool
+    status_: str
     _speaks_of_constant = True
 
     def _read(
@@ -203,6 +217,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
         _refuse_many_targets(self, y)
+        if numeric:
+            _refuse_texts(self, y)
         y = _check_y(y, y_numeric=numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
@@ -249,6 +265,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
         if progress is not None:
             listeners.append(progress)
+        if logger.isEnabledFor(logging.DEBUG):
+            listeners.append(log_record)
         hooks.begin()
         result = solve(
             problem,
@@ -262,15 +280,15 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         )
         if progress is not None:
             progress.close(result)
+        logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         self._keep(result, problem.n_features, n_samples, data.kept)
         hooks.end()
         self._note_constant(data, problem, loss)
         if result.status.startswith("interrupted"):
             stop_if_repeated()
-            warnings.warn(
+            warn(
                 f"fit was {result.status}; the model holds the best iterate so far",
                 convergence_warning(),
-                stacklevel=4,
             )
 
     def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
@@ -326,7 +344,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             w = w[:, 0]
         if w.shape != problem.engine.shape:
             return None
-        lam = self.risk_weights_
+        lam = getattr(self, "risk_weights_", np.empty(0))
         if kept is not None and len(kept) == len(lam):
             lam = lam[kept]
         nan = math.nan
@@ -377,6 +395,24 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         raise ValueError(
             f"the columns of X are {rows.columns}, and the model was fitted to {names.tolist()}"
         )
+
+
+def _refuse_texts(estimator: Any, y: Any) -> None:
+    """Labels that are texts belong to a classifier, and not to another loss of this estimator."""
+    values = np.asarray(y)
+    if values.dtype.kind in "iufb" or values.size == 0:
+        return
+    first = values.ravel()[0]
+    if isinstance(first, (str, bytes)):
+        name = type(estimator).__name__
+        # Texts that are numbers are scikit-learn's to convert.
+        try:
+            values.astype(np.float64)
+        except ValueError:
+            raise ValueError(
+                f"y holds texts such as {str(first)!r}, and {name} predicts numbers; for labels, "
+                f"use {name.replace('Regressor', 'Classifier')}"
+            ) from None
 
 
 def _refuse_many_targets(estimator: Any, y: Any) -> None:

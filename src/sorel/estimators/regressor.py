@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import (
     DEFAULT_RISK,
@@ -30,6 +31,7 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
     """Predictions of a linear regressor."""
 
     loss: str | Loss
+    intercept_: float
 
     def predict(self, X: Any) -> FloatArray:
         """Predict the target.
@@ -93,7 +95,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     random_state : int, Generator, RandomState or None, default=None
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
-        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
+        logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
@@ -109,7 +112,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     intercept_ : float
         Intercept.
     risk_weights_ : ndarray of shape (n,)
-        The worst-case weighting of the training samples that certifies the fit.
+        The worst-case weighting of the training samples that certifies the fit. Predictions do not
+        need it: ``del model.risk_weights_`` makes a pickle small.
     objective_, gap_, relative_gap_ : float
         Objective, its certified distance to the optimum, and that relative to the objective.
     n_passes_ : float
@@ -173,10 +177,10 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         loss: str | Loss = "squared",
         l2: float | str = "auto",
         l1: float = 0.0,
-        fit_intercept: bool | str = True,
+        fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
