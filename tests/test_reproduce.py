@@ -341,10 +341,7 @@ def test_lbfgs_trace_is_monotone_and_keeps_to_its_budget():
 
 
 def test_published_schedule_loses_what_it_reached_on_yacht():
-    try:
-        data = load_data(Settings(figures=("1",), datasets=("yacht",)), None)["yacht"]
-    except OSError:
-        pytest.skip("needs the paper's datasets: set SOREL_DATA")
+    data = load_data(Settings(figures=("1",), datasets=("yacht",)), None)["yacht"]
     problem = sorel.Problem(data.X, data.y, risk=sorel.ESRM(2.0))
     best = sorel.solve(problem, "newton", tol=1e-12, max_passes=5000).dual
     for inner in ("stochastic", "exact", "auto"):

@@ -24,6 +24,7 @@ from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, so
 if TYPE_CHECKING:
     from sorel import metrics, plots
     from sorel.estimators import (
+        ConstantModelWarning,
         QuantileRegressor,
         RankRegressor,
         SpectralRiskClassifier,
@@ -43,6 +44,7 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "CheckpointError",
+    "ConstantModelWarning",
     "ConvergenceWarning",
     "PrecisionWarning",
     "CustomSpectrum",
@@ -80,6 +82,7 @@ __all__ = [
 
 # Loaded when first asked for: scikit-learn takes longer to import than the rest together.
 _LAZY = {
+    "ConstantModelWarning": "sorel.estimators",
     "PathResult": "sorel.paths",
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,8 @@ class Problem:
     penalty : Penalty, optional
         Strongly convex; ``L2(1 / n)`` when not given.
     fit_intercept : bool, default=False
-        Add an unpenalised intercept, the last entry of every parameter vector.
+        Add an unpenalised intercept, the last entry of every parameter vector. The problem is taken
+        as written; ``sorel.path`` and the estimators, which take data, fit one unless told not to.
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
     n_jobs : int, optional
@@ -125,6 +126,9 @@ class Problem:
     >>> problem.objective([1.0])
     2.05
     """
+
+    # How the engine was made and from what, where that is known: another risk needs another one.
+    _made_by: tuple[Callable[[Any, Spec], Engine], Any] | None
 
     def __init__(
         self,
@@ -152,6 +156,7 @@ class Problem:
         weight = _check_sample_weight(sample_weight, n)
         spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
         self._set_up(engine(X, spec), penalty)
+        self._made_by = (engine, X)
 
     @classmethod
     def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
@@ -188,6 +193,7 @@ class Problem:
             raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
         penalty.kernel(engine.n_features)  # bounds of another length are refused here
         self.engine, self.penalty = engine, penalty
+        self._made_by = None
         spec = engine.spec
         _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
@@ -299,13 +305,34 @@ class Problem:
         other.penalty = penalty
         return other
 
+    def with_risk(self, risk: Risk | str) -> Problem:
+        """The same data, loss and penalty under another risk; X is not copied.
+
+        Examples
+        --------
+        >>> import numpy as np, sorel
+        >>> problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], risk=sorel.Max())
+        >>> problem.with_risk("mean").objective(np.zeros(3))
+        5.0
+        """
+        if self._made_by is None:
+            raise TypeError(
+                "a problem made from an engine has the risk of its engine; make one from X and y"
+            )
+        make, X = self._made_by
+        other = Problem.from_engine(
+            make(X, replace(self.engine.spec, risk=parse_risk(risk))), self.penalty
+        )
+        other._made_by = self._made_by
+        return other
+
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
         engine = self.engine.sample(n_rows, rng)
         if engine is None:
             return None
         other = shallow_copy(self)
-        other.engine = engine
+        other.engine, other._made_by = engine, None
         return other
 
     def certify(

@@ -58,6 +58,11 @@ class Risk:
     ``_cumulative_at`` and ``_tail_at``; ``_weights`` and ``_increments`` may be overridden where a
     closed form is more accurate.
 
+    Attributes
+    ----------
+    name : str
+        The kind of risk, such as "cvar": the class in lower case, or what a subclass sets.
+
     Examples
     --------
     >>> from sorel import CVaR
@@ -69,6 +74,11 @@ class Risk:
     """
 
     _parameters: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "risk"
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.name = vars(cls).get("name", cls.__name__.lower())
 
     # The function S.
 
@@ -739,6 +749,7 @@ class CustomSpectrum(Risk):
     array([0.125, 0.875])
     """
 
+    name = "custom"
     _parameters = ("density", "cumulative")
     density: Any
     _given: Any
