@@ -204,9 +204,10 @@ class MemoryEngine(Engine):
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
-        size = self.n_samples * self.shape[0]
-        small = size <= _NO_LIBRARY_THREADS and self.shape[0] * self.n_outputs <= FEW_COLUMNS
-        return nullcontext() if small else limit_blas()
+        alone = self._team is None and self._row_team is None
+        small = self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
+        few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
+        return nullcontext() if alone and small and few else limit_blas()
 
     def _each_range(self, kernel: Any, *args: Any) -> Any:
         assert self._team is not None
