@@ -480,14 +480,14 @@ class ConvergenceDisplay:
             self.lines_.extend(line)
         if self.tol:
             self.ax_.axhline(self.tol, color="0.5", linewidth=0.9, zorder=0)
-            # At the right end, which fast runs do not reach.
+            # Beside the picture, where no curve passes.
             self.ax_.annotate(
                 f"tolerance {_short(self.tol)}",
                 (1.0, self.tol),
                 xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
+                xytext=(4, 0),
                 textcoords="offset points",
-                ha="right",
+                va="center",
                 color="0.35",
                 fontsize="small",
             )
@@ -1132,6 +1132,8 @@ def _readable_ticks(points: FloatArray) -> list[float]:
     chosen: list[float] = []
     for place in np.lexsort((values, rank)).tolist():
         value = float(values[place])
+        if rank[place] > 1 and is_power.sum() > 2:
+            break
         clear = all(abs(np.log(value / other)) >= _APART * span for other in chosen)
         if clear and len(chosen) < _TICKS:
             chosen.append(value)
