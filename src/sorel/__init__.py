@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sorel import metrics, plots
     from sorel.estimators import (
         ConstantModelWarning,
+        QuantileRegressor,
+        RankRegressor,
         SpectralRiskClassifier,
         SpectralRiskRegressor,
     )
@@ -55,6 +57,8 @@ __all__ = [
     "NonNegative",
     "PathResult",
     "Problem",
+    "QuantileRegressor",
+    "RankRegressor",
     "Record",
     "Result",
     "Simplex",
@@ -82,6 +86,8 @@ _LAZY = {
     "PathResult": "sorel.paths",
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",
+    "QuantileRegressor": "sorel.estimators",
+    "RankRegressor": "sorel.estimators",
     "SpectralRiskRegressor": "sorel.estimators",
     "SpectralRiskRegressorCV": "sorel.model_selection",
     "load_model": "sorel.saving",

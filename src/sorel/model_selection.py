@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
+from sorel._clock import now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
@@ -141,9 +141,9 @@ def _score_fold(
         weight, weight_test = sample_weight[train], sample_weight[test]
     out = np.empty((len(risks), len(l2s), len(_FACTS)))
     for i, j in plough(len(risks), len(l2s)):
-        begin = time.perf_counter()
+        begin = now()
         model.set_params(risk=risks[i], l2=l2s[j]).fit(X_train, y_train, sample_weight=weight)
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         if model.status_.startswith("interrupted"):
             raise KeyboardInterrupt("the search was interrupted")
         score, mean_loss = scorer(model, X_test, y_test, weight_test)

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sorel._clock import now
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
@@ -55,7 +55,7 @@ class Result:
     objective, dual, gap, relative_gap : float
         F(w), a lower bound on the optimum, their difference, and that relative to F(w).
     passes, seconds : float
-        Sample gradients divided by n, and wall-clock time.
+        Sample gradients divided by n, and wall-clock time without that of compiling.
     n_iter : int
         Outer iterations.
     converged : bool
@@ -97,11 +97,11 @@ class _Ledger:
         self.history = history
         self.lowest: _Checked | None = None
         self.tightest: _Checked | None = None
-        self._begin = time.perf_counter() - (history[-1].seconds if history else 0.0)
+        self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
 
     def check(self, iterate: Iterate) -> Certificate:
-        begin = time.perf_counter()
+        begin = now()
         certificate = self.problem.certify(
             iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
         )
@@ -114,11 +114,11 @@ class _Ledger:
                 self.tightest = checked
         # A check that spent passes did the solver's work.
         if certificate.passes == 0.0:
-            self._checking += time.perf_counter() - begin
+            self._checking += now() - begin
         self.history.append(
             Record(
                 self.run.passes,
-                time.perf_counter() - self._begin - self._checking,
+                now() - self._begin - self._checking,
                 certificate.primal,
                 certificate.dual,
                 certificate.gap,
@@ -174,11 +174,11 @@ class _Saver:
         ledger.run.save_at = keeper.next
 
     def save_if_due(self) -> None:
-        if time.perf_counter() >= self._keeper.next:
+        if now() >= self._keeper.next:
             self.save()
 
     def save(self, *, last: bool = False) -> None:
-        state = self._ledger.state(self._solver, time.perf_counter() - self._begin)
+        state = self._ledger.state(self._solver, now() - self._begin)
         if state is not None:
             self._keeper.save(state, last=last)
             self._ledger.run.save_at = self._keeper.next
@@ -210,7 +210,8 @@ def solve(
     max_passes : float, default=1000
         Budget of sample gradients, divided by n.
     max_seconds : float, optional
-        Budget of wall-clock time.
+        Budget of wall-clock time; what the first run on a machine spends on compiling is not
+        counted.
     random_state : int, Generator, RandomState or None, default=0
         Source of randomness; the same int gives the same result. No global state is touched.
     callback : callable, optional
@@ -288,7 +289,7 @@ def solve(
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
     problem = problem.for_run()
-    begin = time.perf_counter()
+    begin = now()
     run = Run(
         w=problem.start(),
         dual=None,
@@ -341,7 +342,7 @@ def solve(
         gap=certificate.gap,
         relative_gap=certificate.relative_gap,
         passes=run.passes,
-        seconds=time.perf_counter() - begin,
+        seconds=now() - begin,
         n_iter=run.n_iter,
         converged=converged,
         status=_status(method, run, certificate, converged, ending, saved),
@@ -375,7 +376,7 @@ def _drive(
                 return "converged"
             if run.passes >= run.max_passes:
                 return f"max_passes={run.max_passes:g} reached"
-            if time.perf_counter() >= run.deadline:
+            if now() >= run.deadline:
                 return "max_seconds reached"
             if saver is not None:
                 saver.save_if_due()

@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sorel.cli import demo, evaluate, fit, info, predict, reproduce
+from sorel.cli import demo, evaluate, fit, info, predict, reproduce, warmup
 from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
-COMMANDS = (fit, predict, evaluate, info, demo, reproduce)
+COMMANDS = (fit, predict, evaluate, info, demo, reproduce, warmup)
 
 # Packages that a command may miss, with a message that names the extra.
 _OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
@@ -27,6 +27,7 @@ examples:
   sorel predict model.skops new.csv -o predictions.csv
   sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
+  sorel warmup                    compile everything once, for images and new machines
 
 exit codes:
   0    done

@@ -407,6 +407,14 @@ class Engine(ABC):
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
 
+    def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
+        """q less a direction of margins, which loses its mean first, drawn into the dual set.
+
+        It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
+        risk has two levels.
+        """
+        self._lacking("corrected")
+
     # Bounds that hold for all w, of losses that have them.
 
     def smoothness(self, dual: Dual | None = None) -> Smoothness:

@@ -442,6 +442,36 @@ class MemoryEngine(Engine):
         new.density += share * other.density
         return new
 
+    def corrected(self, dual: Any, change: Any, center: Any) -> MemoryDual:
+        new = self._new_dual()
+        shift = self._mean(change.margins)
+        np.subtract(dual.density, change.margins, out=new.density)
+        new.density += shift - center.density
+        share = self._share_inside(new.density, center.density)
+        new.density *= share
+        new.density += center.density
+        return new
+
+    def _share_inside(self, move: FloatArray, center: FloatArray) -> float:
+        """The largest t <= 1, up to rounding, for which center + t move is in the dual set."""
+        risk = self._projector.risk
+        levels = risk.levels(self.n_samples, self.spec.sample_weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if levels is not None:
+                room = np.where(move > 0.0, levels[1] - center, center - levels[0])
+                shares = room / np.abs(move)
+            else:
+                # The top of the order may not hold more than the risk puts there.
+                order = np.argsort(-move)
+                omega = np.broadcast_to(self._omega, move.shape)[order]
+                reach = np.minimum(np.cumsum(omega), 1.0)
+                held = np.cumsum(omega * move[order])
+                # All samples together hold nothing, up to rounding.
+                counts = held > 1e-13 * held.max()
+                shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
+        shares = shares[np.isfinite(shares) & (shares >= 0.0)]
+        return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
+
     def loss_scale(self, point: Any) -> float:
         mean, spread = vectors.mean_and_deviation(point.losses, self._omega, self._weighted)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
