@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel.kernels import prox_inplace, prox_inplace_outputs
+from sorel.kernels import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 
 __all__ = [
     "Box",
@@ -29,7 +29,10 @@ __all__ = [
     "Kernel",
     "L2",
     "NonNegative",
+    "PURE_L2",
     "Penalty",
+    "SEPARABLE",
+    "SIMPLEX",
     "Simplex",
     "prox_inplace",
     "prox_inplace_outputs",
@@ -39,8 +42,6 @@ Array = NDArray[np.float64]
 
 # A point that leaves the domain by less than this, relative to the bound, was rounded out of it.
 _FEASIBILITY = 1e-12
-
-PURE_L2, SEPARABLE, SIMPLEX = 0, 1, 2
 
 
 class Kernel(NamedTuple):
