@@ -26,13 +26,13 @@ from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.fingerprints import describe, fingerprint_array, fingerprint_matrix
 from sorel.losses import Loss, parse_loss
-from sorel.penalties import L2, Penalty
+from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
-# gradients take its place where the penalty is smooth, and after the second number nothing does
+# gradients take its place where the penalty is quadratic, and after the second number nothing does
 # where it is not.
 _FEW_PARAMETERS = 1000
 REFINABLE_SIZE = 5000
@@ -97,7 +97,7 @@ class Problem:
     loss : str or Loss, default="squared"
         "squared", "huber", "logistic", "squared_hinge" or "multinomial".
     penalty : Penalty, optional
-        Strongly convex; ``L2(1 / n)`` when not given.
+        Strongly convex, or of bounded domain; ``L2(1 / n)`` when not given.
     fit_intercept : bool, default=False
         Add an unpenalised intercept, the last entry of every parameter vector.
     sample_weight : array of length n, optional
@@ -135,7 +135,7 @@ class Problem:
         self.loss = parse_loss(loss)
         source, y = open_data(X, y)
         matrix = _check_matrix(X) if source is None else _check_source(X, source)
-        n, d = matrix.shape
+        n = matrix.shape[0]
         targets, self.classes = self._encode(y, n)
         self._data = (matrix, targets)
         if penalty is None:
@@ -143,8 +143,10 @@ class Problem:
         elif isinstance(penalty, numbers.Real):
             raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
         elif not isinstance(penalty, Penalty):
-            raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
-        penalty.kernel(d)  # bounds of another length than d are refused here
+            raise TypeError(
+                f"penalty must be one of sorel's penalties, or a subclass of "
+                f"sorel.penalties.Penalty, got {penalty!r}"
+            )
         self.penalty = penalty
         self.fit_intercept = bool(fit_intercept)
         self.sample_weight = _check_sample_weight(sample_weight, n)
@@ -158,6 +160,7 @@ class Problem:
             self.sample_weight,
             n_jobs,
         )
+        check_penalty(penalty, self._coefficient_shape)
         # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
         self.data_precision = float(np.finfo(matrix.dtype).eps)
         info = np.finfo(np.float64)
@@ -250,15 +253,22 @@ class Problem:
             "sample weights": "none" if weight is None else fingerprint_array(weight),
             "risk": describe(self.risk),
             "loss": describe(self.loss),
-            "penalty": describe(self.penalty),
+            "penalty": self._describe_penalty(),
             "intercept": "fitted" if self.fit_intercept else "none",
         }
+
+    def _describe_penalty(self) -> str:
+        text = describe(self.penalty)
+        if self.penalty.compiled:
+            return text
+        # What a class of the user computes is not to be read from its settings.
+        values = sample_values(self.penalty, self._coefficient_shape)
+        return f"{text} with values {', '.join(f'{value:.6e}' for value in values)}"
 
     # What the solvers use.
 
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
-        penalty.kernel(self.n_features)
         other = copy.copy(self)
         other.penalty = penalty
         return other
@@ -305,7 +315,7 @@ class Problem:
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
         passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
+        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
             target = 0.0 if refine == np.inf else refine - shortfall
             bound, passes = self._refined_bound(
                 point, dual, expected + penalty, gradient, target, max_products
@@ -316,8 +326,12 @@ class Problem:
         return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
 
     @property
+    def _coefficient_shape(self) -> tuple[int, ...]:
+        return (self.n_features, *self.engine.shape[1:])
+
+    @property
     def _penalty_conjugate_at_zero(self) -> float:
-        return self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+        return self.penalty.conjugate(np.zeros(self._coefficient_shape))
 
     def _fenchel_young(
         self, point: Point, dual: Dual, expected: float, gradient: FloatArray | None
@@ -354,7 +368,7 @@ class Problem:
         """
         engine = self.engine
         rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.smooth
+        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
         bound, passes, drop = np.inf, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
@@ -441,6 +455,10 @@ class Problem:
         """g of the penalised part of w."""
         return self.penalty.value(self.coefficients(w))
 
+    def penalty_slope(self, w: FloatArray, delta: FloatArray) -> float:
+        """How fast g has been growing on arriving at w along delta: its derivative from there."""
+        return -self.penalty.directional_derivative(self.coefficients(w), -self.coefficients(delta))
+
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
         return w[: self.n_features]
@@ -453,7 +471,7 @@ class Problem:
         return w
 
     def modulus(self) -> FloatArray:
-        """Curvature of a smooth penalty in each parameter, shaped like w: none in intercepts."""
+        """Curvature of a quadratic penalty in each parameter, shaped like w: none in intercepts."""
         out = np.zeros(self.engine.shape)
         out[: self.n_features] = self.penalty.l2
         return out

@@ -255,7 +255,7 @@ class AugmentedLagrangian(Solver):
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change) + _penalty_slope(problem, point.w, delta)
+            slope = engine.slope(point, dual, change) + problem.penalty_slope(point.w, delta)
             if slope <= enough and (slope >= -enough or t == 1.0):
                 return point, dual, t
             if slope <= 0:
@@ -270,13 +270,3 @@ class AugmentedLagrangian(Solver):
         point = engine.moved(state.point, delta, change, safe)
         dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
         return point, dual, safe
-
-
-def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:
-    """Derivative of g along a direction that stays in its domain."""
-    coef, move = problem.coefficients(w), problem.coefficients(delta)
-    slope = problem.penalty.l2 * float(np.vdot(coef, move))
-    l1 = getattr(problem.penalty, "l1", 0.0)
-    if l1:
-        slope += l1 * float(np.vdot(np.sign(coef), move) + np.abs(move[coef == 0]).sum())
-    return slope
