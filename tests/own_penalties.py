@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
+from helpers import run_page
 
 from sorel.penalties import ElasticNet, Penalty
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending" / "penalty.md"
-
-
-def page_namespace() -> dict:
-    """What the plain blocks of code on the page define."""
-    namespace: dict = {"__name__": "page"}
-    for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.S | re.M):
-        if ">>>" not in code:
-            exec(compile(code, str(PAGE), "exec"), namespace)
-    return namespace
-
-
-GroupLasso = page_namespace()["GroupLasso"]
+GroupLasso = run_page("penalty")["GroupLasso"]
 
 
 class OwnElasticNet(Penalty):

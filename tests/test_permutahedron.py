@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -92,6 +93,38 @@ def assert_feasible(lam: np.ndarray, sigma: np.ndarray, tolerance: float = 1e-15
     scale = math.fsum(sigma)
     assert float(excess.max()) <= tolerance * scale
     assert abs(float(excess[-1])) <= tolerance * scale
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("risk", [CVaR(0.29), ESRM(2.0)], ids=repr)
+def test_forks_share_the_risk_and_nothing_that_is_written(risk: Risk, weighted: bool) -> None:
+    n, threads, rounds = LARGE, 4, 20
+    rng = np.random.default_rng(3)
+    omega = None
+    if weighted:
+        omega = rng.random(n) * (rng.random(n) > 0.1)
+        omega /= omega.sum()
+    original = Projector(risk, n, omega)
+    inputs = rng.standard_normal((threads, rounds, n))
+
+    def results(projector: Projector, k: int) -> list[np.ndarray]:
+        found = []
+        for z in inputs[k]:
+            q, worst, block = np.empty(n), np.empty(n), np.empty(n, np.int32)
+            scalars = [projector.project(z, q, block), projector.worst_case(z, worst)]
+            scalars += [projector.value(z), projector.shortfall(z, q)]
+            found.append(np.concatenate([q, worst, block, scalars]))
+        return found
+
+    results(original, 0)
+    forks = [original.fork() for _ in range(threads)]
+    for fork in forks:
+        for name in ("omega", "weight") if weighted else ("_mass",):
+            assert getattr(fork._core, name) is getattr(original._core, name)
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(results, forks, range(threads)))
+    for k in range(threads):
+        assert_array_equal(found[k], results(Projector(risk, n, omega), k))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
-from sorel.losses import LOSSES, Loss, Multinomial, parse_loss
+from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import CVaR, Max, Mean, Risk, parse_risk
 
 __all__ = [
     "SCORERS",
     "TailScorer",
     "cvar_loss",
+    "gamma_deviance",
     "get_scorer",
     "make_tail_scorer",
     "neg_cvar_01",
@@ -28,6 +29,7 @@ __all__ = [
     "neg_cvar_10",
     "neg_cvar_50",
     "neg_worst",
+    "poisson_deviance",
     "sample_losses",
     "spectral_risk_score",
     "tail_report",
@@ -57,6 +59,7 @@ def sample_losses(
     loss : str, Loss or callable, default="squared"
         - "squared", "huber", "absolute": predictions of a regressor. As in training, the squared
           loss is half the squared residual;
+        - "poisson", "gamma": predicted means, above 0. As in training, half the deviance;
         - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
         - "log_loss": probabilities, as from ``predict_proba``;
         - "zero_one": predicted labels;
@@ -130,16 +133,18 @@ def _evaluate(
     parsed = parse_loss(loss)
     if not parsed.is_classifier:
         _refuse_columns(prediction, parsed.name)
-        return parsed.value(truth, prediction)
+        if parsed.link == "log":
+            _refuse_means(prediction, parsed.name)
+        return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
     codes = _codes(truth, prediction, labels)
     if prediction.ndim == 2:
-        if parsed.name == "squared_hinge":
+        if type(parsed) not in (Logistic, Multinomial):
             raise ValueError(
-                "loss='squared_hinge' takes one margin per sample, got y_pred of shape "
+                f"loss={parsed.name!r} takes one margin per sample, got y_pred of shape "
                 f"{prediction.shape}"
             )
         return Multinomial().value(codes, prediction)
-    parsed = parse_loss("logistic") if parsed.name == "multinomial" else parsed
+    parsed = Logistic() if isinstance(parsed, Multinomial) else parsed
     return parsed.value(np.where(codes == 1, 1.0, -1.0), prediction)
 
 
@@ -147,6 +152,15 @@ def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:
     if prediction.ndim > 1:
         raise ValueError(
             f"loss={loss!r} takes one prediction per sample, got y_pred of shape {prediction.shape}"
+        )
+
+
+def _refuse_means(prediction: NDArray[Any], loss: str) -> None:
+    if not (prediction > 0.0).all():
+        row = int(np.flatnonzero(~(prediction > 0.0))[0])
+        raise ValueError(
+            f"loss={loss!r} takes predicted means above 0, as from predict, got "
+            f"y_pred[{row}] = {prediction[row]}"
         )
 
 
@@ -259,6 +273,74 @@ def cvar_loss(
     3.0
     """
     return spectral_risk_score(y_true, y_pred, CVaR(alpha), loss, sample_weight, labels)
+
+
+def poisson_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the Poisson deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Counts or rates, at least 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_poisson_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights, such as exposures.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "poisson", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import poisson_deviance
+    >>> poisson_deviance([0.0, 1.0], [1.0, 1.0])
+    1.0
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "poisson", sample_weight)
+
+
+def gamma_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the gamma deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Amounts, above 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_gamma_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "gamma", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import gamma_deviance
+    >>> round(gamma_deviance([1.0, 2.0], [1.0, 1.0], risk="cvar:0.5"), 3)
+    0.614
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "gamma", sample_weight)
 
 
 def tail_report(
@@ -420,8 +502,9 @@ class TailScorer:
             from sklearn.base import is_classifier
 
             loss = "logistic" if is_classifier(estimator) else "squared"
-        name = loss.name if isinstance(loss, Loss) else loss
-        if name in ("logistic", "multinomial", "log_loss"):
+        if isinstance(loss, str) and loss in LOSSES:
+            loss = parse_loss(loss)
+        if loss == "log_loss" or type(loss) in (Logistic, Multinomial):
             codes = _positions(np.asarray(y), np.asarray(estimator.classes_))
             if hasattr(estimator, "predict_log_proba"):
                 with np.errstate(divide="ignore"):
@@ -431,12 +514,12 @@ class TailScorer:
                 with np.errstate(divide="ignore"):
                     logs = np.log(estimator.predict_proba(X))
                 return _negative_log_likelihood(codes, logs)
-            if name == "log_loss":
+            if loss == "log_loss":
                 raise TypeError(
                     f"{type(estimator).__name__} gives no probabilities; use loss='logistic', "
                     "which reads margins"
                 )
-        if name in ("logistic", "multinomial", "squared_hinge"):
+        if isinstance(loss, Loss) and loss.is_classifier:
             return sample_losses(y, estimator.decision_function(X), loss, estimator.classes_)
         return sample_losses(y, estimator.predict(X), loss)
 

@@ -194,7 +194,7 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
     refit : bool, default=True
         Fit the best pair on all rows. Without it there are ``best_risk_``, ``best_l2_`` and
         ``cv_results_`` only.
-    loss : {"squared", "huber"} or Loss, default="squared"
+    loss : {"squared", "huber", "poisson", "gamma"} or Loss, default="squared"
         Loss of one residual.
     l1 : float, default=0.0
         Weight of ``||w||_1``.

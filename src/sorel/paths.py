@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
-from sorel.losses import Loss, parse_loss
+from sorel.losses import Logistic, Loss, parse_loss
 from sorel.penalties import L2, ElasticNet
 from sorel.problem import Problem
 from sorel.risks import CVaR, Risk, parse_risk
@@ -175,7 +175,7 @@ def path(
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
     parsed = parse_loss(loss)
-    if parsed.name == "logistic" and len(np.unique(np.asarray(y))) > 2:
+    if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
         parsed = parse_loss("multinomial")
     found: dict[tuple[int, int], Result] = {}
     classes, previous = None, None

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel.kernels import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
+from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 
 __all__ = [
     "Box",

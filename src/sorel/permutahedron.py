@@ -13,6 +13,7 @@ is lost however large z is.
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 from typing import Any
@@ -179,6 +180,38 @@ class Projector:
             omega = omega[self._used]
             self._inner = np.empty((2, omega.size))
         self._core = _Weighted(risk, omega, pool)
+
+    def fork(self, pool: Pool | None = None) -> Projector:
+        """The same projections for another thread, which knows nothing of earlier ones.
+
+        Shared, because nobody writes to it: the risk, the weights of the ordered items, the sample
+        weights and the threads of :meth:`share`. Fresh: the orders, the last thresholds and all
+        working memory. So the cost does not grow with n, but for what the first projection
+        allocates, and two forks may be used at the same time.
+
+        Parameters
+        ----------
+        pool : Pool, optional
+            Where the fork borrows working memory; a pool serves one thread.
+
+        Returns
+        -------
+        Projector
+            Its results are those of a new projector.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sorel import CVaR
+        >>> from sorel.permutahedron import Projector
+        >>> Projector(CVaR(0.5), 4).fork().value(np.array([0.0, 1.0, 1.5, 9.0]))
+        5.25
+        """
+        fork = copy.copy(self)
+        fork._core = self._core.fork(Pool() if pool is None else pool)
+        if self._used is not None:
+            fork._inner = np.empty_like(self._inner)
+        return fork
 
     @property
     def two_levels(self) -> bool:
@@ -367,10 +400,18 @@ class _Thresholder:
         self.n = n
         self.low, self.high, self.total = low, high, total
         self.rank = rank
+        self._begin()
+
+    def _begin(self) -> None:
         # Index of an item near the threshold, and the threshold relative to it.
         self.pivot = -1
         self.offset = 0.0
         self._search = np.empty(_SEARCH_SIZE)
+
+    def fork(self) -> _Thresholder:
+        fork = copy.copy(self)
+        fork._begin()
+        return fork
 
     def project(
         self, zeta: FloatArray, out: FloatArray, block: BlockArray | None, team: Team | None = None
@@ -477,12 +518,7 @@ class _Uniform:
     def __init__(self, mass: FloatArray, pool: Pool) -> None:
         n = mass.size
         self.n = n
-        self.pool = pool
         self.team: Team | None = None
-        self._project_order: _Order | None = None
-        self._value_order: _Order | None = None
-        self._first: npt.NDArray[Any] | None = None
-        self._work: tuple[FloatArray, ...] | None = None
         self._threshold: _Thresholder | None = None
         # As mass ascends, the first entry above the lowest level and the one after it settle
         # whether there are two levels, with at most one entry between them.
@@ -496,6 +532,21 @@ class _Uniform:
         # Three numbers tell all about two levels: large vectors of them need not be kept.
         self._select = self._bend is not None and n > _SELECT_FROM
         self._mass = None if self._select else mass
+        self._begin(pool)
+
+    def _begin(self, pool: Pool) -> None:
+        self.pool = pool
+        self._project_order: _Order | None = None
+        self._value_order: _Order | None = None
+        self._first: npt.NDArray[Any] | None = None
+        self._work: tuple[FloatArray, ...] | None = None
+
+    def fork(self, pool: Pool) -> _Uniform:
+        fork = copy.copy(self)
+        fork._begin(pool)
+        if self._threshold is not None:
+            fork._threshold = self._threshold.fork()
+        return fork
 
     @property
     def mass(self) -> FloatArray:
@@ -590,18 +641,35 @@ class _Weighted:
 
     def __init__(self, risk: Risk, omega: FloatArray, pool: Pool) -> None:
         n = omega.size
-        self.pool = pool
+        self.n = n
         self.team: Team | None = None
         self.risk = risk
         self.omega = omega
         self.weight = omega * n
-        self._first = np.empty(n + 1, _index_type(n))
-        self._project_order = _Order(n, pool)
-        self._value_order = _Order(n, pool)
         self._threshold: _Thresholder | None = None
         levels = risk.levels(n, omega)
         if levels is not None:
             self._threshold = _Thresholder(self.weight, n, *levels, float(n), 0)
+        self._begin(pool)
+
+    def _begin(self, pool: Pool) -> None:
+        self.pool = pool
+        self._project_order: _Order | None = None
+        self._value_order: _Order | None = None
+        self._first: npt.NDArray[Any] | None = None
+
+    def fork(self, pool: Pool) -> _Weighted:
+        fork = copy.copy(self)
+        fork._begin(pool)
+        if self._threshold is not None:
+            fork._threshold = self._threshold.fork()
+        return fork
+
+    def _ordered(self, losses: FloatArray) -> _Order:
+        if self._value_order is None:
+            self._value_order = _Order(self.n, self.pool)
+        self._value_order.update(losses, self.team)
+        return self._value_order
 
     def _mass(self, order: npt.NDArray[Any]) -> FloatArray:
         mass = self.risk.increments(self.omega[order])
@@ -613,6 +681,9 @@ class _Weighted:
             count = self._threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
+        if self._project_order is None or self._first is None:
+            self._first = np.empty(self.n + 1, _index_type(self.n))
+            self._project_order = _Order(self.n, self.pool)
         keep = self._project_order
         keep.update(zeta, self.team)
         weight = self.weight[keep.order]
@@ -624,20 +695,17 @@ class _Weighted:
         return count
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
-        keep = self._value_order
-        keep.update(losses, self.team)
+        keep = self._ordered(losses)
         mass = self._mass(keep.order)
         _scatter(mass / self.weight[keep.order], keep.order, out)
         return _dot(mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
-        keep = self._value_order
-        keep.update(losses, self.team)
+        keep = self._ordered(losses)
         return _dot(self._mass(keep.order), keep.key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
-        keep = self._value_order
-        keep.update(losses, self.team)
+        keep = self._ordered(losses)
         mass = self._mass(keep.order)
         return _ordered_shortfall(keep.key, mass, density, self.weight, keep.order)
 

@@ -282,7 +282,8 @@ def solve(
         )
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
-    problem.engine.forget()
+    # Working memory of its own: other threads may solve the same problem.
+    problem = problem.for_run()
     begin = time.perf_counter()
     run = Run(
         w=problem.start(),
@@ -322,7 +323,7 @@ def solve(
     certificate = best.certificate
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
-    problem.engine.forget()
+    problem.engine.release()
     converged = certificate.relative_gap <= tol
     result = Result(
         w=problem.settled(best.w),
@@ -445,13 +446,13 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
     run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
-        run.dual = problem.engine.dual_from_weights(result.weights)
+        run.dual, _ = problem.engine.nearest_dual(result.weights)
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
     """Set the run to where the checkpoint left it; return the records so far."""
     run.w = saved.w
-    run.dual = problem.engine.dual_from_weights(saved.weights)
+    run.dual, _ = problem.engine.nearest_dual(saved.weights)
     run.passes, run.n_iter = saved.passes, saved.n_iter
     generator = saved.make_generator()
     if generator is not None:

@@ -29,6 +29,8 @@ _LOSS_WORDS = {
     "huber": "losses: half the squared error, linear beyond an error of 1",
     "logistic": "losses: minus the logarithm of the probability given to the true label",
     "squared_hinge": "losses: squared shortfall of the margin",
+    "poisson": "losses: half the Poisson deviance",
+    "gamma": "losses: half the gamma deviance",
 }
 
 

@@ -59,6 +59,9 @@ _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
 _FIRST_ROWS = 100_000
 
+_REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma")
+_CLASSIFICATION_LOSSES = ("logistic", "squared_hinge")
+
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
@@ -87,7 +90,7 @@ def add(commands: Any) -> None:
         help="what kind of target it is (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--loss", choices=("squared", "huber", "logistic", "squared_hinge"),
+        "--loss", choices=(*_REGRESSION_LOSSES, *_CLASSIFICATION_LOSSES),
         help="loss of one row (default: squared for regression, logistic for classification)",
     )  # fmt: skip
     parser.add_argument(
@@ -349,8 +352,8 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
     from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 
     losses = {
-        "regression": ("squared", "huber"),
-        "classification": ("logistic", "squared_hinge"),
+        "regression": _REGRESSION_LOSSES,
+        "classification": _CLASSIFICATION_LOSSES,
     }[task]
     loss = arguments.loss or losses[0]
     if loss not in losses:

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
 from sorel.estimators.progress import with_callbacks
-from sorel.losses import Loss, parse_loss
+from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -23,10 +23,12 @@ FloatArray = NDArray[np.float64]
 
 
 def _gives_probabilities(model: ClassifierFace) -> bool:
-    if _loss_name(model.loss) != "squared_hinge":
+    loss = LOSSES.get(model.loss, model.loss) if isinstance(model.loss, str) else model.loss
+    # A name that means nothing is for fit to refuse.
+    if getattr(loss, "link", "logit") == "logit":
         return True
     raise AttributeError(
-        "loss='squared_hinge' gives no probabilities; use loss='logistic', or "
+        f"loss={getattr(loss, 'name', loss)!r} gives no probabilities; use loss='logistic', or "
         "sklearn.calibration.CalibratedClassifierCV"
     )
 
@@ -39,7 +41,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = _loss_name(self.loss) != "squared_hinge"
+        tags.classifier_tags.multi_class = _has_multinomial_form(self.loss)
         return tags
 
     def decision_function(self, X: Any) -> FloatArray:
@@ -113,7 +115,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
             return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([log_expit(-scores), log_expit(scores)])
 
-    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], str | Loss]:
+    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -124,14 +126,14 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
                 "positive weight; a classifier needs at least two classes"
             )
         if len(self.classes_) > 2:
-            if loss == "squared_hinge":
+            if not _has_multinomial_form(loss):
                 raise ValueError(
                     "Only binary classification is supported. The type of the target is "
-                    f"{type_of_target(y)}. With loss='squared_hinge', {len(self.classes_)} classes "
+                    f"{type_of_target(y)}. With loss={loss.name!r}, {len(self.classes_)} classes "
                     "need sklearn.multiclass.OneVsRestClassifier around this estimator; "
                     "loss='logistic' takes any number of classes."
                 )
-            loss = "multinomial"
+            loss = Multinomial()
         return codes.astype(np.int64), loss
 
 
@@ -307,16 +309,17 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         return {"coef_": np.ascontiguousarray(table[:, :d]), "intercept_": intercept}
 
 
-def _classification_loss(loss: str | Loss) -> str:
-    name = parse_loss(loss).name
-    if name not in ("logistic", "squared_hinge", "multinomial"):
+def _classification_loss(loss: str | Loss) -> Loss:
+    parsed = parse_loss(loss)
+    if not parsed.is_classifier:
         raise ValueError(
             f"loss={loss!r} is not for classification; a classifier takes 'logistic' or "
             "'squared_hinge'"
         )
     # Two classes need one margin, not two.
-    return "logistic" if name == "multinomial" else name
+    return Logistic() if _has_multinomial_form(parsed) else parsed
 
 
-def _loss_name(loss: Any) -> Any:
-    return getattr(loss, "name", loss)
+def _has_multinomial_form(loss: str | Loss) -> bool:
+    """Whether the loss is the package's logistic one, which goes on for more than two classes."""
+    return loss in ("logistic", "multinomial") or type(loss) in (Logistic, Multinomial)

@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear regressor."""
 
+    loss: str | Loss
+
     def predict(self, X: Any) -> FloatArray:
         """Predict the target.
 
@@ -35,7 +37,7 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         ndarray of shape (n,)
             Predicted values.
         """
-        return self._scores(X)
+        return regression_loss(self.loss).predict(self._scores(X))
 
 
 class SpectralRiskRegressor(RegressorFace, SpectralFit):
@@ -49,9 +51,12 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     risk : Risk or str, default=CVaR(0.5)
         Weights of the ordered losses, such as ``CVaR(0.1)``, ``ESRM(2.0)`` or ``"cvar:0.1"``.
         Its parameters can be searched as ``risk__alpha`` and the like.
-    loss : {"squared", "huber"} or Loss, default="squared"
-        Loss of one residual. "squared" is ``r**2 / 2``; "huber" turns linear at ``abs(r) = 1``,
-        and ``sorel.losses.Huber(delta)`` elsewhere.
+    loss : {"squared", "huber", "poisson", "gamma"} or Loss, default="squared"
+        Loss of one sample. "squared" is half the squared residual; "huber" turns linear at
+        ``abs(r) = 1``, and ``sorel.losses.Huber(delta)`` elsewhere. "poisson" (counts, rates) and
+        "gamma" (positive amounts) are half the deviances under a log link: ``predict`` gives means,
+        the exponentials of the linear scores. For counts over exposures e, fit the rates with
+        ``sample_weight=e``. A loss of your own: see :class:`sorel.losses.Loss`.
     l2 : float or "auto", default="auto"
         Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
         sample weights are given, their sum.
@@ -209,7 +214,7 @@ def regression_loss(loss: str | Loss) -> Loss:
     parsed = parse_loss(loss)
     if parsed.is_classifier:
         raise ValueError(
-            f"loss={loss!r} is for classification; a regressor takes 'squared', 'huber' or an "
-            "instance such as sorel.losses.Huber(2.0)"
+            f"loss={loss!r} is for classification; a regressor takes 'squared', 'huber', "
+            "'poisson', 'gamma' or an instance such as sorel.losses.Huber(2.0)"
         )
     return parsed

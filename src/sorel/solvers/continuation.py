@@ -53,7 +53,7 @@ class Continuation(Newton):
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
         """Falling values of l2, from the curvature of the losses to the problem's own."""
         engine = problem.engine
-        diagonal = engine.hessian_diagonal(engine.point(run.w), engine.uniform(), 0.0)
+        diagonal = engine.curvature(engine.point(run.w), engine.uniform()).diagonal()
         run.passes += 1
         strongest = float(np.mean(diagonal))
         own = max(problem.penalty.l2, _WEAKEST * strongest)
