@@ -59,7 +59,7 @@ class Pseudohuber(Penalty):
     def _solve(self, slope, v):
         """u with slope u + u / sqrt(1 + u^2) = v, by Newton's steps, which never go beyond it."""
         u = np.asarray(v, dtype=float) / (slope + 1.0)
-        for _ in range(60):
+        for _ in range(20):
             excess = slope * u + u / np.sqrt(1.0 + u * u) - v
             u = u - excess / (slope + (1.0 + u * u) ** -1.5)
         return u

@@ -18,12 +18,13 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough
+from sorel.penalties import Penalty, choose_penalty
 from sorel.risks import Risk, parse_risk
 from sorel.solvers import Solver
 
@@ -42,6 +43,8 @@ class SpectralSearch(SpectralModel):
     l2s: Sequence[float | str]
     loss: str | Loss
     l1: float
+    penalty: Penalty | None
+    positive: bool
     fit_intercept: bool
     solver: str | Solver
     tol: float
@@ -68,8 +71,15 @@ class SpectralSearch(SpectralModel):
         l2s = list(self.l2s)
         if not risks or not l2s:
             raise ValueError(f"risks and l2s must not be empty, got {self.risks!r}, {self.l2s!r}")
+        if self.penalty is not None:
+            if tuple(l2s) != _L2S:
+                raise ValueError(
+                    f"penalty={self.penalty!r} and l2s={self.l2s!r} are both given: drop l2s, "
+                    "since the penalty has its own l2, or drop penalty"
+                )
+            l2s = ["auto"]
         for l2 in l2s:
-            resolve_l2(l2, 1.0)
+            choose_penalty(self.penalty, l2, self.l1, self.positive, 1.0)
         if self.scoring is None:
             scorer = make_tail_scorer(_DEFAULT_TAIL, self.loss)
         else:
@@ -80,15 +90,17 @@ class SpectralSearch(SpectralModel):
             delayed(_score_fold)(model, risks, l2s, X, y, sample_weight, train, test, scorer)
             for train, test in splitter.split(X, y, groups)
         )
-        self.cv_results_ = _tabulate(risks, l2s, np.array(tables))
+        named: list[float | str] = l2s if self.penalty is None else [self.penalty.l2]
+        self.cv_results_ = _tabulate(risks, named, np.array(tables))
         self.n_splits_ = len(tables)
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         self.best_risk_ = risks[self.best_index_ // len(l2s)]
-        self.best_l2_ = l2s[self.best_index_ % len(l2s)]
+        at = self.best_index_ % len(l2s)
+        self.best_l2_ = named[at]
         if not self.refit:
             return
-        model.set_params(risk=self.best_risk_, l2=self.best_l2_, verbose=self.verbose)
+        model.set_params(risk=self.best_risk_, l2=l2s[at], verbose=self.verbose)
         model.fit(X, y, sample_weight=sample_weight)
         for name in FITTED:
             setattr(self, name, getattr(model, name))
@@ -97,6 +109,8 @@ class SpectralSearch(SpectralModel):
         return {
             "loss": self.loss,
             "l1": self.l1,
+            "penalty": self.penalty,
+            "positive": self.positive,
             "fit_intercept": self.fit_intercept,
             "solver": self.solver,
             "tol": self.tol,
@@ -198,6 +212,11 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
         Loss of one residual.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     solver : str or Solver, default="auto"
@@ -259,6 +278,8 @@ converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         refit: bool = True,
         loss: str | Loss = "squared",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool = True,
         solver: str | Solver = "auto",
         tol: float = 1e-4,
@@ -275,6 +296,8 @@ converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol
@@ -340,6 +363,11 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
         Loss of one margin, as in :class:`SpectralRiskClassifier`.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     solver : str or Solver, default="auto"
@@ -399,6 +427,8 @@ n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         refit: bool = True,
         loss: str | Loss = "logistic",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool = True,
         solver: str | Solver = "auto",
         tol: float = 1e-4,
@@ -415,6 +445,8 @@ n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol

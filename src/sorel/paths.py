@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
 from sorel.losses import Logistic, Loss, parse_loss
-from sorel.penalties import L2, ElasticNet
+from sorel.penalties import Penalty, choose_penalty
 from sorel.problem import Problem
 from sorel.risks import CVaR, Risk, parse_risk
 from sorel.solve import Result, solve
@@ -114,6 +114,8 @@ def path(
     l2: float | str | Sequence[float | str] = "auto",
     loss: str | Loss = "squared",
     l1: float = 0.0,
+    penalty: Penalty | None = None,
+    positive: bool = False,
     fit_intercept: bool = True,
     sample_weight: ArrayLike | None = None,
     solver: str | Solver = "auto",
@@ -138,6 +140,11 @@ def path(
         As in :class:`sorel.Problem`. "logistic" becomes "multinomial" for more than two classes.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty for all points, in place of `l2`, `l1` and `positive`, which must then be left
+        alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     sample_weight : array-like of shape (n,), optional
@@ -170,7 +177,10 @@ def path(
     """
     grid_risks = [parse_risk(risk) for risk in _as_list("risks", risks, (Risk, str))]
     total = float(np.shape(y)[0] if sample_weight is None else np.sum(sample_weight))
-    grid_l2 = [_number(value, total) for value in _as_list("l2", l2, (float, int, str, np.number))]
+    penalties = [
+        choose_penalty(penalty, value, l1, positive, total if total > 0.0 else math.nan)
+        for value in _as_list("l2", l2, (float, int, str, np.number))
+    ]
     names = _names(X)
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
@@ -179,14 +189,13 @@ def path(
         parsed = parse_loss("multinomial")
     found: dict[tuple[int, int], Result] = {}
     classes, previous = None, None
-    for i, j in plough(len(grid_risks), len(grid_l2)):
-        mu = grid_l2[j]
+    for i, j in plough(len(grid_risks), len(penalties)):
         problem = Problem(
             X,
             y,
             risk=grid_risks[i],
             loss=parsed,
-            penalty=ElasticNet(mu, l1) if l1 else L2(mu),
+            penalty=penalties[j],
             fit_intercept=fit_intercept,
             sample_weight=sample_weight,
         )
@@ -195,17 +204,18 @@ def path(
             problem, solver, tol, max_passes, random_state=random_state, warm_start=previous
         )
         if result.status.startswith("interrupted"):
-            raise KeyboardInterrupt(f"path was interrupted at {grid_risks[i]!r}, l2={mu:g}")
+            at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
+            raise KeyboardInterrupt(f"path was interrupted at {at}")
         previous = result
         # The weightings of all points together may be far larger than X.
         found[i, j] = replace(result, weights=np.empty(0), history=[])
-    points = [(i, j) for i in range(len(grid_risks)) for j in range(len(grid_l2))]
+    points = [(i, j) for i in range(len(grid_risks)) for j in range(len(penalties))]
     results = [found[point] for point in points]
     d = len(results[0].w) - bool(fit_intercept)
     intercepts = [r.w[d] if fit_intercept else np.zeros(r.w.shape[1:]) for r in results]
     return PathResult(
         risks=[grid_risks[i] for i, _ in points],
-        l2=np.array([grid_l2[j] for _, j in points]),
+        l2=np.array([penalties[j].l2 for _, j in points]),
         coefs=np.array([r.w[:d].T for r in results]),
         intercepts=np.array(intercepts),
         objective=np.array([r.objective for r in results]),
@@ -238,12 +248,6 @@ def _as_list(name: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
     if not items:
         raise ValueError(f"{name} is empty: give at least one value")
     return items
-
-
-def _number(l2: float | str, total: float) -> float:
-    if isinstance(l2, str) and l2 == "auto":
-        return 1.0 / total if total > 0 else math.nan
-    return L2(l2).l2  # type: ignore[arg-type] # other strings are refused there
 
 
 def _names(X: Any) -> list[str] | None:

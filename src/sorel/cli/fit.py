@@ -101,6 +101,7 @@ def add(commands: Any) -> None:
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
         help="strength of the lasso penalty (default: 0)",
     )  # fmt: skip
+    parser.add_argument("--positive", action="store_true", help="allow no coefficient below 0")
     parser.add_argument(
         "--tol", type=above_zero, default=1e-4, metavar="NUMBER",
         help="certified relative distance to the optimum to reach (default: %(default)s)",
@@ -367,6 +368,7 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
         loss=loss,
         l2=arguments.l2,
         l1=arguments.l1,
+        positive=arguments.positive,
         tol=arguments.tol,
         max_passes=arguments.max_passes,
         random_state=arguments.seed,
@@ -444,6 +446,7 @@ def _summary(
         "rows": rows,
         "l2": float(model.l2_),
         "l1": arguments.l1,
+        "positive": arguments.positive,
         "tol": arguments.tol,
         "imputed": arguments.impute,
         "columns": kinds,
