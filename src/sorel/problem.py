@@ -26,13 +26,13 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_co
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
-from sorel.penalties import L2, Penalty
+from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
-# gradients take its place where the penalty is smooth, and after the second number nothing does
+# gradients take its place where the penalty is quadratic, and after the second number nothing does
 # where it is not.
 _FEW_PARAMETERS = 1000
 REFINABLE_SIZE = 5000
@@ -98,7 +98,7 @@ class Problem:
         "squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson" or "gamma", or a
         loss of your own: see :class:`sorel.losses.Loss`.
     penalty : Penalty, optional
-        Strongly convex; ``L2(1 / n)`` when not given.
+        Strongly convex, or of bounded domain; ``L2(1 / n)`` when not given.
     fit_intercept : bool, default=False
         Add an unpenalised intercept, the last entry of every parameter vector. The problem is taken
         as written; ``sorel.path`` and the estimators, which take data, fit one unless told not to.
@@ -190,14 +190,17 @@ class Problem:
         elif isinstance(penalty, numbers.Real):
             raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
         elif not isinstance(penalty, Penalty):
-            raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
-        penalty.kernel(engine.n_features)  # bounds of another length are refused here
+            raise TypeError(
+                "penalty must be one of sorel's penalties, or of a subclass of "
+                f"sorel.penalties.Penalty, got {penalty!r}"
+            )
         self.engine, self.penalty = engine, penalty
         self._made_by = None
         spec = engine.spec
         _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
+        check_penalty(penalty, self._coefficient_shape)
         # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
         self.data_precision = float(np.finfo(engine.data_type).eps)
         info = np.finfo(np.float64)
@@ -286,9 +289,17 @@ class Problem:
             **self.engine.fingerprint(),
             "risk": describe(self.risk),
             "loss": describe(self.loss),
-            "penalty": describe(self.penalty),
+            "penalty": self._describe_penalty(),
             "intercept": "fitted" if self.fit_intercept else "none",
         }
+
+    def _describe_penalty(self) -> str:
+        text = describe(self.penalty)
+        if self.penalty.compiled:
+            return text
+        # What a class of the user computes is not to be read from its settings.
+        values = sample_values(self.penalty, self._coefficient_shape)
+        return f"{text} with values {', '.join(f'{value:.6e}' for value in values)}"
 
     # What the solvers use.
 
@@ -300,7 +311,6 @@ class Problem:
 
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
-        penalty.kernel(self.n_features)
         other = shallow_copy(self)
         other.penalty = penalty
         return other
@@ -371,7 +381,7 @@ class Problem:
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
         worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
+        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
             target = 0.0 if refine == np.inf else refine - shortfall
             bound, passes = self._refined_bound(
                 point, dual, expected + penalty, gradient, target, max_products
@@ -381,8 +391,12 @@ class Problem:
         return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
 
     @property
+    def _coefficient_shape(self) -> tuple[int, ...]:
+        return (self.n_features, *self.engine.shape[1:])
+
+    @property
     def _penalty_conjugate_at_zero(self) -> float:
-        return self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+        return self.penalty.conjugate(np.zeros(self._coefficient_shape))
 
     def _fenchel_young(
         self, point: Point, dual: Dual, expected: float, gradient: FloatArray | None
@@ -419,7 +433,7 @@ class Problem:
         """
         engine = self.engine
         rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.smooth
+        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
         bound, passes, drop = np.inf, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
@@ -506,6 +520,10 @@ class Problem:
         """g of the penalised part of w."""
         return self.penalty.value(self.coefficients(w))
 
+    def penalty_slope(self, w: FloatArray, delta: FloatArray) -> float:
+        """How fast g has been growing on arriving at w along delta: its derivative from there."""
+        return -self.penalty.directional_derivative(self.coefficients(w), -self.coefficients(delta))
+
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
         return w[: self.n_features]
@@ -518,7 +536,7 @@ class Problem:
         return w
 
     def modulus(self) -> FloatArray:
-        """Curvature of a smooth penalty in each parameter, shaped like w: none in intercepts."""
+        """Curvature of a quadratic penalty in each parameter, shaped like w: none in intercepts."""
         out = np.zeros(self.engine.shape)
         out[: self.n_features] = self.penalty.l2
         return out

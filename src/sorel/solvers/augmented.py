@@ -321,7 +321,7 @@ class AugmentedLagrangian(Solver):
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change) + _penalty_slope(problem, point.w, delta)
+            slope = engine.slope(point, dual, change) + problem.penalty_slope(point.w, delta)
             if slope <= enough and (slope >= -enough or t == 1.0):
                 return point, dual, t
             if slope <= 0:
@@ -340,13 +340,3 @@ class AugmentedLagrangian(Solver):
 
 def _eased(caution: float) -> float:
     return _EASE * caution if caution > _NO_CAUTION else 0.0
-
-
-def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:
-    """Derivative of g along a direction that stays in its domain."""
-    coef, move = problem.coefficients(w), problem.coefficients(delta)
-    slope = problem.penalty.l2 * float(np.vdot(coef, move))
-    l1 = getattr(problem.penalty, "l1", 0.0)
-    if l1:
-        slope += l1 * float(np.vdot(np.sign(coef), move) + np.abs(move[coef == 0]).sum())
-    return slope

@@ -2,7 +2,7 @@
 
 Second order on the augmented Lagrangian wins wherever its steps are affordable, which is a matter
 of the number of parameters. What is left goes to conjugate gradients, or to SOREL's stochastic
-inner loop where the penalty is not smooth.
+inner loop where the penalty is not quadratic.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sorel.solvers.continuation import Continuation
 from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
+from sorel.solvers.subgradient import Subgradient
 
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
 _FEW_PARAMETERS = 1000
@@ -56,19 +57,16 @@ class Auto(Solver):
     name: ClassVar[str] = "auto"
 
     def check(self, problem: Problem) -> None:
-        order = self._order(problem)
-        if not any(self._able(problem, [cls]) for cls in order):
-            order[0]().check(problem)
+        if not self._turns(problem):
+            self._order(problem)[0]().check(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         chosen: list[str] = []
-        waiting = self._order(problem)
+        waiting = self._turns(problem)
         if run.dual is None and waiting[0] is Newton:
             self._start_from_part(problem, run)
         while waiting:
             solver, waiting = waiting[0](), waiting[1:]
-            if chosen and not self._able(problem, [type(solver)]):
-                continue
             chosen.append(solver.name)
             run.note = " then ".join(chosen)
             yield from self._turn(problem, run, solver, waiting)
@@ -104,14 +102,20 @@ class Auto(Solver):
         run.passes += inner.passes * rows / n
         run.near = run.near or best <= _NEAR
 
+    def _turns(self, problem: Problem) -> list[type[Solver]]:
+        """Methods that take the problem, in the order of their turns."""
+        order = self._order(problem)
+        # A penalty of the user's own with very many parameters is for none but the last.
+        return self._able(problem, order) or self._able(problem, [Subgradient])
+
     def _order(self, problem: Problem) -> list[type[Solver]]:
-        """Methods in the order of their turns: the cheapest first, the most robust last."""
+        """Methods that come into question: the cheapest first, the most robust last."""
         size = int(np.prod(problem.engine.shape))
         if size <= _FEW_PARAMETERS:
             first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
             return [*first, Newton, Continuation, SOREL]
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
-        if problem.penalty.smooth:
+        if problem.penalty.quadratic:
             return [NewtonCG, *dense, SOREL]
         return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
 
@@ -119,7 +123,7 @@ class Auto(Solver):
         """Whether a matrix is affordable, but products are likely to be cheaper."""
         size, n = int(np.prod(problem.engine.shape)), problem.n_samples
         many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
-        return problem.penalty.smooth and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
+        return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
     def _able(self, problem: Problem, solvers: list[type[Solver]]) -> list[type[Solver]]:
         able = []
@@ -153,7 +157,7 @@ class Auto(Solver):
                         since = run.passes
                     best_gap = certificate.relative_gap
                 if run.passes - since > _PATIENCE or run.passes > limit:
-                    if self._able(problem, others):
+                    if others:
                         break
                     since = limit = np.inf
                 iterate = iterates.send(certificate)

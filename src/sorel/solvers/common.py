@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Plan, Point
-from sorel.penalties import PURE_L2
 from sorel.problem import Certificate, Problem
 from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 
@@ -59,13 +58,19 @@ class FirstOrder(Solver):
     Attributes
     ----------
     operations : tuple of str
-        The optional operations that the method may need of an engine.
+        The optional operations that the method may need of an engine: all of them compiled loops
+        over single samples.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
+        if self.needs() and not problem.penalty.compiled:
+            return (
+                "takes the steps of single samples in compiled loops, which know only sorel's own "
+                f"penalties and not the class {type(problem.penalty).__name__}"
+            )
         reasons = (problem.engine.obstacle(operation) for operation in self.needs())
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -80,10 +85,10 @@ class FirstOrder(Solver):
             raise UnsupportedProblemError(f"solver {self.name!r} {reason}; use {able}")
 
     def plan(self, problem: Problem, step: float, batch: int = 1, **more: Any) -> Plan:
-        """A plan of one pass; plain gradient steps where the penalty is smooth."""
-        kernel = problem.penalty.kernel(problem.n_features)
-        batch = min(batch, problem.n_samples)
-        more.setdefault("proximal", kernel.code != PURE_L2)
+        """A plan of one pass; plain gradient steps where the penalty is quadratic."""
+        penalty, batch = problem.penalty, min(batch, problem.n_samples)
+        more.setdefault("proximal", not penalty.quadratic)
+        kernel = penalty.kernel(problem.n_features)
         return Plan(step, problem.n_samples // batch, kernel, batch, **more)
 
 
