@@ -37,7 +37,7 @@ format: $(VENV)/.installed-dev ## Apply the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS (SOREL_DATA: folder of the paper's sets)
+bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import xlogy
 
 import sorel
 from sorel.losses import Huber
@@ -32,6 +35,19 @@ N, D, CLASSES = 13, 3, 3
 HUBER_DELTA = 0.7
 
 
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "extending"
+
+
+@cache
+def run_page(name: str) -> dict[str, Any]:
+    """Run the code of a page under docs/extending, from top to bottom; the names it defines."""
+    page = PAGES / f"{name}.md"
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M))
+    names: dict[str, Any] = {"__name__": f"{name}_page"}
+    exec(compile(code, str(page), "exec"), names)
+    return names
+
+
 def make_loss(name: str) -> Any:
     return Huber(HUBER_DELTA) if name == "huber" else name
 
@@ -43,6 +59,10 @@ def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndar
     z = X @ rng.standard_normal(d)
     if loss in ("squared", "huber"):
         return X, z + 0.3 + 0.5 * rng.standard_t(3, n)
+    if loss == "poisson":
+        return X, rng.poisson(np.exp(0.5 + 0.5 * z)).astype(float)
+    if loss == "gamma":
+        return X, np.exp(0.5 * z) * rng.gamma(2.0, size=n)
     if loss == "multinomial":
         y = np.argmax(rng.gumbel(size=(n, CLASSES)) + X @ rng.standard_normal((d, CLASSES)), axis=1)
         y[:CLASSES] = np.arange(CLASSES)
@@ -113,6 +133,10 @@ def brute_losses(loss: str, X: Any, y: Any, w: Any, fit_intercept: bool) -> np.n
         return np.logaddexp(0.0, -y * z)
     if loss == "squared_hinge":
         return np.maximum(0.0, 1.0 - y * z) ** 2
+    if loss == "poisson":
+        return xlogy(y, y) - y * z - y + np.exp(z)
+    if loss == "gamma":
+        return y * np.exp(-z) - 1.0 + z - np.log(y)
     return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(z)), y]
 
 

@@ -65,15 +65,15 @@ def test_disk_equals_memory(tmp_path, tiny_spans, loss, kind, intercept, weighte
     for problem in problems:
         engine = problem.engine
         point = engine.point(w)
-        dual = engine.ascend(engine.dual_from_weights(lam / lam.sum()), point, 1.5)
+        dual = engine.ascend(engine.nearest_dual(lam / lam.sum())[0], point, 1.5)
         found.append(
             {
                 "losses": np.array(point.losses),
                 "gradient": engine.gradient(point, dual),
                 "slope": engine.slope(point, dual, engine.direction(delta)),
                 "hessian": engine.hessian(point, dual, 1.5),
-                "product": engine.hessian_product(point, dual, 1.5, delta),
-                "diagonal": engine.hessian_diagonal(point, dual, 1.5),
+                "product": engine.curvature(point, dual, 1.5).product(delta),
+                "diagonal": engine.curvature(point, dual, 1.5).diagonal(),
                 "gap": problem.certificate(w, engine.weights(dual)).gap,
                 "smoothness": np.array(engine.smoothness(dual)),
                 "jacobian": engine.jacobian_bound(1.0),
@@ -120,7 +120,7 @@ def test_the_number_of_threads_changes_rounding_alone(tmp_path, tiny_spans):
 def test_solvers_that_need_any_row_at_any_time_are_refused(tmp_path, tiny_spans):
     disk, _ = pair(tmp_path)
     for solver in ("prospect", "saddle_saga"):
-        with pytest.raises(ValueError, match="needs single samples, which BlocksEngine"):
+        with pytest.raises(ValueError, match="needs the operation 'table', which BlocksEngine"):
             sorel.solve(disk, solver)
 
 
@@ -157,7 +157,7 @@ def test_an_epoch_is_unbiased(tmp_path, tiny_spans):
     gradient = engine.gradient(snapshot, dual)
     kernel = sorel.L2(1e-9).kernel(D)
     expected = memory.engine.gradient(
-        memory.engine.point(start), memory.engine.dual_from_weights(engine.weights(dual))
+        memory.engine.point(start), memory.engine.nearest_dual(engine.weights(dual))[0]
     )
     for sampling in ("uniform", "importance"):
         plan = Plan(1e-3, 1, kernel, 3, sampling=sampling)

@@ -10,7 +10,7 @@ import scipy.sparse
 from helpers import CLASSES, RISKS, brute_losses, make_data, make_loss
 
 import sorel
-from sorel.engines import make_engine
+from sorel.engines import Spec, make_engine
 from sorel.engines.base import Plan
 from sorel.engines.dense import DenseEngine
 from sorel.engines.sparse import SparseEngine
@@ -45,7 +45,7 @@ def random_parameters(engine, seed=5, size=0.7):
 def random_dual(engine, seed=6):
     """A weighting inside the dual set, where most weights differ."""
     lam = np.random.default_rng(seed).exponential(size=engine.n_samples)
-    return engine.dual_from_weights(lam / lam.sum())
+    return engine.nearest_dual(lam / lam.sum())[0]
 
 
 def omega_of(problem):
@@ -263,7 +263,8 @@ def test_weights_go_out_and_come_back(weighted):
     engine = make_problem(weighted=weighted).engine
     dual = random_dual(engine)
     lam = engine.weights(dual)
-    again = engine.dual_from_weights(lam)
+    again, distance = engine.nearest_dual(lam)
+    assert distance <= 1e-12
     np.testing.assert_allclose(engine.weights(again), lam, rtol=1e-12, atol=1e-16)
     np.testing.assert_allclose(engine.uniform().density, 1.0)
 
@@ -346,9 +347,10 @@ def test_generalised_hessian_is_the_derivative_of_the_gradient(loss, risk, weigh
     # The augmented term is not a rounding error here.
     assert np.abs(hessian - engine.hessian(point, dual)).max() > 1e-4 * np.abs(hessian).max()
     v = random_parameters(engine, seed=11)
-    product = engine.hessian_product(point, dual, eta, v)
+    curvature = engine.curvature(point, dual, eta)
+    product = curvature.product(v)
     np.testing.assert_allclose(product.ravel(), hessian @ v.ravel(), rtol=1e-10, atol=1e-12)
-    diagonal = engine.hessian_diagonal(point, dual, eta)
+    diagonal = curvature.diagonal()
     assert diagonal.shape == w.shape
     assert np.all(diagonal.ravel() >= np.diag(hessian) * (1 - 1e-12))
 
@@ -470,7 +472,7 @@ def dual_on_one_class(problem):
     """All weight on the samples of the first class."""
     first = problem.engine.y == problem.engine.y.min()
     lam = np.where(first, 1.0, 0.0)
-    return problem.engine.dual_from_weights(lam / lam.sum()), first
+    return problem.engine.nearest_dual(lam / lam.sum())[0], first
 
 
 @pytest.mark.parametrize("loss", ["logistic", "multinomial"])
@@ -524,8 +526,8 @@ def test_sparse_equals_dense(loss, intercept, weighted):
                 "gradient": engine.gradient(point, dual),
                 "slope": engine.slope(point, dual, engine.direction(delta)),
                 "hessian": engine.hessian(point, dual, 1.5),
-                "product": engine.hessian_product(point, dual, 1.5, delta),
-                "diagonal": engine.hessian_diagonal(point, dual, 1.5),
+                "product": engine.curvature(point, dual, 1.5).product(delta),
+                "diagonal": engine.curvature(point, dual, 1.5).diagonal(),
                 "gap": problem.certificate(w, engine.weights(dual)).gap,
             }
         )
@@ -570,7 +572,7 @@ def test_sparse_rows_out_of_order_and_given_twice():
         found = [getattr(e, name)(p, q) for e, p, q in zip(engines, points, duals, strict=True)]
         np.testing.assert_allclose(found[0], found[1], rtol=1e-13, atol=1e-15)
     diagonals = [
-        e.hessian_diagonal(p, q, 0.0) for e, p, q in zip(engines, points, duals, strict=True)
+        e.curvature(p, q).diagonal() for e, p, q in zip(engines, points, duals, strict=True)
     ]
     np.testing.assert_allclose(diagonals[0], diagonals[1], rtol=1e-13, atol=1e-15)
 
@@ -604,8 +606,7 @@ def test_epochs_stay_at_the_minimum_and_lead_to_it(loss, intercept, weighted, sa
 
 def test_make_engine_chooses_by_the_kind_of_matrix():
     X, y = make_data("squared", 6, 2, 0)
-    loss, risk = sorel.losses.Squared(), sorel.Mean()
-    assert isinstance(make_engine(X, y, loss, 1, risk, False, None), DenseEngine)
-    sparse = make_engine(scipy.sparse.csr_array(X), y, loss, 1, risk, False, None)
-    assert isinstance(sparse, SparseEngine)
+    spec = Spec(y, sorel.losses.Squared(), sorel.Mean())
+    assert isinstance(make_engine(X, spec), DenseEngine)
+    assert isinstance(make_engine(scipy.sparse.csr_array(X), spec), SparseEngine)
     assert make_problem("multinomial").engine.n_outputs == CLASSES

@@ -7,7 +7,9 @@ import pytest
 import scipy.sparse
 from scipy.optimize import isotonic_regression
 
-from sorel import kernels
+from sorel.kernels import dense, steps, tables, vectors
+from sorel.kernels import losses as loss_loops
+from sorel.kernels import sparse as sparse_loops
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
 
 LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
@@ -25,7 +27,7 @@ def matrix(n, d, dtype=np.float64, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d)).astype(dtype)
 
 
-def vectors(n, count, seed=1):
+def random_vectors(n, count, seed=1):
     return list(np.random.default_rng(seed).normal(size=(count, n)))
 
 
@@ -55,25 +57,25 @@ def extended(X):
 @by_dtype
 def test_products(n, d, dtype):
     X = matrix(n, d, dtype)
-    (w,) = vectors(d, 1)
+    (w,) = random_vectors(d, 1)
     w[d // 2] = 0.0
     expected = X.astype(np.float64) @ w - 0.3
     out = np.full(n, np.nan)
-    kernels.product_rows(X, w, -0.3, out)
+    dense.product_rows(X, w, -0.3, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
     out.fill(np.nan)
-    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, 0, n // 2, out)
-    kernels.product_columns(np.ascontiguousarray(X.T), w, -0.3, n // 2, n, out)
+    dense.product_columns(np.ascontiguousarray(X.T), w, -0.3, 0, n // 2, out)
+    dense.product_columns(np.ascontiguousarray(X.T), w, -0.3, n // 2, n, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
 def test_products_by_columns_pass_the_row_block():
-    n = 2 * kernels._ROW_BLOCK + 5
-    Xt, (w,) = matrix(2, n), vectors(2, 1)
-    (c,) = vectors(n, 1)
+    n = 2 * dense._ROW_BLOCK + 5
+    Xt, (w,) = matrix(2, n), random_vectors(2, 1)
+    (c,) = random_vectors(n, 1)
     out, sums = np.full(n, np.nan), np.zeros(3)
-    kernels.product_columns(Xt, w, 0.5, 0, n, out)
-    kernels.adjoint_columns(Xt, c, 0, n, sums)
+    dense.product_columns(Xt, w, 0.5, 0, n, out)
+    dense.adjoint_columns(Xt, c, 0, n, sums)
     np.testing.assert_allclose(out, w @ Xt + 0.5, **CLOSE)
     np.testing.assert_allclose(sums, [*(Xt @ c), c.sum()], rtol=1e-12, atol=1e-12)
 
@@ -83,16 +85,16 @@ def test_products_by_columns_pass_the_row_block():
 @by_intercept
 @pytest.mark.parametrize("zeros", [False, True])
 def test_adjoints(n, d, dtype, intercept, zeros):
-    X, (c,) = matrix(n, d, dtype), vectors(n, 1)
+    X, (c,) = matrix(n, d, dtype), random_vectors(n, 1)
     if zeros:
         c[: 2 * n // 3] = 0.0
     expected = (extended(X).T @ c)[: d + intercept]
     out = np.full(d + intercept, 0.5)
-    kernels.adjoint_rows(X, c, out)
+    dense.adjoint_rows(X, c, out)
     np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
     out.fill(0.5)
-    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, 0, n // 2, out)
-    kernels.adjoint_columns(np.ascontiguousarray(X.T), c, n // 2, n, out)
+    dense.adjoint_columns(np.ascontiguousarray(X.T), c, 0, n // 2, out)
+    dense.adjoint_columns(np.ascontiguousarray(X.T), c, n // 2, n, out)
     np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
 
 
@@ -106,8 +108,8 @@ def test_products_with_many_outputs(n, d, dtype, intercept, order):
     W, C = matrix(d + intercept, k, seed=4), matrix(n, k, seed=5)
     full = extended(X)[:, : d + intercept]
     out, back = np.full((n, k), np.nan), np.zeros((d + intercept, k))
-    kernels.product_many(X, W, out)
-    kernels.adjoint_many(X, C, back)
+    dense.product_many(X, W, out)
+    dense.adjoint_many(X, C, back)
     np.testing.assert_allclose(out, full @ W, **CLOSE)
     np.testing.assert_allclose(back, full.T @ C, **CLOSE)
 
@@ -116,12 +118,12 @@ def test_products_with_many_outputs(n, d, dtype, intercept, order):
 @pytest.mark.parametrize("n", [1, 6, 7, 8, 20])
 @by_intercept
 def test_gram_of_few_columns(n, d, intercept):
-    X, (h,) = matrix(n, d), vectors(n, 1)
+    X, (h,) = matrix(n, d), random_vectors(n, 1)
     h[::3] = 0.0
     size, height = d + intercept, 7
     out = np.ones((size, size))
     tile, scaled = np.full((size, height), np.nan), np.full((size + 1, height), np.nan)
-    kernels.gram_few(X, h, tile, scaled, out)
+    dense.gram_few(X, h, tile, scaled, out)
     full = extended(X)[:, :size]
     np.testing.assert_allclose(out - 1.0, full.T @ (h[:, None] * full), **CLOSE)
     np.testing.assert_array_equal(out, out.T)
@@ -130,33 +132,33 @@ def test_gram_of_few_columns(n, d, intercept):
 @by_dtype
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_gram_of_few_columns_in_any_order_and_precision(dtype, order):
-    X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(vectors(15, 1)[0])
+    X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(random_vectors(15, 1)[0])
     out = np.zeros((5, 5))
-    kernels.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
+    dense.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
     np.testing.assert_allclose(out, extended(X).T @ (h[:, None] * extended(X)), **CLOSE)
 
 
 def test_gram_without_weight_adds_nothing():
     out = np.ones((3, 3))
-    kernels.gram_few(matrix(9, 2), np.zeros(9), np.empty((3, 4)), np.empty((4, 4)), out)
+    dense.gram_few(matrix(9, 2), np.zeros(9), np.empty((3, 4)), np.empty((4, 4)), out)
     np.testing.assert_array_equal(out, np.ones((3, 3)))
 
 
 @by_intercept
 def test_gram_diagonal(intercept):
-    X, (h,) = matrix(9, 3), vectors(9, 1)
+    X, (h,) = matrix(9, 3), random_vectors(9, 1)
     h[2] = 0.0
     out = np.zeros(3 + intercept)
-    kernels.gram_diagonal(X, h, out)
+    dense.gram_diagonal(X, h, out)
     full = extended(X)[:, : 3 + intercept]
     np.testing.assert_allclose(out, np.diag(full.T @ (h[:, None] * full)), **CLOSE)
 
 
 @by_intercept
 def test_scaled_rows(intercept):
-    X, (scale,) = matrix(9, 3), vectors(9, 1)
+    X, (scale,) = matrix(9, 3), random_vectors(9, 1)
     rows, out = np.array([8, 1, 4, 5, 0]), np.full((4, 3 + intercept), np.nan)
-    kernels.scaled_rows(X, scale[rows[1:4]], rows, 1, 4, out)
+    dense.scaled_rows(X, scale[rows[1:4]], rows, 1, 4, out)
     expected = (scale[:, None] * extended(X))[rows[1:4], : 3 + intercept]
     np.testing.assert_allclose(out[:3], expected, **CLOSE)
     assert np.isnan(out[3]).all()
@@ -167,7 +169,7 @@ def test_scaled_rows(intercept):
 def test_subtract_block_means(weighted, intercept):
     n, d, eta = 12, 4, 2.5
     omega, full = sample_weights(n, weighted)
-    X, (y, z) = matrix(n, d), vectors(n, 2)
+    X, (y, z) = matrix(n, d), random_vectors(n, 2)
     slopes = Squared().derivative(y, z)
     block = np.arange(n) % 4 - 1
     rows = np.column_stack([X, np.ones(n)]) if intercept else X
@@ -176,7 +178,9 @@ def test_subtract_block_means(weighted, intercept):
     for b in range(3):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
-    kernels.subtract_block_means(X, kernels.SQUARED, 0.0, y, z, block, 3, eta, omega, weighted, out)
+    loss_loops.subtract_block_means(
+        X, loss_loops.SQUARED, 0.0, y, z, block, 3, eta, omega, weighted, out
+    )
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -186,14 +190,14 @@ def test_subtract_block_means(weighted, intercept):
 @by_intercept
 @by_dtype
 def test_block_sums(intercept, dtype):
-    X, (c,) = matrix(12, 3, dtype), vectors(12, 1)
+    X, (c,) = matrix(12, 3, dtype), random_vectors(12, 1)
     c[3] = 0.0
     block = np.array([0, 1, -1, 2, 3, 3, 1, -1, 0, 2, 2, 1])
     member = block[:, None] == np.arange(4)
     expected = (member * c[:, None]).T @ extended(X)[:, : 3 + intercept]
     for start, stop in [(0, 4), (1, 3), (3, 4)]:
         out = np.zeros((stop - start, 3 + intercept))
-        kernels.block_sums(X, c, block, start, out)
+        dense.block_sums(X, c, block, start, out)
         np.testing.assert_allclose(out, expected[start:stop], **CLOSE)
 
 
@@ -202,14 +206,14 @@ def test_block_sums(intercept, dtype):
 def test_block_totals_and_means(weighted, sampled):
     block = np.array([0, 1, -1, 2, 1, 0, -1, 2])
     omega, full = sample_weights(8, weighted)
-    (values,) = vectors(8, 1)
+    (values,) = random_vectors(8, 1)
     factor = np.array([0.0, 1.0, 2.0, 3.0, 1.5, 0.0, 1.0, 1.0])
     totals = np.full(3, np.nan)
-    kernels.block_totals(block, factor, sampled, omega, weighted, totals)
+    vectors.block_totals(block, factor, sampled, omega, weighted, totals)
     used = full * factor if sampled else full
     np.testing.assert_allclose(totals, [used[block == b].sum() for b in range(3)], **CLOSE)
     totals, means = np.full(3, np.nan), np.full(3, np.nan)
-    kernels.block_means(block, values, omega, weighted, totals, means)
+    vectors.block_means(block, values, omega, weighted, totals, means)
     expected = [np.average(values[block == b], weights=full[block == b]) for b in range(3)]
     np.testing.assert_allclose(means, expected, **CLOSE)
 
@@ -221,7 +225,7 @@ def test_sampled_rows_keep_the_sum_and_their_share():
     block = np.full(1, -1)
     unit = full.sum() / 50
     h, factor = full.copy(), np.full(400, np.nan)
-    kernels.sample_rows(h, block, False, unit, factor)
+    vectors.sample_rows(h, block, False, unit, factor)
     np.testing.assert_allclose(h, factor * full, rtol=1e-15)
     kept = full > unit
     np.testing.assert_array_equal(h[kept], full[kept])
@@ -240,7 +244,7 @@ def test_sampling_is_fair_over_all_orders():
     for _ in range(trials):
         order = rng.permutation(12)
         h, factor = full[order], np.empty(12)
-        kernels.sample_rows(h, np.full(1, -1), False, full.sum() / 4, factor)
+        vectors.sample_rows(h, np.full(1, -1), False, full.sum() / 4, factor)
         total[order] += h
     np.testing.assert_allclose(total / trials, full, rtol=0.15, atol=0.02)
 
@@ -249,7 +253,7 @@ def test_rows_in_blocks_are_kept_on_request():
     full = np.full(30, 0.1)
     block = np.where(np.arange(30) < 10, 0, -1)
     h, factor = full.copy(), np.empty(30)
-    kernels.sample_rows(h, block, True, 1.0, factor)
+    vectors.sample_rows(h, block, True, 1.0, factor)
     np.testing.assert_array_equal(factor[:10], 1.0)
     np.testing.assert_array_equal(h[:10], full[:10])
     assert np.count_nonzero(h[10:]) == 2
@@ -262,7 +266,7 @@ def test_systematic_sample_follows_the_probabilities():
     for count in (1, 7, 200):
         for offset in (0.0, 0.37, 1.0 - 1e-16):
             out = np.full(count, -1)
-            kernels.systematic_sample(probability, count, offset, out)
+            vectors.systematic_sample(probability, count, offset, out)
             drawn = np.bincount(out, minlength=30)
             assert drawn.sum() == count
             share = count * probability / probability.sum()
@@ -277,10 +281,10 @@ def test_systematic_sample_follows_the_probabilities():
 @by_loss
 @by_dtype
 def test_fused_evaluation(loss, dtype):
-    X, (w,) = matrix(11, 3, dtype), vectors(3, 1)
+    X, (w,) = matrix(11, 3, dtype), random_vectors(3, 1)
     y = targets(loss, 11)
     margins, losses = np.full((2, 11), np.nan)
-    kernels.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses)
+    loss_loops.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses)
     z = X.astype(np.float64) @ w + 0.2
     np.testing.assert_allclose(margins, z, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, z), rtol=1e-12, atol=1e-14)
@@ -288,10 +292,10 @@ def test_fused_evaluation(loss, dtype):
 
 @by_loss
 def test_moved_margins(loss):
-    z, direction = vectors(9, 2)
+    z, direction = random_vectors(9, 2)
     y = targets(loss, 9)
     margins, losses = np.full((2, 9), np.nan)
-    kernels.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
+    loss_loops.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
     moved = z + 0.7 * direction
     np.testing.assert_allclose(margins, moved, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
@@ -300,7 +304,7 @@ def test_moved_margins(loss):
 @by_loss
 def test_curvature_bound_holds(loss):
     z = np.linspace(-20, 20, 401)
-    bound = kernels.curvature_bound(loss.code)
+    bound = loss.curvature_bound
     curvature = np.concatenate([loss.curvature(y, z) for y in (-1.0, 1.0)])
     assert curvature.max() == pytest.approx(bound, rel=1e-12)
 
@@ -308,14 +312,14 @@ def test_curvature_bound_holds(loss):
 @by_weighting
 def test_weighted_sums(weighted):
     omega, full = sample_weights(14, weighted)
-    q, values = vectors(14, 2)
+    q, values = random_vectors(14, 2)
     args = (omega, weighted)
     close = {"rel": 1e-12, "abs": 1e-14}
-    assert kernels.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
-    assert kernels.weighted_square_distance(q, values, *args) == pytest.approx(
+    assert vectors.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
+    assert vectors.weighted_square_distance(q, values, *args) == pytest.approx(
         full @ (q - values) ** 2, **close
     )
-    mean, deviation = kernels.mean_and_deviation(values, *args)
+    mean, deviation = vectors.mean_and_deviation(values, *args)
     assert mean == pytest.approx(full @ values, **close)
     assert deviation == pytest.approx(full @ np.abs(values - full @ values), **close)
 
@@ -324,38 +328,38 @@ def test_weighted_sums(weighted):
 @by_loss
 def test_weighted_slopes(weighted, loss):
     omega, full = sample_weights(10, weighted)
-    q, z, direction, factor = vectors(10, 4)
+    q, z, direction, factor = random_vectors(10, 4)
     q[::3] = factor[1::3] = 0.0
     y = targets(loss, 10)
     slopes = loss.derivative(y, z)
     args, out = (loss.code, loss.parameter, y, z), np.full(10, np.nan)
-    kernels.weighted_slopes(*args, q, omega, weighted, out)
+    loss_loops.weighted_slopes(*args, q, omega, weighted, out)
     np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
-    slope = kernels.directional_slope(*args, q, direction, omega, weighted)
+    slope = loss_loops.directional_slope(*args, q, direction, omega, weighted)
     assert slope == pytest.approx(full @ (q * slopes * direction), rel=1e-12, abs=1e-14)
     block = np.arange(10) % 3 - 1
-    kernels.block_slopes(*args, block, factor, False, omega, weighted, out)
+    loss_loops.block_slopes(*args, block, factor, False, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0), **CLOSE)
-    kernels.block_slopes(*args, block, factor, True, omega, weighted, out)
+    loss_loops.block_slopes(*args, block, factor, True, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0) * factor, **CLOSE)
 
 
 @by_weighting
 def test_sampled_slopes(weighted):
     omega, full = sample_weights(10, weighted)
-    slopes, factor = vectors(10, 2)
+    slopes, factor = random_vectors(10, 2)
     out = np.full(10, np.nan)
-    kernels.sample_slopes(slopes, factor, True, omega, weighted, out)
+    vectors.sample_slopes(slopes, factor, True, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * factor, **CLOSE)
-    kernels.sample_slopes(slopes, factor, False, omega, weighted, out)
+    vectors.sample_slopes(slopes, factor, False, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes, **CLOSE)
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.4])
 def test_ascent_target(theta):
-    q, losses, previous = vectors(10, 3)
+    q, losses, previous = random_vectors(10, 3)
     out = np.full(10, np.nan)
-    kernels.ascent_target(q, losses, previous, 2.5, theta, out)
+    vectors.ascent_target(q, losses, previous, 2.5, theta, out)
     np.testing.assert_allclose(out, q + 2.5 * ((1 + theta) * losses - theta * previous), **CLOSE)
 
 
@@ -363,7 +367,7 @@ def majorants(loss, y, z):
     pairs = zip(y, z, strict=True)
     return np.array(
         [
-            kernels.majorant_curvature(loss.code, loss.parameter, float(a), float(b))
+            loss_loops.majorant_curvature(loss.code, loss.parameter, float(a), float(b))
             for a, b in pairs
         ]
     )
@@ -389,13 +393,13 @@ def test_majorant_lies_above_the_loss_and_touches_it(loss):
 @pytest.mark.parametrize("caution", [0.0, 0.4])
 def test_augmented_curvature(loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
-    z, q = vectors(12, 2)
+    z, q = random_vectors(12, 2)
     q = np.maximum(q, 0.0)
     y = targets(loss, 12)
     slopes = loss.derivative(y, z)
     block = np.arange(12) % 3 - 1
     out = np.full(12, np.nan)
-    kernels.augmented_curvature(
+    loss_loops.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
@@ -409,7 +413,7 @@ def test_augmented_curvature(loss, weighted, eta, caution):
 @pytest.mark.parametrize("caution", [0.0, 0.4])
 def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
-    z, q, change = vectors(12, 3)
+    z, q, change = random_vectors(12, 3)
     q = np.maximum(q, 0.0)
     y = targets(loss, 12)
     slopes = loss.derivative(y, z)
@@ -420,11 +424,11 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
     expected = full * (q * curvature * change + dq * slopes)
     h = np.empty(12)
-    kernels.augmented_curvature(
+    loss_loops.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, h
     )
     totals = np.array([full[block == b].sum() for b in (0, 1)])
-    kernels.apply_curvature(h, full * slopes, block, eta / totals, change)
+    vectors.apply_curvature(h, full * slopes, block, eta / totals, change)
     np.testing.assert_allclose(change, expected, **CLOSE)
 
 
@@ -433,24 +437,24 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
 @pytest.mark.parametrize("rows", [[], [3], [0, 2, 3, 8]], ids=len)
 def test_products_with_some_rows(dtype, intercept, rows):
     X, rows = matrix(9, 5, dtype), np.array(rows, dtype=np.intp)
-    (w,), (c,) = vectors(5, 1), vectors(len(rows), 1, seed=5)
+    (w,), (c,) = random_vectors(5, 1), random_vectors(len(rows), 1, seed=5)
     some = extended(X)[rows]
     out = np.full(len(rows), np.nan)
-    kernels.product_some_rows(X, rows, w, 0.4, out)
+    dense.product_some_rows(X, rows, w, 0.4, out)
     np.testing.assert_allclose(out, some[:, :5] @ w + 0.4, **CLOSE)
     out = np.zeros(5 + intercept)
-    kernels.adjoint_some_rows(X, rows, c, out)
+    dense.adjoint_some_rows(X, rows, c, out)
     np.testing.assert_allclose(out, (some.T @ c)[: 5 + intercept], **CLOSE)
 
 
 @by_dtype
 def test_diagonal_of_a_sparse_gram_matrix(dtype):
     X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
-    (h,) = vectors(9, 1)
+    (h,) = random_vectors(9, 1)
     h[2] = 0.0
     sparse = scipy.sparse.csr_array(X)
     out = np.zeros(5)
-    kernels.gram_diagonal_csr(sparse.indptr, sparse.indices, sparse.data, h, out)
+    sparse_loops.gram_diagonal_csr(sparse.indptr, sparse.indices, sparse.data, h, out)
     np.testing.assert_allclose(out, (X.astype(np.float64) ** 2).T @ h, rtol=1e-6, atol=1e-13)
 
 
@@ -464,7 +468,7 @@ def test_selected_sparse_rows(dtype, index):
     rows = np.array([1, 3, 3, 8])
     wanted = scipy.sparse.csr_array(X[rows])
     out = np.zeros(wanted.nnz, index), np.zeros(wanted.nnz, dtype)
-    kernels.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
+    sparse_loops.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
     np.testing.assert_array_equal(out[0], wanted.indices)
     np.testing.assert_array_equal(out[1], wanted.data)
 
@@ -473,10 +477,10 @@ def test_selected_sparse_rows(dtype, index):
 @by_weighting
 def test_derivatives_in_a_shift(loss, weighted):
     omega, full = sample_weights(12, weighted)
-    z, q = vectors(12, 2)
+    z, q = random_vectors(12, 2)
     q = np.maximum(q, 0.0)
     y, shift = targets(loss, 12), 0.35
-    first, second, rounding = kernels.shift_statistics(
+    first, second, rounding = loss_loops.shift_statistics(
         loss.code, loss.parameter, y, z, shift, q, omega, weighted
     )
     slopes = full * q * loss.derivative(y, z + shift)
@@ -496,7 +500,7 @@ def test_softmax_pairs_make_up_the_hessian_of_a_sample(weighted, eta):
     n, k = 8, 3
     omega, full = sample_weights(n, weighted)
     z, y = matrix(n, k, seed=8), np.arange(n) % k
-    q = np.maximum(vectors(n, 1)[0], 0.0)
+    q = np.maximum(random_vectors(n, 1)[0], 0.0)
     loss = Multinomial()
     slopes, curvature = loss.derivative(y, z), loss.curvature(y, z)
     block = np.arange(n) % 3 - 1
@@ -504,7 +508,7 @@ def test_softmax_pairs_make_up_the_hessian_of_a_sample(weighted, eta):
     for a in range(k):
         for b in range(k):
             out = np.full(n, np.nan)
-            kernels.softmax_pair_curvature(y, slopes, q, block, eta, omega, weighted, a, b, out)
+            loss_loops.softmax_pair_curvature(y, slopes, q, block, eta, omega, weighted, a, b, out)
             expected = full * (q * curvature[:, a, b] + inside * slopes[:, a] * slopes[:, b])
             np.testing.assert_allclose(out, expected, **CLOSE)
 
@@ -515,7 +519,7 @@ def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
     n, k = 9, 3
     omega, full = sample_weights(n, weighted)
     z, change, y = matrix(n, k, seed=8), matrix(n, k, seed=9), np.arange(n) % k
-    q = np.maximum(vectors(n, 1)[0], 0.0)
+    q = np.maximum(random_vectors(n, 1)[0], 0.0)
     loss = Multinomial()
     slopes, curvature = loss.derivative(y, z), loss.curvature(y, z)
     block = np.arange(n) % 3 - 1
@@ -523,17 +527,17 @@ def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
     means = np.array([np.average(dl[block == b], weights=full[block == b]) for b in (0, 1)])
     dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
     expected = q[:, None] * np.einsum("iab,ib->ia", curvature, change) + dq[:, None] * slopes
-    kernels.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
+    loss_loops.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
     np.testing.assert_allclose(change, full[:, None] * expected, **CLOSE)
 
 
 def test_confident_samples_keep_their_curvature():
     z, y = np.array([[40.0, 0.0]]), np.array([0])
     losses, slopes, out = np.empty(1), np.empty((1, 2)), np.empty(1)
-    kernels.softmax_losses(y, z, losses, slopes)
+    loss_loops.softmax_losses(y, z, losses, slopes)
     p = np.exp(-40.0) / (1 + np.exp(-40.0))
     for a, b, sign in [(0, 0, 1), (0, 1, -1), (1, 1, 1)]:
-        kernels.softmax_pair_curvature(
+        loss_loops.softmax_pair_curvature(
             y, slopes, np.ones(1), np.full(1, -1), 0.0, np.ones(1), False, a, b, out
         )
         np.testing.assert_allclose(out, sign * p, rtol=1e-14)
@@ -546,14 +550,15 @@ def test_one_sample_agrees_with_all(loss, intercept):
     X, W = matrix(n, d), matrix(k, d + intercept, seed=6)
     y = np.arange(n) % k if k > 1 else targets(loss, n)
     margins = extended(X)[:, : d + intercept] @ W.T
+    formula = (getattr(loss, "code", -1), getattr(loss, "parameter", 1.0))
     z, slopes = np.full(k, np.nan), np.full(k, np.nan)
     for i in range(n):
-        kernels.sample_margins(X, i, W, z)
+        steps.sample_margins(X, i, W, z)
         np.testing.assert_allclose(z, margins[i], **CLOSE)
-        kernels.sample_derivatives(loss.code, loss.parameter, float(y[i]), z, slopes)
+        steps.sample_derivatives(*formula, float(y[i]), z, slopes)
         here = z[None] if k > 1 else z
         np.testing.assert_allclose(slopes, loss.derivative([y[i]], here).ravel(), **CLOSE)
-        value = kernels.sample_loss(loss.code, loss.parameter, float(y[i]), z)
+        value = steps.sample_loss(*formula, float(y[i]), z)
         np.testing.assert_allclose([value], loss.value([y[i]], here), **CLOSE)
 
 
@@ -573,7 +578,7 @@ def test_an_entry_moves_to_its_rank():
     for _ in range(200):
         item, value = int(rng.integers(20)), float(rng.integers(0, 5))
         values[item] = value
-        kernels.move_entry(key, order, position, item, value)
+        tables.move_entry(key, order, position, item, value)
         is_order_of(values, key, order)
         np.testing.assert_array_equal(order[position], np.arange(20))
 
@@ -588,7 +593,7 @@ def test_an_order_is_repaired(size):
     for _ in range(20):
         values = np.round(values + 0.3 * rng.normal(size=size), 1)
         key = values[order]
-        kernels.repair_order(key, order, position, companion)
+        tables.repair_order(key, order, position, companion)
         is_order_of(values, key, order)
         np.testing.assert_array_equal(order[position], np.arange(size))
         np.testing.assert_array_equal(companion, carried[order])
@@ -601,12 +606,12 @@ def test_pooled_blocks_are_the_projection(scale):
         key = np.sort(scale * rng.normal(size=n))
         mass = np.sort(rng.exponential(size=n))
         level, first = np.empty(n), np.empty(n + 1, np.int64)
-        blocks = kernels.pool_sorted(key, mass, level, first)
+        blocks = tables.pool_sorted(key, mass, level, first)
         expected = key - isotonic_regression(key - mass).x
         assert first[0] == 0
         assert first[blocks] == n
         assert np.all(np.diff(first[: blocks + 1]) > 0)
-        found = [kernels.pooled_density(rank, key, level, first, blocks) for rank in range(n)]
+        found = [tables.pooled_density(rank, key, level, first, blocks) for rank in range(n)]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))
 
 
@@ -614,12 +619,12 @@ def test_pooled_blocks_are_the_projection(scale):
 @by_weighting
 def test_sums_along_a_line(loss, weighted):
     omega, full = sample_weights(12, weighted)
-    z, direction, q = vectors(12, 3)
+    z, direction, q = random_vectors(12, 3)
     q[::4] = 0.0
     y, step, eta = targets(loss, 12), 0.3, 2.0
     args = (z, direction, step, loss.code, loss.parameter, y)
     moved, out = z + step * direction, np.full(12, np.nan)
-    kernels.line_target(*args, q, eta, out)
+    loss_loops.line_target(*args, q, eta, out)
     np.testing.assert_allclose(out, q + eta * loss.value(y, moved), **CLOSE)
     slope = full @ (q * loss.derivative(y, moved) * direction)
-    assert kernels.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)
+    assert loss_loops.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)

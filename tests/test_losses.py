@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 from sorel.losses import (
     LOSSES,
+    Gamma,
     Huber,
     Logistic,
     Loss,
     Multinomial,
+    Poisson,
     Squared,
     SquaredHinge,
     parse_loss,
 )
 
 SCALAR = [Squared(), Huber(1.0), Huber(0.3), Logistic(), SquaredHinge()]
+DEVIANCES = [Poisson(), Gamma()]
 BINARY = [Logistic(), SquaredHinge()]
 scalar_losses = pytest.mark.parametrize("loss", SCALAR, ids=repr)
 binary_losses = pytest.mark.parametrize("loss", BINARY, ids=repr)
@@ -358,3 +361,83 @@ def test_unknown_losses_are_answered_with_the_known(name):
         parse_loss(name)
     assert all(known in str(raised.value) for known in LOSSES)
     assert repr(name) in str(raised.value)
+
+
+# Deviances under a log link.
+
+
+def exact_deviance(loss: Loss, y: float, z: float) -> tuple[float, float, float]:
+    with mp.workdps(60):
+        y, z = mp.mpf(y), mp.mpf(z)
+        if isinstance(loss, Poisson):
+            own = y * mp.log(y) if y > 0 else mp.mpf(0)
+            found = mp.exp(z) - y - y * z + own, mp.exp(z) - y, mp.exp(z)
+        else:
+            ratio = y * mp.exp(-z)
+            found = ratio - 1 + z - mp.log(y), 1 - ratio, ratio
+        return tuple(float(v) for v in found)
+
+
+@pytest.mark.parametrize("loss", DEVIANCES, ids=repr)
+@pytest.mark.parametrize("y", [0.0, 1e-9, 0.3, 1.0, 7.0, 1e6])
+def test_deviances_to_the_last_digits(loss, y):
+    if y == 0.0 and isinstance(loss, Gamma):
+        return
+    center = np.log(y) if y > 0 else 0.0
+    # Far from the minimum, at it, and where the difference of large terms leaves nothing.
+    offsets = [0.0, 1e-12, 1e-6, 1e-3, 0.049, 0.051, 0.5, 3.0, 30.0]
+    for t in [*offsets, *(-t for t in offsets)]:
+        z = center + t
+        expected = exact_deviance(loss, y, z)
+        found = [float(f(y, [z])[0]) for f in (loss.value, loss.derivative, loss.curvature)]
+        # log y is rounded before the margin is compared with it.
+        blur = 4e-16 * (1.0 + abs(center)) * (abs(expected[1]) + 1e-300)
+        assert found[0] == pytest.approx(expected[0], rel=1e-12, abs=blur + 1e-31 * max(y, 1.0))
+        assert found[1] == pytest.approx(
+            expected[1], rel=1e-12, abs=1e-15 * (1 + abs(center)) * expected[2]
+        )
+        assert found[2] == pytest.approx(expected[2], rel=1e-13 * (1 + abs(center)))
+        assert found[0] >= 0.0
+
+
+@pytest.mark.parametrize("loss", DEVIANCES, ids=repr)
+@settings(deadline=None, derandomize=True)
+@given(y=st.floats(0.01, 100.0), a=st.floats(-30, 30), b=st.floats(-30, 30))
+def test_deviances_lie_above_their_tangents(loss, y, a, b):
+    at_a, at_b = loss.value(y, [a, b])
+    slope = loss.derivative(y, [a])[0]
+    size = at_a + at_b + abs(slope * (b - a))
+    assert at_b >= at_a + slope * (b - a) - 1e-12 * size
+    assert np.all(loss.value(y, [a, b]) >= 0.0)
+
+
+@pytest.mark.parametrize("loss", DEVIANCES, ids=repr)
+def test_links_go_both_ways(loss):
+    z = np.linspace(-5, 5, 11)
+    np.testing.assert_allclose(loss.predict(z), np.exp(z))
+    np.testing.assert_allclose(loss.margins(loss.predict(z)), z, atol=1e-15)
+
+
+def test_other_links():
+    z = np.linspace(-5, 5, 11)
+    np.testing.assert_array_equal(Squared().predict(z), z)
+    np.testing.assert_allclose(Logistic().predict(z), 1 / (1 + np.exp(-z)))
+    np.testing.assert_allclose(Logistic().margins(Logistic().predict(z)), z, atol=1e-13)
+    p = Multinomial().predict(np.column_stack([z, 0 * z, -z]))
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    np.testing.assert_allclose(Multinomial().predict(Multinomial().margins(p)), p)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "message"),
+    [
+        ("poisson", [1.0, -2.0], r"counts or rates >= 0, got y\[1\] = -2"),
+        ("poisson", [0.0, 0.0], "y is 0 everywhere"),
+        ("gamma", [1.0, 0.0], r"amounts > 0, got y\[1\] = 0"),
+        ("gamma", [1.0, np.nan], r"not finite: y\[1\]"),
+        ("poisson", ["a", "b"], "y must be numeric"),
+    ],
+)
+def test_deviances_check_their_targets(loss, y, message):
+    with pytest.raises(ValueError, match=message):
+        parse_loss(loss).encode(y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import warnings
 
 import numpy as np
@@ -252,10 +251,6 @@ PAPER = {
 }
 
 
-@pytest.mark.skipif(
-    not os.environ.get("SOREL_DATA"),
-    reason="SOREL_DATA does not name the folder of the paper's sets",
-)
 @pytest.mark.parametrize(("name", "risk"), PAPER, ids=str)
 def test_the_papers_problems(name, risk):
     X, y = load_paper_dataset(name)
@@ -292,7 +287,8 @@ def test_many_parameters_under_a_smooth_penalty(risk, loss):
     if loss == "multinomial":
         y = y + (np.arange(150) % 2)
     problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(1e-2), fit_intercept=True)
-    result = certified(problem, tol=1e-7)
+    # Rounding decides whether the multinomial case takes a little less or more than 1000 passes.
+    result = certified(problem, tol=1e-7, max_passes=2000)
     # The empty columns take no part; without them the problem is small enough for a matrix.
     used = np.flatnonzero(np.diff(X.tocsc().indptr))
     assert len(used) <= 60 < MAX_SIZE < 6000

@@ -78,7 +78,7 @@ def test_unrefined_certificate_is_rigorous(case):
     for size in (0.1, 1.0):
         point = engine.point(random_feasible(problem, rng, size))
         for lam in weightings(problem, point.w, rng):
-            dual = engine.dual_from_weights(lam)
+            dual, _ = engine.nearest_dual(lam)
             plain = problem.certify(point, dual)
             assert plain.gap >= plain.primal - optimum.value - 1e-12
             refined = problem.certify(point, dual, refine=np.inf)
@@ -113,7 +113,7 @@ def test_conjugate_gradients_stop_once_a_target_is_out_of_reach(monkeypatch):
     problem = Problem(data, labels, risk=CVaR(0.3), loss="logistic", penalty=L2(1e-4))
     engine = problem.engine
     result = sorel.solve(problem, tol=1e-10)
-    dual = engine.dual_from_weights(result.weights)
+    dual, _ = engine.nearest_dual(result.weights)
     near = engine.point(result.w + 1e-2 * rng.normal(size=60))
     far = engine.point(np.zeros(60))
     # Near the minimum for this weighting the bound is worth its products; far from it no number of

@@ -284,7 +284,7 @@ def test_systematic_sample_follows_the_probabilities():
     probability = np.array([0.0, 0.5, 0.3, 0.0, 0.2])
     out = np.empty(100, np.int64)
     for offset in (0.0, 0.37, 0.999999):
-        sorel.kernels.systematic_sample(probability, 100, offset, out)
+        sorel.kernels.vectors.systematic_sample(probability, 100, offset, out)
         counts = np.bincount(out, minlength=5)
         assert np.all(np.abs(counts - 100 * probability) <= 1)
         assert counts[0] == counts[3] == 0
@@ -622,7 +622,9 @@ def test_engines_without_single_samples_are_refused(monkeypatch):
         monkeypatch.setattr(type(engine), operation, getattr(Engine, operation))
     with pytest.raises(UnsupportedOperationError, match="minibatch_epoch"):
         engine.minibatch_epoch(np.zeros(D), None, np.random.default_rng(0))
-    with pytest.raises(UnsupportedProblemError, match="single samples") as error:
+    with pytest.raises(
+        UnsupportedProblemError, match="needs the operation 'minibatch_epoch'"
+    ) as error:
         sorel.solve(problem, "sgd")
     assert "'subgradient'" in str(error.value)
     assert quietly(problem, "subgradient", tol=1e-3).converged

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sorel
-from sorel import kernels
 from sorel.engines.base import Plan
+from sorel.kernels import sparse, sparse_steps
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9
@@ -191,8 +191,8 @@ def test_a_step_touches_its_row_only(penalty):
     d, columns = 200_000, np.array([7, 123, 199_999])
     X = (np.array([0, 3], np.uint32), columns.astype(np.uint32), np.array([1.0, -2.0, 0.5]))
     code, l2, l1, lower, upper = penalty.kernel(d)
-    moves = kernels.coordinate_moves(1.0, 1.0, 0.9, 0.1, 1.0, 0.1, code > 0, 0.1, code, l2, l1)
-    runs = kernels.affine_runs(0.9)
+    moves = sparse_steps.coordinate_moves(1.0, 1.0, 0.9, 0.1, 1.0, 0.1, code > 0, 0.1, code, l2, l1)
+    runs = sparse_steps.affine_runs(0.9)
 
     class Lines:
         def __init__(self):
@@ -209,7 +209,8 @@ def test_a_step_touches_its_row_only(penalty):
             self.values[key] = value
 
     margins, step = (
-        getattr(f, "py_func", f) for f in (kernels.sparse_margins, kernels.sparse_row_step)
+        getattr(f, "py_func", f)
+        for f in (sparse_steps.sparse_margins, sparse_steps.sparse_row_step)
     )
     lines = Lines()
     margins(X, 0, lines, d, 5.0, moves, lower, upper, runs, np.empty(1))
@@ -228,7 +229,7 @@ numbers = st.floats(-3.0, 3.0)
 @settings(max_examples=60, deadline=None)
 @given(numbers, numbers, st.floats(0.0, 1.0), st.integers(0, 20_000))
 def test_affine_runs_are_repeated_steps(u, m, ratio, length):
-    end, total = kernels.affine_run(length, u, m, kernels.affine_runs(ratio))
+    end, total = sparse_steps.affine_run(length, u, m, sparse_steps.affine_runs(ratio))
     value, along = u, 0.0
     for _ in range(length):
         value = ratio * value + m
@@ -253,8 +254,10 @@ def test_separable_runs_are_repeated_steps(
 ):
     drift *= 0.1 * size
     threshold *= 0.1
-    runs = kernels.affine_runs(shrink * scale)
-    end, total = kernels.separable_run(length, u, drift, shrink, threshold, scale, *bounds, runs)
+    runs = sparse_steps.affine_runs(shrink * scale)
+    end, total = sparse_steps.separable_run(
+        length, u, drift, shrink, threshold, scale, *bounds, runs
+    )
     value, along = u, 0.0
     for _ in range(length):
         v = shrink * value + drift
@@ -280,13 +283,13 @@ def test_products_work_on_ranges_of_rows(outputs):
     for start, stop in ((0, 7), (7, 7), (7, N)):
         rows = (indptr[start : stop + 1], indices, data)
         if outputs == 1:
-            kernels.product_csr(*rows, W[:, 0], shift[0], out[start:stop, 0])
-            kernels.adjoint_csr(*rows, C[start:stop, 0], back[:, 0])
+            sparse.product_csr(*rows, W[:, 0], shift[0], out[start:stop, 0])
+            sparse.adjoint_csr(*rows, C[start:stop, 0], back[:, 0])
         else:
-            kernels.product_csr_many(*rows, W, shift, out[start:stop])
-            kernels.adjoint_csr_many(*rows, C[start:stop], back)
-        kernels.gram_diagonal_csr(*rows, C[start:stop, 0], diagonal)
-        kernels.gram_csr(*rows, C[start:stop, 0], gram)
+            sparse.product_csr_many(*rows, W, shift, out[start:stop])
+            sparse.adjoint_csr_many(*rows, C[start:stop], back)
+        sparse.gram_diagonal_csr(*rows, C[start:stop, 0], diagonal)
+        sparse.gram_csr(*rows, C[start:stop, 0], gram)
     np.testing.assert_allclose(out, X @ W + shift, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(back, X.T @ C, rtol=1e-12, atol=1e-13)
     full = X.T @ (C[:, :1] * X)
@@ -442,8 +445,8 @@ def test_estimators_take_sparse_rows(form, loss):
             )
     for fit in fits[1:]:
         assert fit.objective_ == pytest.approx(fits[0].objective_, rel=2e-3)
-    for dense, sparse in ((fits[0], fits[2]), (fits[1], fits[3])):
-        np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-3, atol=1e-4)
+    for ours, theirs in ((fits[2], fits[0]), (fits[3], fits[1])):
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-3, atol=1e-4)
     model, given = fits[2], form(X)
     names = ["predict"]
     if loss != "squared":

@@ -81,8 +81,7 @@ def test_a_solve_follows_the_limit_in_force_when_it_starts(everything_shared, mo
     problem = sorel.Problem(X, y)
     assert problem.engine._team is not None
     monkeypatch.setattr(_threads, "_blas_threads", lambda: 1)
-    sorel.solve(problem)
-    assert problem.engine._team is None
+    assert problem.for_run().engine._team is None
 
 
 def blas_threads():

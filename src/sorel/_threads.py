@@ -79,6 +79,11 @@ def _numba_threads() -> int:
 
 
 def _blas_threads() -> int:
+    # A limit that a run in another thread has set is not the user's.
+    return _blas_limit.threads_before() or _library_threads()
+
+
+def _library_threads() -> int:
     limits = [
         library["num_threads"]
         for library in _controller().info()
@@ -89,7 +94,9 @@ def _blas_threads() -> int:
 
 @cache
 def _controller() -> Any:
-    # Looking for the loaded libraries takes milliseconds, asking those found takes none.
+    # Looking for the loaded libraries takes milliseconds, asking those found takes none. scipy
+    # brings a library of its own, which must be loaded to be found.
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -105,11 +112,18 @@ class _BlasLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
+        self._before = 0
         self._limiter: Any = None
+
+    def threads_before(self) -> int:
+        """Threads of the library before the limit was set; 0 while there is none."""
+        with self._lock:
+            return self._before if self._users > 0 else 0
 
     def __enter__(self) -> None:
         with self._lock:
             if self._users == 0:
+                self._before = _library_threads()
                 self._limiter = _controller().limit(limits=1, user_api="blas")
             self._users += 1
 

@@ -1,21 +1,47 @@
 """Losses phi(y, z) of a target and a margin z = x.w + b.
 
-Each loss knows its value and its first and second derivative in z, how to read the targets a user
-gives, and nothing of X. The scalar formulas live in :mod:`sorel.kernels`.
+A loss knows its value and its first and second derivative in z, how to read the targets a user
+gives, and nothing of X. What else a solver, the certificate or a prediction needs to know, a loss
+declares: a lower bound, a bound on the curvature, a Lipschitz constant, its link. The compiled
+formulas of the package's own losses are in :mod:`sorel.kernels.losses`; a loss of a user has
+vectorised formulas, which the solvers of full passes call.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit, softmax
 
-from sorel import kernels
+from sorel.kernels import losses as kernels
+
+__all__ = [
+    "LOSSES",
+    "Gamma",
+    "Huber",
+    "Linear",
+    "Logistic",
+    "Loss",
+    "Multinomial",
+    "Poisson",
+    "Squared",
+    "SquaredHinge",
+    "parse_loss",
+]
 
 FloatArray = NDArray[np.float64]
+
+# Below this, exp(t) - 1 - t has lost too many digits of t.
+_SERIES_BELOW = 0.05
+
+# How the compiled loops call a loss: its code and the number that goes with it.
+Compiled = tuple[int, float]
 
 
 def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
@@ -44,65 +70,145 @@ def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
     return out
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Base of all losses: value, derivative and curvature at margins.
+class Loss(ABC):
+    """Base of all losses: a convex function of the margin, and what is known about it.
+
+    Derive from it to bring your own: set `name`, write `value`, `derivative` and `curvature` for
+    arrays, and declare what holds. The defaults claim nothing. A solver that needs more than a loss
+    declares refuses it by name. A lower bound must be right: the certificate relies on it.
 
     Attributes
     ----------
     name : str
-        The name by which ``Problem(loss=...)`` finds it.
+        What messages, and ``Problem(loss=...)`` for the package's own, call it.
+    lower_bound : float
+        A number that phi never falls below; -inf (default) where none is known.
+    curvature_bound : float
+        A number that the second derivative never exceeds; inf (default) where none is known.
+    lipschitz : float
+        A number that the size of the derivative never exceeds; inf (default) where none is known.
+    affine : bool
+        Whether phi is affine in the margin.
+    link : str
+        "identity", "log" or "logit": the function of the prediction that the margin is. A
+        classifier has probabilities under "logit" alone.
     is_classifier : bool
-        Whether the targets are class labels.
+        Whether the targets are two class labels, which the formulas see as -1 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> class LogCosh(sorel.losses.Loss):
+    ...     name = "log_cosh"
+    ...     lower_bound, curvature_bound, lipschitz = 0.0, 1.0, 1.0
+    ...     def value(self, y, z):
+    ...         return np.logaddexp(z - y, y - z) - np.log(2)
+    ...     def derivative(self, y, z):
+    ...         return np.tanh(z - y)
+    ...     def curvature(self, y, z):
+    ...         return 1 - np.tanh(z - y) ** 2
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5), loss=LogCosh())
+    >>> sorel.solve(problem).converged
+    True
     """
 
-    name: ClassVar[str]
-    is_classifier: ClassVar[bool] = False
-    code: ClassVar[int] = -1
+    name: str
+    lower_bound: float = -math.inf
+    curvature_bound: float = math.inf
+    lipschitz: float = math.inf
+    affine: bool = False
+    link: str = "identity"
+    is_classifier: bool = False
 
-    @property
-    def parameter(self) -> float:
-        """The number that the compiled loops need besides the code."""
-        return 1.0
+    @abstractmethod
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample; `y` encoded (numbers, or -1 and 1)."""
+
+    @abstractmethod
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin."""
+
+    @abstractmethod
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, at least 0."""
+
+    def majorant(self, y: Any, margins: Any) -> FloatArray:
+        """Curvature of a parabola that touches phi at the margin and lies above it.
+
+        Newton steps fall back on it where they overshoot. The bound on the curvature serves where
+        there is one; without one, the curvature itself.
+        """
+        if self.curvature_bound < math.inf:
+            return np.full(np.shape(margins), self.curvature_bound)
+        return self.curvature(y, margins)
+
+    def predict(self, margins: ArrayLike) -> FloatArray:
+        """What the margins predict: the inverse of the link."""
+        z = np.asarray(margins, dtype=np.float64)
+        if self.link == "log":
+            # A prediction beyond the largest number is infinite, and no surprise.
+            with np.errstate(over="ignore"):
+                return np.exp(z)
+        return np.asarray(expit(z)) if self.link == "logit" else z
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """The margins behind predictions: the link."""
+        mean = np.asarray(predictions, dtype=np.float64)
+        if self.link == "identity":
+            return mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(mean) if self.link == "log" else np.asarray(logit(mean))
 
     def n_outputs(self, classes: NDArray[Any] | None) -> int:
         """Margins per sample."""
         return 1
 
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Targets as the compiled loops want them, and the class labels if there are any."""
-        return _finite_vector(y, self.name), None
+        """Targets as the formulas want them, and the class labels if there are any."""
+        if not self.is_classifier:
+            return _finite_vector(y, self.name), None
+        codes, classes = _class_codes(y)
+        if len(classes) > 2:
+            raise ValueError(
+                f"the {self.name} loss takes two classes, y has {len(classes)}; "
+                "use loss='multinomial' for more"
+            )
+        return np.where(codes == 1, 1.0, -1.0), classes
 
-    def value(self, y: ArrayLike, margins: ArrayLike) -> FloatArray:
+
+class _BuiltIn(Loss):
+    """A loss whose formulas the compiled loops have, under a code."""
+
+    code: ClassVar[int]
+
+    @property
+    def parameter(self) -> float:
+        """The number that the compiled loops need besides the code."""
+        return 1.0
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
         """Loss of each sample; `y` encoded (numbers, or -1 and 1)."""
-        return self._evaluate(y, margins)[0]
+        return self._each(kernels.losses_at, y, margins)
 
-    def derivative(self, y: ArrayLike, margins: ArrayLike) -> FloatArray:
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
         """First derivative in the margin."""
-        return self._evaluate(y, margins)[1]
+        return self._each(kernels.slopes_at, y, margins)
 
-    def curvature(self, y: ArrayLike, margins: ArrayLike) -> FloatArray:
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative in the margin."""
-        targets, z = self._arrays(y, margins)
-        out = np.empty_like(z)
-        kernels.curvatures_at(self.code, self.parameter, targets, z, out)
-        return out
+        return self._each(kernels.curvatures_at, y, margins)
 
-    def _arrays(self, y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def _each(self, loop: Any, y: ArrayLike, margins: ArrayLike) -> FloatArray:
         z = np.array(margins, dtype=np.float64, ndmin=1)
         targets = np.ascontiguousarray(np.broadcast_to(np.asarray(y, dtype=np.float64), z.shape))
-        return targets, z
-
-    def _evaluate(self, y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
-        targets, z = self._arrays(y, margins)
-        losses, slopes = np.empty_like(z), np.empty_like(z)
-        kernels.losses_at(self.code, self.parameter, targets, z, losses)
-        kernels.slopes_at(self.code, self.parameter, targets, z, slopes)
-        return losses, slopes
+        out = np.empty_like(z)
+        loop(self.code, self.parameter, targets, z, out)
+        return out
 
 
 @dataclass(frozen=True)
-class Squared(Loss):
+class Squared(_BuiltIn):
     """Half the squared residual, ``(z - y)**2 / 2``.
 
     Examples
@@ -112,12 +218,14 @@ class Squared(Loss):
     array([4.5])
     """
 
-    name: ClassVar[str] = "squared"
+    name = "squared"
     code: ClassVar[int] = kernels.SQUARED
+    lower_bound = 0.0
+    curvature_bound = 1.0
 
 
 @dataclass(frozen=True)
-class Huber(Loss):
+class Huber(_BuiltIn):
     """Quadratic up to `delta`, linear beyond.
 
     Parameters
@@ -133,8 +241,10 @@ class Huber(Loss):
     """
 
     delta: float = 1.0
-    name: ClassVar[str] = "huber"
+    name = "huber"
     code: ClassVar[int] = kernels.HUBER
+    lower_bound = 0.0
+    curvature_bound = 1.0
 
     def __post_init__(self) -> None:
         number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
@@ -145,23 +255,14 @@ class Huber(Loss):
     def parameter(self) -> float:
         return float(self.delta)
 
-
-@dataclass(frozen=True)
-class _Binary(Loss):
-    is_classifier: ClassVar[bool] = True
-
-    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        codes, classes = _class_codes(y)
-        if len(classes) > 2:
-            raise ValueError(
-                f"the {self.name} loss takes two classes, y has {len(classes)}; "
-                "use loss='multinomial' for more"
-            )
-        return np.where(codes == 1, 1.0, -1.0), classes
+    @property
+    def lipschitz(self) -> float:  # type: ignore[override] # a constant of the instance here
+        """The derivative is clipped at delta."""
+        return float(self.delta)
 
 
 @dataclass(frozen=True)
-class Logistic(_Binary):
+class Logistic(_BuiltIn):
     """``log(1 + exp(-y z))`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -171,12 +272,17 @@ class Logistic(_Binary):
     array([    0., 10000.])
     """
 
-    name: ClassVar[str] = "logistic"
+    name = "logistic"
     code: ClassVar[int] = kernels.LOGISTIC
+    lower_bound = 0.0
+    curvature_bound = 0.25
+    lipschitz = 1.0
+    link = "logit"
+    is_classifier = True
 
 
 @dataclass(frozen=True)
-class SquaredHinge(_Binary):
+class SquaredHinge(_BuiltIn):
     """``max(0, 1 - y z)**2`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -186,8 +292,154 @@ class SquaredHinge(_Binary):
     array([1., 0.])
     """
 
-    name: ClassVar[str] = "squared_hinge"
+    name = "squared_hinge"
     code: ClassVar[int] = kernels.SQUARED_HINGE
+    lower_bound = 0.0
+    curvature_bound = 2.0
+    is_classifier = True
+
+
+@dataclass(frozen=True)
+class Linear(_BuiltIn):
+    """The residual itself, ``y - z``: losses of a portfolio (y = 0), or deviations of residuals.
+
+    It has no lower bound, so it needs a penalty with a bounded domain or with l2 > 0, or a
+    deviation as the risk.
+
+    Examples
+    --------
+    >>> from sorel.losses import Linear
+    >>> Linear().value([0.0, 0.0], [0.5, -0.5])
+    array([-0.5,  0.5])
+    """
+
+    name = "linear"
+    code: ClassVar[int] = kernels.LINEAR
+    curvature_bound = 0.0
+    lipschitz = 1.0
+    affine = True
+
+
+class _Deviance(Loss):
+    """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
+
+    lower_bound = 0.0
+    link = "log"
+
+    def majorant(self, y: Any, margins: Any) -> FloatArray:
+        """Curvature of the chord from the margin to the minimum, or phi'' where that is more.
+
+        No parabola lies above a loss that grows like an exponential, but a step with this
+        curvature ends short of the minimum.
+        """
+        curvature, slope = self.curvature(y, margins), self.derivative(y, margins)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            away = margins - np.log(y)
+            chord = np.where(np.abs(away) > 1e-4, slope / away, 0.0)
+        return np.maximum(curvature, np.where(np.isfinite(chord), chord, 0.0))
+
+
+@dataclass(frozen=True)
+class Poisson(_Deviance):
+    """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
+
+    The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
+    exposures e, fit the rates y / e with ``sample_weight=e``.
+
+    Examples
+    --------
+    >>> from sorel.losses import Poisson
+    >>> Poisson().value([0.0, 1.0], [0.0, 0.0])
+    array([1., 0.])
+    """
+
+    name = "poisson"
+
+    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        targets = _finite_vector(y, self.name)
+        _refuse_targets(targets < 0.0, targets, "the poisson loss takes counts or rates >= 0")
+        if not targets.any():
+            raise ValueError(
+                "y is 0 everywhere, and the poisson loss has no minimum then; "
+                "at least one count must be above 0"
+            )
+        return targets, None
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * _exp_excess(t), np.exp(z))
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, exp(z) - y."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * np.expm1(t), np.exp(z))
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, exp(z)."""
+        return np.exp(_pair(y, margins)[1])
+
+
+@dataclass(frozen=True)
+class Gamma(_Deviance):
+    """Half the gamma deviance of positive amounts, ``y exp(-z) - 1 + (z - log y)``.
+
+    The margin is the logarithm of the mean, and only the ratio of target and mean counts.
+
+    Examples
+    --------
+    >>> from sorel.losses import Gamma
+    >>> Gamma().value([1.0, 2.0], [0.0, 0.0]).round(3)
+    array([0.   , 0.307])
+    """
+
+    name = "gamma"
+
+    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        targets = _finite_vector(y, self.name)
+        _refuse_targets(targets <= 0.0, targets, "the gamma loss takes amounts > 0")
+        return targets, None
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        return _exp_excess(np.log(y) - z)
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, 1 - y exp(-z)."""
+        y, z = _pair(y, margins)
+        return -np.expm1(np.log(y) - z)
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, y exp(-z)."""
+        y, z = _pair(y, margins)
+        return np.exp(np.log(y) - z)
+
+
+def _pair(y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    return np.asarray(y, dtype=np.float64), np.asarray(margins, dtype=np.float64)
+
+
+def _exp_excess(t: FloatArray) -> FloatArray:
+    """exp(t) - 1 - t, at full relative accuracy: by its series where the difference has none."""
+    series = np.ones_like(t)
+    small = np.where(np.abs(t) < _SERIES_BELOW, t, 0.0)
+    for k in range(9, 2, -1):
+        series = 1.0 + series * small / k
+    near = 0.5 * small * small * series
+    return np.where(np.abs(t) < _SERIES_BELOW, near, np.expm1(t) - t)
+
+
+def _refuse_targets(bad: NDArray[np.bool_], targets: FloatArray, rule: str) -> None:
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise ValueError(
+            f"{rule}, got y[{first}] = {targets[first]:g}; drop such rows, or use another loss"
+        )
 
 
 @dataclass(frozen=True)
@@ -201,8 +453,13 @@ class Multinomial(Loss):
     array([1.0986])
     """
 
-    name: ClassVar[str] = "multinomial"
-    is_classifier: ClassVar[bool] = True
+    name = "multinomial"
+    link = "logit"
+    is_classifier = True
+    lower_bound = 0.0
+    # The largest eigenvalue of diag(p) - p p^T is at most 1/2, and |p - e_y| at most sqrt(2).
+    curvature_bound = 0.5
+    lipschitz = math.sqrt(2.0)
 
     def n_outputs(self, classes: NDArray[Any] | None) -> int:
         assert classes is not None
@@ -211,7 +468,24 @@ class Multinomial(Loss):
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return _class_codes(y)
 
-    def curvature(self, y: ArrayLike, margins: ArrayLike) -> FloatArray:
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample; `y` holds the indices of the classes."""
+        return self._evaluate(y, margins)[0]
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivatives in the K margins."""
+        return self._evaluate(y, margins)[1]
+
+    def predict(self, margins: ArrayLike) -> FloatArray:
+        """Probabilities of the K classes."""
+        return np.asarray(softmax(np.asarray(margins, dtype=np.float64), axis=-1))
+
+    def margins(self, predictions: ArrayLike) -> FloatArray:
+        """Logarithms of probabilities: margins up to a number common to all classes."""
+        with np.errstate(divide="ignore"):
+            return np.log(np.asarray(predictions, dtype=np.float64))
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative: for each sample the K x K matrix diag(p) - p p^T."""
         targets, z = self._arrays(y, margins)
         slopes = self._evaluate(targets, z)[1]
@@ -266,15 +540,54 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 LOSSES: dict[str, type[Loss]] = {
-    cls.name: cls for cls in (Squared, Huber, Logistic, SquaredHinge, Multinomial)
+    loss.name: loss
+    for loss in (
+        Squared,
+        Huber,
+        Logistic,
+        SquaredHinge,
+        Poisson,
+        Gamma,
+        Linear,
+        Multinomial,
+    )
 }
 
 
+def compiled_form(loss: Loss) -> Compiled | None:
+    """The code and the parameter of a loss that the compiled loops know, else None.
+
+    A class derived from one of the package's own may have other formulas, so it does not count.
+    """
+    if isinstance(loss, _BuiltIn) and type(loss) in LOSSES.values():
+        return loss.code, loss.parameter
+    return None
+
+
 def parse_loss(loss: str | Loss) -> Loss:
-    """The loss of that name, or the loss itself."""
+    """The loss of that name, or the loss itself, if its declarations make sense."""
     if isinstance(loss, Loss):
+        _check_declarations(loss)
         return loss
     try:
         return LOSSES[loss]()
     except (KeyError, TypeError):
         raise ValueError(f"unknown loss {loss!r}; known losses: {', '.join(LOSSES)}") from None
+
+
+def _check_declarations(loss: Loss) -> None:
+    kind = type(loss).__name__
+    if not isinstance(getattr(loss, "name", None), str):
+        raise TypeError(f"the loss {kind} needs a `name`, a text that messages call it by")
+    for what, least in (("lower_bound", -math.inf), ("curvature_bound", 0.0), ("lipschitz", 0.0)):
+        number = getattr(loss, what)
+        real = isinstance(number, numbers.Real) and not isinstance(number, bool)
+        if not (real and float(number) >= least):
+            raise ValueError(
+                f"{kind}.{what} must be a number >= {least:g} (infinite where none is known), "
+                f"got {number!r}"
+            )
+    if loss.lower_bound == math.inf:
+        raise ValueError(f"{kind}.lower_bound must be finite or -inf, got inf")
+    if loss.link not in ("identity", "log", "logit"):
+        raise ValueError(f"{kind}.link must be 'identity', 'log' or 'logit', got {loss.link!r}")

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel.kernels import prox_inplace, prox_inplace_outputs
+from sorel.kernels.prox import prox_inplace, prox_inplace_outputs
 
 __all__ = [
     "Box",

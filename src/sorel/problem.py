@@ -11,24 +11,24 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 
 from __future__ import annotations
 
-import copy
 import numbers
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel import kernels
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
-from sorel.engines.base import Dual, Engine, FloatArray, Point
-from sorel.fingerprints import describe, fingerprint_array, fingerprint_matrix
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_copy
+from sorel.fingerprints import describe
+from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
@@ -95,16 +95,26 @@ class Problem:
     risk : Risk or str, default=CVaR(0.5)
         The weights of the sorted losses, e.g. ``CVaR(0.1)`` or ``"cvar:0.1"``.
     loss : str or Loss, default="squared"
-        "squared", "huber", "logistic", "squared_hinge" or "multinomial".
+        "squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson" or "gamma", or a
+        loss of your own: see :class:`sorel.losses.Loss`.
     penalty : Penalty, optional
         Strongly convex; ``L2(1 / n)`` when not given.
     fit_intercept : bool, default=False
-        Add an unpenalised intercept, the last entry of every parameter vector.
+        Add an unpenalised intercept, the last entry of every parameter vector. The problem is taken
+        as written; ``sorel.path`` and the estimators, which take data, fit one unless told not to.
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
+    engine : callable, optional
+        Makes the home of the data from X and a :class:`sorel.engines.Spec`, such as a class derived
+        from :class:`sorel.engines.Engine`; X is then handed over as it is. None picks one of the
+        package's own by the kind of X.
+
+    Notes
+    -----
+    Several threads may use one problem at the same time: every run has its own working memory.
 
     Examples
     --------
@@ -117,6 +127,9 @@ class Problem:
     2.05
     """
 
+    # How the engine was made and from what, where that is known: another risk needs another one.
+    _made_by: tuple[Callable[[Any, Spec], Engine], Any] | None
+
     def __init__(
         self,
         X: Any,
@@ -128,47 +141,72 @@ class Problem:
         fit_intercept: bool = False,
         sample_weight: ArrayLike | None = None,
         n_jobs: int | None = None,
+        engine: Callable[[Any, Spec], Engine] | None = None,
     ) -> None:
         if n_jobs is not None:
             thread_count(n_jobs)  # refuses what is not a number of threads
-        self.risk = CVaR(0.5) if risk is None else parse_risk(risk)
-        self.loss = parse_loss(loss)
-        source, y = open_data(X, y)
-        matrix = _check_matrix(X) if source is None else _check_source(X, source)
-        n, d = matrix.shape
-        targets, self.classes = self._encode(y, n)
-        self._data = (matrix, targets)
+        risk = CVaR(0.5) if risk is None else parse_risk(risk)
+        loss = parse_loss(loss)
+        if engine is None:
+            source, y = open_data(X, y)
+            X = _check_matrix(X) if source is None else _check_source(X, source)
+            engine = make_engine
+        n = int(X.shape[0])
+        targets, classes = _encode(loss, y, n)
+        weight = _check_sample_weight(sample_weight, n)
+        spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
+        self._set_up(engine(X, spec), penalty)
+        self._made_by = (engine, X)
+
+    @classmethod
+    def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
+        """The problem of an engine that has its data already.
+
+        Parameters
+        ----------
+        engine : Engine
+            Where the data live; its spec has the targets, the loss, the risk and the weights.
+        penalty : Penalty, optional
+            ``L2(1 / n)`` when not given.
+
+        Examples
+        --------
+        >>> import numpy as np, sorel
+        >>> from sorel.engines import DenseEngine, Spec
+        >>> spec = Spec(np.array([1.0, 2.0, 5.0]), sorel.losses.Squared(), sorel.Max())
+        >>> engine = DenseEngine(np.array([[1.0], [2.0], [3.0]]), spec)
+        >>> sorel.Problem.from_engine(engine, sorel.L2(0.1)).objective([1.0])
+        2.05
+        """
+        problem = cls.__new__(cls)
+        problem._set_up(engine, penalty)
+        return problem
+
+    def _set_up(self, engine: Engine, penalty: Penalty | None) -> None:
+        if not isinstance(engine, Engine):
+            raise TypeError(f"engine must make a sorel.engines.Engine, got {engine!r}")
         if penalty is None:
-            penalty = L2(1.0 / n)
+            penalty = L2(1.0 / engine.n_samples)
         elif isinstance(penalty, numbers.Real):
             raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
         elif not isinstance(penalty, Penalty):
             raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
-        penalty.kernel(d)  # bounds of another length than d are refused here
-        self.penalty = penalty
-        self.fit_intercept = bool(fit_intercept)
-        self.sample_weight = _check_sample_weight(sample_weight, n)
-        self.engine: Engine = make_engine(
-            matrix,
-            targets,
-            self.loss,
-            self.loss.n_outputs(self.classes),
-            self.risk,
-            self.fit_intercept,
-            self.sample_weight,
-            n_jobs,
-        )
+        penalty.kernel(engine.n_features)  # bounds of another length are refused here
+        self.engine, self.penalty = engine, penalty
+        self._made_by = None
+        spec = engine.spec
+        _check_affine(engine)
+        self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
+        self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
         # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
-        self.data_precision = float(np.finfo(matrix.dtype).eps)
+        self.data_precision = float(np.finfo(engine.data_type).eps)
         info = np.finfo(np.float64)
-        self._scale = max(self.engine.mean_loss_at_zero(), info.tiny)
+        self._scale = max(engine.mean_loss_at_zero(), info.tiny)
+        if not np.isfinite(self._scale):
+            raise ValueError(
+                f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
+            )
         self._tiny = max(info.eps * self._scale, info.tiny)
-
-    def _encode(self, y: ArrayLike, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        length = len(np.asarray(y)) if np.ndim(y) else 0
-        if length != n:
-            raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
-        return self.loss.encode(y)
 
     @property
     def n_samples(self) -> int:
@@ -182,12 +220,14 @@ class Problem:
 
     def losses(self, w: ArrayLike) -> FloatArray:
         """Loss of each sample at `w`."""
-        return np.array(self.engine.point(self.check_parameters(w)).losses)
+        engine = self.engine.for_run()
+        return engine.losses(engine.point(self.check_parameters(w)))
 
     def objective(self, w: ArrayLike) -> float:
         """F(w): the spectral risk of the losses plus the penalty."""
-        point = self.engine.point(self.check_parameters(w))
-        return self.engine.risk(point) + self.penalty_value(point.w)
+        engine = self.engine.for_run()
+        point = engine.point(self.check_parameters(w))
+        return engine.risk(point) + self.penalty_value(point.w)
 
     def certificate(self, w: ArrayLike, lam: ArrayLike) -> Certificate:
         """Bounds on the optimum from a parameter vector and a weighting of the samples.
@@ -200,7 +240,8 @@ class Problem:
             A weighting in the dual set of the risk, e.g. ``result.weights``. One that is off by
             rounding is projected; one that is far away is refused.
         """
-        point = self.engine.point(self.check_parameters(w))
+        run = self.for_run()
+        point = run.engine.point(self.check_parameters(w))
         weights = np.asarray(lam, dtype=np.float64)
         if weights.shape != (self.n_samples,):
             raise ValueError(
@@ -209,14 +250,13 @@ class Problem:
             )
         if not np.all(np.isfinite(weights)):
             raise ValueError("lam has weights that are not finite")
-        dual = self.engine.dual_from_weights(weights)
-        distance = float(np.abs(self.engine.weights(dual) - weights).sum())
+        dual, distance = run.engine.nearest_dual(weights)
         if distance > 1e-6:
             raise ValueError(
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return self.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -241,13 +281,9 @@ class Problem:
         >>> parts["shape"], parts["risk"]
         ('3 x 1', 'CVaR(alpha=0.1)')
         """
-        matrix, targets = self._data
-        weight = self.sample_weight
         return {
             "shape": f"{self.n_samples} x {self.n_features}",
-            "data": fingerprint_matrix(matrix),
-            "targets": fingerprint_array(targets),
-            "sample weights": "none" if weight is None else fingerprint_array(weight),
+            **self.engine.fingerprint(),
             "risk": describe(self.risk),
             "loss": describe(self.loss),
             "penalty": describe(self.penalty),
@@ -256,11 +292,38 @@ class Problem:
 
     # What the solvers use.
 
+    def for_run(self) -> Problem:
+        """The same problem with working memory of its own, for one run in one thread."""
+        other = shallow_copy(self)
+        other.engine = self.engine.for_run()
+        return other
+
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         penalty.kernel(self.n_features)
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.penalty = penalty
+        return other
+
+    def with_risk(self, risk: Risk | str) -> Problem:
+        """The same data, loss and penalty under another risk; X is not copied.
+
+        Examples
+        --------
+        >>> import numpy as np, sorel
+        >>> problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], risk=sorel.Max())
+        >>> problem.with_risk("mean").objective(np.zeros(3))
+        5.0
+        """
+        if self._made_by is None:
+            raise TypeError(
+                "a problem made from an engine has the risk of its engine; make one from X and y"
+            )
+        make, X = self._made_by
+        other = Problem.from_engine(
+            make(X, replace(self.engine.spec, risk=parse_risk(risk))), self.penalty
+        )
+        other._made_by = self._made_by
         return other
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
@@ -268,8 +331,8 @@ class Problem:
         engine = self.engine.sample(n_rows, rng)
         if engine is None:
             return None
-        other = copy.copy(self)
-        other.engine = engine
+        other = shallow_copy(self)
+        other.engine, other._made_by = engine, None
         return other
 
     def certify(
@@ -299,11 +362,14 @@ class Problem:
         shortfall = engine.shortfall(point, dual)
         penalty = self.penalty_value(point.w)
         primal = expected + shortfall + penalty
-        least = -self._penalty_conjugate_at_zero
+        # No loss is below its bound: with the least value of the penalty, a bound for free.
+        least = self.loss.lower_bound - self._penalty_conjugate_at_zero
         if not np.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
         gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
+        # Affine losses leave nothing to refine: they equal their linearisation.
         worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
+        worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
         if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
             target = 0.0 if refine == np.inf else refine - shortfall
@@ -311,7 +377,6 @@ class Problem:
                 point, dual, expected + penalty, gradient, target, max_products
             )
             gap = min(gap, shortfall + bound)
-        # Losses are nonnegative, so the least value of the penalty is a bound for free.
         gap = min(gap, primal - least)
         return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
 
@@ -478,6 +543,35 @@ class Problem:
         return array
 
 
+def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    length = len(np.asarray(y)) if np.ndim(y) else 0
+    if length != n:
+        raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
+    return loss.encode(y)
+
+
+def _check_affine(engine: Engine) -> None:
+    """Refuse what has no minimum, or is not convex, with losses that have no lower bound."""
+    spec = engine.spec
+    if isinstance(spec.risk, Deviation):
+        if not spec.loss.affine:
+            raise ValueError(
+                f"{spec.risk!r} needs an affine loss, since a deviation falls where losses rise: "
+                f"with the {spec.loss.name} loss it is not convex; use loss='linear', or the risk "
+                f"{spec.risk.risk!r}"
+            )
+        if not engine.serves_deviations:
+            raise ValueError(f"{type(engine).__name__} does not serve {spec.risk!r}")
+    if spec.loss.affine and spec.fit_intercept:
+        why = "has no minimum in an intercept: all losses fall with it, by the same amount"
+        if isinstance(spec.risk, Deviation):
+            why = "does not depend on an intercept"
+        raise ValueError(
+            f"{spec.risk!r} of the {spec.loss.name} loss {why}; set fit_intercept=False, and "
+            "choose the intercept afterwards, e.g. a quantile of the residuals"
+        )
+
+
 def _check_matrix(X: Any) -> Any:
     """X as a finite two-dimensional matrix, copied only where its type or strides demand it."""
     import scipy.sparse
@@ -527,7 +621,7 @@ def _check_csr(X: Any) -> Any:
     The compiled loops follow the indices blindly, so they are looked at here.
     """
     matrix = X if X.format == "csr" else X.tocsr()
-    bad, repeated = kernels.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    bad, repeated = sparse.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
     if bad >= 0:
         raise ValueError(
             f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "

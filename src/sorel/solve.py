@@ -6,15 +6,16 @@ import contextlib
 import math
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sorel._clock import now
+from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
@@ -193,6 +194,7 @@ def solve(
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     callback: Callable[[Record], Any] | None = None,
     warm_start: Result | None = None,
+    w0: ArrayLike | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
 ) -> Result:
     """Minimise a spectral risk to a certified relative gap.
@@ -216,6 +218,9 @@ def solve(
         Called with a :class:`Record` after each check; a true return value ends the run.
     warm_start : Result, optional
         A result for a similar problem of the same shape to start from.
+    w0 : array, optional
+        Parameters to start from, intercept last; zeros when not given. Where the penalty forbids
+        them, the nearest that it allows. A `warm_start` has its own.
     checkpoint : path or Checkpoint, optional
         A file that keeps the state of the run: written about once a minute, or as often as a
         :class:`Checkpoint` says, and at the end, however the run ends. If the file exists, the run
@@ -274,16 +279,16 @@ def solve(
     method = make_solver(solver)
     method.check(problem)
     if 0.0 < tol < problem.data_precision:
-        warnings.warn(
+        warn(
             f"tol={tol:g} is below the rounding of X, {problem.data_precision:.1e} for float32: "
             "the answer will be certified for the rounded numbers; pass X as float64, or set "
             f"tol={2 * problem.data_precision:.1e} or more",
             PrecisionWarning,
-            stacklevel=2,
         )
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
-    problem.engine.forget()
+    # Working memory of its own: other threads may solve the same problem.
+    problem = problem.for_run()
     begin = now()
     run = Run(
         w=problem.start(),
@@ -295,7 +300,11 @@ def solve(
         watched=callback is not None,
     )
     if warm_start is not None:
+        if w0 is not None:
+            raise ValueError("give w0 or warm_start, not both: each says where to start")
         _apply_warm_start(problem, run, warm_start)
+    elif w0 is not None:
+        _start_at(problem, run, problem.check_parameters(w0))
     history: list[Record] = []
     if saved is not None:
         history = _apply_checkpoint(problem, run, saved)
@@ -323,7 +332,7 @@ def solve(
     certificate = best.certificate
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
-    problem.engine.forget()
+    problem.engine.release()
     converged = certificate.relative_gap <= tol
     result = Result(
         w=problem.settled(best.w),
@@ -411,11 +420,10 @@ def _warn(result: Result, run: Run, ending: str) -> None:
         remedy = "use solver='auto'"
     else:
         remedy = f"accept a tol of {2 * result.relative_gap:.0e}, raise l2, or scale the columns"
-    warnings.warn(
+    warn(
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}",
         convergence_warning(),
-        stacklevel=3,
     )
 
 
@@ -442,17 +450,21 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
             f"warm_start has parameters of shape {w.shape}, this problem needs "
             f"{problem.engine.shape}"
         )
-    run.w = w.copy()
-    run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
+    _start_at(problem, run, w)
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
-        run.dual = problem.engine.dual_from_weights(result.weights)
+        run.dual, _ = problem.engine.nearest_dual(result.weights)
+
+
+def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
+    run.w = w.copy()
+    run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
     """Set the run to where the checkpoint left it; return the records so far."""
     run.w = saved.w
-    run.dual = problem.engine.dual_from_weights(saved.weights)
+    run.dual, _ = problem.engine.nearest_dual(saved.weights)
     run.passes, run.n_iter = saved.passes, saved.n_iter
     generator = saved.make_generator()
     if generator is not None:

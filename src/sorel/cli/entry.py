@@ -17,12 +17,15 @@ from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 # this order by `sorel --help`.
 COMMANDS = (fit, predict, evaluate, info, demo, reproduce, warmup)
 
+# Packages that a command may miss, with a message that names the extra.
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
+
 _EXAMPLES = """\
 examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
   sorel evaluate model.skops test.csv --groups region
   sorel predict model.skops new.csv -o predictions.csv
-  sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+  sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
   sorel warmup                    compile everything once, for images and new machines
 
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pandas", "pyarrow", "skops"):
+        if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
         say(f"error: {error}")
         return FAILED

@@ -11,120 +11,108 @@ sum_i omega_i (q_i - q'_i)^2 and the step eta mean the same for 200 rows and for
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.losses import Loss
 from sorel.penalties import Kernel
+from sorel.risks import Risk
 
 FloatArray = NDArray[np.float64]
 
 
-class Point:
-    """Margins, losses and loss derivatives at one parameter vector `w`.
+_Object = TypeVar("_Object")
 
-    What is not given is made when it is first asked for: derivatives by ``differentiate(point)``,
-    and margins and losses of a point on a line by ``evaluate(point)``. Most trial points of a line
-    search need none of them.
+
+def shallow_copy(original: _Object) -> _Object:
+    """What :func:`copy.copy` does for a plain object, in a tenth of the time.
+
+    A small problem is solved in a millisecond, and every run begins with such copies.
+    """
+    other = object.__new__(type(original))
+    other.__dict__.update(original.__dict__)
+    return other
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spec:
+    """What an engine is told besides X: one problem's targets, loss, risk and weights.
+
+    Attributes
+    ----------
+    targets : array
+        What :meth:`sorel.losses.Loss.encode` made of y, or whatever stands for it where the data
+        live.
+    loss, risk : Loss, Risk
+        What is measured, and how it is summed up.
+    classes : array or None
+        The labels of a classification problem, sorted.
+    fit_intercept : bool
+        Whether the last row of a parameter array holds intercepts, which no penalty touches.
+    sample_weight : array or None
+        omega, nonnegative, with sum 1; None means 1/n each.
+    n_jobs : int or None
+        Threads that the user wants; see :func:`sorel._threads.thread_count`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel import CVaR
+    >>> from sorel.engines import DenseEngine, Spec
+    >>> from sorel.losses import Squared
+    >>> engine = DenseEngine(np.ones((3, 1)), Spec(np.arange(3.0), Squared(), CVaR(0.5)))
+    >>> engine.losses(engine.point(np.zeros(1)))
+    array([0. , 0.5, 2. ])
     """
 
-    __slots__ = (
-        "_differentiate",
-        "_evaluate",
-        "_losses",
-        "_margins",
-        "_pool",
-        "_slopes",
-        "line",
-        "w",
-    )
+    targets: Any
+    loss: Loss
+    risk: Risk
+    classes: NDArray[Any] | None = None
+    fit_intercept: bool = False
+    sample_weight: FloatArray | None = None
+    n_jobs: int | None = None
 
-    def __init__(
-        self,
-        w: FloatArray,
-        differentiate: Callable[[Point], Any],
-        margins: Any = None,
-        losses: Any = None,
-        pool: Any = None,
-        evaluate: Callable[[Point], None] | None = None,
-        line: Any = None,
-    ) -> None:
+    @property
+    def n_outputs(self) -> int:
+        """Margins per sample."""
+        return self.loss.n_outputs(self.classes)
+
+    def for_rows(self, rows: NDArray[np.int64]) -> Spec:
+        """The same for some of the rows, whose weights are normalised anew."""
+        weight = self.sample_weight
+        if weight is not None:
+            weight = weight[rows] / weight[rows].sum()
+        return dataclasses.replace(self, targets=self.targets[rows], sample_weight=weight)
+
+
+class Point:
+    """One parameter vector `w`, and whatever the engine that made it knows about it.
+
+    Solvers use `w` alone. An engine derives a class of its own with what it keeps there.
+    """
+
+    __slots__ = ("w",)
+
+    def __init__(self, w: FloatArray) -> None:
         self.w = w
-        self._margins = margins
-        self._losses = losses
-        self._slopes: Any = None
-        self._differentiate = differentiate
-        self._evaluate = evaluate
-        self.line = line
-        self._pool = pool
-
-    @property
-    def margins(self) -> Any:
-        """x_i . w for every sample."""
-        if self._margins is None:
-            self._evaluate(self)  # type: ignore[misc] # given for a point on a line
-        return self._margins
-
-    @property
-    def losses(self) -> Any:
-        """The loss of every sample."""
-        if self._losses is None:
-            self._evaluate(self)  # type: ignore[misc] # given for a point that lacks losses
-        return self._losses
-
-    @property
-    def slopes(self) -> Any:
-        """Derivatives of the losses in the margins."""
-        if self._slopes is None:
-            self._slopes = self._differentiate(self)
-        return self._slopes
-
-    @slopes.setter
-    def slopes(self, slopes: Any) -> None:
-        self._slopes = slopes
-
-    def settle(self, margins: Any, losses: Any) -> None:
-        """Give a point on a line its own margins and losses."""
-        self._margins, self._losses, self.line = margins, losses, None
-
-    def forget_losses(self, evaluate: Callable[[Point], None]) -> None:
-        """Keep the margins alone; `evaluate` makes the losses again if they are asked for."""
-        if self._pool is not None:
-            self._pool.give(self._losses)
-        self._losses, self._evaluate = None, evaluate
-
-    def __del__(self) -> None:
-        if self._pool is not None:
-            self._pool.give(self._margins, self._losses, self._slopes)
 
 
 class Dual:
-    """A weighting in the dual set, as densities, with the blocks of the projection that made it."""
+    """A weighting of the samples in the dual set of the risk.
 
-    __slots__ = ("_pool", "block", "density", "n_blocks")
+    Solvers only hand it back to the engine that made it, which derives a class of its own.
+    """
 
-    def __init__(self, density: Any, block: Any = None, n_blocks: int = 0, pool: Any = None):
-        self.density = density
-        self.block = block
-        self.n_blocks = n_blocks
-        self._pool = pool
-
-    def forget_blocks(self) -> None:
-        """Keep the weighting alone: only the last projection is ever differentiated."""
-        if self._pool is not None:
-            self._pool.give(self.block)
-        self.block, self.n_blocks = None, 0
-
-    def __del__(self) -> None:
-        if self._pool is not None:
-            self._pool.give(self.density, self.block)
+    __slots__ = ()
 
 
-class Curvature:
+class Curvature(ABC):
     """The matrix of :meth:`Engine.hessian` at one point, held for many products with it.
 
     Attributes
@@ -133,24 +121,19 @@ class Curvature:
         Passes that one product costs: the part of the rows that have a say in it.
     """
 
-    share = 1.0
+    share: float = 1.0
 
-    def __init__(self, engine: Engine, *matrix: Any):
-        self.engine, self.matrix = engine, matrix
-
+    @abstractmethod
     def product(self, v: FloatArray) -> FloatArray:
         """The matrix times v, both shaped like w, without forming it."""
-        point, dual, eta, caution = self.matrix
-        return self.engine.hessian_product(point, dual, eta, v, caution)
 
+    @abstractmethod
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
-        point, dual, eta, caution = self.matrix
-        return self.engine.hessian_diagonal(point, dual, eta, caution)
 
 
 class UnsupportedOperationError(NotImplementedError):
-    """A home of the data lacks an optional operation; the message says which."""
+    """An engine lacks an optional operation; the message says which."""
 
 
 class Plan(NamedTuple):
@@ -213,10 +196,17 @@ class Smoothness(NamedTuple):
 class Engine(ABC):
     """One problem's data and every operation on it that costs O(n).
 
+    Parameters
+    ----------
+    n_samples, n_features : int
+        Rows and columns of X.
+    spec : Spec
+        Targets, loss, risk, weights.
+
     Attributes
     ----------
-    n_samples, n_features, n_outputs : int
-        Rows and columns of X, margins per sample.
+    n_outputs : int
+        Margins per sample.
     fit_intercept : bool
         Whether the last row of a parameter array holds intercepts.
     shape : tuple of int
@@ -224,22 +214,47 @@ class Engine(ABC):
         the features and the intercept.
     """
 
-    n_samples: int
-    n_features: int
-    n_outputs: int
-    fit_intercept: bool
-    shape: tuple[int, ...]
+    # Whether the engine serves a Deviation, whose weights may be negative.
+    serves_deviations: ClassVar[bool] = False
 
-    def forget(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
-        """Drop what is kept from call to call, so that a run does not depend on earlier ones."""
+    def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
+        self.spec = spec
+        self.n_samples, self.n_features = n_samples, n_features
+        self.n_outputs, self.fit_intercept = spec.n_outputs, spec.fit_intercept
+        rows = n_features + int(spec.fit_intercept)
+        self.shape = (rows,) if self.n_outputs == 1 else (rows, self.n_outputs)
+
+    def for_run(self) -> Engine:
+        """The same engine with working memory of its own, for one run in one thread.
+
+        What is returned shares the data. An engine without working memory returns itself. Several
+        runs may then use one problem at once, and none depends on an earlier one.
+        """
+        return self
+
+    def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
+        """Hand back working memory: the run is over."""
 
     def working(self) -> AbstractContextManager[Any]:
         """A context for a run: whatever settings serve the engine, restored at the end."""
         return nullcontext()
 
+    @property
+    def data_type(self) -> np.dtype[Any]:
+        """Type of the numbers in X, whose rounding limits what a tolerance means."""
+        return np.dtype(np.float64)
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, str]:
+        """Texts for "data", "targets" and "sample weights" that agree where these agree."""
+
     @abstractmethod
     def point(self, w: FloatArray) -> Point:
         """Margins, losses and derivatives at w: one pass over the data."""
+
+    def is_finite(self, point: Point) -> bool:
+        """Whether all losses are finite; only where the loss can overflow is that in doubt."""
+        return True
 
     @abstractmethod
     def direction(self, delta: FloatArray) -> Any:
@@ -276,9 +291,19 @@ class Engine(ABC):
     ) -> Dual:
         """Project q + eta [(1 + theta) l(w) - theta l(w_prev)] onto the dual set."""
 
+    def as_center(self, dual: Dual) -> Dual:
+        """The same weighting, of which only further steps are wanted and no Hessian any more.
+
+        An engine may then drop what it noted of the projection. The handle given is spent.
+        """
+        return dual
+
     @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
-        """lam . l(w)."""
+        """lam . l(w).
+
+        Under a Deviation, here and in the derivatives, lam stands for lam - share * omega.
+        """
 
     @abstractmethod
     def square_distance(self, dual: Dual, other: Dual) -> float:
@@ -320,22 +345,10 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def hessian_product(
-        self, point: Point, dual: Dual, eta: float, v: FloatArray, caution: float = 0.0
-    ) -> FloatArray:
-        """The matrix of :meth:`hessian` times v, both shaped like w, without forming it."""
-
-    @abstractmethod
-    def hessian_diagonal(
-        self, point: Point, dual: Dual, eta: float, caution: float = 0.0
-    ) -> FloatArray:
-        """An upper estimate of the diagonal of that matrix, shaped like w: a preconditioner."""
-
     def curvature(
         self, point: Point, dual: Dual, eta: float = 0.0, caution: float = 0.0
     ) -> Curvature:
-        """That matrix for many products: an engine may prepare what they have in common."""
-        return Curvature(self, point, dual, eta, caution)
+        """That matrix for products with it: never formed, and prepared once for all of them."""
 
     @abstractmethod
     def best_intercept(self, point: Point, dual: Dual) -> Point | None:
@@ -349,37 +362,60 @@ class Engine(ABC):
         """Spread of the losses, the unit in which a dual step eta is measured."""
 
     @abstractmethod
+    def mean_size(self, point: Point) -> float:
+        """Average size |l_i| of the losses, under the sample weights."""
+
     def mean_loss_at_zero(self) -> float:
-        """Average loss where all margins are 0: the natural unit of the objective."""
+        """That size where all margins are 0: the natural unit of the objective."""
+        return self.mean_size(self.point(np.zeros(self.shape)))
+
+    @abstractmethod
+    def losses(self, point: Point) -> FloatArray:
+        """The losses as an array of length n, for the user."""
 
     @abstractmethod
     def weights(self, dual: Dual) -> FloatArray:
         """lam as an array of length n, for the user."""
 
     @abstractmethod
-    def dual_from_weights(self, lam: FloatArray) -> Dual:
-        """The weighting nearest to a user's lam."""
-
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
-        """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
-        self._lacking("sample")
+    def nearest_dual(self, lam: FloatArray) -> tuple[Dual, float]:
+        """The weighting nearest to a user's lam, of length n, and sum_i |lam_i - its weights|."""
 
     @abstractmethod
     def effective_share(self) -> float:
         """Rows that carry the risk, as a share of all: (sum sigma)^2 / (n sum sigma^2)."""
 
-    # Optional operations, on single samples. A home of the data that cannot reach a row cheaply
-    # does without them, and the solvers that need them say so.
+    # Optional operations. An engine that lacks one says so, and the solvers that need it refuse.
+
+    def obstacle(self, operation: str) -> str | None:
+        """Why the optional operation of that name is not to be had, or None if it is."""
+        if getattr(type(self), operation) is getattr(Engine, operation):
+            return f"needs the operation {operation!r}, which {type(self).__name__} does not offer"
+        return None
 
     def offers(self, operation: str) -> bool:
-        """Whether the optional operation of that name exists here."""
-        return getattr(type(self), operation) is not getattr(Engine, operation)
+        """Whether the optional operation of that name is there."""
+        return self.obstacle(operation) is None
 
     def _lacking(self, operation: str) -> NoReturn:
         raise UnsupportedOperationError(
-            f"{type(self).__name__} has no operation {operation!r}, which works on single samples; "
-            "use a solver of full passes, such as 'newton', 'lbfgs' or 'subgradient'"
+            f"{type(self).__name__} has no operation {operation!r}; use a solver of full passes, "
+            "such as 'newton', 'lbfgs' or 'subgradient'"
         )
+
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
+        """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
+        self._lacking("sample")
+
+    def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
+        """q less a direction of margins, which loses its mean first, drawn into the dual set.
+
+        It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
+        risk has two levels.
+        """
+        self._lacking("corrected")
+
+    # Bounds that hold for all w, of losses that have them.
 
     def smoothness(self, dual: Dual | None = None) -> Smoothness:
         """Curvature bounds of lam . l(w), for one weighting or, without it, for the worst one."""
@@ -392,6 +428,8 @@ class Engine(ABC):
         loss of curvature L, which also covers losses that are not Lipschitz.
         """
         self._lacking("jacobian_bound")
+
+    # Steps on single samples, for homes of the data that reach a row cheaply.
 
     def epoch(
         self,

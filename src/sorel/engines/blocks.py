@@ -9,19 +9,17 @@ reads only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import kernels
 from sorel._threads import Team, thread_count
-from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
+from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.dense import DenseEngine, writable_view
+from sorel.engines.memory import shared_property
 from sorel.engines.sampled import SampledEngine, step_numbers
-from sorel.losses import Loss
-from sorel.risks import Risk
+from sorel.kernels import steps, vectors
 from sorel.rows import RowSource
 
 IntArray = NDArray[np.int64]
@@ -48,33 +46,21 @@ class _Slices:
 class BlocksEngine(DenseEngine):
     """Engine for a :class:`sorel.rows.RowSource`."""
 
-    def __init__(
-        self,
-        X: RowSource,
-        y: NDArray[Any],
-        loss: Loss,
-        n_outputs: int,
-        risk: Risk,
-        fit_intercept: bool,
-        sample_weight: FloatArray | None,
-        n_jobs: int | None = None,
-    ) -> None:
+    def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X
         # Not DenseEngine's own, which wants all of X.
-        SampledEngine.__init__(
-            self, *X.shape, y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
-        )
+        SampledEngine.__init__(self, X, spec)
         self._X: Any = _Slices(X)
         self._by_rows, self._columns = True, None
 
     def _share_rows(self) -> None:
         super()._share_rows()
         # One thread, too, takes the rows span by span.
-        self._span_team = Team(self.n_samples, thread_count(self._n_jobs))
+        self._span_team = Team(self.n_samples, thread_count(self.spec.n_jobs))
         self._span_team.ranges = self._source.spans
         self._row_team = self._span_team
 
-    @cached_property
+    @shared_property
     def _row_squares(self) -> FloatArray:
         out = np.empty(self.n_samples)
 
@@ -99,7 +85,7 @@ class BlocksEngine(DenseEngine):
                 out[first:last] = self._X[start:stop][rows[first:last] - start]
 
         self._span_team.sweep(gather)
-        return DenseEngine(out, *self._arguments_for(rows))
+        return DenseEngine(out, self.spec.for_rows(rows))
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # A span is read whole, whichever rows are wanted.
@@ -114,8 +100,8 @@ class BlocksEngine(DenseEngine):
 
     def epoch(
         self,
-        point: Point,
-        dual: Dual,
+        point: Any,
+        dual: Any,
         gradient: FloatArray,
         plan: Plan,
         rng: np.random.Generator,
@@ -133,8 +119,8 @@ class BlocksEngine(DenseEngine):
             scale = self._scales(dual, probability, drawn)
             for part, summed in ((slice(cut), False), (slice(cut, None), True)):
                 some = drawn[part]
-                kernels.svrg_steps(
-                    rows[part], self._targets[some], self.loss.code, self.loss.parameter,
+                steps.svrg_steps(
+                    rows[part], self._targets[some], *self._formula,
                     self._slopes_of(point, some), scale[part], np.arange(len(some)), plan.batch,
                     W, sums, summed, *numbers,
                 )  # fmt: skip
@@ -144,15 +130,15 @@ class BlocksEngine(DenseEngine):
         return self._by_parameter(W)
 
     def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
-        probability = self.sample_weight
+        probability = self.spec.sample_weight
         if probability is None:
             probability = np.full(self.n_samples, 1.0 / self.n_samples)
-        sigma = self._projector.risk.weights(plan.batch)
+        sigma = self.spec.risk.weights(plan.batch)
         numbers = step_numbers(plan, self._drift(plan, np.zeros(self.shape)))
         W = self._by_output(w)
         for rows, drawn in self._draw_spans(probability, plan, rng):
-            kernels.minibatch_steps(
-                rows, self._targets[drawn], self.loss.code, self.loss.parameter, sigma,
+            steps.minibatch_steps(
+                rows, self._targets[drawn], *self._formula, sigma,
                 np.arange(len(drawn)), W, *numbers,
             )  # fmt: skip
         return self._by_parameter(W)
@@ -202,7 +188,7 @@ class BlocksEngine(DenseEngine):
         ):
             start, stop = int(edges[span]), int(edges[span + 1])
             inside = np.empty(count, np.int64)
-            kernels.systematic_sample(probability[start:stop], count, offset, inside)
+            vectors.systematic_sample(probability[start:stop], count, offset, inside)
             place = places[first : first + count]
             drawn[place] = start + inside
             tasks.append((start, stop, inside, place))
@@ -229,7 +215,7 @@ def _share_steps(
     useful = max(-(-steps * batch * n_spans // n_samples), _BUFFER_SPANS)
     visits = steps if useful >= n_spans else min(useful, steps)
     drawn = np.empty(visits, np.int64)
-    kernels.systematic_sample(mass, visits, rng.random(), drawn)
+    vectors.systematic_sample(mass, visits, rng.random(), drawn)
     # Each visit is worth the same number of steps, up to one; which get one more is left to chance.
     worth = np.full(visits, steps // visits)
     worth[rng.permutation(visits)[: steps % visits]] += 1

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import kernels
 from sorel._threads import Team, background, immediately
-from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.engines.base import Engine, FloatArray, Spec
+from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, sweep_rows
 from sorel.engines.sampled import SampledEngine
-from sorel.losses import Loss
-from sorel.risks import Risk
+from sorel.kernels import dense
 
 # Rows that the Gram matrix of few columns takes at a time.
 _FEW_TILE = 128
@@ -35,20 +34,8 @@ _AHEAD = 1 << 20
 class DenseEngine(SampledEngine):
     """Engine for a NumPy array."""
 
-    def __init__(
-        self,
-        X: NDArray[Any],
-        y: NDArray[Any],
-        loss: Loss,
-        n_outputs: int,
-        risk: Risk,
-        fit_intercept: bool,
-        sample_weight: FloatArray | None,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(
-            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
-        )
+    def __init__(self, X: NDArray[Any], spec: Spec) -> None:
+        super().__init__(X, spec)
         self._X = writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
@@ -57,15 +44,15 @@ class DenseEngine(SampledEngine):
         rows = self._sample_of_rows(n_rows, rng)
         if rows is None:
             return None
-        return DenseEngine(np.ascontiguousarray(self._X[rows]), *self._arguments_for(rows))
+        return DenseEngine(np.ascontiguousarray(self._X[rows]), self.spec.for_rows(rows))
 
-    def point(self, w: FloatArray) -> Point:
+    def point(self, w: FloatArray) -> MemoryPoint:
         if self.n_outputs > 1 or not self._by_rows:
             return super().point(w)
         point = self._new_point(w)
         self._each_row(
-            kernels.evaluate_rows, self._X, *self._split(point.w), *self._loss_args, point.margins,
-            point.losses,
+            self._loops.evaluate_rows, self._X, *self._split(point.w), *self._loss_args,
+            point.margins, point.losses,
         )  # fmt: skip
         return point
 
@@ -83,16 +70,16 @@ class DenseEngine(SampledEngine):
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:
-            self._each_row(kernels.product_many, self._X, w, out)
+            self._each_row(dense.product_many, self._X, w, out)
             return
         coef, intercept = self._split(w)
         if self._by_rows:
-            self._each_row(kernels.product_rows, self._X, coef, intercept, out)
+            self._each_row(dense.product_rows, self._X, coef, intercept, out)
         elif self._row_team is None:
-            kernels.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
+            dense.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
         else:
             self._row_team.sweep(
-                lambda start, stop: kernels.product_columns(
+                lambda start, stop: dense.product_columns(
                     self._columns, coef, intercept, start, stop, out
                 )
             )
@@ -100,24 +87,24 @@ class DenseEngine(SampledEngine):
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         if self.n_outputs > 1:
             return self._accumulate(
-                lambda start, stop, out: kernels.adjoint_many(
+                lambda start, stop, out: dense.adjoint_many(
                     self._X[start:stop], c[start:stop], out
                 ),
                 self.shape,
             )
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
-            kernels.adjoint_rows(self._X, c, out)
+            dense.adjoint_rows(self._X, c, out)
             return out
         if self._by_rows:
             return self._accumulate(
-                lambda start, stop, out: kernels.adjoint_rows(
+                lambda start, stop, out: dense.adjoint_rows(
                     self._X[start:stop], c[start:stop], out
                 ),
                 self.shape,
             )
         return self._accumulate(
-            lambda start, stop, out: kernels.adjoint_columns(self._columns, c, start, stop, out),
+            lambda start, stop, out: dense.adjoint_columns(self._columns, c, start, stop, out),
             self.shape,
         )
 
@@ -128,14 +115,14 @@ class DenseEngine(SampledEngine):
     def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
         coef, intercept = self._split(w)
         self._team_for(selection).sweep(
-            lambda start, stop: kernels.product_some_rows(
+            lambda start, stop: dense.product_some_rows(
                 self._X, selection[start:stop], coef, intercept, out[start:stop]
             )
         )
 
     def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
         return self._team_for(selection).accumulate(
-            lambda start, stop, out: kernels.adjoint_some_rows(
+            lambda start, stop, out: dense.adjoint_some_rows(
                 self._X, selection[start:stop], c[start:stop], out
             ),
             self.shape,
@@ -146,7 +133,7 @@ class DenseEngine(SampledEngine):
 
     def _take_steps(
         self,
-        point: Point,
+        point: Any,
         indices: NDArray[np.int64],
         scale: FloatArray,
         batch: int,
@@ -168,7 +155,7 @@ class DenseEngine(SampledEngine):
             start = starts[number]
             rows = indices[start : start + height]
             out = room[number % 2][: len(rows)]
-            kernels.gather_rows(self._X, rows, out)
+            dense.gather_rows(self._X, rows, out)
             return out
 
         ahead = background if self._row_team is not None else immediately
@@ -179,20 +166,18 @@ class DenseEngine(SampledEngine):
                 coming = ahead(copy, number + 1)
             rows = indices[start : start + height]
             self._steps.svrg(
-                X, self._targets[rows], self.loss.code, self.loss.parameter,
+                X, self._targets[rows], *self._formula,
                 self._slopes_of(point, rows), scale[start : start + height],
                 np.arange(len(rows)), batch, W, W if sums is None else sums, sums is not None,
                 *numbers,
             )  # fmt: skip
 
-    def _slopes_of(self, point: Point, rows: NDArray[np.int64]) -> FloatArray:
+    def _slopes_of(self, point: Any, rows: NDArray[np.int64]) -> FloatArray:
         """Derivatives of the losses of some rows, of shape (rows, outputs)."""
         if self.n_outputs > 1:
             return np.asarray(point.slopes[rows])
         slopes = np.empty(len(rows))
-        kernels.slopes_at(
-            self.loss.code, self.loss.parameter, self.y[rows], point.margins[rows], slopes
-        )
+        self._loops.slopes_at(*self._formula, self.y[rows], point.margins[rows], slopes)
         return slopes[:, None]
 
     def _gram(self, h: FloatArray) -> FloatArray:
@@ -221,32 +206,32 @@ class DenseEngine(SampledEngine):
         for first in range(0, len(rows), height):
             last = min(first + height, len(rows))
             scale = weights[first:last] if signed else np.sqrt(weights[first:last])
-            kernels.scaled_rows(X, scale, rows, first, last, tile)
+            dense.scaled_rows(X, scale, rows, first, last, tile)
             if signed:
-                kernels.scaled_rows(X, ones, rows, first, last, plain)
+                dense.scaled_rows(X, ones, rows, first, last, plain)
             out += plain[: last - first].T @ tile[: last - first]
 
     def _subtract_block_means(
-        self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
+        self, out: FloatArray, point: Any, dual: Any, eta: float, factor: FloatArray | None
     ) -> None:
         small = self.n_outputs == 1 and out.shape[0] <= FEW_COLUMNS and self._row_team is None
         if factor is not None or not small:
             super()._subtract_block_means(out, point, dual, eta, factor)
             return
-        kernels.subtract_block_means(
+        self._loops.subtract_block_means(
             self._X, *self._loss_args, point.margins, dual.block, dual.n_blocks, eta, self._omega,
             self._weighted, out,
         )  # fmt: skip
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
         return self._accumulate(
-            lambda start, stop, out: kernels.gram_diagonal(self._X[start:stop], h[start:stop], out),
+            lambda start, stop, out: dense.gram_diagonal(self._X[start:stop], h[start:stop], out),
             (self.shape[0],),
         )
 
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         return self._accumulate(
-            lambda first, last, out: kernels.block_sums(
+            lambda first, last, out: dense.block_sums(
                 self._X[first:last], c[first:last], block[first:last], start, out
             ),
             (stop - start, self.shape[0]),
@@ -256,7 +241,7 @@ class DenseEngine(SampledEngine):
 def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
     tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
-    kernels.gram_few(X, h, tile, scaled, out)
+    dense.gram_few(X, h, tile, scaled, out)
 
 
 class _SameMemory:

@@ -10,19 +10,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import kernels
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
-from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point
-from sorel.losses import Loss
+from sorel.engines import vectorised
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec, shallow_copy
+from sorel.engines.handles import Change, MemoryDual, MemoryPoint
+from sorel.fingerprints import fingerprint_array, fingerprint_matrix
+from sorel.kernels import PER_ROW, vectors
+from sorel.kernels import losses as compiled_losses
+from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
-from sorel.risks import Risk
+from sorel.risks import Deviation
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -43,6 +47,10 @@ _WORTH_SAMPLING = 3
 WORTH_SHARING_X = 1_000_000
 _WORTH_SHARING, _WORTH_SHARING_SLOW = 100_000, 20_000
 
+# Up to this many numbers in X, with few columns, the linear algebra library is never asked for so
+# much that it would start threads.
+_NO_LIBRARY_THREADS = 100_000
+
 # Stands in for the blocks of a weighting that has none.
 _NO_BLOCKS = np.full(1, -1, np.int32)
 
@@ -53,18 +61,32 @@ _WORTH_SELECTING = 0.7
 _ROWS_PER_BLOCK = 50
 
 
-class _Change:
-    """Change of the margins per unit step, in an array that goes back when it is no longer used."""
+_Value = TypeVar("_Value")
 
-    __slots__ = ("_pool", "margins")
 
-    def __init__(self, margins: NDArray[Any], pool: Pool | None) -> None:
-        self.margins = margins
-        self._pool = pool
+class shared_property(Generic[_Value]):
+    """A fact about the data, found once for all the runs of an engine.
 
-    def __del__(self) -> None:
-        if self._pool is not None:
-            self._pool.give(self.margins)
+    Two runs may find it at the same time; both find the same.
+    """
+
+    def __init__(self, function: Callable[[Any], _Value]) -> None:
+        self._function = function
+        self._name = function.__name__
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, engine: None, owner: Any) -> shared_property[_Value]: ...
+    @overload
+    def __get__(self, engine: MemoryEngine, owner: Any) -> _Value: ...
+    def __get__(self, engine: Any, owner: Any) -> Any:
+        if engine is None:
+            return self
+        try:
+            return engine._facts[self._name]
+        except KeyError:
+            value = engine._facts[self._name] = self._function(engine)
+            return value
 
 
 def _call(kernel: Any, *args: Any) -> Any:
@@ -93,54 +115,86 @@ def sweep_rows(team: Team, weighted: bool, kernel: Any, args: tuple[Any, ...]) -
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
     names = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
-    rows = tuple(i for i, name in enumerate(names) if name in kernels.PER_ROW)
+    rows = tuple(i for i, name in enumerate(names) if name in PER_ROW)
     return rows, names.index("omega") if "omega" in names else None
 
 
 class MemoryEngine(Engine):
-    """Losses, weights and projections for margins in memory."""
+    """Losses, weights and projections for margins in memory.
 
-    def __init__(
-        self,
-        n_samples: int,
-        n_features: int,
-        y: NDArray[Any],
-        loss: Loss,
-        n_outputs: int,
-        risk: Risk,
-        fit_intercept: bool,
-        sample_weight: FloatArray | None,
-        n_jobs: int | None,
-    ) -> None:
-        self.n_samples, self.n_features, self.n_outputs = n_samples, n_features, n_outputs
-        self.fit_intercept = fit_intercept
-        rows = n_features + int(fit_intercept)
-        self.shape = (rows,) if n_outputs == 1 else (rows, n_outputs)
-        self.y, self.loss = y, loss
-        self.sample_weight = sample_weight
-        self._weighted = sample_weight is not None
-        self._omega = sample_weight if sample_weight is not None else np.full(1, 1.0 / n_samples)
-        self._n_jobs = n_jobs
+    Under a Deviation the weights of the losses are q - share, while the projection stays that of
+    the risk: it does not see a number added to all losses.
+
+    Shared by all runs: X, the spec, the weights of the risk, and facts about the data. A run has
+    its own pool of arrays and its own projector, which remembers orders: see :meth:`for_run`.
+    """
+
+    serves_deviations = True
+
+    def __init__(self, X: Any, spec: Spec) -> None:
+        super().__init__(X.shape[0], X.shape[1], spec)
+        self._matrix = X
+        self.y, self.loss = spec.targets, spec.loss
+        n, weight = self.n_samples, spec.sample_weight
+        self._weighted = weight is not None
+        self._omega = np.full(1, 1.0 / n) if weight is None else weight
+        self._facts: dict[str, Any] = {}
+        self._compiled = compiled_form(spec.loss)
+        self._loops: Any
+        self._loss_args: tuple[Any, float, Any]
+        if self._compiled is not None or self.n_outputs > 1:
+            self._loops = compiled_losses
+            self._loss_args = (*(self._compiled or (-1, 1.0)), self.y)
+        else:
+            self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
+        self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
+        self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._pool = Pool()
-        self._projector = Projector(risk, n_samples, sample_weight, self._pool)
-        self._recycler = self._pool if n_samples >= WORTH_POOLING else None
+        self._recycler = self._pool if n >= WORTH_POOLING else None
+        risk, self._offset = spec.risk, 0.0
+        if isinstance(spec.risk, Deviation):
+            risk, self._offset = spec.risk.risk, -float(spec.risk.share)
+        self._projector = Projector(risk, n, weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
-            n_outputs == 1 and n_samples >= WORTH_POOLING and not self._projector.two_levels
+            self.n_outputs == 1 and n >= WORTH_POOLING and not self._projector.two_levels
         )
-        self._margin_shape = (n_samples,) if n_outputs == 1 else (n_samples, n_outputs)
-        self._loss_args = (loss.code, loss.parameter, y)
         self._share_rows()
+
+    def for_run(self) -> MemoryEngine:
+        other = shallow_copy(self)
+        other._pool = Pool()
+        other._recycler = other._pool if self.n_samples >= WORTH_POOLING else None
+        other._projector = self._projector.fork(other._pool)
+        other._share_rows()
+        return other
+
+    def release(self) -> None:
+        if self._recycler is not None:
+            self._projector = self._projector.fork(self._pool)
+            self._pool.drain()
+
+    @property
+    def data_type(self) -> np.dtype[Any]:
+        return np.dtype(self._matrix.dtype)
+
+    def fingerprint(self) -> dict[str, str]:
+        weight = self.spec.sample_weight
+        return {
+            "data": fingerprint_matrix(self._matrix),
+            "targets": fingerprint_array(self.y),
+            "sample weights": "none" if weight is None else fingerprint_array(weight),
+        }
 
     # Threads.
 
     def _share_rows(self) -> None:
         """Choose the threads for sweeps over X and for those over vectors of length n."""
-        slow = self.n_outputs > 1 or self.loss.code == kernels.LOGISTIC
+        slow = self._compiled is None or self._compiled[0] == compiled_losses.LOGISTIC
         large_X = self.n_samples * self.n_features >= WORTH_SHARING_X
         large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
         # A small problem is not even worth the question how many threads there are.
-        threads = thread_count(self._n_jobs) if large or large_X else 1
+        threads = thread_count(self.spec.n_jobs) if large or large_X else 1
         team = Team(self.n_samples, threads) if threads > 1 else None
         self._row_team = team if large_X else None
         self._team = team if large else None
@@ -151,7 +205,9 @@ class MemoryEngine(Engine):
 
     def working(self) -> AbstractContextManager[Any]:
         alone = self._team is None and self._row_team is None
-        return nullcontext() if alone else limit_blas()
+        small = self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
+        few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
+        return nullcontext() if alone and small and few else limit_blas()
 
     def _each_range(self, kernel: Any, *args: Any) -> Any:
         assert self._team is not None
@@ -200,19 +256,10 @@ class MemoryEngine(Engine):
         classes = max(2, self.n_outputs)
         if self.loss.is_classifier and len(np.unique(self.y[rows])) < classes:
             return None
-        if self.sample_weight is not None and not self.sample_weight[rows].any():
+        weight = self.spec.sample_weight
+        if weight is not None and not weight[rows].any():
             return None
         return rows
-
-    def _arguments_for(self, rows: NDArray[np.int64]) -> tuple[Any, ...]:
-        """What makes an engine for some of the rows, after their X."""
-        weight = self.sample_weight
-        if weight is not None:
-            weight = weight[rows] / weight[rows].sum()
-        return (
-            self.y[rows], self.loss, self.n_outputs, self._projector.risk, self.fit_intercept,
-            weight, self._n_jobs,
-        )  # fmt: skip
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         """Some rows of X, for :meth:`_margins_of` and :meth:`_adjoint_of`; None: all of them.
@@ -229,32 +276,30 @@ class MemoryEngine(Engine):
         """The sum of c_i [x_i 1] over selected rows."""
         raise NotImplementedError
 
-    def forget(self) -> None:
-        self._projector.forget()
-        self._pool.drain()
-        self._share_rows()
-
     # Points.
 
-    def point(self, w: FloatArray) -> Point:
+    def point(self, w: FloatArray) -> MemoryPoint:
         point = self._new_point(w)
         self._margins(point.w, point.margins)
         self._fill_losses(point)
         return point
 
-    def direction(self, delta: FloatArray) -> Any:
-        change = _Change(self._pool.take(self._margin_shape), self._recycler)
+    def losses(self, point: Any) -> FloatArray:
+        return np.array(point.losses)
+
+    def is_finite(self, point: Any) -> bool:
+        return not self._overflows or bool(np.all(np.isfinite(point.losses)))
+
+    def direction(self, delta: FloatArray) -> Change:
+        change = Change(self._pool.take(self._margin_shape), self._recycler)
         self._margins(np.ascontiguousarray(delta), change.margins)
         return change
 
-    def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
+    def moved(self, point: Any, delta: FloatArray, direction: Any, step: float) -> MemoryPoint:
         if self._sparing:
             # The line search goes on from the margins, and most likely never comes back.
-            point.forget_losses(self._settle)
-            return Point(
-                point.w + step * delta, self._slopes_at, pool=self._recycler,
-                evaluate=self._settle, line=(point, direction, step),
-            )  # fmt: skip
+            point.forget_losses()
+            return MemoryPoint(point.w + step * delta, self, line=(point, direction, step))
         new = self._new_point(point.w + step * delta)
         if self.n_outputs == 1:
             self._move((point, direction, step), new.margins, new.losses)
@@ -264,183 +309,248 @@ class MemoryEngine(Engine):
             self._fill_losses(new)
         return new
 
-    def _move(self, line: tuple[Point, _Change, float], margins: Any, losses: Any) -> None:
+    def _move(self, line: Any, margins: Any, losses: Any) -> None:
         point, direction, step = line
         self._each(
-            kernels.move_margins, point.margins, direction.margins, step, *self._loss_args,
+            self._loops.move_margins, point.margins, direction.margins, step, *self._loss_args,
             margins, losses,
         )  # fmt: skip
 
-    def _settle(self, point: Point) -> None:
+    def _evaluated(self, point: MemoryPoint) -> tuple[Any, Any]:
+        """Margins and losses of a point on a line, or of one that kept its margins alone."""
         losses = self._pool.take((self.n_samples,))
         if point.line is None:
             margins = point.margins
-            self._each(kernels.losses_at, *self._loss_args, margins, losses)
+            self._each(self._loops.losses_at, *self._loss_args, margins, losses)
         else:
             margins = self._pool.take(self._margin_shape)
             self._move(point.line, margins, losses)
-        point.settle(margins, losses)
+        return margins, losses
 
-    def _new_point(self, w: FloatArray) -> Point:
+    def _new_point(self, w: FloatArray) -> MemoryPoint:
         take = self._pool.take
         w = np.ascontiguousarray(w, dtype=np.float64)
-        return Point(
-            w, self._slopes_at, take(self._margin_shape), take((self.n_samples,)), self._recycler
-        )
+        return MemoryPoint(w, self, take(self._margin_shape), take((self.n_samples,)))
 
-    def _fill_losses(self, point: Point) -> None:
+    def _fill_losses(self, point: MemoryPoint) -> None:
         if self.n_outputs == 1:
-            self._each(kernels.losses_at, *self._loss_args, point.margins, point.losses)
+            self._each(self._loops.losses_at, *self._loss_args, point.margins, point.losses)
         else:
             point.slopes = self._pool.take(self._margin_shape)
-            self._each(kernels.softmax_losses, self.y, point.margins, point.losses, point.slopes)
+            self._each(
+                self._loops.softmax_losses, self.y, point.margins, point.losses, point.slopes
+            )
 
-    def _slopes_at(self, point: Point) -> FloatArray:
+    def _slopes_at(self, point: MemoryPoint) -> FloatArray:
         slopes = self._pool.take(self._margin_shape)
-        self._each(kernels.slopes_at, *self._loss_args, point.margins, slopes)
+        self._each(self._loops.slopes_at, *self._loss_args, point.margins, slopes)
         return slopes
 
     # Risks and weightings.
 
-    def risk(self, point: Point) -> float:
-        return self._projector.value(point.losses)
+    def risk(self, point: Any) -> float:
+        value = self._projector.value(point.losses)
+        if self._offset == 0.0:
+            return value
+        return value + self._offset * self._mean(point.losses)
 
-    def shortfall(self, point: Point, dual: Dual) -> float:
+    def _mean(self, losses: FloatArray) -> float:
+        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+
+    def _signed(self, dual: Any) -> FloatArray:
+        """The densities that weigh the losses; of a Deviation, to be given back to the pool."""
+        if self._offset == 0.0:
+            return dual.density
+        signed = self._pool.take((self.n_samples,))
+        np.add(dual.density, self._offset, out=signed)
+        return signed
+
+    def _give_signed(self, signed: FloatArray) -> None:
+        if self._offset != 0.0:
+            self._pool.give(signed)
+
+    def shortfall(self, point: Any, dual: Any) -> float:
         return self._projector.shortfall(point.losses, dual.density)
 
     def effective_share(self) -> float:
         return self._projector.effective_share()
 
-    def uniform(self) -> Dual:
+    def uniform(self) -> MemoryDual:
         dual = self._new_dual()
         dual.density.fill(1.0)
         return dual
 
-    def worst_case(self, point: Point) -> Dual:
+    def worst_case(self, point: Any) -> MemoryDual:
         dual = self._new_dual()
         self._projector.worst_case(point.losses, dual.density)
         return dual
 
     def ascend(
         self,
-        dual: Dual,
-        point: Point,
+        dual: Any,
+        point: Any,
         eta: float,
-        previous: Point | None = None,
+        previous: Any = None,
         theta: float = 0.0,
-    ) -> Dual:
+    ) -> MemoryDual:
         new = self._new_dual()
         if point.line is not None and theta == 0.0:
             start, direction, step = point.line
             self._each(
-                kernels.line_target, start.margins, direction.margins, step, *self._loss_args,
+                self._loops.line_target, start.margins, direction.margins, step, *self._loss_args,
                 dual.density, eta, new.density,
             )  # fmt: skip
             self._project(new)
             return new
         last = point.losses if previous is None else previous.losses
-        self._each(kernels.ascent_target, dual.density, point.losses, last, eta, theta, new.density)
+        self._each(vectors.ascent_target, dual.density, point.losses, last, eta, theta, new.density)
         self._project(new)
         return new
 
-    def _project(self, dual: Dual) -> None:
+    def _project(self, dual: Any) -> None:
         """Replace a density by its projection, and note the blocks."""
         dual.block = self._pool.take((self.n_samples,), np.int32)
         dual.n_blocks = self._projector.project(dual.density, dual.density, dual.block)
 
-    def _new_dual(self) -> Dual:
-        return Dual(self._pool.take((self.n_samples,)), None, 0, self._recycler)
+    def _new_dual(self) -> MemoryDual:
+        return MemoryDual(self._pool.take((self.n_samples,)), self._recycler)
 
-    def expected(self, point: Point, dual: Dual) -> float:
-        return self._each(
-            kernels.weighted_sum, dual.density, point.losses, self._omega, self._weighted
-        )
+    def as_center(self, dual: Any) -> MemoryDual:
+        dual.forget_blocks()
+        return dual
 
-    def square_distance(self, dual: Dual, other: Dual) -> float:
+    def expected(self, point: Any, dual: Any) -> float:
+        signed = self._signed(dual)
+        value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
+        self._give_signed(signed)
+        return value
+
+    def square_distance(self, dual: Any, other: Any) -> float:
         return self._each(
-            kernels.weighted_square_distance, dual.density, other.density, self._omega,
+            vectors.weighted_square_distance, dual.density, other.density, self._omega,
             self._weighted,
         )  # fmt: skip
 
-    def secant(
-        self, dual: Dual, other: Dual, point: Point, other_point: Point
-    ) -> tuple[float, float]:
+    def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
         return self._each(
-            kernels.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
+            vectors.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
             self._omega, self._weighted,
         )  # fmt: skip
 
-    def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
+    def blend(self, dual: Any, other: Any, share: float) -> MemoryDual:
         new = self._new_dual()
         np.multiply(dual.density, 1.0 - share, out=new.density)
         new.density += share * other.density
         return new
 
-    def loss_scale(self, point: Point) -> float:
-        mean, spread = kernels.mean_and_deviation(point.losses, self._omega, self._weighted)
+    def corrected(self, dual: Any, change: Any, center: Any) -> MemoryDual:
+        new = self._new_dual()
+        shift = self._mean(change.margins)
+        np.subtract(dual.density, change.margins, out=new.density)
+        new.density += shift - center.density
+        share = self._share_inside(new.density, center.density)
+        new.density *= share
+        new.density += center.density
+        return new
+
+    def _share_inside(self, move: FloatArray, center: FloatArray) -> float:
+        """The largest t <= 1, up to rounding, for which center + t move is in the dual set."""
+        risk = self._projector.risk
+        levels = risk.levels(self.n_samples, self.spec.sample_weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if levels is not None:
+                room = np.where(move > 0.0, levels[1] - center, center - levels[0])
+                shares = room / np.abs(move)
+            else:
+                # The top of the order may not hold more than the risk puts there.
+                order = np.argsort(-move)
+                omega = np.broadcast_to(self._omega, move.shape)[order]
+                reach = np.minimum(np.cumsum(omega), 1.0)
+                held = np.cumsum(omega * move[order])
+                # All samples together hold nothing, up to rounding.
+                counts = held > 1e-13 * held.max()
+                shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
+        shares = shares[np.isfinite(shares) & (shares >= 0.0)]
+        return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
+
+    def loss_scale(self, point: Any) -> float:
+        mean, spread = vectors.mean_and_deviation(point.losses, self._omega, self._weighted)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
         # and a perfect fit not even that.
         floor = np.finfo(np.float64).eps * self.mean_loss_at_zero() or 1.0
-        return max(spread if spread > 1e-3 * mean else mean, floor)
+        return max(spread if spread > 1e-3 * abs(mean) else abs(mean), floor)
+
+    def mean_size(self, point: Any) -> float:
+        return self._mean_size(point.losses)
+
+    def _mean_size(self, losses: FloatArray) -> float:
+        return self._mean(losses if self.loss.lower_bound >= 0.0 else np.abs(losses))
 
     def mean_loss_at_zero(self) -> float:
         return self._mean_loss_at_zero
 
-    @cached_property
+    @shared_property
     def _mean_loss_at_zero(self) -> float:
+        # No product with X is needed for margins of 0.
         point = self._new_point(np.zeros(self.shape))
         point.margins.fill(0.0)
         self._fill_losses(point)
-        return float(kernels.mean_and_deviation(point.losses, self._omega, self._weighted)[0])
+        return self._mean_size(point.losses)
 
-    def weights(self, dual: Dual) -> FloatArray:
-        omega = self.sample_weight if self.sample_weight is not None else 1.0 / self.n_samples
+    def weights(self, dual: Any) -> FloatArray:
+        omega = self.spec.sample_weight if self._weighted else 1.0 / self.n_samples
         return np.asarray(dual.density * omega)
 
-    def dual_from_weights(self, lam: FloatArray) -> Dual:
+    def nearest_dual(self, lam: FloatArray) -> tuple[MemoryDual, float]:
         lam = np.asarray(lam, dtype=np.float64)
         dual = self._new_dual()
-        if self.sample_weight is None:
+        if not self._weighted:
             np.multiply(lam, self.n_samples, out=dual.density)
         else:
             dual.density.fill(0.0)
-            np.divide(lam, self.sample_weight, out=dual.density, where=self.sample_weight > 0)
+            np.divide(lam, self._omega, out=dual.density, where=self._omega > 0)
         self._project(dual)
-        return dual
+        return dual, float(np.abs(self.weights(dual) - lam).sum())
 
     # Derivatives.
 
-    def gradient(self, point: Point, dual: Dual) -> FloatArray:
+    def gradient(self, point: Any, dual: Any) -> FloatArray:
         c = self._pool.take(self._margin_shape)
         if self.n_outputs == 1:
+            signed = self._signed(dual)
             self._each(
-                kernels.weighted_slopes, *self._loss_args, point.margins, dual.density,
+                self._loops.weighted_slopes, *self._loss_args, point.margins, signed,
                 self._omega, self._weighted, c,
             )  # fmt: skip
+            self._give_signed(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
         self._pool.give(c)
         return out
 
-    def slope(self, point: Point, dual: Dual, direction: Any) -> float:
-        if point.line is not None:
-            start, _, step = point.line
-            return self._each(
-                kernels.line_slope, start.margins, direction.margins, step, *self._loss_args,
-                dual.density, self._omega, self._weighted,
-            )  # fmt: skip
+    def slope(self, point: Any, dual: Any, direction: Any) -> float:
         if self.n_outputs == 1:
-            return self._each(
-                kernels.directional_slope, *self._loss_args, point.margins, dual.density,
-                direction.margins, self._omega, self._weighted,
-            )  # fmt: skip
+            signed = self._signed(dual)
+            if point.line is not None:
+                start, _, step = point.line
+                value = self._each(
+                    self._loops.line_slope, start.margins, direction.margins, step,
+                    *self._loss_args, signed, self._omega, self._weighted,
+                )  # fmt: skip
+            else:
+                value = self._each(
+                    self._loops.directional_slope, *self._loss_args, point.margins, signed,
+                    direction.margins, self._omega, self._weighted,
+                )  # fmt: skip
+            self._give_signed(signed)
+            return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
     def hessian(
         self,
-        point: Point,
-        dual: Dual,
+        point: Any,
+        dual: Any,
         eta: float = 0.0,
         n_rows: int | None = None,
         caution: float = 0.0,
@@ -452,8 +562,8 @@ class MemoryEngine(Engine):
         factor = None
         if self.n_outputs == 1:
             self._each(
-                kernels.augmented_curvature, *self._loss_args, point.margins, dual.density, block,
-                eta, caution, self._omega, self._weighted, h,
+                self._loops.augmented_curvature, *self._loss_args, point.margins, dual.density,
+                block, eta, caution, self._omega, self._weighted, h,
             )  # fmt: skip
             if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
@@ -476,19 +586,19 @@ class MemoryEngine(Engine):
         keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
         if eta == 0.0:
             block = _NO_BLOCKS
-        kernels.sample_rows(h, block, keep_blocks, float(h.sum()) / n_rows, factor)
+        vectors.sample_rows(h, block, keep_blocks, float(h.sum()) / n_rows, factor)
         return factor
 
     def _softmax_hessian(
-        self, point: Point, dual: Dual, block: NDArray[Any], eta: float, h: FloatArray
+        self, point: Any, dual: Any, block: NDArray[Any], eta: float, h: FloatArray
     ) -> FloatArray:
-        rows, k = self.shape
+        rows, k = self.shape[0], self.n_outputs
         out = np.empty((rows, k, rows, k))
         for a in range(k):
             for b in range(a + 1):
                 self._each(
-                    kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
-                    self._omega, self._weighted, a, b, h,
+                    self._loops.softmax_pair_curvature, self.y, point.slopes, dual.density, block,
+                    eta, self._omega, self._weighted, a, b, h,
                 )  # fmt: skip
                 gram = self._gram(h)
                 out[:, a, :, b] = gram
@@ -497,14 +607,14 @@ class MemoryEngine(Engine):
         return out.reshape(rows * k, rows * k)
 
     def _subtract_block_means(
-        self, out: FloatArray, point: Point, dual: Dual, eta: float, factor: FloatArray | None
+        self, out: FloatArray, point: Any, dual: Any, eta: float, factor: FloatArray | None
     ) -> None:
         """Inside a pooled block only differences of losses move the weights: take the mean out."""
         n_blocks, size = dual.n_blocks, out.shape[0]
         sampled = factor is not None
         totals = np.empty(n_blocks)
         sampling = (factor if sampled else totals, sampled, self._omega, self._weighted)
-        kernels.block_totals(dual.block, *sampling, totals)
+        vectors.block_totals(dual.block, *sampling, totals)
         # A block without a sampled row has no mean to take out.
         scale = eta / np.where(totals > 0.0, totals, np.inf)
         c = self._pool.take((self.n_samples,))
@@ -514,68 +624,27 @@ class MemoryEngine(Engine):
             stop = min(start + tile, n_blocks)
             if self.n_outputs == 1:
                 if start == 0:
-                    kernels.block_slopes(*self._loss_args, point.margins, dual.block, *sampling, c)
+                    self._loops.block_slopes(
+                        *self._loss_args, point.margins, dual.block, *sampling, c
+                    )
                 sums = self._block_sums(dual.block, start, stop, c)
             else:
                 cube = np.empty((stop - start, *self.shape))
                 for a in range(self.n_outputs):
-                    kernels.sample_slopes(np.ascontiguousarray(point.slopes[:, a]), *sampling, c)
+                    vectors.sample_slopes(np.ascontiguousarray(point.slopes[:, a]), *sampling, c)
                     cube[:, :, a] = self._block_sums(dual.block, start, stop, c)
                 sums = cube.reshape(stop - start, size)
             out -= (sums * scale[start:stop, None]).T @ sums
         self._pool.give(c, factor)
 
-    def curvature(
-        self, point: Point, dual: Dual, eta: float = 0.0, caution: float = 0.0
-    ) -> Curvature:
+    def curvature(self, point: Any, dual: Any, eta: float = 0.0, caution: float = 0.0) -> Curvature:
         if self.n_outputs > 1:
-            return super().curvature(point, dual, eta, caution)
+            return _SoftmaxRows(self, point, dual, eta)
         return _ActiveRows(self, point, dual, eta, caution)
-
-    def hessian_product(
-        self, point: Point, dual: Dual, eta: float, v: FloatArray, caution: float = 0.0
-    ) -> FloatArray:
-        if self.n_outputs == 1:
-            return self.curvature(point, dual, eta, caution).product(v)
-        block, means = dual.block, np.empty(dual.n_blocks)
-        if block is None or dual.n_blocks == 0:
-            block, eta = _NO_BLOCKS, 0.0
-        change = self._pool.take(self._margin_shape)
-        self._margins(np.ascontiguousarray(v), change)
-        if eta > 0.0:
-            moved = (change * point.slopes).sum(axis=1)
-            totals = np.empty_like(means)
-            kernels.block_means(block, moved, self._omega, self._weighted, totals, means)
-        kernels.apply_softmax_curvature(
-            self.y, point.slopes, dual.density, block, means, eta, self._omega, self._weighted,
-            change,
-        )  # fmt: skip
-        out = self._adjoint(change)
-        self._pool.give(change)
-        return out
-
-    def hessian_diagonal(
-        self, point: Point, dual: Dual, eta: float, caution: float = 0.0
-    ) -> FloatArray:
-        if self.n_outputs == 1:
-            return self.curvature(point, dual, eta, caution).diagonal()
-        block = dual.block
-        if block is None or dual.n_blocks == 0:
-            block, eta = _NO_BLOCKS, 0.0
-        h = self._pool.take((self.n_samples,))
-        out = np.empty(self.shape)
-        for a in range(self.n_outputs):
-            self._each(
-                kernels.softmax_pair_curvature, self.y, point.slopes, dual.density, block, eta,
-                self._omega, self._weighted, a, a, h,
-            )  # fmt: skip
-            out[:, a] = self._gram_diagonal(h)
-        self._pool.give(h)
-        return out
 
     # The intercept.
 
-    def best_intercept(self, point: Point, dual: Dual) -> Point | None:
+    def best_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         if self.n_outputs > 1:
             return self._best_softmax_intercept(point, dual)
         shift = self._best_shift(point, dual)
@@ -588,13 +657,13 @@ class MemoryEngine(Engine):
         self._fill_losses(new)
         return new
 
-    def _best_shift(self, point: Point, dual: Dual) -> float | None:
+    def _best_shift(self, point: Any, dual: Any) -> float | None:
         """Root of the nondecreasing derivative in the shift: Newton inside a bracket."""
         low, high, shift = -np.inf, np.inf, 0.0
         reach = 1.0
         for _ in range(_MAX_INTERCEPT_STEPS):
             first, second, rounding = self._each(
-                kernels.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+                self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
                 self._omega, self._weighted,
             )  # fmt: skip
             if abs(first) <= 4e-16 * rounding:
@@ -617,7 +686,7 @@ class MemoryEngine(Engine):
             shift = trial
         return None
 
-    def _best_softmax_intercept(self, point: Point, dual: Dual) -> Point | None:
+    def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
         value = self.expected(current, dual)
@@ -659,7 +728,7 @@ class MemoryEngine(Engine):
         reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
         return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
 
-    def _without_absent_classes(self, point: Point, lam: FloatArray) -> Point:
+    def _without_absent_classes(self, point: Any, lam: FloatArray) -> MemoryPoint:
         """A class without weight has its best intercept at minus infinity: put it out of reach."""
         present = np.zeros(self.n_outputs, dtype=bool)
         present[self.y[lam > 0.0]] = True
@@ -677,8 +746,7 @@ class MemoryEngine(Engine):
 class _ActiveRows(Curvature):
     """The Hessian through the rows that have curvature: a risk of the tail gives most rows none."""
 
-    def __init__(self, engine: MemoryEngine, point: Point, dual: Dual, eta: float, caution: float):
-        super().__init__(engine, point, dual, eta, caution)
+    def __init__(self, engine: MemoryEngine, point: Any, dual: Any, eta: float, caution: float):
         self._engine = engine
         omega = (engine._omega, engine._weighted)
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
@@ -686,14 +754,15 @@ class _ActiveRows(Curvature):
             n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
         h, pull = np.empty(n), np.empty(n)
         engine._each(
-            kernels.augmented_curvature, *engine._loss_args, point.margins, dual.density, block,
-            eta, caution, *omega, h,
+            engine._loops.augmented_curvature, *engine._loss_args, point.margins, dual.density,
+            block, eta, caution, *omega, h,
         )  # fmt: skip
         engine._each(
-            kernels.block_slopes, *engine._loss_args, point.margins, block, h, False, *omega, pull
-        )
+            engine._loops.block_slopes, *engine._loss_args, point.margins, block, h, False,
+            *omega, pull,
+        )  # fmt: skip
         totals = np.empty(n_blocks)
-        kernels.block_totals(block, h, False, *omega, totals)
+        vectors.block_totals(block, h, False, *omega, totals)
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
         self._h, self._active, self._selection = h, (h, pull, block), None
@@ -711,10 +780,52 @@ class _ActiveRows(Curvature):
             engine._margins(v, change)
         else:
             engine._margins_of(selection, v, change)
-        kernels.apply_curvature(*active, self._scale, change)
+        vectors.apply_curvature(*active, self._scale, change)
         return (
             engine._adjoint(change) if selection is None else engine._adjoint_of(selection, change)
         )
 
     def diagonal(self) -> FloatArray:
         return self._engine._gram_diagonal(self._h)
+
+
+class _SoftmaxRows(Curvature):
+    """The Hessian of the multinomial loss, whose parabolas above it are not used for caution."""
+
+    def __init__(self, engine: MemoryEngine, point: Any, dual: Any, eta: float):
+        self._engine, self._point, self._dual = engine, point, dual
+        self._block, self._eta = dual.block, eta
+        if dual.block is None or dual.n_blocks == 0:
+            self._block, self._eta = _NO_BLOCKS, 0.0
+
+    def product(self, v: FloatArray) -> FloatArray:
+        engine, slopes, omega = self._engine, self._point.slopes, self._omega
+        means = np.empty(self._dual.n_blocks)
+        change = engine._pool.take(engine._margin_shape)
+        engine._margins(np.ascontiguousarray(v), change)
+        if self._eta > 0.0:
+            moved = (change * slopes).sum(axis=1)
+            vectors.block_means(self._block, moved, *omega, np.empty_like(means), means)
+        compiled_losses.apply_softmax_curvature(
+            engine.y, slopes, self._dual.density, self._block, means, self._eta, *omega, change
+        )
+        out = engine._adjoint(change)
+        engine._pool.give(change)
+        return out
+
+    def diagonal(self) -> FloatArray:
+        engine = self._engine
+        h = engine._pool.take((engine.n_samples,))
+        out = np.empty(engine.shape)
+        for a in range(engine.n_outputs):
+            engine._each(
+                compiled_losses.softmax_pair_curvature, engine.y, self._point.slopes,
+                self._dual.density, self._block, self._eta, *self._omega, a, a, h,
+            )  # fmt: skip
+            out[:, a] = engine._gram_diagonal(h)
+        engine._pool.give(h)
+        return out
+
+    @property
+    def _omega(self) -> tuple[FloatArray, bool]:
+        return self._engine._omega, self._engine._weighted

@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import kernels
-from sorel.engines.base import Dual, FloatArray, Plan, Point, Smoothness, UnsupportedOperationError
-from sorel.engines.memory import MemoryEngine
+from sorel.engines import vectorised
+from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, UnsupportedOperationError
+from sorel.engines.memory import MemoryEngine, shared_property
+from sorel.kernels import steps, vectors
 from sorel.penalties import PURE_L2
 
 IntArray = NDArray[np.int64]
@@ -27,9 +27,9 @@ IntArray = NDArray[np.int64]
 # Share of the importance-sampling probabilities that is uniform, so that no row is forgotten.
 UNIFORM_SHARE = 0.05
 
-# Curvature of logsumexp in the margins: the largest eigenvalue of diag(p) - p p^T is at most 1/2.
-_SOFTMAX_CURVATURE = 0.5
-_SOFTMAX_LIPSCHITZ = math.sqrt(2.0)
+# Operations that need a bound, and those that step on single samples.
+_BOUNDS = ("smoothness", "jacobian_bound")
+_SINGLE = ("epoch", "minibatch_epoch", "table", "prospect_epoch", "saddle_epoch")
 
 
 class Steps(NamedTuple):
@@ -68,78 +68,95 @@ class SampledEngine(MemoryEngine):
 
     _X: Any
     _steps: ClassVar[Steps] = Steps(
-        kernels.svrg_steps,
-        kernels.minibatch_steps,
-        kernels.prospect_steps,
-        kernels.saddle_saga_steps,
+        steps.svrg_steps,
+        steps.minibatch_steps,
+        steps.prospect_steps,
+        steps.saddle_saga_steps,
     )
 
     def _squared_rows(self) -> FloatArray:
         """|x_i|^2 without the intercept."""
         return np.asarray(np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64))
 
-    @cached_property
+    @shared_property
     def _row_squares(self) -> FloatArray:
         """|x_i|^2, with the 1 of the intercept."""
         squares = self._squared_rows()
         return squares + 1.0 if self.fit_intercept else squares
 
-    @cached_property
+    @property
+    def _formula(self) -> tuple[int, float]:
+        """How the compiled steps call the loss; several margins tell by their number."""
+        return self._loss_args[:2]
+
+    @shared_property
     def _top_square(self) -> float:
         return float(self._row_squares.max())
 
-    @cached_property
+    @shared_property
     def _targets(self) -> FloatArray:
         # One type for class indices and numbers: one compiled loop for both.
         return np.ascontiguousarray(self.y, dtype=np.float64)
 
-    @cached_property
+    @shared_property
     def _rank_mass(self) -> FloatArray:
         """sigma by rank as densities; only without sample weights do ranks alone settle it."""
         if self._weighted:
             raise UnsupportedOperationError("tables of ranked weights take no sample weights")
-        return self._projector.risk.weights(self.n_samples) * self.n_samples
+        return self.spec.risk.weights(self.n_samples) * self.n_samples
+
+    def obstacle(self, operation: str) -> str | None:
+        reason = super().obstacle(operation)
+        if reason is not None:
+            return reason
+        loss = self.loss
+        if operation in _BOUNDS and not loss.curvature_bound < math.inf:
+            return f"needs a bound on the curvature, and the {loss.name} loss declares none"
+        if operation == "jacobian_bound" and not self._bounds_slopes:
+            return f"needs bounded slopes, and the {loss.name} loss declares no such bound"
+        if operation in (*_SINGLE, *_BOUNDS) and self._offset != 0.0:
+            return "takes weights that are not negative, and a deviation has negative ones"
+        if operation in _SINGLE and self._loops is vectorised:
+            return (
+                "steps on single samples in compiled loops, which do not have the formulas of the "
+                f"{loss.name} loss"
+            )
+        return None
 
     @property
-    def _curvature(self) -> float:
-        if self.n_outputs > 1:
-            return _SOFTMAX_CURVATURE
-        return float(kernels.curvature_bound(self.loss.code))
+    def _bounds_slopes(self) -> bool:
+        """Whether a slope is bounded, by a constant or by the loss itself."""
+        return self.loss.lower_bound >= 0.0 or self.loss.lipschitz < math.inf
 
-    def smoothness(self, dual: Dual | None = None) -> Smoothness:
+    def smoothness(self, dual: Any = None) -> Smoothness:
         squares, n = self._row_squares, self.n_samples
         if dual is None:
             average = self._projector.value(squares)
             # The largest density falls to a sample of the least weight, at the top of the order.
-            omega = 1.0 / n if self.sample_weight is None else self.sample_weight
+            omega = 1.0 / n if self.spec.sample_weight is None else self.spec.sample_weight
             used = np.asarray(omega)[np.asarray(omega) > 0]
-            heaviest = float(np.max(n * self._projector.risk.tail(used)))
+            heaviest = float(np.max(n * self.spec.risk.tail(used)))
             component = heaviest * self._top_square
         else:
             average, peak = self._weighted_peak(dual)
             component = n * peak
-        curvature = self._curvature
+        curvature = self.loss.curvature_bound
         return Smoothness(curvature * average, curvature * component, curvature * self._top_square)
 
     def jacobian_bound(self, value: float) -> float:
-        squares = self._row_squares
-        bound = 2.0 * self._curvature * value * float(squares.max())
-        if self.n_outputs > 1:
-            lipschitz = _SOFTMAX_LIPSCHITZ
-        else:
-            lipschitz = {kernels.HUBER: self.loss.parameter, kernels.LOGISTIC: 1.0}.get(
-                self.loss.code, math.inf
-            )
-        omega = self.sample_weight
+        squares, omega = self._row_squares, self.spec.sample_weight
         mean = float(squares.mean()) if omega is None else float(omega @ squares)
-        return min(bound, lipschitz**2 * mean)
+        bound = self.loss.lipschitz**2 * mean
+        if self.loss.lower_bound >= 0.0:
+            bound = min(bound, 2.0 * self.loss.curvature_bound * value * float(squares.max()))
+        return bound
 
     # Variance-reduced epochs and mini-batches.
 
     def epoch(
         self,
-        point: Point,
-        dual: Dual,
+        point: Any,
+        dual: Any,
         gradient: FloatArray,
         plan: Plan,
         rng: np.random.Generator,
@@ -160,9 +177,7 @@ class SampledEngine(MemoryEngine):
             total += self._by_parameter(sums)
         return self._by_parameter(W)
 
-    def _draw(
-        self, dual: Dual, plan: Plan, rng: np.random.Generator
-    ) -> tuple[IntArray, FloatArray]:
+    def _draw(self, dual: Any, plan: Plan, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
         """The samples of an epoch in the order of its steps, and lam_i / p_i of each."""
         count = plan.steps * plan.batch
         probability = self._probabilities(dual, plan)
@@ -174,7 +189,7 @@ class SampledEngine(MemoryEngine):
         self._pool.give(probability)
         return indices, scale
 
-    def _probabilities(self, dual: Dual, plan: Plan) -> FloatArray:
+    def _probabilities(self, dual: Any, plan: Plan) -> FloatArray:
         """The p_i of the plan, in an array of the pool."""
         if plan.sampling not in ("importance", "uniform"):
             raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
@@ -184,27 +199,27 @@ class SampledEngine(MemoryEngine):
             probability.fill(1.0 / n)
             return probability
         args = (dual.density, self._row_squares, self._omega, self._weighted)
-        mass = self._each(kernels.weighted_sum, *args)
+        mass = self._each(vectors.weighted_sum, *args)
         # Without any gradient to speak of, all samples are alike.
         share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
         floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
-        self._each(kernels.importance, *args, share, floor, probability)
+        self._each(vectors.importance, *args, share, floor, probability)
         return probability
 
-    def _scales(self, dual: Dual, probability: FloatArray, indices: IntArray) -> FloatArray:
+    def _scales(self, dual: Any, probability: FloatArray, indices: IntArray) -> FloatArray:
         """lam_i / p_i of every draw."""
         scale = np.empty(len(indices))
-        kernels.draw_scales(dual.density, self._omega, self._weighted, probability, indices, scale)
+        vectors.draw_scales(dual.density, self._omega, self._weighted, probability, indices, scale)
         return scale
 
-    def _weighted_peak(self, dual: Dual) -> tuple[float, float]:
+    def _weighted_peak(self, dual: Any) -> tuple[float, float]:
         """Sum and largest of lam_i |x_i|^2."""
         args = (dual.density, self._row_squares, self._omega, self._weighted)
-        return float(self._each(kernels.weighted_sum, *args)), kernels.weighted_peak(*args)
+        return float(self._each(vectors.weighted_sum, *args)), vectors.weighted_peak(*args)
 
     def _take_steps(
         self,
-        point: Point,
+        point: Any,
         indices: IntArray,
         scale: FloatArray,
         batch: int,
@@ -215,30 +230,30 @@ class SampledEngine(MemoryEngine):
         """Variance-reduced steps on W, whose iterates are added to `sums`."""
         summed = sums is not None
         self._steps.svrg(
-            self._X, self._targets, self.loss.code, self.loss.parameter,
+            self._X, self._targets, *self._formula,
             point.slopes.reshape(self.n_samples, -1), scale, indices, batch, W,
             sums if summed else W, summed, *numbers,
         )  # fmt: skip
 
     def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
         count = plan.steps * plan.batch
-        if self.sample_weight is not None:
-            indices = _systematic(self.sample_weight, count, rng)
+        if self._weighted:
+            indices = _systematic(self._omega, count, rng)
         else:
             rounds = -(-count // self.n_samples)
             shuffled = [rng.permutation(self.n_samples) for _ in range(rounds)]
             indices = np.concatenate(shuffled)[:count]
         W = self._by_output(w)
         self._steps.minibatch(
-            self._X, self._targets, self.loss.code, self.loss.parameter,
-            self._projector.risk.weights(plan.batch), indices, W,
+            self._X, self._targets, *self._formula,
+            self.spec.risk.weights(plan.batch), indices, W,
             *step_numbers(plan, self._drift(plan, np.zeros(self.shape))),
         )  # fmt: skip
         return self._by_parameter(W)
 
     # Tables.
 
-    def table(self, point: Point, dual: Dual) -> _Table:
+    def table(self, point: Any, dual: Any) -> _Table:
         n = self.n_samples
         slopes = point.slopes.reshape(n, -1) * dual.density[:, None]
         return _Table(
@@ -271,7 +286,7 @@ class SampledEngine(MemoryEngine):
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
         self._steps.prospect(
-            self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
+            self._X, self._targets, *self._formula, rows, probes, plan.batch,
             table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
             table.level, table.first, W, *step_numbers(plan),
         )  # fmt: skip
@@ -293,7 +308,7 @@ class SampledEngine(MemoryEngine):
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
         self._steps.saddle_saga(
-            self._X, self._targets, self.loss.code, self.loss.parameter, rows, probes, plan.batch,
+            self._X, self._targets, *self._formula, rows, probes, plan.batch,
             table.slopes, table.mean, table.losses, table.density, table.key, table.order,
             table.position, self._rank_mass, nu, dual_step, table.level, table.first, W,
             *step_numbers(plan),
@@ -329,7 +344,7 @@ class SampledEngine(MemoryEngine):
 def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
     """Draws that follow the probabilities as closely as whole numbers can, shuffled."""
     indices = np.empty(count, np.int64)
-    kernels.systematic_sample(probability, count, rng.random(), indices)
+    vectors.systematic_sample(probability, count, rng.random(), indices)
     rng.shuffle(indices)
     return indices
 

@@ -14,14 +14,12 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel import kernels
 from sorel._threads import Team, thread_count
-from sorel.engines.base import Engine, FloatArray
+from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.dense import writable_view
 from sorel.engines.memory import WORTH_SHARING_X
 from sorel.engines.sampled import SampledEngine, Steps
-from sorel.losses import Loss
-from sorel.risks import Risk
+from sorel.kernels import sparse, sparse_steps
 
 # Bytes of rows that may be copied to make products with them cheaper.
 _MAX_COPY = 2**30
@@ -32,27 +30,15 @@ class SparseEngine(SampledEngine):
 
     _X: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
     _steps: ClassVar[Steps] = Steps(
-        kernels.svrg_steps_csr,
-        kernels.minibatch_steps_csr,
-        kernels.prospect_steps_csr,
-        kernels.saddle_saga_steps_csr,
+        sparse_steps.svrg_steps_csr,
+        sparse_steps.minibatch_steps_csr,
+        sparse_steps.prospect_steps_csr,
+        sparse_steps.saddle_saga_steps_csr,
     )
 
-    def __init__(
-        self,
-        X: Any,
-        y: NDArray[Any],
-        loss: Loss,
-        n_outputs: int,
-        risk: Risk,
-        fit_intercept: bool,
-        sample_weight: FloatArray | None,
-        n_jobs: int | None = None,
-    ) -> None:
+    def __init__(self, X: Any, spec: Spec) -> None:
         self._X = csr_arrays(X)
-        super().__init__(
-            X.shape[0], X.shape[1], y, loss, n_outputs, risk, fit_intercept, sample_weight, n_jobs
-        )
+        super().__init__(X, spec)
 
     def _share_rows(self) -> None:
         super()._share_rows()
@@ -60,7 +46,7 @@ class SparseEngine(SampledEngine):
         indptr = self._X[0]
         entries = int(indptr[-1])
         if entries >= WORTH_SHARING_X:
-            self._rows = _CsrRows(self._X, thread_count(self._n_jobs))
+            self._rows = _CsrRows(self._X, thread_count(self.spec.n_jobs))
 
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
@@ -70,12 +56,12 @@ class SparseEngine(SampledEngine):
         # Unsigned indices are for the loops only.
         parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
         X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
-        return SparseEngine(X, *self._arguments_for(rows))
+        return SparseEngine(X, self.spec.for_rows(rows))
 
     def _squared_rows(self) -> FloatArray:
         indptr, _, data = self._X
         out = np.empty(self.n_samples)
-        kernels.row_squares_csr(indptr, data, out)
+        sparse.row_squares_csr(indptr, data, out)
         return out
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
@@ -86,7 +72,7 @@ class SparseEngine(SampledEngine):
 
     def _gram(self, h: FloatArray) -> FloatArray:
         d = self.n_features
-        out = self._rows.accumulate(kernels.gram_csr, (h,), (self.shape[0], self.shape[0]))
+        out = self._rows.accumulate(sparse.gram_csr, (h,), (self.shape[0], self.shape[0]))
         if self.fit_intercept:
             out[d] = self._adjoint_of(self._rows, h)
         lower = np.tril(out, -1)
@@ -94,7 +80,7 @@ class SparseEngine(SampledEngine):
         return out
 
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
-        out = self._rows.accumulate(kernels.gram_diagonal_csr, (h,), (self.shape[0],))
+        out = self._rows.accumulate(sparse.gram_diagonal_csr, (h,), (self.shape[0],))
         if self.fit_intercept:
             out[-1] = h.sum()
         return out
@@ -110,13 +96,13 @@ class SparseEngine(SampledEngine):
     def _margins_of(self, selection: Any, w: FloatArray, out: NDArray[Any]) -> None:
         d = self.n_features
         if w.ndim == 1:
-            selection.product(kernels.product_csr, w[:d], w[d] if self.fit_intercept else 0.0, out)
+            selection.product(sparse.product_csr, w[:d], w[d] if self.fit_intercept else 0.0, out)
         else:
             intercepts = w[d] if self.fit_intercept else np.zeros(self.n_outputs)
-            selection.product(kernels.product_csr_many, w[:d], intercepts, out)
+            selection.product(sparse.product_csr_many, w[:d], intercepts, out)
 
     def _adjoint_of(self, selection: Any, c: NDArray[Any]) -> FloatArray:
-        kernel = kernels.adjoint_csr if c.ndim == 1 else kernels.adjoint_csr_many
+        kernel = sparse.adjoint_csr if c.ndim == 1 else sparse.adjoint_csr_many
         out = selection.accumulate(kernel, (c,), (self.shape[0], *c.shape[1:]))
         if self.fit_intercept:
             out[-1] = c.sum(axis=0)
@@ -124,7 +110,7 @@ class SparseEngine(SampledEngine):
 
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         shape = (stop - start, self.shape[0])
-        out = self._rows.accumulate(kernels.block_sums_csr, (c, block), shape, start)
+        out = self._rows.accumulate(sparse.block_sums_csr, (c, block), shape, start)
         if self.fit_intercept:
             inside = (block >= start) & (block < stop)
             out[:, -1] = np.bincount(block[inside] - start, c[inside], stop - start)
@@ -175,7 +161,7 @@ class _CsrRows:
         new_indices, new_data = np.empty(entries, indices.dtype), np.empty(entries, data.dtype)
         chosen = _CsrRows((new_indptr, new_indices, new_data), self.team.threads)
         chosen.team.sweep(
-            lambda start, stop: kernels.select_csr(
+            lambda start, stop: sparse.select_csr(
                 indptr, indices, data, rows[start:stop], new_indptr[start : stop + 1],
                 new_indices, new_data,
             )

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
-from sorel.estimators.progress import with_callbacks
-from sorel.losses import Loss, parse_loss
+from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
+from sorel.estimators.progress import available_if, with_callbacks
+from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -23,10 +25,12 @@ FloatArray = NDArray[np.float64]
 
 
 def _gives_probabilities(model: ClassifierFace) -> bool:
-    if _loss_name(model.loss) != "squared_hinge":
+    loss = LOSSES.get(model.loss, model.loss) if isinstance(model.loss, str) else model.loss
+    # A name that means nothing is for fit to refuse.
+    if getattr(loss, "link", "logit") == "logit":
         return True
     raise AttributeError(
-        "loss='squared_hinge' gives no probabilities; use loss='logistic', or "
+        f"loss={getattr(loss, 'name', loss)!r} gives no probabilities; use loss='logistic', or "
         "sklearn.calibration.CalibratedClassifierCV"
     )
 
@@ -36,10 +40,11 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
     loss: str | Loss
     classes_: NDArray[Any]
+    intercept_: FloatArray
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = _loss_name(self.loss) != "squared_hinge"
+        tags.classifier_tags.multi_class = _has_multinomial_form(self.loss)
         return tags
 
     def decision_function(self, X: Any) -> FloatArray:
@@ -113,9 +118,16 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
             return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([log_expit(-scores), log_expit(scores)])
 
-    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], str | Loss]:
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        return margin_spread(scores) >= MARGIN_SPREAD
+
+    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
-        check_classification_targets(y)
+        try:
+            check_classification_targets(y)
+        except ValueError as error:
+            other = type(self).__name__.replace("Classifier", "Regressor")
+            raise ValueError(f"{error} For numbers, use {other}.") from None
         self.classes_, codes = np.unique(y, return_inverse=True)
         loss = _classification_loss(self.loss)
         if len(self.classes_) < 2:
@@ -124,14 +136,14 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
                 "positive weight; a classifier needs at least two classes"
             )
         if len(self.classes_) > 2:
-            if loss == "squared_hinge":
+            if not _has_multinomial_form(loss):
                 raise ValueError(
                     "Only binary classification is supported. The type of the target is "
-                    f"{type_of_target(y)}. With loss='squared_hinge', {len(self.classes_)} classes "
+                    f"{type_of_target(y)}. With loss={loss.name!r}, {len(self.classes_)} classes "
                     "need sklearn.multiclass.OneVsRestClassifier around this estimator; "
                     "loss='logistic' takes any number of classes."
                 )
-            loss = "multinomial"
+            loss = Multinomial()
         return codes.astype(np.int64), loss
 
 
@@ -157,6 +169,9 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Weight of ``||w||_1``; above 0, coefficients become sparse.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    class_weight : dict or "balanced", optional
+        Weights of the classes, which multiply those of the samples; "balanced" gives all classes
+        the same total. A tail risk looks after rare classes by itself: compare before you do both.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
     tol : float, default=1e-4
@@ -171,7 +186,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     random_state : int, Generator, RandomState or None, default=None
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
-        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
+        logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
@@ -189,7 +205,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
     risk_weights_ : ndarray of shape (n,)
-        The worst-case weighting of the training samples that certifies the fit.
+        The worst-case weighting of the training samples that certifies the fit. Predictions do not
+        need it: ``del model.risk_weights_`` makes a pickle small.
     objective_, gap_, relative_gap_ : float
         Objective, its certified distance to the optimum, and that relative to the objective.
     n_passes_ : float
@@ -200,6 +217,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Whether ``relative_gap_ <= tol``.
     status_ : str
         One sentence on how the fit ended.
+    constant_ : bool
+        Whether the optimum is (nearly) the constant model: predictions hardly depend on X.
     history_ : DataFrame or table
         One row per check.
     l2_ : float
@@ -239,10 +258,11 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         loss: str | Loss = "logistic",
         l2: float | str = "auto",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        fit_intercept: bool = FIT_INTERCEPT,
+        class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
@@ -255,6 +275,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         self.l2 = l2
         self.l1 = l1
         self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
         self.max_passes = max_passes
@@ -290,10 +311,16 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
-        data = weighted_rows(X, y, sample_weight)
+        weight = sample_weight
+        if self.class_weight is not None:
+            weight = compute_sample_weight(self.class_weight, y)
+            weight = weight if sample_weight is None else weight * sample_weight
+        data = weighted_rows(X, y, weight)
         codes, loss = self._read_labels(data.y)
         self._fit(data._replace(y=codes), loss, X.shape[0], given)
         return self
@@ -307,16 +334,17 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         return {"coef_": np.ascontiguousarray(table[:, :d]), "intercept_": intercept}
 
 
-def _classification_loss(loss: str | Loss) -> str:
-    name = parse_loss(loss).name
-    if name not in ("logistic", "squared_hinge", "multinomial"):
+def _classification_loss(loss: str | Loss) -> Loss:
+    parsed = parse_loss(loss)
+    if not parsed.is_classifier:
         raise ValueError(
             f"loss={loss!r} is not for classification; a classifier takes 'logistic' or "
             "'squared_hinge'"
         )
     # Two classes need one margin, not two.
-    return "logistic" if name == "multinomial" else name
+    return Logistic() if _has_multinomial_form(parsed) else parsed
 
 
-def _loss_name(loss: Any) -> Any:
-    return getattr(loss, "name", loss)
+def _has_multinomial_form(loss: str | Loss) -> bool:
+    """Whether the loss is the package's logistic one, which goes on for more than two classes."""
+    return loss in ("logistic", "multinomial") or type(loss) in (Logistic, Multinomial)

@@ -9,8 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel.checkpoints import Checkpoint
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.base import (
+    DEFAULT_RISK,
+    SpectralFit,
+    SpectralModel,
+    Weighted,
+    weighted_rows,
+)
+from sorel.estimators.constant import TARGET_SPREAD
 from sorel.estimators.progress import with_callbacks
 from sorel.losses import Loss, parse_loss
 from sorel.risks import Risk
@@ -21,6 +29,9 @@ FloatArray = NDArray[np.float64]
 
 class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear regressor."""
+
+    loss: str | Loss
+    intercept_: float
 
     def predict(self, X: Any) -> FloatArray:
         """Predict the target.
@@ -35,7 +46,13 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         ndarray of shape (n,)
             Predicted values.
         """
-        return self._scores(X)
+        return regression_loss(self.loss).predict(self._scores(X))
+
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        spread = float(np.std(y))
+        return spread == 0.0 or bool(
+            np.std(regression_loss(self.loss).predict(scores)) >= TARGET_SPREAD * spread
+        )
 
 
 class SpectralRiskRegressor(RegressorFace, SpectralFit):
@@ -49,16 +66,21 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     risk : Risk or str, default=CVaR(0.5)
         Weights of the ordered losses, such as ``CVaR(0.1)``, ``ESRM(2.0)`` or ``"cvar:0.1"``.
         Its parameters can be searched as ``risk__alpha`` and the like.
-    loss : {"squared", "huber"} or Loss, default="squared"
-        Loss of one residual. "squared" is ``r**2 / 2``; "huber" turns linear at ``abs(r) = 1``,
-        and ``sorel.losses.Huber(delta)`` elsewhere.
+    loss : {"squared", "huber", "poisson", "gamma"} or Loss, default="squared"
+        Loss of one sample. "squared" is half the squared residual; "huber" turns linear at
+        ``abs(r) = 1``, and ``sorel.losses.Huber(delta)`` elsewhere. "poisson" (counts, rates) and
+        "gamma" (positive amounts) are half the deviances under a log link: ``predict`` gives means,
+        the exponentials of the linear scores. For counts over exposures e, fit the rates with
+        ``sample_weight=e``. A loss of your own: see :class:`sorel.losses.Loss`.
     l2 : float or "auto", default="auto"
         Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
         sample weights are given, their sum.
     l1 : float, default=0.0
         Weight of ``||w||_1``; above 0, coefficients become sparse.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which is not penalised.
+    fit_intercept : bool or "mean", default=True
+        Whether to fit an intercept, which is not penalised. With "mean" it is the one that makes
+        the predictions right on average over the training rows, and the coefficients are the best
+        under that condition; see the notes.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
     tol : float, default=1e-4
@@ -73,7 +95,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     random_state : int, Generator, RandomState or None, default=None
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
-        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
+        logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
@@ -89,7 +112,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     intercept_ : float
         Intercept.
     risk_weights_ : ndarray of shape (n,)
-        The worst-case weighting of the training samples that certifies the fit.
+        The worst-case weighting of the training samples that certifies the fit. Predictions do not
+        need it: ``del model.risk_weights_`` makes a pickle small.
     objective_, gap_, relative_gap_ : float
         Objective, its certified distance to the optimum, and that relative to the objective.
     n_passes_ : float
@@ -100,6 +124,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Whether ``relative_gap_ <= tol``.
     status_ : str
         One sentence on how the fit ended.
+    constant_ : bool
+        Whether the optimum is (nearly) the constant model: predictions hardly depend on X.
     history_ : DataFrame or table
         One row per check.
     l2_ : float
@@ -115,6 +141,14 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
 
     Notes
     -----
+    A tail risk of squares serves the largest errors of either sign. Where these lie on one side, as
+    for skewed targets, the predictions move there: they are no longer right on average, and a sum
+    of them is biased. ``fit_intercept="mean"`` solves the problem with the constraint that the
+    residuals add up to 0, on X and y less their means: the certificate is one of that problem. It
+    needs X in memory, and dense.
+
+    The squared loss is *half* the squared residual, here and in ``objective_``.
+
     A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
     estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
     "interrupted". In a search over many fits, press it twice to end the search.
@@ -143,10 +177,10 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         loss: str | Loss = "squared",
         l2: float | str = "auto",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
@@ -193,15 +227,48 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
         loss = regression_loss(self.loss)
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
-        self._fit(weighted_rows(X, y, sample_weight), loss, X.shape[0], given)
+        data = weighted_rows(X, y, sample_weight)
+        if isinstance(self.fit_intercept, str):
+            self._means = self._check_means(data, loss)
+            data = data._replace(X=data.X - self._means[0], y=data.y - self._means[1])
+        try:
+            self._fit(data, loss, X.shape[0], given)
+        finally:
+            self._means = None
         return self
 
+    _means: tuple[FloatArray, float] | None = None
+
+    def _check_means(self, data: Weighted, loss: Loss) -> tuple[FloatArray, float]:
+        """Weighted means of X and y, where the constraint on the residuals can be had."""
+        if self.fit_intercept != "mean":
+            raise ValueError(
+                f"fit_intercept must be True, False or 'mean', got {self.fit_intercept!r}"
+            )
+        if not isinstance(data.X, np.ndarray):
+            raise ValueError(
+                "fit_intercept='mean' centres X, which must be a dense array in memory, got "
+                f"{type(data.X).__name__}; use fit_intercept=True"
+            )
+        if loss.link != "identity":
+            raise ValueError(
+                "fit_intercept='mean' is for losses of a residual, and predictions under "
+                f"loss={loss.name!r} are exponentials; use fit_intercept=True"
+            )
+        weight = data.sample_weight
+        return np.average(data.X, axis=0, weights=weight), float(np.average(data.y, weights=weight))
+
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
-        return {"coef_": w[:d].copy(), "intercept_": float(w[d]) if self.fit_intercept else 0.0}
+        coef = w[:d].copy()
+        if self._means is not None:
+            return {"coef_": coef, "intercept_": float(self._means[1] - self._means[0] @ coef)}
+        return {"coef_": coef, "intercept_": float(w[d]) if self.fit_intercept else 0.0}
 
 
 def regression_loss(loss: str | Loss) -> Loss:
@@ -209,7 +276,7 @@ def regression_loss(loss: str | Loss) -> Loss:
     parsed = parse_loss(loss)
     if parsed.is_classifier:
         raise ValueError(
-            f"loss={loss!r} is for classification; a regressor takes 'squared', 'huber' or an "
-            "instance such as sorel.losses.Huber(2.0)"
+            f"loss={loss!r} is for classification; a regressor takes 'squared', 'huber', "
+            "'poisson', 'gamma' or an instance such as sorel.losses.Huber(2.0)"
         )
     return parsed

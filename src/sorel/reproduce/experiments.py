@@ -86,7 +86,7 @@ def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
     Trace
         The run; shorter than the budget, and with an infinite last value, if it diverged.
     """
-    problem.engine.forget()
+    problem = problem.for_run()
     run = Run(
         w=problem.start(),
         dual=None,
@@ -128,8 +128,7 @@ def trace_lbfgs(problem: Problem, passes: float) -> Trace:
     """
     from scipy.optimize import minimize
 
-    engine, l2 = problem.engine, problem.penalty.l2
-    engine.forget()
+    engine, l2 = problem.engine.for_run(), problem.penalty.l2
     record = Trace([], [], [])
     best: list[Any] = [math.inf, problem.start()]
     begin = time.process_time()

@@ -34,7 +34,7 @@ _HARD, _HOPELESS = 12, 40
 _SHORT_STEPS = 2
 _SHRINKAGE = 0.3
 _LEAST_GROWTH = 2.0
-_CAUTION, _CONFIDENCE = 0.3, 1.2
+_SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 
 # An inner problem is done when its last step promised less than what the move of the weights has
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
@@ -58,6 +58,9 @@ _HEARTBEAT = 50
 # Trials of a line search, and how near to an end of its bracket a trial may lie.
 _MAX_TRIALS = 15
 _SAFEGUARD = 0.03
+
+# A trial whose losses overflow is followed by one at this share of its length.
+_OVERFLOW = 0.1
 
 # After a step cut short the curvature of the losses is taken from parabolas above them, and less so
 # after every full step.
@@ -88,6 +91,79 @@ class Pace(NamedTuple):
     easy: int = 3
     full: float = 0.0
     short: float = 0.1
+
+
+class EtaSchedule:
+    """The step eta of the weights, which adapts to what the inner problems cost.
+
+    It grows after an easy inner problem and shrinks after a hard one. Where Newton steps are cut
+    short again and again, eta came too far ahead: it goes back, and grows more slowly for a while.
+
+    Parameters
+    ----------
+    pace : Pace
+        How fast it may go.
+    scale : float
+        Spread of the losses; eta is measured in its inverse.
+    warm : bool
+        Whether the run starts near a solution.
+
+    Attributes
+    ----------
+    eta : float
+        The step of the current inner problem.
+    steps : int
+        Newton steps that the current inner problem has taken.
+
+    Examples
+    --------
+    >>> from sorel.solvers.augmented import EtaSchedule, Pace
+    >>> schedule = EtaSchedule(Pace(first=4.0, growth=10.0), scale=1.0, warm=False)
+    >>> schedule.note(1.0)  # one full Newton step solved the inner problem
+    >>> schedule.advance()
+    40.0
+    """
+
+    def __init__(self, pace: Pace, scale: float, warm: bool) -> None:
+        self._pace = pace
+        self._largest = _MAX_ETA / scale
+        self._growth = pace.growth
+        self.eta = (pace.warm if warm else pace.first) / scale
+        self.steps = self._cuts = 0
+        self._shortest = 1.0
+
+    def note(self, length: float) -> None:
+        """Take note of a Newton step, of which the part `length` was taken."""
+        self.steps += 1
+        self._shortest = min(self._shortest, length)
+        self._cuts = self._cuts + 1 if self.is_short(length) else 0
+
+    def is_short(self, length: float) -> bool:
+        """Whether a step counts as cut short."""
+        return length < self._pace.short
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the inner problem is too hard at this eta."""
+        return self.steps >= _HOPELESS or self._cuts >= _SHORT_STEPS
+
+    def advance(self) -> float:
+        """The eta of the next inner problem, when this one is solved."""
+        if self.steps <= self._pace.easy and self._shortest >= self._pace.full:
+            self.eta = min(self._growth * self.eta, self._largest)
+            self._growth = min(_CONFIDENCE * self._growth, self._pace.growth)
+        elif self.steps > _HARD:
+            self.eta *= _SHRINKAGE
+        self.steps = self._cuts = 0
+        self._shortest = 1.0
+        return self.eta
+
+    def retreat(self) -> float:
+        """A smaller eta for an inner problem that is stuck."""
+        self.eta *= _SHRINKAGE
+        self._growth = max(_SLOWDOWN * self._growth, _LEAST_GROWTH)
+        self.steps = self._cuts = 0
+        return self.eta
 
 
 class State:
@@ -145,7 +221,7 @@ class AugmentedLagrangian(Solver):
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        engine, pace = problem.engine, self.pace
+        engine = problem.engine
         point = engine.point(run.w)
         run.passes += 1
         center = run.dual
@@ -156,25 +232,24 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(point, center)
         if run.dual is None and run.near:
             center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
-            center.forget_blocks()
+            center = engine.as_center(center)
         elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
             point = self._step(State(problem, point, center, 0.0), run, 1.0).point
-        scale = engine.loss_scale(point)
-        eta = (pace.warm if warm else pace.first) / scale
-        state = State(problem, point, center, eta)
+        schedule = EtaSchedule(self.pace, engine.loss_scale(point), warm)
+        state = State(problem, point, center, schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
-        steps = idle = cuts = moves = 0
-        growth, checked = pace.growth, run.passes
-        caution, used, shortest, resumed = 0.0, 0.0, 1.0, 0.0
+        idle = moves = 0
+        checked, resumed = run.passes, 0.0
+        caution = used = 0.0
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
             if problem.margin_rounding(unit) * moves > _DRIFT * run.tol:
-                fresh = State(problem, engine.point(state.point.w), state.center, eta)
+                fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, moves = fresh, 0
             if state.predicted <= _PROMISING * target and run.passes >= resumed:
@@ -192,34 +267,20 @@ class AugmentedLagrangian(Solver):
             # A step cut short has gained little of what it promised, and a cautious one promised
             # less than there is: both leave work to do.
             share = 1.0 if state.length >= _FULL_ENOUGH and used <= _CAUTIOUS else _CUT_SHARE
-            if steps > 0 and state.predicted <= max(share * state.moved, noise):
+            if schedule.steps > 0 and state.predicted <= max(share * state.moved, noise):
                 run.n_iter += 1
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
-                if steps <= pace.easy and shortest >= pace.full:
-                    eta = min(growth * eta, _MAX_ETA / scale)
-                    growth = min(_CONFIDENCE * growth, pace.growth)
-                elif steps > _HARD:
-                    eta *= _SHRINKAGE
-                state.dual.forget_blocks()
-                state = State(problem, state.point, state.dual, eta)
-                steps = cuts = 0
-                shortest = 1.0
-            elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
-                eta *= _SHRINKAGE
-                growth = max(_CAUTION * growth, _LEAST_GROWTH)
-                state = State(problem, state.point, state.center, eta)
-                steps = cuts = 0
+                center = engine.as_center(state.dual)
+                state = State(problem, state.point, center, schedule.advance())
+                del center
+            elif schedule.stuck:
+                state = State(problem, state.point, state.center, schedule.retreat())
             used = caution
             state = self._step(state, run, caution)
-            shortest = min(shortest, state.length)
-            if state.length < pace.short:
-                cuts, caution = cuts + 1, 1.0
-            else:
-                cuts = 0
-                caution = _EASE * caution if caution > _NO_CAUTION else 0.0
-            steps += 1
+            schedule.note(state.length)
+            caution = 1.0 if schedule.is_short(state.length) else _eased(caution)
             moves += 1
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
@@ -252,6 +313,11 @@ class AugmentedLagrangian(Solver):
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
+            if not engine.is_finite(point):
+                # Far beyond the minimum of a loss that grows like an exponential.
+                high, slope_high, t = t, np.inf, low + _OVERFLOW * (t - low)
+                del point
+                continue
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
@@ -270,6 +336,10 @@ class AugmentedLagrangian(Solver):
         point = engine.moved(state.point, delta, change, safe)
         dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
         return point, dual, safe
+
+
+def _eased(caution: float) -> float:
+    return _EASE * caution if caution > _NO_CAUTION else 0.0
 
 
 def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:

@@ -59,17 +59,19 @@ class FirstOrder(Solver):
     Attributes
     ----------
     operations : tuple of str
-        The optional operations that the method needs of an engine.
+        The optional operations that the method may need of an engine.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
-        for operation in self.operations:
-            if not problem.engine.offers(operation):
-                return f"needs single samples, which {type(problem.engine).__name__} does not offer"
-        return None
+        reasons = (problem.engine.obstacle(operation) for operation in self.needs())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def needs(self) -> tuple[str, ...]:
+        """The optional operations that the method needs of an engine, with its settings."""
+        return self.operations
 
     def check(self, problem: Problem) -> None:
         reason = self.obstacle(problem)

@@ -50,7 +50,7 @@ class Continuation(Newton):
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
         """Falling values of l2, from the curvature of the losses to the problem's own."""
         engine = problem.engine
-        diagonal = engine.hessian_diagonal(engine.point(run.w), engine.uniform(), 0.0)
+        diagonal = engine.curvature(engine.point(run.w), engine.uniform()).diagonal()
         run.passes += 1
         strongest, own = float(np.mean(diagonal)), problem.penalty.l2
         if not strongest * _FACTOR > own:

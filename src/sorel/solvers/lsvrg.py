@@ -60,6 +60,11 @@ class LSVRG(FirstOrder):
         self.nu = check_nonnegative("nu", nu)
         self.batch_size = check_count("batch_size", batch_size)
 
+    def needs(self) -> tuple[str, ...]:
+        # A step that is given needs no bound on the curvature.
+        given = self.step_size is not None
+        return tuple(name for name in self.operations if not (given and name == "smoothness"))
+
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
         point, mean = watch.start(), engine.uniform()

@@ -328,9 +328,7 @@ class _DualAscent:
             if product > 0:
                 self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
         self.accepted = (dual, point)
-        new = engine.ascend(dual, point, self.eta)
-        new.forget_blocks()
-        return new
+        return engine.as_center(engine.ascend(dual, point, self.eta))
 
 
 def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:

@@ -1,0 +1,138 @@
+"""Sorted tables of single samples: a changed entry moves to its place, and blocks are pooled.
+
+The methods with tables (Prospect, SAGA) keep the losses of all samples in order and renew a few of
+them at every step.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sorel._compiled import compiled
+
+
+@compiled
+def move_entry(key, order, position, item, value):
+    """Give one item of a sorted list a new key: only the items between its ranks move."""
+    # A loss that is not a number has no place in the order: leave the divergence to w.
+    if value != value:
+        return
+    n = key.shape[0]
+    rank = position[item]
+    while rank > 0 and (
+        key[rank - 1] > value or (key[rank - 1] == value and order[rank - 1] > item)
+    ):
+        key[rank] = key[rank - 1]
+        order[rank] = order[rank - 1]
+        position[order[rank]] = rank
+        rank -= 1
+    while rank + 1 < n and (
+        key[rank + 1] < value or (key[rank + 1] == value and order[rank + 1] < item)
+    ):
+        key[rank] = key[rank + 1]
+        order[rank] = order[rank + 1]
+        position[order[rank]] = rank
+        rank += 1
+    key[rank] = value
+    order[rank] = item
+    position[item] = rank
+
+
+@compiled
+def repair_order(key, order, position, companion):
+    """Sort by insertion what was sorted before the keys changed; `companion` moves with them."""
+    for i in range(1, key.shape[0]):
+        value, item = key[i], order[i]
+        if key[i - 1] < value or (key[i - 1] == value and order[i - 1] < item):
+            continue
+        carried = companion[i]
+        j = i - 1
+        while j >= 0 and (key[j] > value or (key[j] == value and order[j] > item)):
+            key[j + 1] = key[j]
+            companion[j + 1] = companion[j]
+            order[j + 1] = order[j]
+            position[order[j]] = j + 1
+            j -= 1
+        key[j + 1] = value
+        companion[j + 1] = carried
+        order[j + 1] = item
+        position[item] = j + 1
+
+
+@compiled
+def pool_sorted(key, mass, level, first):
+    """Blocks of the projection of ascending keys onto the permutahedron of `mass`.
+
+    Block b spans first[b]:first[b + 1] and its items get q = key - key[first[b]] - level[b].
+    Levels are relative to the block's first key: keys may be large against the weights.
+    """
+    top = -1
+    for i in range(key.shape[0]):
+        start, size, value = i, 1, -mass[i]
+        while top >= 0:
+            left = first[top]
+            distance = key[start] - key[left]
+            if level[top] - value <= distance:
+                break
+            held = start - left
+            value = (held * level[top] + size * (value + distance)) / (held + size)
+            start = left
+            size += held
+            top -= 1
+        top += 1
+        first[top] = start
+        level[top] = value
+    first[top + 1] = key.shape[0]
+    return top + 1
+
+
+@compiled
+def pooled_density(rank, key, level, first, blocks):
+    """q of the item at a rank, by bisection for its block."""
+    low, high = 0, blocks
+    while high - low > 1:
+        middle = (low + high) // 2
+        if first[middle] <= rank:
+            low = middle
+        else:
+            high = middle
+    return key[rank] - key[first[low]] - level[low]
+
+
+@compiled
+def ranked_weights(rows, key, position, mass, nu, level, first_of, weights):
+    """Prospect's weights of a batch: sigma by rank, or the projection of the keys where nu > 0."""
+    blocks = pool_sorted(key, mass, level, first_of) if nu > 0.0 else 0
+    for b in range(rows.shape[0]):
+        rank = position[rows[b]]
+        if nu > 0.0:
+            weights[b] = pooled_density(rank, key, level, first_of, blocks)
+        else:
+            weights[b] = mass[rank]
+
+
+@compiled
+def saddle_ascent(
+    probes, probed, losses, density, key, order, position, mass, nu, dual_step, level, first_of
+):
+    """The dual step of SAGA with the probed losses of a batch; False where it diverged."""
+    n, batch = key.shape[0], probes.shape[0]
+    damping = 1.0 / (1.0 + dual_step * nu)
+    for rank in range(n):
+        key[rank] = (density[rank] + dual_step * (losses[rank] + nu)) * damping
+    finite = True
+    for b in range(batch):
+        rank = position[probes[b]]
+        key[rank] += dual_step * damping * n * (probed[b] - losses[rank]) / batch
+        finite = finite and abs(key[rank]) < math.inf
+    if not finite:
+        return False
+    for b in range(batch):
+        losses[position[probes[b]]] = probed[b]
+    repair_order(key, order, position, losses)
+    blocks = pool_sorted(key, mass, level, first_of)
+    for b in range(blocks):
+        start = first_of[b]
+        for rank in range(start, first_of[b + 1]):
+            density[rank] = key[rank] - key[start] - level[b]
+    return True

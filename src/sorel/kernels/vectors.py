@@ -1,0 +1,207 @@
+"""Loops over vectors of length n that know neither X nor a loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sorel._compiled import compiled
+
+
+@compiled
+def block_totals(block, factor, sampled, omega, weighted, out):
+    """Total sample weight of each block, times the sampling factors when rows were sampled."""
+    uniform = omega[0]
+    for b in range(out.shape[0]):
+        out[b] = 0.0
+    for i in range(block.shape[0]):
+        if block[i] >= 0:
+            weight = omega[i] if weighted else uniform
+            out[block[i]] += weight * factor[i] if sampled else weight
+
+
+@compiled
+def sample_rows(h, block, keep_blocks, unit, factor):
+    """Choose rows with probability h / unit, at most 1, and scale h so that its sum is kept.
+
+    Systematic sampling: a row is taken whenever the running sum of h passes a multiple of the
+    unit. `factor` is 0 for a row left out. Rows in blocks are all kept when `keep_blocks`.
+    """
+    running = 0.5 * unit
+    for i in range(h.shape[0]):
+        if h[i] == 0.0 or (keep_blocks and block[i] >= 0):
+            factor[i] = 1.0
+            continue
+        running += h[i]
+        if running >= unit:
+            running -= unit * math.floor(running / unit)
+            factor[i] = max(1.0, unit / h[i])
+            h[i] *= factor[i]
+        else:
+            factor[i] = 0.0
+            h[i] = 0.0
+
+
+@compiled
+def sample_slopes(slopes, factor, sampled, omega, weighted, out):
+    """out = omega phi', times the sampling factors when rows were sampled."""
+    uniform = omega[0]
+    for i in range(slopes.shape[0]):
+        c = slopes[i] * (omega[i] if weighted else uniform)
+        out[i] = c * factor[i] if sampled else c
+
+
+@compiled
+def ascent_target(density, losses, previous, eta, theta, target):
+    """target = q + eta [(1 + theta) l - theta l_prev]."""
+    if theta == 0.0:
+        for i in range(density.shape[0]):
+            target[i] = density[i] + eta * losses[i]
+    else:
+        for i in range(density.shape[0]):
+            target[i] = density[i] + eta * (losses[i] + theta * (losses[i] - previous[i]))
+
+
+@compiled
+def mean_and_deviation(values, omega, weighted):
+    """Mean, and mean absolute deviation from it: heavy tails must not set the scale."""
+    n = values.shape[0]
+    uniform = omega[0]
+    mean = 0.0
+    for i in range(n):
+        mean += values[i] * (omega[i] if weighted else uniform)
+    deviation = 0.0
+    for i in range(n):
+        deviation += abs(values[i] - mean) * (omega[i] if weighted else uniform)
+    return mean, deviation
+
+
+@compiled
+def weighted_sum(density, losses, omega, weighted):
+    """sum_i omega_i q_i l_i."""
+    total = 0.0
+    if weighted:
+        for i in range(density.shape[0]):
+            total += omega[i] * density[i] * losses[i]
+        return total
+    for i in range(density.shape[0]):
+        total += density[i] * losses[i]
+    return total * omega[0]
+
+
+@compiled
+def weighted_square_distance(density, others, omega, weighted):
+    """sum_i omega_i (q_i - q'_i)^2."""
+    total = 0.0
+    if weighted:
+        for i in range(density.shape[0]):
+            total += omega[i] * (density[i] - others[i]) * (density[i] - others[i])
+        return total
+    for i in range(density.shape[0]):
+        total += (density[i] - others[i]) * (density[i] - others[i])
+    return total * omega[0]
+
+
+@compiled
+def weighted_secant(density, others, losses, previous, omega, weighted):
+    """sum omega (q - q')^2 and -sum omega (q - q') (l - l')."""
+    uniform = omega[0]
+    square = 0.0
+    product = 0.0
+    for i in range(density.shape[0]):
+        move = (density[i] - others[i]) * (omega[i] if weighted else uniform)
+        square += move * (density[i] - others[i])
+        product -= move * (losses[i] - previous[i])
+    return square, product
+
+
+@compiled
+def block_means(block, values, omega, weighted, totals, means):
+    """omega-weighted mean of the values over each block."""
+    uniform = omega[0]
+    for b in range(means.shape[0]):
+        means[b] = 0.0
+        totals[b] = 0.0
+    for i in range(block.shape[0]):
+        b = block[i]
+        if b >= 0:
+            weight = omega[i] if weighted else uniform
+            totals[b] += weight
+            means[b] += weight * values[i]
+    for b in range(means.shape[0]):
+        if totals[b] > 0.0:
+            means[b] /= totals[b]
+
+
+@compiled
+def apply_curvature(h, pull, block, scale, change):
+    """Turn a change of margins into the change of omega q phi', in place.
+
+    `h` holds the diagonal weights of :func:`augmented_curvature`, `pull` is omega phi', `block` the
+    block of each row or -1, and `scale` is eta divided by the weight of the block: inside a block
+    the weights move with the losses, less their mean.
+    """
+    sums = np.zeros(scale.shape[0])
+    for i in range(change.shape[0]):
+        if block[i] >= 0:
+            sums[block[i]] += pull[i] * change[i]
+    for b in range(scale.shape[0]):
+        sums[b] *= scale[b]
+    for i in range(change.shape[0]):
+        t = h[i] * change[i]
+        if block[i] >= 0:
+            t -= pull[i] * sums[block[i]]
+        change[i] = t
+
+
+@compiled
+def weighted_peak(density, squares, omega, weighted):
+    """Largest of omega_i q_i |x_i|^2."""
+    uniform = omega[0]
+    peak = 0.0
+    for i in range(density.shape[0]):
+        peak = max(peak, density[i] * squares[i] * (omega[i] if weighted else uniform))
+    return peak
+
+
+@compiled
+def importance(density, squares, omega, weighted, share, floor, target):
+    """target = share omega_i q_i |x_i|^2 + floor."""
+    uniform = omega[0]
+    for i in range(density.shape[0]):
+        heavy = density[i] * squares[i] * (omega[i] if weighted else uniform)
+        target[i] = share * heavy + floor
+
+
+@compiled
+def draw_scales(density, omega, weighted, probability, indices, out):
+    """out = omega_i q_i / p_i for every draw."""
+    uniform = omega[0]
+    for k in range(indices.shape[0]):
+        i = indices[k]
+        out[k] = density[i] * (omega[i] if weighted else uniform) / probability[i]
+
+
+@compiled
+def systematic_sample(probability, count, offset, out):
+    """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
+    n = probability.shape[0]
+    total = 0.0
+    for i in range(n):
+        total += probability[i]
+    spacing = total / count
+    drawn = 0
+    reached = 0.0
+    last = 0
+    for i in range(n):
+        if probability[i] > 0.0:
+            last = i
+            reached += probability[i]
+            while drawn < count and (drawn + offset) * spacing < reached:
+                out[drawn] = i
+                drawn += 1
+    # Rounding may leave the last draw beyond the sum.
+    while drawn < count:
+        out[drawn] = last
+        drawn += 1

@@ -1,0 +1,147 @@
+"""Several threads solve one problem at once: each gets what it would get alone, bit for bit.
+
+Sizes lie on both sides of every threshold at which an engine does something else: sorting,
+selection, pooled arrays, points on lines, shared sweeps.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sorel
+from sorel._pool import WORTH_POOLING
+from sorel._threads import limit_blas, thread_count
+from sorel.engines import BlocksEngine
+from sorel.rows import open_rows, write_blocks
+from sorel.solvers import SOLVERS
+
+THREADS = 8
+SIZES = [300, 1500, 3000, 30_000]
+
+
+def make_rows(n, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, X @ np.ones(d) + rng.standard_t(3, size=n)
+
+
+def fingerprint(result):
+    """All that a run found, as bytes and numbers."""
+    history = tuple((record.passes, record.objective, record.gap) for record in result.history)
+    numbers = (result.objective, result.dual, result.gap, result.passes, result.n_iter)
+    return result.w.tobytes(), result.weights.tobytes(), numbers, history
+
+
+def solve_together(problem, solver, **options):
+    """Fingerprints of THREADS runs that start at the same moment, or the error of one."""
+    found = [None] * THREADS
+    start = threading.Barrier(THREADS)
+
+    def work(i):
+        start.wait()
+        try:
+            found[i] = fingerprint(sorel.solve(problem, solver, **options))
+        except Exception as error:
+            found[i] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def check(problem, solver, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # short budgets are not meant to converge
+        alone = fingerprint(sorel.solve(problem, solver, **options))
+        together = solve_together(problem, solver, **options)
+        assert fingerprint(sorel.solve(problem, solver, **options)) == alone
+    for found in together:
+        if isinstance(found, Exception):
+            raise found
+        assert found == alone
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "huber", "multinomial", "poisson"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_newton(n, risk, loss, weighted):
+    X, y = make_rows(n)
+    if loss == "logistic":
+        y = y > 0
+    elif loss == "multinomial":
+        y = np.digitize(y, [-1.0, 1.0])
+    elif loss == "poisson":
+        y = np.round(np.exp(0.3 * np.clip(y, -5, 5)))
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, n) if weighted else None
+    problem = sorel.Problem(
+        X, y, risk=risk, loss=loss, fit_intercept=True, sample_weight=weight, n_jobs=2
+    )
+    check(problem, "newton", tol=1e-8, max_passes=12)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("home", ["dense", "sparse", "blocks"])
+def test_every_solver_and_home(solver, home, tmp_path):
+    n = WORTH_POOLING + 5000 if solver not in ("prospect", "saddle_saga") else 400
+    X, y = make_rows(n)
+    engine = None
+    if home == "sparse":
+        X = scipy.sparse.csr_array(X * (np.abs(X) > 0.5))
+    elif home == "blocks":
+        write_blocks(tmp_path / "blocks", X, rows_per_block=1 + n // 3)
+        X, engine = open_rows(tmp_path / "blocks"), BlocksEngine
+    problem = sorel.Problem(X, y, risk="esrm:2", engine=engine, n_jobs=2)
+    try:
+        SOLVERS[solver]().check(problem)
+    except sorel.solvers.base.UnsupportedProblemError:
+        assert home == "blocks"
+        return
+    check(problem, solver, tol=1e-9, max_passes=8)
+
+
+def test_many_rows_shared_by_threads():
+    X, y = make_rows(130_000, d=8)
+    check(sorel.Problem(X, y, risk="esrm:2", n_jobs=2), "newton", tol=1e-6, max_passes=6)
+
+
+@pytest.mark.parametrize("d", [30, 60])
+def test_small_matrices_of_the_linear_algebra_library(d):
+    X, y = make_rows(2000, d)
+    check(sorel.Problem(X, y, risk="cvar:0.2", fit_intercept=True), "auto", tol=1e-9, max_passes=20)
+
+
+def test_public_methods_of_one_problem():
+    X, y = make_rows(30_000)
+    problem = sorel.Problem(X, y, risk="esrm:2")
+    w, lam = np.full(4, 0.9), np.full(30_000, 1 / 30_000)
+
+    def work():
+        proof = problem.certificate(w, lam)
+        return problem.objective(w), problem.losses(w).tobytes(), proof.gap, proof.dual
+
+    alone, found = work(), []
+    threads = [
+        threading.Thread(target=lambda: found.extend(work() for _ in range(5)))
+        for _ in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * (5 * THREADS)
+
+
+def test_a_limit_of_another_run_is_not_taken_for_the_user_s():
+    before = thread_count(None)
+    with limit_blas(), limit_blas():
+        assert thread_count(None) == before
+    assert thread_count(None) == before

@@ -1,0 +1,167 @@
+"""Poisson and gamma regression: optima against scikit-learn and a conic solver, in every form."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import RISKS
+from sklearn.linear_model import GammaRegressor, PoissonRegressor
+from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
+
+import sorel
+from sorel.cli import main
+from sorel.metrics import gamma_deviance, make_tail_scorer, poisson_deviance, sample_losses
+from sorel.solvers.base import UnsupportedProblemError
+
+PEERS = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
+DEVIANCES = {
+    "poisson": (poisson_deviance, mean_poisson_deviance),
+    "gamma": (gamma_deviance, mean_gamma_deviance),
+}
+by_loss = pytest.mark.parametrize("loss", PEERS)
+
+
+def make_rows(loss, n=200, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    mean = np.exp(0.7 + X @ rng.normal(scale=0.4, size=d))
+    return X, rng.poisson(mean).astype(float) if loss == "poisson" else mean * rng.gamma(2, 0.5, n)
+
+
+@by_loss
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
+def test_the_mean_is_scikit_learn_s_regressor(loss, weighted, form):
+    X, y = make_rows(loss)
+    weight = np.random.default_rng(1).uniform(0.2, 3.0, len(y)) if weighted else None
+    ours = sorel.SpectralRiskRegressor("mean", loss=loss, l2=0.1, tol=1e-10)
+    ours.fit(form(X), y, sample_weight=weight)
+    theirs = PEERS[loss](alpha=0.1, tol=1e-10, max_iter=10_000).fit(X, y, sample_weight=weight)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-6)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, rel=1e-4)
+    np.testing.assert_allclose(ours.predict(form(X)), theirs.predict(X), rtol=1e-4)
+
+
+@by_loss
+@pytest.mark.parametrize("risk", ["cvar", "esrm", "max", "mixture"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_optima_of_a_conic_solver(loss, risk, intercept):
+    cp = pytest.importorskip("cvxpy")
+    n, d = 40, 3
+    X, y = make_rows(loss, n, d, seed=3)
+    problem = sorel.Problem(
+        X, y, risk=RISKS[risk], loss=loss, penalty=sorel.L2(0.05), fit_intercept=intercept
+    )
+    result = sorel.solve(problem, tol=1e-8)
+    assert result.converged, result.status
+    w, b, t = cp.Variable(d), cp.Variable(), cp.Variable(n)
+    z = X @ w + (b if intercept else 0.0)
+    if loss == "poisson":
+        own = np.where(y > 0, y * np.log(np.maximum(y, 1.0)), 0.0)
+        losses = cp.exp(z) - cp.multiply(y, z) + (own - y)
+    else:
+        losses = cp.exp(np.log(y) - z) + z - (1.0 + np.log(y))
+    sigma = RISKS[risk].weights(n)
+    terms = [
+        rise * (cp.sum(t) if k == 0 else cp.sum_largest(t, n - k))
+        for k, rise in enumerate(np.diff(sigma, prepend=0.0))
+        if rise > 1e-15
+    ]
+    objective = cp.Minimize(sum(terms) + 0.025 * cp.sum_squares(w))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        value = cp.Problem(objective, [losses <= t]).solve(solver=cp.CLARABEL)
+    assert result.objective == pytest.approx(value, rel=1e-6)
+    assert result.dual <= value * (1 + 1e-7)
+
+
+@by_loss
+@pytest.mark.parametrize("scale", [1e-3, 1e3, 1e6])
+def test_targets_of_any_size(loss, scale):
+    X, y = make_rows(loss)
+    result = sorel.solve(
+        sorel.Problem(X, scale * y, risk="cvar:0.2", loss=loss, fit_intercept=True), tol=1e-8
+    )
+    assert result.converged, result.status
+
+
+@by_loss
+def test_steps_that_overflow_are_shortened(loss):
+    # A Newton step from zero margins leads to margins of thousands, whose exponentials overflow.
+    X, y = make_rows(loss)
+    X[0] *= 500.0
+    y[1] = 1e5
+    result = sorel.solve(
+        sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True), tol=1e-6
+    )
+    assert result.converged, result.status
+    assert np.all(np.isfinite(result.w))
+
+
+def test_exposures_are_sample_weights():
+    rng = np.random.default_rng(0)
+    X, rate = rng.normal(size=(300, 2)), None
+    exposure = rng.integers(1, 6, 300).astype(float)
+    rate = np.exp(0.2 + X @ [0.5, -0.3])
+    counts = rng.poisson(exposure * rate)
+    model = sorel.SpectralRiskRegressor("mean", loss="poisson", l2=1e-3, tol=1e-10)
+    model.fit(X, counts / exposure, sample_weight=exposure)
+    # The same as rows of exposure 1 with the same rate.
+    rows = np.repeat(np.arange(300), exposure.astype(int))
+    again = sorel.SpectralRiskRegressor("mean", loss="poisson", l2=1e-3, tol=1e-10)
+    again.fit(X[rows], (counts / exposure)[rows])
+    np.testing.assert_allclose(model.coef_, again.coef_, rtol=1e-5)
+
+
+@by_loss
+def test_stochastic_solvers_refuse_by_name(loss):
+    X, y = make_rows(loss)
+    problem = sorel.Problem(X, y, loss=loss)
+    for solver in ("sorel", "prospect", "lsvrg", "sgd", "saddle_saga"):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*{loss} loss; use 'auto'"):
+            sorel.solve(problem, solver)
+    for bound in ("smoothness", "jacobian_bound"):
+        reason = problem.engine.obstacle(bound)
+        assert reason == f"needs a bound on the curvature, and the {loss} loss declares none"
+
+
+@by_loss
+def test_deviances_and_losses_of_predicted_means(loss):
+    X, y = make_rows(loss)
+    model = sorel.SpectralRiskRegressor("cvar:0.3", loss=loss).fit(X, y)
+    mean = model.predict(X)
+    assert np.all(mean > 0)
+    ours, theirs = DEVIANCES[loss]
+    weight = np.random.default_rng(1).uniform(size=len(y))
+    for omega in (None, weight):
+        assert ours(y, mean, sample_weight=omega) == pytest.approx(
+            theirs(y, mean, sample_weight=omega), rel=1e-12
+        )
+    assert ours(y, mean, "cvar:0.1") >= ours(y, mean)
+    problem = sorel.Problem(X, y, loss=loss, fit_intercept=True)
+    losses = problem.losses(np.append(model.coef_, model.intercept_))
+    np.testing.assert_allclose(sample_losses(y, mean, loss), losses, rtol=1e-9, atol=1e-14)
+    scorer = make_tail_scorer("mean", loss)
+    assert -scorer(model, X, y) == pytest.approx(losses.mean(), rel=1e-9)
+    with pytest.raises(ValueError, match=r"means above 0.*y_pred\[0\] = -1"):
+        sample_losses(y, np.full(len(y), -1.0), loss)
+
+
+@by_loss
+def test_cross_validation_and_the_command_line(loss, tmp_path, capsys):
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    pytest.importorskip("skops", reason="skops is an extra")
+    X, y = make_rows(loss)
+    model = sorel.SpectralRiskRegressorCV(loss=loss, risks=["mean", "cvar:0.5"], cv=3).fit(X, y)
+    assert np.all(model.predict(X) > 0)
+    table, out = tmp_path / "data.csv", tmp_path / "model.skops"
+    pd.DataFrame(X, columns=list("abcd")).assign(y=y).to_csv(table, index=False)
+    assert main(["fit", str(table), "--target", "y", "--loss", loss, "-o", str(out)]) == 0
+    assert main(["predict", str(out), str(table), "-o", str(tmp_path / "p.csv")]) == 0
+    assert (pd.read_csv(tmp_path / "p.csv").iloc[:, -1] > 0).all()
+    capsys.readouterr()
+    assert main(["evaluate", str(out), str(table)]) == 0
+    assert "deviance" in capsys.readouterr().out

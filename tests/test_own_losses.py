@@ -1,0 +1,287 @@
+"""Losses that users write: served as written, refused by name, never computed as another loss."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import RISKS
+
+import sorel
+from sorel.engines import BlocksEngine, vectorised
+from sorel.kernels import losses as compiled
+from sorel.losses import Huber, Logistic, Loss, Squared
+from sorel.rows import open_rows, write_blocks
+from sorel.solvers.base import UnsupportedProblemError
+
+FULL_PASSES = ["auto", "newton", "newton_cg", "continuation", "lbfgs", "subgradient"]
+STOCHASTIC = ["sorel", "prospect", "lsvrg", "sgd", "saddle_saga"]
+
+
+class OwnSquared(Loss):
+    name = "own squared"
+    lower_bound, curvature_bound = 0.0, 1.0
+
+    def value(self, y, z):
+        return 0.5 * (z - y) ** 2
+
+    def derivative(self, y, z):
+        return z - y
+
+    def curvature(self, y, z):
+        return np.ones_like(z)
+
+
+class OwnLogistic(Loss):
+    name = "own logistic"
+    lower_bound, curvature_bound, lipschitz, link = 0.0, 0.25, 1.0, "logit"
+    is_classifier = True
+
+    def value(self, y, z):
+        return np.logaddexp(0.0, -y * z)
+
+    def derivative(self, y, z):
+        return -y / (1.0 + np.exp(y * z))
+
+    def curvature(self, y, z):
+        p = 1.0 / (1.0 + np.exp(z))
+        return p * (1.0 - p)
+
+    def majorant(self, y, z):
+        m = np.maximum(np.abs(z), 1e-4)
+        return 0.5 * np.tanh(0.5 * m) / m
+
+
+class Doubled(Squared):
+    """A subclass of a built-in loss with other formulas."""
+
+    curvature_bound = 2.0
+
+    def value(self, y, z):
+        return (z - y) ** 2
+
+    def derivative(self, y, z):
+        return 2 * (z - y)
+
+    def curvature(self, y, z):
+        return np.full_like(z, 2.0)
+
+
+class Tilted(Loss):
+    """log(1 + exp(r)) - 4: below zero, and it says so or not."""
+
+    name = "tilted"
+    curvature_bound, lipschitz = 0.25, 1.0
+
+    def __init__(self, lower_bound=-4.0):
+        self.lower_bound = lower_bound
+
+    def value(self, y, z):
+        return np.logaddexp(0.0, y - z) - 4.0
+
+    def derivative(self, y, z):
+        return -1.0 / (1.0 + np.exp(z - y))
+
+    def curvature(self, y, z):
+        p = 1.0 / (1.0 + np.exp(z - y))
+        return p * (1.0 - p)
+
+
+def make_rows(loss, n=120, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    z = X @ [1.0, -0.5, 0.3] + 0.4 * rng.standard_t(3, size=n)
+    return X, np.where(z > 0, 1.0, -1.0) * rng.choice([1, -1], n, p=[0.9, 0.1]) if loss else z
+
+
+def place(X, home, folder):
+    if home == "sparse":
+        return {"X": scipy.sparse.csr_array(X)}
+    if home == "disk":
+        write_blocks(folder / "X", X, rows_per_block=50)
+        return {"X": open_rows(folder / "X"), "engine": BlocksEngine}
+    return {"X": np.asfortranarray(X) if home == "columns" else X}
+
+
+def test_every_loop_has_its_vectorised_twin():
+    """Same names, same parameters, but for the loss in place of its code."""
+    twins = {name: f for name, f in inspect.getmembers(vectorised) if name in vars(compiled)}
+    for name, twin in twins.items():
+        if not inspect.isfunction(twin):
+            continue
+        loop = getattr(compiled, name)
+        parameters = list(inspect.signature(getattr(loop, "py_func", loop)).parameters)
+        found = list(inspect.signature(twin).parameters)
+        assert found == ["loss" if p == "code" else p for p in parameters], name
+
+
+@pytest.mark.parametrize("pair", [(OwnSquared(), "squared"), (OwnLogistic(), "logistic")])
+@pytest.mark.parametrize("home", ["dense", "columns", "sparse", "disk"])
+@pytest.mark.parametrize("solver", FULL_PASSES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_written_again_gives_the_same_certificate(pair, home, solver, weighted, tmp_path):
+    own, name = pair
+    X, y = make_rows(own.is_classifier)
+    weight = np.random.default_rng(1).uniform(0.5, 2, len(y)) if weighted else None
+    # L-BFGS is stopped by the kinks of a risk.
+    risk = sorel.Mean() if solver == "lbfgs" else sorel.ESRM(2.0)
+    options = {"risk": risk, "fit_intercept": True, "sample_weight": weight, "y": y}
+    options |= place(X, home, tmp_path)
+    mine, theirs = (sorel.Problem(**options, loss=loss) for loss in (own, name))
+    tol = 1e-3 if solver in ("subgradient", "lbfgs") else 1e-8
+    results = [sorel.solve(p, solver, tol=tol, max_passes=3000) for p in (mine, theirs)]
+    assert results[0].converged, results[0].status
+    assert results[0].objective == pytest.approx(results[1].objective, rel=tol)
+    # The same pair is certified to the last digits by either.
+    proofs = [p.certificate(results[1].w, results[1].weights) for p in (mine, theirs)]
+    assert proofs[0].primal == pytest.approx(proofs[1].primal, rel=1e-14)
+    assert proofs[0].dual == pytest.approx(proofs[1].dual, rel=1e-13)
+    if solver in ("newton", "newton_cg"):
+        assert results[0].passes == pytest.approx(results[1].passes)
+
+
+@pytest.mark.parametrize("solver", STOCHASTIC)
+@pytest.mark.parametrize("loss", [OwnSquared(), Doubled()], ids=["own", "derived"])
+def test_stochastic_solvers_refuse_by_name(solver, loss):
+    X, y = make_rows(False)
+    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*{loss.name}.*'newton'"):
+        sorel.solve(sorel.Problem(X, y, loss=loss), solver)
+
+
+def test_a_derived_class_is_never_its_base():
+    X, y = make_rows(False)
+    problem = sorel.Problem(X, y, loss=Doubled(), penalty=sorel.L2(0.2))
+    np.testing.assert_allclose(problem.losses(np.zeros(3)), y**2)
+    result = sorel.solve(problem, tol=1e-10)
+    half = sorel.Problem(X, y, loss="squared", penalty=sorel.L2(0.1))
+    assert result.objective == pytest.approx(2 * sorel.solve(half, tol=1e-10).objective, rel=1e-9)
+
+
+def test_a_derived_class_with_the_same_formulas_is_solved_in_full_passes():
+    class Named(Huber):
+        pass
+
+    X, y = make_rows(False)
+    found = sorel.solve(sorel.Problem(X, y, loss=Named(0.5)), tol=1e-9)
+    same = sorel.solve(sorel.Problem(X, y, loss=Huber(0.5)), tol=1e-9)
+    assert found.objective == pytest.approx(same.objective, rel=1e-8)
+
+
+@pytest.mark.parametrize("risk", ["mean", "cvar", "esrm", "max"])
+@pytest.mark.parametrize("bound", [-4.0, -math.inf])
+def test_a_loss_below_zero_is_certified_from_outside(risk, bound):
+    cp = pytest.importorskip("cvxpy")
+    X, y = make_rows(False, n=40)
+    problem = sorel.Problem(X, y, risk=RISKS[risk], loss=Tilted(bound), penalty=sorel.L2(0.05))
+    result = sorel.solve(problem, tol=1e-8)
+    assert result.converged, result.status
+    assert result.objective < 0.0
+    w, t = cp.Variable(3), cp.Variable(40)
+    sigma = RISKS[risk].weights(40)
+    rises = np.diff(sigma, prepend=0.0)
+    terms = [
+        rise * (cp.sum(t) if k == 0 else cp.sum_largest(t, 40 - k))
+        for k, rise in enumerate(rises)
+        if rise > 1e-15
+    ]
+    objective = sum(terms) + 0.025 * cp.sum_squares(w)
+    constraints = [cp.logistic(y - X @ w) - 4.0 <= t]
+    value = cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
+    assert result.objective == pytest.approx(value, rel=1e-6)
+    assert result.dual <= value + 1e-7
+    assert 0.0 <= result.gap <= 1e-8 * abs(result.objective)
+
+
+def test_a_bound_that_does_not_hold_is_refused():
+    X, y = make_rows(False)
+    with pytest.raises(ValueError, match=r"declares lower_bound=0, but its value is -.*mend"):
+        sorel.Problem(X, y, loss=Tilted(lower_bound=0.0))
+
+
+def test_curvature_below_zero_is_refused():
+    class Concave(OwnSquared):
+        def curvature(self, y, z):
+            return -np.ones_like(z)
+
+    X, y = make_rows(False)
+    with pytest.raises(ValueError, match=r"Concave.curvature is -1 .* no negative curvature"):
+        sorel.solve(sorel.Problem(X, y, loss=Concave()))
+
+
+def test_a_formula_of_the_wrong_shape_is_refused():
+    class Summed(OwnSquared):
+        def value(self, y, z):
+            return np.sum((z - y) ** 2)
+
+    X, y = make_rows(False)
+    with pytest.raises(ValueError, match=r"Summed.value\(y, margins\) must return one number per"):
+        sorel.Problem(X, y, loss=Summed())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("name", None, "needs a `name`"),
+        ("lower_bound", "0", "lower_bound must be a number"),
+        ("lower_bound", math.inf, "lower_bound must be finite or -inf"),
+        ("curvature_bound", -1.0, "curvature_bound must be a number >= 0"),
+        ("lipschitz", math.nan, "lipschitz must be a number >= 0"),
+        ("link", "probit", "link must be 'identity', 'log' or 'logit'"),
+    ],
+)
+def test_declarations_that_make_no_sense(attribute, value, message):
+    loss = type("Odd", (OwnSquared,), {attribute: value})()
+    with pytest.raises((TypeError, ValueError), match=message):
+        sorel.Problem(*make_rows(False), loss=loss)
+
+
+def test_formulas_are_required():
+    class Half(Loss):
+        name = "half"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half()
+
+
+def test_estimators_take_a_loss_of_the_user():
+    X, y = make_rows(False)
+    model = sorel.SpectralRiskRegressor(loss=OwnSquared(), tol=1e-9).fit(X, y)
+    same = sorel.SpectralRiskRegressor(tol=1e-9).fit(X, y)
+    np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-4)
+    X, labels = make_rows(True)
+    model = sorel.SpectralRiskClassifier(loss=OwnLogistic(), tol=1e-9).fit(X, labels)
+    same = sorel.SpectralRiskClassifier(tol=1e-9).fit(X, labels)
+    np.testing.assert_allclose(model.predict_proba(X), same.predict_proba(X), atol=1e-5)
+    with pytest.raises(ValueError, match="Only binary"):
+        model.fit(X, np.arange(len(X)) % 3)
+
+
+def test_a_classifier_does_not_replace_a_loss_that_borrows_a_name():
+    class Sharp(Logistic):
+        lipschitz, curvature_bound = 3.0, 2.25
+
+        def value(self, y, z):
+            return super().value(y, 3 * np.asarray(z))
+
+        def derivative(self, y, z):
+            return 3 * super().derivative(y, 3 * np.asarray(z))
+
+        def curvature(self, y, z):
+            return 9 * super().curvature(y, 3 * np.asarray(z))
+
+    X, labels = make_rows(True)
+    plain = sorel.SpectralRiskClassifier(l2=0.1, tol=1e-9).fit(X, labels)
+    sharp = sorel.SpectralRiskClassifier(loss=Sharp(), l2=0.9, tol=1e-9).fit(X, labels)
+    np.testing.assert_allclose(3 * sharp.coef_, plain.coef_, rtol=1e-4)
+
+
+def test_checkpoints_know_a_loss_of_the_user(tmp_path):
+    X, y = make_rows(False)
+    path = tmp_path / "run.ckpt"
+    sorel.solve(sorel.Problem(X, y, loss=Tilted(-4.0)), checkpoint=path)
+    assert sorel.solve(sorel.Problem(X, y, loss=Tilted(-4.0)), checkpoint=path).converged
+    with pytest.raises(sorel.checkpoints.CheckpointError, match="loss"):
+        sorel.solve(sorel.Problem(X, y, loss=Tilted(-5.0)), checkpoint=path)
