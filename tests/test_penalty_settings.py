@@ -105,8 +105,13 @@ def test_paths():
     positive = sorel.path(X, Y, l2=[0.1, 1.0], l1=0.1, positive=True, tol=1e-9)
     expected = [optimum(NonNegative(l2, 0.1)) for l2 in (0.1, 1.0)]
     np.testing.assert_allclose(positive.objective, expected, rtol=2e-9)
-    with pytest.raises(ValueError, match="drop l2"):
-        sorel.path(X, Y, l2=[0.1, 1.0], penalty=Simplex(0.0))
+    stronger = sorel.path(X, Y, l2=[0.1, 1.0], penalty=Simplex(0.0), tol=1e-9)
+    expected = [optimum(Simplex(l2)) for l2 in (0.1, 1.0)]
+    np.testing.assert_allclose(stronger.objective, expected, rtol=2e-9)
+    own = sorel.path(X, Y, risks=["mean", "cvar:0.5"], penalty=OwnElasticNet(0.1, 0.2))
+    np.testing.assert_array_equal(own.l2, [0.1, 0.1])
+    with pytest.raises((TypeError, ValueError), match="leave l2 out"):
+        sorel.path(X, Y, l2=[0.1, 1.0], penalty=OwnElasticNet(0.1, 0.2))
 
 
 @pytest.mark.parametrize("penalty", [Simplex(0.0), Box(0.1, [-1.0] * 4, 0.5), NonNegative(0.1)])
