@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._copies import shallow_copy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
-from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_copy
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss

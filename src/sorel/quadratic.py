@@ -166,9 +166,11 @@ def _minimize_smooth(
     H: Array, gradient: Array, w: Array, l2: float, n_penalized: int
 ) -> tuple[Array, QuadraticInfo]:
     """Solve (H + l2 I) step = -(gradient + l2 w), with the l2 terms on the penalised part only."""
-    if H.shape[0] <= _FEW:
+    p = H.shape[0]
+    if p <= _FEW:
         u = np.empty_like(w)
-        if _minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, u):
+        work = np.empty((p + 3, p))
+        if _minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, work, u):
             return u, QuadraticInfo(1, 0.0, 0.0)
     A = np.array(H, dtype=np.float64, order="C")
     slope = np.array(gradient, dtype=np.float64)
@@ -193,20 +195,20 @@ def _minimize_smooth(
 
 @compiled
 def _minimize_few(
-    H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, u: Array
+    H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, factor: Array, u: Array
 ) -> bool:
     """The same for a handful of parameters, where the calls cost more than the arithmetic.
 
-    Returns False when a pivot is at rounding level: such systems are left to the careful path.
+    `factor` has three rows more than H, for vectors: arrays that are made here would take longer to
+    compile than all the rest. Returns False when a pivot is at rounding level: such systems are
+    left to the careful path.
     """
     p = gradient.shape[0]
-    factor = np.empty((p, p))
-    slope = np.empty(p)
-    step = np.zeros(p)
-    residual = np.empty(p)
+    slope, step, residual = factor[p], factor[p + 1], factor[p + 2]
     for i in range(p):
         slope[i] = gradient[i] + (l2 * w[i] if i < n_penalized else 0.0)
         residual[i] = slope[i]
+        step[i] = 0.0
         for j in range(i + 1):
             total = H[i, j]
             if i == j and i < n_penalized:
@@ -223,18 +225,21 @@ def _minimize_few(
     # The second round is the refinement, which takes the residual to rounding level.
     for _ in range(2):
         for i in range(p):
+            total = residual[i]
             for k in range(i):
-                residual[i] -= factor[i, k] * residual[k]
-            residual[i] /= factor[i, i]
+                total -= factor[i, k] * residual[k]
+            residual[i] = total / factor[i, i]
         for i in range(p - 1, -1, -1):
+            total = residual[i]
             for k in range(i + 1, p):
-                residual[i] -= factor[k, i] * residual[k]
-            residual[i] /= factor[i, i]
+                total -= factor[k, i] * residual[k]
+            residual[i] = total / factor[i, i]
             step[i] -= residual[i]
         for i in range(p):
-            residual[i] = slope[i] + (l2 * step[i] if i < n_penalized else 0.0)
+            total = slope[i] + (l2 * step[i] if i < n_penalized else 0.0)
             for k in range(p):
-                residual[i] += H[i, k] * step[k]
+                total += H[i, k] * step[k]
+            residual[i] = total
     good = True
     for i in range(p):
         u[i] = w[i] + step[i]

@@ -16,10 +16,11 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec, shallow_copy
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, vectors

@@ -152,7 +152,7 @@ class Watch:
     def refine(self) -> float:
         """The gap worth a Hessian: at every check where that is cheap, else ever more rarely."""
         self._checks += 1
-        cheap = int(np.prod(self.problem.engine.shape)) <= _CHEAP_HESSIAN
+        cheap = self.problem.engine.size <= _CHEAP_HESSIAN
         if cheap or self._checks & (self._checks - 1) == 0:
             return self._refine
         return 0.0
