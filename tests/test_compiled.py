@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib.util
 import os
 import sys
@@ -186,6 +187,22 @@ def test_a_cache_folder_that_is_a_file(folder, monkeypatch):
     caller = fresh_caller(folder, monkeypatch)
     assert caller(3.0) == 16.0
     assert caller.stats.cache_path != str(folder / "cache")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(folder, monkeypatch, wanted):
+    write(folder)
+    caller = fresh_caller(folder, monkeypatch)
+    enabled = gc.isenabled()
+    (gc.enable if wanted else gc.disable)()
+    try:
+        assert caller(3.0) == 16.0
+        assert gc.isenabled() == wanted
+        with pytest.raises(numba.TypingError):
+            caller("three")
+        assert gc.isenabled() == wanted
+    finally:
+        (gc.enable if enabled else gc.disable)()
 
 
 def test_inlined_functions_are_called_from_python_as_well(folder):

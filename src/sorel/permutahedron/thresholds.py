@@ -158,7 +158,7 @@ def _level_sums(
     moment, spill = 0.0, 0.0
     n = zeta.size
     for begin in range(0, n, RUN):
-        end = min(begin + RUN, n)
+        end = begin + RUN if begin + RUN < n else n
         part_low, part_high, part_free, part = _split(
             zeta[begin:end], None if weight is None else weight[begin:end],
             reference, tau, low, high,
