@@ -89,6 +89,28 @@ def test_the_published_algorithm_divides_by_the_modulus():
         sorel.solve(Problem(X, y, penalty=Simplex(0.0)), SOREL(schedule="theory"))
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("loss", ["linear", "squared"])
+def test_losses_without_curvature(solver, loss):
+    """Affine losses, or an X of zeros: a method that needs a curvature for its steps says so."""
+    rng = np.random.default_rng(7)
+    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
+    if loss == "squared":
+        X = np.zeros_like(X)
+    problem = Problem(X, y, risk=CVaR(0.5), loss=loss, penalty=Simplex(0.0))
+    optimum = certified(problem, tol=1e-6).objective
+    if solver not in ("auto", "newton", "continuation", "subgradient"):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*use .*'newton'"):
+            sorel.solve(problem, solver)
+        if solver not in ("lsvrg", "prospect", "sgd", "saddle_saga"):
+            return
+        solver = SOLVERS[solver](step_size=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = sorel.solve(problem, solver, tol=1e-6, max_passes=100)
+    assert result.dual - 1e-9 <= optimum <= result.objective + 1e-6
+
+
 def test_perfect_fits_and_constant_columns():
     rng = np.random.default_rng(5)
     X = rng.standard_normal((20, 4))

@@ -48,6 +48,11 @@ def check_count(name: str, value: Any) -> int:
     raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
 
 
+def step_for(curvature: float) -> float:
+    """The step 1 / curvature. Rows that do not bend are zero, and any step leaves them alone."""
+    return 1.0 / curvature if curvature > 0.0 else 1.0
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
 
@@ -60,9 +65,12 @@ class FirstOrder(Solver):
     operations : tuple of str
         The optional operations that the method may need of an engine: all of them compiled loops
         over single samples.
+    step_size : float or None
+        The step that the user has given.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
+    step_size: float | None = None
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
@@ -72,11 +80,18 @@ class FirstOrder(Solver):
                 f"penalties and not the class {type(problem.penalty).__name__}"
             )
         reasons = (problem.engine.obstacle(operation) for operation in self.needs())
-        return next((reason for reason in reasons if reason is not None), None)
+        reason = next((reason for reason in reasons if reason is not None), None)
+        if reason is not None or problem.penalty.l2 > 0.0 or "smoothness" not in self.needs():
+            return reason
+        if problem.engine.smoothness().largest > 0.0:
+            return None
+        return "takes its step from a curvature, and neither losses nor penalty have any"
 
     def needs(self) -> tuple[str, ...]:
         """The optional operations that the method needs of an engine, with its settings."""
-        return self.operations
+        # A step that is given needs no bound on the curvature.
+        given = self.step_size is not None
+        return tuple(name for name in self.operations if not (given and name == "smoothness"))
 
     def check(self, problem: Problem) -> None:
         reason = self.obstacle(problem)

@@ -21,7 +21,7 @@ import numpy as np
 from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
 
 SCHEDULES = ("auto", "paper", "theory")
 
@@ -129,6 +129,10 @@ class SOREL(FirstOrder):
             )
         self.batch_size = check_count("batch_size", batch_size)
 
+    def needs(self) -> tuple[str, ...]:
+        # The other schedules take steps of their own.
+        return super().needs() if self.schedule == "paper" else self.operations
+
     def obstacle(self, problem: Problem) -> str | None:
         reason = super().obstacle(problem)
         if reason is not None:
@@ -172,7 +176,7 @@ class SOREL(FirstOrder):
             start = point.w
             if penalty.quadratic:
                 start = start - memory.apply(gradient)
-            step = 1.0 / (safety * (engine.smoothness(dual).average + penalty.l2))
+            step = step_for(safety * (engine.smoothness(dual).average + penalty.l2))
             plan = self.plan(problem, step, self.batch_size, sampling="importance")
             plan = plan._replace(steps=max(1, steps // plan.batch))
             w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
