@@ -641,8 +641,8 @@ def test_arrays_of_the_wrong_shape_are_refused(path):
 
 def test_a_newer_format_is_refused(path):
     quietly(make_problem(), max_passes=3, checkpoint=path)
-    rewrite(path, format=2, sorel="9.1")
-    message = r"written by sorel 9\.1 in format 2, newer than format 1 of this version; upgrade"
+    rewrite(path, format=3, sorel="9.1")
+    message = r"written by sorel 9\.1 in format 3, newer than format 2 of this version; upgrade"
     with pytest.raises(CheckpointError, match=message) as got:
         solve(make_problem(), checkpoint=path)
     assert str(path) in str(got.value)

@@ -347,6 +347,41 @@ class Engine(ABC):
         None when there is no minimum: all weight may lie on one class.
         """
 
+    def intercept_slack(self, point: Point, dual: Dual, residual: float) -> float:
+        """How far lam . l may still fall in the intercepts, whose derivative is below `residual`.
+
+        Asked at a point of :meth:`best_intercept`, where the residual is rounding. Here from the
+        curvature; an engine that can bracket the minimum knows better.
+        """
+        curvature = float(np.min(self.curvature(point, dual).diagonal()[self.n_features]))
+        if curvature > 0.0:
+            return 2.0 * residual**2 / curvature
+        return 0.0 if residual == 0.0 else np.inf
+
+    def weights_rounding(self, point: Point, dual: Dual, size: float) -> float:
+        """Error of lam . l because lam is in the dual set up to rounding only.
+
+        `size` is sum_i lam_i |l_i|. Here 0: the weights are as good as the sums that they enter.
+        """
+        return 0.0
+
+    def column_scale(self) -> FloatArray | None:
+        """The largest |x_ij| of each column, by which rounding errors are measured.
+
+        Computed once. None, where that is not worth a pass: errors are then guessed.
+        """
+        return None
+
+    def absolute_sums(self, point: Point, dual: Dual) -> tuple[float, float, float]:
+        """sum_i lam_i |l_i|, sum_i lam_i |phi'_i| and sum_i lam_i phi''_i, of one margin each.
+
+        Only for losses that are not bounded below, or have no bound on their curvature.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} has no operation 'absolute_sums', which the certificate needs "
+            "for a loss without bounds on its value and its curvature"
+        )
+
     @abstractmethod
     def loss_scale(self, point: Point) -> float:
         """Spread of the losses, the unit in which a dual step eta is measured."""
