@@ -14,10 +14,10 @@ REPRODUCE_ARGS ?=
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-scale benchopt-test reproduce browser-test clean
+.PHONY: help demo test lint format bench bench-scale bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offline
 	$(BIN)/sorel demo --out $(DEMO_OUT)
@@ -37,11 +37,14 @@ format: $(VENV)/.installed-dev ## Apply the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS (SOREL_DATA: folder of the paper's sets)
+bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
 	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
+
+bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
+	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.
 benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only

@@ -269,14 +269,11 @@ def diabetes() -> tuple[np.ndarray, np.ndarray]:
 
 def cases(quick: bool) -> list[Case]:
     chosen = []
-    if os.environ.get("SOREL_DATA"):
-        names = PAPER_DATASETS[:2] if quick else PAPER_DATASETS
-        chosen += [
-            Case("paper's sets", name, lambda name=name: load_paper_dataset(name), PAPER_RISKS)
-            for name in names
-        ]
-    else:
-        print("SOREL_DATA is not set: the paper's sets are skipped", file=sys.stderr)
+    names = PAPER_DATASETS[:2] if quick else PAPER_DATASETS
+    chosen += [
+        Case("paper's sets", name, lambda name=name: load_paper_dataset(name), PAPER_RISKS)
+        for name in names
+    ]
     chosen.append(Case("diabetes", "diabetes", diabetes, PAPER_RISKS))
     if quick:
         chosen += [

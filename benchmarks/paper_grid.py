@@ -2,7 +2,7 @@
 
 For each dataset and risk of the paper, every step size and every constant C of its appendix is
 tried, and the fewest passes to a suboptimality (F - F*) / (F(0) - F*) are printed, with F*
-certified. Run as ``SOREL_DATA=folder python -m benchmarks.paper_grid [--batch-size 64]``.
+certified. Run as ``python -m benchmarks.paper_grid [--batch-size 64]``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def best_of_grid(
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of the CSV files (default: SOREL_DATA)")
+    parser.add_argument("--data", help="folder of the CSV files (default: those of the package)")
     parser.add_argument("--datasets", nargs="+", choices=PAPER_DATASETS, default=PAPER_DATASETS)
     parser.add_argument("--target", type=float, default=1e-6, help="suboptimality to reach")
     parser.add_argument("--max-passes", type=float, default=300)

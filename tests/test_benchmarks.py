@@ -11,6 +11,7 @@ import sorel
 # The benchmarks are a folder of the repository, not part of the installed package.
 cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
+first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
 scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
@@ -102,3 +103,27 @@ def test_a_case_that_fails_is_an_entry_of_the_report():
     record = run("dense", n=100, d=2, risk="no such risk")
     assert "no such risk" in record["failed"]
     assert scaling.show_time(record) == "failed"
+
+
+@pytest.mark.parametrize("kind", first_use.KINDS)
+def test_kinds_of_first_use_are_fitted(kind):
+    assert first_use.fit(kind).relative_gap_ <= 1e-4
+
+
+def test_kinds_of_first_use_come_after_the_default_fit_of_their_estimator():
+    for estimator, form, options in first_use.KINDS.values():
+        assert first_use.KINDS[estimator] == (estimator, "", {})
+        assert isinstance(form, str)
+        assert isinstance(options, dict)
+
+
+def test_first_use_counts_functions_and_lays_out_a_row():
+    found = {
+        "empty": (1.0, 0.5),
+        "filled": (0.5, 0.25),
+        "again": 0.002,
+        "functions": {"sorel.kernels.a": 0.1, "numba.np.b": 0.2, "sorel.quadratic.c": 0.3},
+    }
+    row = first_use.row("ESRM", found)
+    assert row == ["ESRM", "1.00", "0.50", "0.50", "0.25", "2 + 1", "2.00"]
+    assert len(row) == 1 + len(first_use.HEADER)

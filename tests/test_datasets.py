@@ -1,10 +1,10 @@
 """Shapes, scaling and errors of the data helpers; downloads from a server that misbehaves."""
 
 import contextlib
+import gzip
 import hashlib
 import http.server
 import io
-import os
 import socket
 import sys
 import threading
@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from sorel import datasets
 from sorel.datasets import download, paper
 from sorel.datasets.published import PAPER, read_csv
 
+FILES = Path(datasets.__file__).parent / "files"
+
 PAPER_SHAPES = {
     "yacht": (244, 6),
     "energy": (614, 8),
@@ -29,11 +32,6 @@ PAPER_SHAPES = {
     "kin8nm": (6553, 8),
     "power": (7654, 4),
 }
-
-needs_data = pytest.mark.skipif(
-    not os.environ.get("SOREL_DATA"),
-    reason="SOREL_DATA does not name the folder of the paper's sets",
-)
 
 
 def test_two_populations_follow_their_laws():
@@ -189,9 +187,27 @@ def test_split_keeps_constant_columns_and_targets_finite():
     np.testing.assert_array_equal(data.y_train, 0.0)
 
 
-@needs_data
+def shipped(name):
+    """The bytes of a set as it travels with the package."""
+    return gzip.decompress((FILES / f"{name}.csv.gz").read_bytes())
+
+
+@pytest.fixture
+def no_folder(monkeypatch):
+    monkeypatch.delenv("SOREL_DATA", raising=False)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(paper, "fetch_table", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
 @pytest.mark.parametrize("name", datasets.PAPER_DATASETS)
-def test_paper_dataset_shapes(name):
+def test_paper_dataset_shapes(name, no_folder, no_network):
     X, y = datasets.load_paper_dataset(name)
     assert X.shape == PAPER_SHAPES[name]
     assert y.shape == X.shape[:1]
@@ -199,12 +215,10 @@ def test_paper_dataset_shapes(name):
     np.testing.assert_allclose(y.std(ddof=1), 1.0, rtol=1e-12)
 
 
-@needs_data
 @pytest.mark.parametrize("name", datasets.PAPER_DATASETS)
 def test_paper_dataset_checksums(name):
     entry = PAPER[name]
-    with open(os.path.join(os.environ["SOREL_DATA"], f"{name}.csv"), "rb") as stream:
-        data = stream.read()
+    data = shipped(name)
     assert hashlib.sha256(data).hexdigest() == entry.sha256
     header, table = read_csv(data, name)
     assert tuple(header) == entry.columns
@@ -217,14 +231,45 @@ def test_paper_dataset_checksums(name):
     assert not entry.verified(table)
 
 
-@needs_data
-def test_yacht_loses_its_first_two_rows():
+@pytest.mark.parametrize("name", datasets.PAPER_DATASETS)
+def test_published_tables_are_whole_and_in_their_units(name, no_folder, no_network):
+    X, y = datasets.load_paper_table(name)
+    entry = PAPER[name]
+    assert X.shape == (entry.rows, len(entry.columns) - 1 - len(entry.not_features))
+    _, table = read_csv(shipped(name), name)
+    np.testing.assert_array_equal(y, table[:, -1])
+    np.testing.assert_array_equal(X, table[:, : X.shape[1]])
+
+
+def test_every_set_is_attributed():
+    words = (FILES / "README.md").read_text(encoding="utf-8")
+    for name in datasets.PAPER_DATASETS:
+        assert f"{name}.csv.gz" in words
+        assert name in datasets.load_paper_table.__doc__
+    assert words.count("CC BY 4.0 |") == 4
+    assert "Delve" in words
+
+
+def test_the_wheel_holds_the_sets(tmp_path, monkeypatch):
+    from hatchling.build import build_wheel
+
+    monkeypatch.chdir(Path(__file__).parents[1])
+    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path))) as wheel:
+        for name in datasets.PAPER_DATASETS:
+            data = gzip.decompress(wheel.read(f"sorel/datasets/files/{name}.csv.gz"))
+            assert hashlib.sha256(data).hexdigest() == PAPER[name].sha256
+        assert "sorel/datasets/files/README.md" in wheel.namelist()
+        assert "sorel/py.typed" in wheel.namelist()
+
+
+def test_yacht_loses_its_first_two_rows(tmp_path, no_folder):
     data = datasets.load_paper_split("yacht")
+    (tmp_path / "yacht.csv").write_bytes(shipped("yacht"))
     assert data.X_train.shape == (244, 6)
     assert data.X_test.shape == (62, 6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        X, y = datasets.load_paper_dataset("yacht", os.environ["SOREL_DATA"])
+        X, y = datasets.load_paper_dataset("yacht", tmp_path)
     np.testing.assert_array_equal(X, data.X_train)
     np.testing.assert_array_equal(y, data.y_train)
 
@@ -603,6 +648,23 @@ def test_offline(cache, monkeypatch):
     assert kept(cache) == []
 
 
+def test_the_source_is_asked_when_wanted(server, tmp_path, monkeypatch, no_folder):
+    """The package has the numbers; a download is a check, and a source that changed is refused."""
+    monkeypatch.setattr(paper, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(download, "_PAUSE", 0.01)
+    table = read_csv(shipped("yacht"), "yacht")[1]
+    X, y = datasets.load_paper_table("yacht")
+    assert server.requests == []
+    server.replies[address("yacht")] = [body(published("yacht", table + 1.0))]
+    with pytest.raises(FileNotFoundError, match="hold other tables than the published one"):
+        datasets.load_paper_table("yacht", download=True)
+    server.replies[address("yacht")] = [body(published("yacht", table))]
+    fetched, target = datasets.load_paper_table("yacht", download=True)
+    np.testing.assert_array_equal(fetched, X)
+    np.testing.assert_array_equal(target, y)
+    assert kept(tmp_path) == ["yacht.csv"]
+
+
 def test_download_can_be_forbidden(server, cache):
     with pytest.raises(FileNotFoundError, match="download=False"):
         datasets.load_paper_dataset("yacht", download=False)
@@ -673,6 +735,7 @@ def test_several_downloads_at_once(server, cache):
 def test_without_pooch_the_message_names_the_extra(monkeypatch):
     monkeypatch.delenv("SOREL_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.setattr(paper, "_read_shipped", lambda *_: None)
     fails(match=r'pip install "sorel\[data\]"')
 
 

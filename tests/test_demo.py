@@ -72,6 +72,7 @@ def test_run_prints_tables_and_saves_the_picture(tmp_path, capsys):
     assert str(picture) in printed
     assert "Diabetes" in printed
     assert "Generated set" in printed
+    assert "Yacht: CVaR(0.1) cuts the worst tenth of held-out losses" in printed
 
 
 def test_run_without_matplotlib_prints_the_table_and_fails(tmp_path, capsys, monkeypatch):

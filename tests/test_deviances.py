@@ -14,7 +14,6 @@ from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
 import sorel
 from sorel.cli import main
 from sorel.metrics import gamma_deviance, make_tail_scorer, poisson_deviance, sample_losses
-from sorel.solvers import SGD
 from sorel.solvers.base import UnsupportedProblemError
 
 PEERS = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
@@ -118,19 +117,15 @@ def test_exposures_are_sample_weights():
 
 
 @by_loss
-def test_solvers_that_need_a_bound_refuse_by_name(loss):
+def test_stochastic_solvers_refuse_by_name(loss):
     X, y = make_rows(loss)
     problem = sorel.Problem(X, y, loss=loss)
     for solver in ("sorel", "prospect", "lsvrg", "sgd", "saddle_saga"):
-        with pytest.raises(
-            UnsupportedProblemError, match=f"'{solver}' needs a bound on the curvature.*{loss}"
-        ):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*{loss} loss; use 'auto'"):
             sorel.solve(problem, solver)
-    # With a step of the user no bound is needed.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = sorel.solve(problem, SGD(step_size=1e-2), max_passes=20)
-    assert result.objective < problem.objective(np.zeros(4))
+    for bound in ("smoothness", "jacobian_bound"):
+        reason = problem.engine.obstacle(bound)
+        assert reason == f"needs a bound on the curvature, and the {loss} loss declares none"
 
 
 @by_loss

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import subprocess
@@ -23,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sorel
+import sorel.datasets
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
@@ -716,3 +718,174 @@ def test_float32_predictions_are_sums_in_float64():
     assert model.predict(X).dtype == np.float64
     pieces = base._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
     np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))
+
+
+def skewed(n=300, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 2.0
+    return X, X @ [1.0, -1.0, 0.5] + 2.0 * rng.exponential(size=n)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_intercept_that_keeps_the_mean(weighted):
+    """Right on average, and the best under that condition, by a conic solver."""
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+    X, y = skewed()
+    weight = np.random.default_rng(1).integers(1, 4, len(y)) if weighted else None
+    model = SpectralRiskRegressor("cvar:0.2", l2=0.01, fit_intercept="mean", tol=1e-9)
+    model.fit(X, y, sample_weight=weight)
+    assert np.average(y - model.predict(X), weights=weight) == pytest.approx(0.0, abs=1e-12)
+    share = np.ones(len(y)) / len(y) if weight is None else weight / weight.sum()
+    w, b, t = cp.Variable(3), cp.Variable(), cp.Variable()
+    losses = cp.square(y - X @ w - b) / 2
+    objective = t + share @ cp.pos(losses - t) / 0.2 + 0.01 / 2 * cp.sum_squares(w)
+    optimum = cp.Problem(cp.Minimize(objective), [share @ (y - X @ w - b) == 0]).solve("CLARABEL")
+    assert model.objective_ == pytest.approx(optimum, rel=1e-6)
+    free = SpectralRiskRegressor("cvar:0.2", l2=0.01, tol=1e-9).fit(X, y, sample_weight=weight)
+    assert free.objective_ < model.objective_
+    assert np.average(free.predict(X) - y, weights=weight) > 0.5
+
+
+def test_an_intercept_that_keeps_the_mean_in_every_use(tmp_path):
+    X, y = skewed()
+    model = SpectralRiskRegressor("cvar:0.1", fit_intercept="mean", warm_start=True).fit(X, y)
+    cold = model.n_passes_
+    assert model.fit(X, y).n_passes_ <= cold
+    search = sorel.SpectralRiskRegressorCV(fit_intercept="mean", l2s=["auto"], cv=2).fit(X, y)
+    assert np.mean(search.predict(X)) == pytest.approx(np.mean(y))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    # With the mean risk it is the ordinary intercept.
+    plain = SpectralRiskRegressor("mean", tol=1e-12).fit(X, y)
+    kept = SpectralRiskRegressor("mean", fit_intercept="mean", tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(kept.coef_, plain.coef_, rtol=1e-6)
+    assert kept.intercept_ == pytest.approx(plain.intercept_, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "convert", "message"),
+    [
+        ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
+        ({"fit_intercept": "mean"}, scipy.sparse.csr_array, "dense array in memory"),
+        ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
+    ],
+)
+def test_where_the_mean_cannot_be_kept(settings, convert, message):
+    X, y = skewed()
+    with pytest.raises(ValueError, match=message):
+        SpectralRiskRegressor(**settings).fit(convert(X), np.abs(y))
+
+
+def test_predictions_under_a_log_link_are_means():
+    rng = np.random.default_rng(0)
+    X = 0.3 * rng.normal(size=(2000, 2))
+    y = rng.poisson(np.exp(1.0 + X @ [1.0, -1.0]))
+    model = SpectralRiskRegressor("mean", loss="poisson", l2=1e-6, tol=1e-8).fit(X, y)
+    assert model.predict(X).mean() == pytest.approx(y.mean(), rel=1e-3)
+    losses = sorel.metrics.TailScorer("mean", "poisson").losses(model, X, y)
+    margins = X @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(losses, sorel.losses.parse_loss("poisson").value(y, margins))
+    with pytest.raises(ValueError, match="means above 0"):
+        sorel.metrics.cvar_loss(y, margins - 5.0, loss="poisson")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_class_weights_are_sample_weights(classes):
+    X, y = classification(classes=classes)
+    names = np.array(["b", "a", "c"])[y]
+    weights = {"a": 2.0, "b": 0.5, "c": 3.0}
+    by_class = SpectralRiskClassifier("cvar:0.6", class_weight=weights, tol=1e-9).fit(X, names)
+    weight = np.array([weights[name] for name in names])
+    by_row = SpectralRiskClassifier("cvar:0.6", tol=1e-9).fit(X, names, sample_weight=weight)
+    np.testing.assert_array_equal(by_class.coef_, by_row.coef_)
+    half = np.full(len(y), 0.5)
+    both = SpectralRiskClassifier("cvar:0.6", class_weight=weights, tol=1e-9)
+    again = SpectralRiskClassifier("cvar:0.6", tol=1e-9).fit(X, names, sample_weight=0.5 * weight)
+    np.testing.assert_array_equal(both.fit(X, names, sample_weight=half).coef_, again.coef_)
+
+
+def test_balanced_classes_have_the_same_total():
+    X, y = sorel.datasets.make_imbalanced(400, 3, 0.1)
+    balanced = SpectralRiskClassifier("mean", class_weight="balanced", l2=0.01, tol=1e-9).fit(X, y)
+    theirs = LogisticRegression(class_weight="balanced", C=1 / (400 * 0.01), tol=1e-9).fit(X, y)
+    np.testing.assert_allclose(balanced.coef_, theirs.coef_, rtol=1e-3)
+    search = sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.01], class_weight="balanced", cv=2)
+    np.testing.assert_allclose(search.fit(X, y).coef_, balanced.coef_, rtol=1e-2)
+
+
+@pytest.mark.parametrize("suffix", ["", "CV"])
+def test_messages_name_the_other_estimator(suffix):
+    X, y = regression(n=60, d=2)
+    labels = np.where(y > 0, "yes", "no")
+    regressor = getattr(sorel, f"SpectralRiskRegressor{suffix}")
+    classifier = getattr(sorel, f"SpectralRiskClassifier{suffix}")
+    for target in (labels, labels.astype(object), labels.tolist()):
+        with pytest.raises(
+            ValueError, match=f"texts such as '.*use SpectralRiskClassifier{suffix}$"
+        ):
+            regressor().fit(X, target)
+    with pytest.raises(ValueError, match=f"Unknown label.*use SpectralRiskRegressor{suffix}"):
+        classifier().fit(X, y)
+
+
+def test_fits_are_logged(caplog):
+    X, y = regression()
+    with caplog.at_level(logging.INFO, "sorel"):
+        model = SpectralRiskRegressor().fit(X, y)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert model.status_ in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "sorel"):
+        SpectralRiskRegressor().fit(X, y)
+    assert "relative gap" in caplog.records[0].getMessage()
+    assert caplog.records[-1].levelname == "INFO"
+    assert len(caplog.records) > 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "sorel"), pytest.warns(SklearnConvergenceWarning):
+        SpectralRiskRegressor(tol=1e-12, max_passes=2).fit(X, y)
+    assert "max_passes" in caplog.text
+
+
+def test_logging_is_silent_until_it_is_configured():
+    code = (
+        "import numpy as np, sorel\n"
+        "X = np.random.default_rng(0).normal(size=(50, 2))\n"
+        "sorel.SpectralRiskRegressor().fit(X, X[:, 0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == done.stderr == ""
+
+
+def test_the_doors_have_the_same_defaults():
+    import inspect
+
+    from sorel import _defaults
+
+    def default(function, name):
+        return inspect.signature(function).parameters[name].default
+
+    estimators = [
+        getattr(sorel, f"SpectralRisk{kind}{suffix}")
+        for kind in ("Regressor", "Classifier")
+        for suffix in ("", "CV")
+    ]
+    for estimator in estimators:
+        assert default(estimator, "tol") == _defaults.MODEL_TOL
+        assert default(estimator, "fit_intercept") is True
+        assert default(estimator, "max_passes") == default(sorel.solve, "max_passes")
+    assert default(sorel.path, "tol") == default(sorel.solve, "tol") == _defaults.TOL
+    assert default(sorel.path, "fit_intercept") is True
+    assert sorel.Problem(np.eye(2), [0.0, 1.0]).risk == _defaults.RISK
+    # The problem is taken as written, and the page of the class says so.
+    assert default(sorel.Problem, "fit_intercept") is False
+    assert "taken\n        as written" in sorel.Problem.__doc__
+
+
+def test_types_hold_when_they_are_run():
+    from tests.typed_use import use
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    use(X, X @ [1.0, 2.0] + 0.1 * rng.normal(size=60))

@@ -178,8 +178,9 @@ def test_subtract_block_means(weighted, intercept):
     for b in range(3):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
+    sums = np.zeros((3, rows.shape[1] + 1))
     loss_loops.subtract_block_means(
-        X, loss_loops.SQUARED, 0.0, y, z, block, 3, eta, omega, weighted, out
+        X, loss_loops.SQUARED, 0.0, y, z, block, sums, eta, omega, weighted, out
     )
     np.testing.assert_allclose(out, expected, **CLOSE)
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.datasets import make_classification
+from sklearn.datasets import load_breast_cancer, make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error
@@ -19,6 +20,7 @@ from sklearn.svm import LinearSVC
 from sorel import CVaR, Max, Mean, SpectralRiskClassifier, SpectralRiskRegressor, metrics
 from sorel.losses import Huber
 from sorel.metrics import (
+    TailScorer,
     cvar_loss,
     get_scorer,
     make_tail_scorer,
@@ -264,3 +266,69 @@ def test_names_of_scorers():
         get_scorer("neg_cvar_11")
     with pytest.raises(ValueError, match="unknown loss"):
         make_tail_scorer("mean", "hinge")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    return SpectralRiskClassifier("mean", l2=0.01).fit(X, y), X, y
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial", "squared_hinge"])
+def test_probabilities_are_not_taken_for_margins(classifier, loss):
+    model, X, y = classifier
+    shares = model.predict_proba(X)
+    with pytest.raises(ValueError, match="go with loss='log_loss'"):
+        tail_report(y, shares, loss=loss)
+    with pytest.warns(UserWarning, match="if these are probabilities, use loss='log_loss'") as seen:
+        tail_report(y, shares[:, 1], loss=loss)
+    assert seen[0].filename == __file__
+    with pytest.raises(ValueError, match="go with loss='zero_one'"):
+        tail_report(y, model.predict(X), loss=loss)
+
+
+def test_probabilities_and_margins_tell_the_same(classifier):
+    model, X, y = classifier
+    expected = sample_losses(y, model.decision_function(X), loss="logistic")
+    np.testing.assert_allclose(
+        sample_losses(y, model.predict_proba(X), loss="log_loss"), expected, rtol=1e-6, atol=1e-12
+    )
+
+
+def test_margins_of_a_scorer_are_never_doubted():
+    """A model that always favours one label has margins between 0 and 1."""
+    X = np.linspace(0.0, 1.0, 20)[:, None]
+    y = np.where(np.arange(20) % 4 == 0, -1, 1)
+    model = SpectralRiskClassifier("mean", loss="squared_hinge", l2=10.0).fit(X, y)
+    assert np.all((model.decision_function(X) > 0) & (model.decision_function(X) < 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TailScorer("mean", "squared_hinge")(model, X, y)
+
+
+@pytest.mark.parametrize("kind", [int, float, bool, str, object])
+@pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba"])
+def test_labels_without_a_loss_are_an_error(classifier, kind, method):
+    model, X, y = classifier
+    labels = y.astype(bool).astype(kind) if kind is not object else np.where(y, "yes", "no")
+    predicted = getattr(model, method)(X)
+    for score in (
+        lambda: tail_report(labels, predicted),
+        lambda: cvar_loss(labels, predicted),
+        lambda: spectral_risk_score(labels, predicted, "mean"),
+        lambda: sample_losses(labels, predicted),
+    ):
+        with pytest.raises(ValueError, match="loss='log_loss' for predict_proba"):
+            score()
+
+
+def test_several_whole_labels_without_a_loss_are_an_error():
+    with pytest.raises(ValueError, match="loss='zero_one' for predict"):
+        cvar_loss([0, 1, 2, 1], [0, 2, 2, 1])
+
+
+def test_whole_numbers_are_still_numbers():
+    assert cvar_loss([3, 5, 9], [2.5, 5.5, 8.0], 1.0) == pytest.approx((0.25 + 0.25 + 1) / 6)
+    assert cvar_loss([0, 1], [0.5, 0.5], 1.0, loss="squared") == 0.125
+    assert cvar_loss(np.array([1.0, 2.5], dtype=object), [1.0, 2.0], 1.0) == 0.0625

@@ -15,6 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import sorel
+import sorel.datasets
 from sorel import (
     ESRM,
     CVaR,
@@ -76,7 +78,7 @@ def test_results_are_a_table():
     assert list(results["param_risk"][:3]) == [Mean()] * 3
     assert list(results["param_l2"][:3]) == [1.0, 0.1, "auto"]
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
-    assert pd.DataFrame(results).shape == (9, 11)
+    assert pd.DataFrame(results).shape == (9, 13)
 
 
 def test_refit_is_the_plain_estimator():
@@ -183,8 +185,8 @@ def test_tail_training_wins_where_it_should():
     rng = np.random.default_rng(0)
     x = rng.uniform(0.0, 1.0, 1000)
     y = x + (0.1 + 2.0 * x) * rng.exponential(size=1000)
-    search = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"]).fit(x[:, None], y)
-    assert search.best_risk_ == CVaR(0.1)
+    search = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring="neg_cvar_10")
+    assert search.fit(x[:, None], y).best_risk_ == CVaR(0.1)
     ordinary = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring="r2")
     assert ordinary.fit(x[:, None], y).best_risk_ == Mean()
 
@@ -220,3 +222,60 @@ def test_bad_grids_are_refused():
         SpectralRiskRegressorCV(["cvar"]).fit(X, y)
     with pytest.raises(ValueError, match="Invalid parameter"):
         SpectralRiskRegressorCV().set_params(risk__alpha=0.1)
+
+
+def noisy_labels(n, seed, noise=1.5, d=5):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, X[:, 0] + noise * rng.logistic(size=n) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noisy_labels_do_not_win_with_a_constant_model(seed):
+    """The constant model has the best tail, and must not be chosen for it."""
+    X, y = noisy_labels(4000, seed)
+    X_test, y_test = noisy_labels(20_000, 100 + seed)
+    plain = SpectralRiskClassifier("mean").fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search = SpectralRiskClassifierCV().fit(X, y)
+    assert search.score(X_test, y_test) >= plain.score(X_test, y_test) - 0.02
+    assert not search.constant_
+    results = search.cv_results_
+    assert results["constant_share"].max() == 1.0
+    assert results["rank_test_score"][search.best_index_] > 1
+
+
+def test_the_plain_score_chooses_it_with_a_warning():
+    X, y = noisy_labels(1000, 0)
+    with pytest.warns(sorel.ConstantModelWarning, match="constant"):
+        search = SpectralRiskClassifierCV(scoring="neg_cvar_10").fit(X, y)
+    assert search.constant_
+    assert "constant" in search.status_
+    with pytest.warns(sorel.ConstantModelWarning, match="milder risks"):
+        SpectralRiskClassifierCV(["cvar:0.1"], l2s=["auto"], refit=False).fit(X, y)
+
+
+def test_mean_slack_is_the_price_of_the_tail():
+    X, y, _ = sorel.datasets.make_two_populations(n=600)
+    settings = {"risks": ["mean", "cvar:0.5", "cvar:0.2", "cvar:0.1"], "l2s": ["auto"]}
+    means = []
+    for slack in (0.0, 0.05, 0.25, None):
+        search = SpectralRiskRegressorCV(**settings, mean_slack=slack).fit(X, y)
+        mean = search.cv_results_["mean_test_mean_loss"]
+        score = search.cv_results_["mean_test_score"]
+        allowed = mean <= (np.inf if slack is None else (1 + slack) * mean.min())
+        assert search.best_score_ == score[allowed].max()
+        means.append(mean[search.best_index_])
+    assert means == sorted(means)
+    assert means[-1] > means[0]
+    with pytest.raises(ValueError, match="mean_slack must be None or at least 0, got -1"):
+        SpectralRiskRegressorCV(mean_slack=-1).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", ["Regressor", "Classifier"])
+def test_the_grid_contains_the_defaults_of_the_estimator(kind):
+    plain = getattr(sorel, f"SpectralRisk{kind}")()
+    search = getattr(sorel, f"SpectralRisk{kind}CV")()
+    assert plain.l2 in search.l2s
+    assert plain.risk in [sorel.parse_risk(risk) for risk in search.risks]

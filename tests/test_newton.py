@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import warnings
 
 import numpy as np
@@ -252,10 +251,6 @@ PAPER = {
 }
 
 
-@pytest.mark.skipif(
-    not os.environ.get("SOREL_DATA"),
-    reason="SOREL_DATA does not name the folder of the paper's sets",
-)
 @pytest.mark.parametrize(("name", "risk"), PAPER, ids=str)
 def test_the_papers_problems(name, risk):
     X, y = load_paper_dataset(name)

@@ -135,3 +135,57 @@ def test_interrupt_ends_the_path():
     X, y = make_data("squared", 40, 2, 0)
     with pytest.raises(KeyboardInterrupt):
         sorel.path(X, y, risks=["mean", "cvar:0.1"], solver=Interrupted(), tol=0.0)
+
+
+def test_a_problem_has_everything_but_the_grid():
+    X, y = make_data("logistic", 80, 3, 0)
+    weight = np.random.default_rng(0).integers(1, 4, 80)
+    settings = {"loss": "logistic", "sample_weight": weight, "fit_intercept": True}
+    problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.ElasticNet(0.1, 0.01), **settings)
+    by_problem = sorel.path(problem, risks=["mean", "cvar:0.5"], l2=[1.0, 0.1], tol=1e-9)
+    by_data = sorel.path(
+        X, y, risks=["mean", "cvar:0.5"], l2=[1.0, 0.1], l1=0.01, tol=1e-9, **settings
+    )
+    np.testing.assert_allclose(by_problem.objective, by_data.objective, rtol=1e-8)
+    np.testing.assert_allclose(by_problem.intercepts, by_data.intercepts, atol=1e-4)
+    assert by_problem.classes.tolist() == by_data.classes.tolist()
+    # Without a grid it is the problem itself, which stays as it was.
+    alone = sorel.path(problem, tol=1e-9)
+    assert len(alone) == 1
+    assert alone.objective[0] == pytest.approx(sorel.solve(problem, tol=1e-9).objective, rel=1e-8)
+    assert problem.risk == CVaR(0.5)
+    assert problem.penalty == sorel.ElasticNet(0.1, 0.01)
+    for extra in ({"y": y}, {"loss": "huber"}, {"l1": 0.1}, {"penalty": sorel.L2(1.0)},
+                  {"sample_weight": weight}):  # fmt: skip
+        with pytest.raises(TypeError, match=f"its own {next(iter(extra))}"):
+            sorel.path(problem, **extra)
+    with pytest.raises(TypeError, match="needs y beside X"):
+        sorel.path(X)
+
+
+def test_any_penalty_along_the_path():
+    X, y = make_data("squared", 80, 3, 0)
+    path = sorel.path(X, y, penalty=sorel.NonNegative(0.3), l2=STRENGTHS)
+    assert path.coefs.min() >= 0.0
+    own = sorel.path(X, y, penalty=sorel.NonNegative(0.3))
+    np.testing.assert_array_equal(own.l2, [0.3])
+    with pytest.raises(ValueError, match=r"penalty=L2.* and l1=0.1 are both given"):
+        sorel.path(X, y, penalty=sorel.L2(1.0), l1=0.1)
+
+
+def test_callbacks_see_every_point_and_may_end_the_path():
+    X, y = make_data("squared", 80, 3, 0)
+    seen = []
+
+    def note(risk, l2, result):
+        seen.append((risk, l2, result.converged, len(result.weights)))
+
+    whole = sorel.path(X, y, risks=["mean", "cvar:0.5"], l2=STRENGTHS, callback=note)
+    assert len(seen) == len(whole) == 6
+    assert all(converged and n == 80 for _, _, converged, n in seen)
+    assert seen[3][:2] == (CVaR(0.5), STRENGTHS[-1])
+    part = sorel.path(
+        X, y, risks=["mean", "cvar:0.5"], l2=STRENGTHS, callback=lambda risk, l2, _: l2 < 0.5
+    )
+    np.testing.assert_array_equal(part.l2, STRENGTHS[:2])
+    np.testing.assert_allclose(part.coefs, whole.coefs[:2])

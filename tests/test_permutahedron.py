@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import isotonic_regression
 
-from sorel import permutahedron
-from sorel.permutahedron import Projector, project_permutahedron
+from sorel._pool import Pool
+from sorel.permutahedron import Projector, project_permutahedron, thresholds
+from sorel.permutahedron.cores import Uniform
 from sorel.risks import ESRM, CustomSpectrum, CVaR, Extremile, Max, Mean, Mixture, Risk
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT") != "1"
@@ -41,10 +42,10 @@ SCALES = [1e-9, 1e-3, 1.0, 30.0, 1e9]
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     """The projection through sort and pooling, also where a threshold would do."""
-    core = permutahedron._Uniform(sigma, permutahedron.Pool())
-    core._threshold = None
+    core = Uniform(sigma, Pool())
+    core.threshold = None
     out = np.empty(z.size)
-    core.project(z, out)
+    core.project(z, out, np.empty(z.size, np.int32))
     return out
 
 
@@ -93,6 +94,21 @@ def assert_feasible(lam: np.ndarray, sigma: np.ndarray, tolerance: float = 1e-15
     scale = math.fsum(sigma)
     assert float(excess.max()) <= tolerance * scale
     assert abs(float(excess[-1])) <= tolerance * scale
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+def test_blocks_are_counted_and_have_two_items_or_more(risk: Risk) -> None:
+    rng = np.random.default_rng(4)
+    for n, scale in itertools.product((1, 2, 7, 60), (1e-3, 1.0, 1e6)):
+        block = np.empty(n, np.int32)
+        weight = rng.random(n) + 0.01
+        for omega in (None, weight / weight.sum()):
+            projector = Projector(risk, n, omega)
+            for _ in range(5):
+                count = projector.project(scale * rng.standard_normal(n), np.empty(n), block)
+                numbers, sizes = np.unique(block[block >= 0], return_counts=True)
+                assert_array_equal(numbers, np.arange(count))
+                assert (sizes > 1).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -363,9 +379,9 @@ def test_sum_of_a_large_projection_is_exact() -> None:
             assert_feasible(project_permutahedron(scale * z, risk), risk.weights(n))
 
 
-def test_threshold_search_settles_in_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threshold_search_settles_in_few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     # Newton steps may cycle between two pieces; the bracket must break that.
-    monkeypatch.setattr(permutahedron, "_COLD_PASSES", 30)
+    monkeypatch.setattr(thresholds, "_COLD_TRIALS", 30)
     for seed in range(200 if COMPILED else 20):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 300))
@@ -375,10 +391,10 @@ def test_threshold_search_settles_in_few_passes(monkeypatch: pytest.MonkeyPatch)
         low, high = rng.choice([0.0, 0.2]), rng.choice([1.5, 10.0, n])
         high = max(high, 1.5)
         rank = min(n - 1, int(n * (1 - (1 - low) / (high - low))))
-        finder = permutahedron._Thresholder(weight, n, low, high, total, rank)
+        finder = thresholds.Thresholder(weight, low, high, total, rank)
         out = np.empty(n)
-        monkeypatch.setattr(permutahedron, "_COLD_PASSES", 30 if weight is None else 80)
-        assert finder.project(zeta, out, None) >= 0
+        monkeypatch.setattr(thresholds, "_COLD_TRIALS", 30 if weight is None else 80)
+        assert finder.project(zeta, out, np.empty(n, np.int32)) >= 0
         heavy = np.ones(n) if weight is None else weight
         assert math.fsum(heavy * out) == pytest.approx(total, rel=1e-14)
         # Optimality of a box cut by a plane: one multiplier explains every item.
@@ -399,7 +415,7 @@ def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
     z = np.random.default_rng(10).standard_normal(50) / 50
     want = project_permutahedron(z, CVaR(0.3))
     omega = np.full(50, 1 / 50)
-    monkeypatch.setattr(permutahedron, "_COLD_PASSES", 0)
+    monkeypatch.setattr(thresholds, "_COLD_TRIALS", 0)
     assert_allclose(project_permutahedron(z, CVaR(0.3)), want, rtol=1e-13, atol=1e-16)
     assert_allclose(project_permutahedron(z, CVaR(0.3), omega), want, rtol=1e-12, atol=1e-15)
 

@@ -1,5 +1,6 @@
 """What the pictures say: the data of their lines, their labels and their scales."""
 
+import itertools
 import sys
 import warnings
 
@@ -317,3 +318,86 @@ def test_importing_the_module_does_not_import_matplotlib():
     root = str(Path(sorel.__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": root}
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+def beside(ax):
+    """Whether the legend lies outside the axes and inside the figure."""
+    ax.figure.canvas.draw()
+    box, axes, figure = (item.get_window_extent() for item in (ax.get_legend(), ax, ax.figure))
+    inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.x1 + 1 and box.y1 <= figure.y1 + 1
+    return inside and (box.x0 >= axes.x1 - 1 or box.y0 >= axes.y1 - 1)
+
+
+def drawn():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = X @ [1.0, -1.0, 0.2] + rng.normal(size=60)
+    problem = sorel.Problem(X, y, risk="cvar:0.3")
+    runs = {
+        name: sorel.solve(problem, name, callback=lambda _: False) for name in ("auto", "newton")
+    }
+    models = [sorel.SpectralRiskRegressor(risk).fit(X, y) for risk in ("mean", "cvar:0.1")]
+    yield plots.plot_convergence(runs, tol=1e-6)
+    yield plots.plot_loss_tails(models, X, y)
+    yield plots.plot_loss_tails(models, X, y, kind="quantile")
+    yield plots.plot_spectrum(["mean", "cvar:0.25", "esrm:2", "max"])
+    yield plots.plot_path(sorel.path(X, y, l2=[0.2, 0.3, 0.5]))
+    yield plots.plot_path(sorel.path(X, y, risks=["mean", "cvar:0.5", "esrm:2"]))
+
+
+def test_legends_lie_beside_the_data_and_lines_are_equally_wide():
+    for ax in drawn():
+        assert beside(ax)
+        labels = ("_", "tolerance")
+        named = [line for line in ax.get_lines() if not line.get_label().startswith(labels)]
+        assert len({line.get_linewidth() for line in named}) == 1
+        plt.close(ax.figure)
+
+
+@pytest.mark.parametrize(
+    ("grid", "labels"),
+    [
+        ([0.2, 0.3, 0.5], ["0.2", "0.3", "0.5"]),
+        ([1e-4, 1e-3, 1e-2, 1e-1, 1.0], ["1e-4", "0.001", "0.01", "0.1", "1"]),
+        (np.geomspace(1e-6, 1.0, 61), ["1e-6", "1e-5", "1e-4", "0.001", "0.01", "0.1", "1"]),
+        ([0.017, 3.0], ["0.017", "3"]),
+        ([1.0, 1.0000001, 2.0], ["1", "2"]),
+    ],
+)
+def test_ticks_of_paths_can_be_read(grid, labels):
+    ax = plots.PathDisplay({"a": np.zeros(len(grid))}, list(grid)).plot().ax_
+    ax.figure.canvas.draw()
+    texts = ax.get_xticklabels()
+    assert [text.get_text() for text in texts] == labels
+    assert not ax.get_xticks(minor=True).size
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    plt.close(ax.figure)
+
+
+def test_distance_to_a_known_optimum():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    problem = sorel.Problem(X, X[:, 0] - X[:, 1] ** 2)
+    best = sorel.solve(problem, tol=1e-12).dual
+    result = sorel.solve(problem, tol=1e-6, callback=lambda _: False)
+    display = plots.ConvergenceDisplay.from_result(result, optimum=best)
+    assert display.ax_.get_ylabel() == "relative suboptimality"
+    expected = (np.array([record.objective for record in result.history]) - best) / abs(best)
+    drawn = display.lines_[0].get_ydata()
+    np.testing.assert_allclose(drawn, np.maximum(np.minimum.accumulate(expected), 1e-16))
+    # Nobody is nearer than the certificate says.
+    gaps = plots.ConvergenceDisplay.from_result(result).lines_[0].get_ydata()
+    assert np.all(drawn <= gaps * (1 + 1e-9) + 1e-12)
+    assert plots.plot_convergence(result, optimum=best).get_ylabel() == "relative suboptimality"
+    with pytest.raises(ValueError, match="optimum must be a finite number other than 0"):
+        plots.plot_convergence(result, optimum=0.0)
+    plt.close("all")
+
+
+def test_a_risk_that_towers_above_the_others_leaves_them_room():
+    ax = plots.plot_spectrum(["mean", "cvar:0.25", "max"], n=100)
+    assert ax.get_ylim()[1] == pytest.approx(6.0)
+    assert "max: up to 100" in [text.get_text() for text in ax.texts]
+    alone = plots.plot_spectrum("max")
+    assert alone.get_ylim()[1] >= 100.0
+    plt.close("all")

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+import sorel
 from sorel.risks import (
     ESRM,
     CustomSpectrum,
@@ -477,3 +478,20 @@ def test_weights_properties(n: int, risk: Risk) -> None:
     # Sums of the largest weights are the tail function.
     k = max(1, n // 3)
     assert math.fsum(sigma[n - k :]) == pytest.approx(risk.tail(k / n), rel=1e-13)
+
+
+def test_risks_have_names():
+    for spec in ("mean", "max", "cvar:0.1", "esrm:2", "extremile:2.5"):
+        assert sorel.parse_risk(spec).name == spec.partition(":")[0]
+    assert sorel.CustomSpectrum([0.5, 0.5]).name == "custom"
+    assert sorel.Mixture([sorel.Mean(), sorel.Max()], [0.5, 0.5]).name == "mixture"
+
+    class Own(sorel.risks.Risk):
+        """A risk of a user."""
+
+    class Named(sorel.risks.Risk):
+        """One with a name of its own."""
+
+        name = "mine"
+
+    assert (Own.name, Named.name) == ("own", "mine")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import stat
 import sys
 import warnings
@@ -10,6 +11,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -348,3 +350,68 @@ def test_without_skops_the_extra_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "skops.io", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[cli\]"'):
         save_model(model, tmp_path / "m.skops")
+
+
+def test_versions_are_saved_and_compared(saved, tmp_path):
+    header = json.loads(zipfile.ZipFile(saved).read("sorel.json"))
+    assert header["versions"] == {"scikit-learn": sklearn.__version__, "numpy": np.__version__}
+    assert read_summary(saved)["versions"] == header["versions"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_model(saved)
+    header["versions"] = {"scikit-learn": "0.99.3", "numpy": "1.21.0"}
+    rewrite(saved, "sorel.json", json.dumps(header))
+    here = rf"scikit-learn 0\.99\.3 \(here: {sklearn.__version__}\) and numpy 1\.21\.0"
+    with pytest.warns(UserWarning, match=here) as seen:
+        load_model(saved)
+    assert seen[0].filename == __file__
+    # Where such a file cannot be built, the versions are the first thing to know.
+    rewrite(saved, "schema.json", "{}")
+    with pytest.warns(UserWarning, match=here), pytest.raises(ModelFileError, match=here):
+        load_model(saved)
+
+
+def test_files_without_versions_are_read_in_silence(saved):
+    header = json.loads(zipfile.ZipFile(saved).read("sorel.json"))
+    for versions in (None, "1.0", {"numpy": 3}):
+        header["versions"] = versions
+        rewrite(saved, "sorel.json", json.dumps(header))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load_model(saved)
+
+
+@pytest.mark.parametrize("package", ["packaging.version", "skops.io", "skops"])
+def test_a_missing_package_is_no_damage(saved, monkeypatch, package):
+    for name in [name for name in sys.modules if name.startswith(package.partition(".")[0])]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[cli\]"') as caught:
+        load_model(saved)
+    assert not isinstance(caught.value, ValueError)
+
+
+def test_a_module_that_nobody_has_is_no_missing_package(saved):
+    with zipfile.ZipFile(saved) as archive:
+        schema = json.loads(archive.read("schema.json"))
+    rewrite(saved, "schema.json", json.dumps({**schema, "__module__": "nobody.has.this"}))
+    with pytest.raises(ModelFileError):
+        load_model(saved)
+
+
+def test_weights_of_the_samples_can_be_left_out(model, tmp_path):
+    X, y = data()
+    pipeline = make_pipeline(StandardScaler(), sorel.SpectralRiskRegressor("cvar:0.2")).fit(X, y)
+    for whole in (model, pipeline):
+        save_model(whole, tmp_path / "m.skops", risk_weights=False)
+        loaded = load_model(tmp_path / "m.skops")
+        last = loaded[-1] if whole is pipeline else loaded
+        assert not hasattr(last, "risk_weights_")
+        np.testing.assert_array_equal(loaded.predict(X), whole.predict(X))
+        assert hasattr(whole[-1] if whole is pipeline else whole, "risk_weights_")
+    copy = pickle.loads(pickle.dumps(model))
+    del copy.risk_weights_
+    assert len(pickle.dumps(copy)) < len(pickle.dumps(model)) - 8 * len(y)
+    copy.set_params(warm_start=True).fit(X, y)
+    assert copy.converged_
+    assert len(copy.risk_weights_) == len(y)

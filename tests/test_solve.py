@@ -13,6 +13,7 @@ import pytest
 import sorel
 from sorel import ESRM, L2, CVaR, Problem, Record, Result, solve
 from sorel.solvers import SOLVERS, Newton, UnsupportedProblemError
+from tests.helpers import make_data
 
 SOLVER_NAMES = sorted(SOLVERS)
 by_solver = pytest.mark.parametrize("solver", SOLVER_NAMES)
@@ -482,3 +483,21 @@ def test_a_tolerance_finer_than_float32_says_what_it_means():
         warnings.simplefilter("error")
         sorel.solve(sorel.Problem(X, y), tol=2.4e-7)
         sorel.solve(sorel.Problem(X.astype(np.float64), y), tol=1e-9)
+
+
+def test_a_start_of_ones_own():
+    X, y = make_data("squared", 80, 3, 0)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), fit_intercept=True)
+    cold = sorel.solve(problem, tol=1e-9)
+    near = sorel.solve(problem, tol=1e-9, w0=cold.w)
+    assert near.objective == pytest.approx(cold.objective, rel=1e-8)
+    first = []
+    sorel.solve(problem, "subgradient", max_passes=3, w0=cold.w, callback=first.append, tol=0.0)
+    assert first[0].objective == pytest.approx(cold.objective, rel=1e-6)
+    assert sorel.solve(problem, w0=cold.w.tolist()).converged
+    positive = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.NonNegative(0.1))
+    assert sorel.solve(positive, w0=[-1.0, 2.0, -3.0]).converged
+    with pytest.raises(ValueError, match=r"w must have shape \(4,\), intercept last, got \(3,\)"):
+        sorel.solve(problem, w0=np.zeros(3))
+    with pytest.raises(ValueError, match="w0 or warm_start, not both"):
+        sorel.solve(problem, w0=cold.w, warm_start=cold)

@@ -12,7 +12,15 @@ import pytest
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
 
 from sorel import tables
-from sorel.tables import TableError, read_table, select_columns, write_table
+from sorel.tables import (
+    TableError,
+    column_kinds,
+    misread_columns,
+    missing_columns,
+    read_table,
+    select_columns,
+    write_table,
+)
 
 
 def csv(tmp_path, text, name="t.csv", encoding="utf-8"):
@@ -221,3 +229,82 @@ def test_missing_packages_name_the_extra(module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[cli\]"'):
         read_table(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (["2024-01-05", "2024-02-11", "2023-12-31"], "dates"),
+        (["2024-01-05 18:30", "2024-02-11T07:00:12"], "dates"),
+        (["31/12/2024", "1/2/2023"], "dates"),
+        (["18:30", "07:45"], "dates"),
+        (["1,234", "56", "7,890,123.5"], "numbers with separators for thousands"),
+        (["1 234", "5 678"], "numbers with separators for thousands"),
+        (["1,5", "2,75"], "numbers with a decimal comma"),
+        (["$1,200.50", "$3"], "numbers with a sign"),
+        (["12%", "7.5 %"], "numbers with a sign"),
+        (["0150", "5003"], None),
+        (["Oslo", "Rome"], None),
+        (["A-1", "B-2"], None),
+        (["10 Downing St", "2024-01-05", "x"], None),
+        (["1,234"], None),
+    ],
+)
+def test_texts_in_disguise(values, what):
+    frame = pd.DataFrame({"x": [*values, None]}, dtype=object)
+    found = misread_columns(frame, {"x": "text"})
+    assert [entry.what for entry in found] == ([] if what is None else [what])
+    for entry in found:
+        assert entry.example in values
+        assert entry.values == len(values)
+    assert misread_columns(frame, {"x": "numeric"}) == []
+
+
+def test_dates_become_days():
+    texts = pd.DataFrame({"when": ["1970-01-01", "1970-01-02 12:00", None, "2024-03-01"]})
+    days = select_columns(texts, {"when": "date"}, allow_missing=True)["when"]
+    np.testing.assert_array_equal(days, [0.0, 1.5, np.nan, 19783.0])
+    zones = pd.DataFrame({"when": ["1970-01-02T00:00:00+06:00", "1970-01-01T18:00:00Z"]})
+    np.testing.assert_array_equal(select_columns(zones, {"when": "date"})["when"], [0.75, 0.75])
+    stamps = pd.DataFrame({"when": pd.to_datetime(["1970-01-03 00:00", "1969-12-31 12:00"])})
+    np.testing.assert_array_equal(select_columns(stamps, {"when": "date"})["when"], [2.0, -0.5])
+    assert column_kinds(texts, ["when"]) == {"when": "date"}
+
+
+@pytest.mark.parametrize("value", ["03/04/2024", "yesterday", 7])
+def test_dates_that_can_be_read_in_two_ways_or_not_at_all(value):
+    frame = pd.DataFrame({"when": ["2024-01-05", value]}, dtype=object)
+    with pytest.raises(TableError, match=r"'when' should hold dates such as 2024-01-31.*row 2"):
+        select_columns(frame, {"when": "date"})
+    with pytest.raises(TableError, match="'when' should hold dates, but row 1 holds 5"):
+        select_columns(pd.DataFrame({"when": [5, 6]}), {"when": "date"})
+
+
+def test_thousands_are_read_on_request(tmp_path):
+    path = csv(tmp_path, 'a,b\n"1,234",x\n"5",y\n')
+    assert read_table(path)["a"].tolist() == ["1,234", "5"]
+    assert read_table(path, thousands=",")["a"].tolist() == [1234, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("delay", "did you mean 'arr_delay' or 'dep_delay'?"),
+        ("Carier", "did you mean 'carrier'?"),
+        ("arr delay", "did you mean 'arr_delay'?"),
+        ("origin_airport", "did you mean 'origin'?"),
+        ("xyz", "there is no column 'xyz'; the columns are 'arr_delay'"),
+    ],
+)
+def test_suggestions_look_at_parts_of_names(name, words):
+    columns = ["arr_delay", "dep_delay", "carrier", "origin"]
+    assert words in missing_columns([name], columns)
+
+
+def test_rows_are_counted_as_in_the_file():
+    frame = pd.DataFrame({"a": [1.0, 2.0, None, 4.0]})
+    with pytest.raises(TableError, match="no value in row 3"):
+        select_columns(frame[1:], {"a": "numeric"})
+    named = pd.DataFrame({"a": [1.0, None]}, index=["x", "y"])
+    with pytest.raises(TableError, match="no value in row 2"):
+        select_columns(named, {"a": "numeric"})

@@ -12,9 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import sorel
-from sorel import _threads, permutahedron
+from sorel import _threads
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import memory, sparse
+from sorel.permutahedron import Projector, thresholds
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 
@@ -80,8 +81,7 @@ def test_a_solve_follows_the_limit_in_force_when_it_starts(everything_shared, mo
     problem = sorel.Problem(X, y)
     assert problem.engine._team is not None
     monkeypatch.setattr(_threads, "_blas_threads", lambda: 1)
-    sorel.solve(problem)
-    assert problem.engine._team is None
+    assert problem.for_run().engine._team is None
 
 
 def blas_threads():
@@ -171,8 +171,8 @@ def test_projection_by_threads(risk, weighted, n):
     omega = rng.random(n) + 0.01 if weighted else None
     if omega is not None:
         omega /= omega.sum()
-    alone = permutahedron.Projector(risk, n, omega)
-    shared = permutahedron.Projector(risk, n, omega)
+    alone = Projector(risk, n, omega)
+    shared = Projector(risk, n, omega)
     shared.share(Team(n, 3))
     for scale in (1.0, 1e-3, 1e6, 0.0):
         zeta = scale * rng.standard_t(2, size=n) + 10.0
@@ -223,13 +223,13 @@ def test_answers_do_not_depend_on_the_number_of_threads(everything_shared, loss,
 
 def test_large_vectors_are_selected_from_by_a_sample():
     rng = np.random.default_rng(2)
-    n = 4 * permutahedron._SAMPLE_FROM
+    n = 4 * thresholds._SAMPLE_FROM
     vectors = [
         rng.normal(size=n), np.sort(rng.normal(size=n)), np.zeros(n), rng.integers(0, 3, n) * 1.0,
-        np.where(np.arange(n) % (n // permutahedron._SAMPLE) == 0, 1e3, rng.normal(size=n)),
+        np.where(np.arange(n) % (n // thresholds._SAMPLE) == 0, 1e3, rng.normal(size=n)),
     ]  # fmt: skip
     for values in vectors:
         ascending = np.sort(values)
         for rank in (0, 1, n // 10, n // 2, n - 2, n - 1):
             for team in (None, Team(n, 2)):
-                assert permutahedron._select(values, rank, team) == ascending[rank]
+                assert thresholds.select(values, rank, team) == ascending[rank]

@@ -24,12 +24,7 @@ class Objective(BaseObjective):
         "strength": [1.0],
     }
 
-    def skip(self, X, y, loss, missing=None):
-        if missing is not None:
-            return True, missing
-        return False, None
-
-    def set_data(self, X, y, loss, missing=None):
+    def set_data(self, X, y, loss):
         self.X, self.y, self.loss = X, y, loss
         n = len(y)
         self.mu = self.strength / n

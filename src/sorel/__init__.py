@@ -12,6 +12,7 @@ from sorel.risks import (
     ESRM,
     CustomSpectrum,
     CVaR,
+    Deviation,
     Extremile,
     Max,
     Mean,
@@ -22,7 +23,13 @@ from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, so
 
 if TYPE_CHECKING:
     from sorel import metrics, plots
-    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+    from sorel.estimators import (
+        ConstantModelWarning,
+        QuantileRegressor,
+        RankRegressor,
+        SpectralRiskClassifier,
+        SpectralRiskRegressor,
+    )
     from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
     from sorel.paths import PathResult, path
     from sorel.saving import load_model, save_model
@@ -37,9 +44,11 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "CheckpointError",
+    "ConstantModelWarning",
     "ConvergenceWarning",
     "PrecisionWarning",
     "CustomSpectrum",
+    "Deviation",
     "ElasticNet",
     "Extremile",
     "Max",
@@ -48,6 +57,8 @@ __all__ = [
     "NonNegative",
     "PathResult",
     "Problem",
+    "QuantileRegressor",
+    "RankRegressor",
     "Record",
     "Result",
     "Simplex",
@@ -71,9 +82,12 @@ __all__ = [
 
 # Loaded when first asked for: scikit-learn takes longer to import than the rest together.
 _LAZY = {
+    "ConstantModelWarning": "sorel.estimators",
     "PathResult": "sorel.paths",
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",
+    "QuantileRegressor": "sorel.estimators",
+    "RankRegressor": "sorel.estimators",
     "SpectralRiskRegressor": "sorel.estimators",
     "SpectralRiskRegressorCV": "sorel.model_selection",
     "load_model": "sorel.saving",

@@ -22,7 +22,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Team", "background", "immediately", "limit_blas", "thread_count"]
+__all__ = ["Team", "background", "by_ranges", "immediately", "limit_blas", "thread_count"]
 
 _Result = TypeVar("_Result")
 
@@ -250,3 +250,14 @@ class Team:
         for other in others:
             total += other
         return total
+
+
+def by_ranges(team: Team | None, sweep: Callable[..., _Result], *arguments: Any) -> list[_Result]:
+    """What a sweep over arrays of one length returns for each range; all at once without a team."""
+    if team is None:
+        return [sweep(*arguments)]
+    return team.sweep(
+        lambda start, stop: sweep(
+            *(x[start:stop] if isinstance(x, np.ndarray) else x for x in arguments)
+        )
+    )

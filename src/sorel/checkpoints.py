@@ -13,7 +13,6 @@ import json
 import math
 import numbers
 import os
-import time
 import warnings
 import zipfile
 import zlib
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sorel._clock import now
 from sorel._files import check_writable, open_atomically
 from sorel.engines.base import FloatArray
 from sorel.problem import Problem
@@ -165,7 +165,7 @@ class Keeper:
         self._problem = problem
         self._fingerprint = problem.fingerprint()
         self._failing = False
-        self.next = time.perf_counter() + self.every
+        self.next = now() + self.every
 
     def load(self) -> State | None:
         """The state to go on from, or None where there is no file yet."""
@@ -193,7 +193,7 @@ class Keeper:
             if last or not self._failing:
                 self._warn(error, last)
             self._failing = True
-        self.next = time.perf_counter() + self.every
+        self.next = now() + self.every
 
     def _warn(self, error: Exception, last: bool) -> None:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -25,6 +25,7 @@ __all__ = [
     "LOSSES",
     "Gamma",
     "Huber",
+    "Linear",
     "Logistic",
     "Loss",
     "Multinomial",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+
+# Below this, exp(t) - 1 - t has lost too many digits of t.
+_SERIES_BELOW = 0.05
 
 # How the compiled loops call a loss: its code and the number that goes with it.
 Compiled = tuple[int, float]
@@ -296,7 +300,47 @@ class SquaredHinge(_BuiltIn):
 
 
 @dataclass(frozen=True)
-class Poisson(_BuiltIn):
+class Linear(_BuiltIn):
+    """The residual itself, ``y - z``: losses of a portfolio (y = 0), or deviations of residuals.
+
+    It has no lower bound, so it needs a penalty with a bounded domain or with l2 > 0, or a
+    deviation as the risk.
+
+    Examples
+    --------
+    >>> from sorel.losses import Linear
+    >>> Linear().value([0.0, 0.0], [0.5, -0.5])
+    array([-0.5,  0.5])
+    """
+
+    name = "linear"
+    code: ClassVar[int] = kernels.LINEAR
+    curvature_bound = 0.0
+    lipschitz = 1.0
+    affine = True
+
+
+class _Deviance(Loss):
+    """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
+
+    lower_bound = 0.0
+    link = "log"
+
+    def majorant(self, y: Any, margins: Any) -> FloatArray:
+        """Curvature of the chord from the margin to the minimum, or phi'' where that is more.
+
+        No parabola lies above a loss that grows like an exponential, but a step with this
+        curvature ends short of the minimum.
+        """
+        curvature, slope = self.curvature(y, margins), self.derivative(y, margins)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            away = margins - np.log(y)
+            chord = np.where(np.abs(away) > 1e-4, slope / away, 0.0)
+        return np.maximum(curvature, np.where(np.isfinite(chord), chord, 0.0))
+
+
+@dataclass(frozen=True)
+class Poisson(_Deviance):
     """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
 
     The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
@@ -310,9 +354,6 @@ class Poisson(_BuiltIn):
     """
 
     name = "poisson"
-    code: ClassVar[int] = kernels.POISSON
-    lower_bound = 0.0
-    link = "log"
 
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
         targets = _finite_vector(y, self.name)
@@ -324,9 +365,27 @@ class Poisson(_BuiltIn):
             )
         return targets, None
 
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * _exp_excess(t), np.exp(z))
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, exp(z) - y."""
+        y, z = _pair(y, margins)
+        positive = y > 0.0
+        t = z - np.log(np.where(positive, y, 1.0))
+        return np.where(positive, y * np.expm1(t), np.exp(z))
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, exp(z)."""
+        return np.exp(_pair(y, margins)[1])
+
 
 @dataclass(frozen=True)
-class Gamma(_BuiltIn):
+class Gamma(_Deviance):
     """Half the gamma deviance of positive amounts, ``y exp(-z) - 1 + (z - log y)``.
 
     The margin is the logarithm of the mean, and only the ratio of target and mean counts.
@@ -339,14 +398,40 @@ class Gamma(_BuiltIn):
     """
 
     name = "gamma"
-    code: ClassVar[int] = kernels.GAMMA
-    lower_bound = 0.0
-    link = "log"
 
     def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
         targets = _finite_vector(y, self.name)
         _refuse_targets(targets <= 0.0, targets, "the gamma loss takes amounts > 0")
         return targets, None
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        y, z = _pair(y, margins)
+        return _exp_excess(np.log(y) - z)
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin, 1 - y exp(-z)."""
+        y, z = _pair(y, margins)
+        return -np.expm1(np.log(y) - z)
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin, y exp(-z)."""
+        y, z = _pair(y, margins)
+        return np.exp(np.log(y) - z)
+
+
+def _pair(y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    return np.asarray(y, dtype=np.float64), np.asarray(margins, dtype=np.float64)
+
+
+def _exp_excess(t: FloatArray) -> FloatArray:
+    """exp(t) - 1 - t, at full relative accuracy: by its series where the difference has none."""
+    series = np.ones_like(t)
+    small = np.where(np.abs(t) < _SERIES_BELOW, t, 0.0)
+    for k in range(9, 2, -1):
+        series = 1.0 + series * small / k
+    near = 0.5 * small * small * series
+    return np.where(np.abs(t) < _SERIES_BELOW, near, np.expm1(t) - t)
 
 
 def _refuse_targets(bad: NDArray[np.bool_], targets: FloatArray, rule: str) -> None:
@@ -455,7 +540,17 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 LOSSES: dict[str, type[Loss]] = {
-    cls.name: cls for cls in (Squared, Huber, Logistic, SquaredHinge, Poisson, Gamma, Multinomial)
+    loss.name: loss
+    for loss in (
+        Squared,
+        Huber,
+        Logistic,
+        SquaredHinge,
+        Poisson,
+        Gamma,
+        Linear,
+        Multinomial,
+    )
 }
 
 

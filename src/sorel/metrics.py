@@ -7,6 +7,7 @@ Everything starts from one loss per sample, ``l_i = phi(y_i, prediction_i)``; a 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
+from sorel._warnings import warn
 from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import CVaR, Max, Mean, Risk, parse_risk
 
@@ -45,7 +47,7 @@ _LEAST_LOG_PROBABILITY = math.log(np.finfo(np.float64).tiny)
 def sample_losses(
     y_true: ArrayLike,
     y_pred: ArrayLike,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     labels: ArrayLike | None = None,
 ) -> FloatArray:
     """Loss of each sample.
@@ -56,15 +58,19 @@ def sample_losses(
         Targets or labels.
     y_pred : array-like of shape (n,) or (n, n_classes)
         What the loss compares them with; see `loss`.
-    loss : str, Loss or callable, default="squared"
-        - "squared", "huber", "absolute": predictions of a regressor. As in training, the squared
-          loss is half the squared residual;
+    loss : str, Loss or callable, optional
+        - "squared", "huber", "absolute": predictions of a regressor. As in
+          training, the squared loss is *half* the squared residual: double it for scikit-learn's
+          mean squared error;
         - "poisson", "gamma": predicted means, above 0. As in training, half the deviance;
         - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
         - "log_loss": probabilities, as from ``predict_proba``;
         - "zero_one": predicted labels;
         - an instance from :mod:`sorel.losses`, or a function of (y_true, y_pred) that returns one
           loss per sample.
+
+        When not given it is "squared", for targets that are numbers; labels need to be told how
+        they were predicted.
     labels : array-like, optional
         All labels in the order of the columns of `y_pred`; the sorted labels of `y_true` when not
         given.
@@ -73,6 +79,17 @@ def sample_losses(
     -------
     ndarray of shape (n,)
         The losses.
+
+    Raises
+    ------
+    ValueError
+        If `y_pred` is not what the loss takes: probabilities or labels where it takes margins, or
+        labels in `y_true` without a loss.
+
+    Warns
+    -----
+    UserWarning
+        If margins all lie between 0 and 1, as probabilities do.
 
     Examples
     --------
@@ -94,6 +111,9 @@ def sample_losses(
             f"y_true has {len(truth)} values, but y_pred has shape {prediction.shape}; they must "
             "agree in the first dimension"
         )
+    if loss is None:
+        _refuse_labels(truth, prediction)
+        loss = "squared"
     values = _evaluate(truth, prediction, loss, labels)
     if values.shape != truth.shape:
         raise ValueError(f"the loss must give one value per sample, got shape {values.shape}")
@@ -136,16 +156,94 @@ def _evaluate(
         if parsed.link == "log":
             _refuse_means(prediction, parsed.name)
         return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
-    codes = _codes(truth, prediction, labels)
-    if prediction.ndim == 2:
-        if type(parsed) not in (Logistic, Multinomial):
+    _refuse_other_than_margins(truth, prediction, parsed.name)
+    return _margin_losses(truth, prediction, parsed, labels)
+
+
+def _margin_losses(
+    truth: NDArray[Any], margins: NDArray[Any], loss: Loss, labels: ArrayLike | None
+) -> FloatArray:
+    codes = _codes(truth, margins, labels)
+    if margins.ndim == 2:
+        if type(loss) not in (Logistic, Multinomial):
             raise ValueError(
-                f"loss={parsed.name!r} takes one margin per sample, got y_pred of shape "
-                f"{prediction.shape}"
+                f"loss={loss.name!r} takes one margin per sample, got y_pred of shape "
+                f"{margins.shape}"
             )
-        return Multinomial().value(codes, prediction)
-    parsed = Logistic() if isinstance(parsed, Multinomial) else parsed
-    return parsed.value(np.where(codes == 1, 1.0, -1.0), prediction)
+        return Multinomial().value(codes, margins)
+    loss = Logistic() if isinstance(loss, Multinomial) else loss
+    return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
+
+
+_HOW_PREDICTED = (
+    "say how they were predicted: loss='log_loss' for predict_proba, loss='logistic' for "
+    "decision_function, loss='zero_one' for predict"
+)
+
+
+def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
+    """Half the squared error is for numbers; it would be computed for labels without a word."""
+    if truth.dtype.kind not in "iuf" and not _holds_numbers(truth):
+        raise ValueError(
+            f"y_true holds labels such as {truth[:1].tolist()[0]!r}, and the default loss is for "
+            f"numbers; {_HOW_PREDICTED}"
+        )
+    if prediction.ndim > 1:
+        raise ValueError(
+            "the default loss takes one prediction per sample, got y_pred of shape "
+            f"{prediction.shape}; if y_true holds labels, {_HOW_PREDICTED}"
+        )
+    values = np.unique(truth)
+    codes = values.tolist() in ([0, 1], [-1, 1]) or (len(values) == 2 and truth.dtype.kind in "iu")
+    if codes:
+        first, second = values.tolist()
+        raise ValueError(
+            f"y_true holds {first:g} and {second:g} only, which look like labels, and the default "
+            f"loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers after all"
+        )
+    whole = truth.dtype.kind in "iu" and prediction.dtype.kind in "iu"
+    if whole and len(values) > 1 and np.isin(prediction, values).all():
+        raise ValueError(
+            "y_true and y_pred hold the same whole numbers, which look like labels, and the "
+            f"default loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers "
+            "after all"
+        )
+
+
+def _holds_numbers(truth: NDArray[Any]) -> bool:
+    """Whether an array of objects, as pandas may give, holds numbers."""
+    return truth.dtype.kind == "O" and all(
+        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        for value in truth
+    )
+
+
+def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], loss: str) -> None:
+    if prediction.dtype.kind not in "iuf":
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, got y_pred with values such "
+            f"as {prediction.ravel()[0]!r}; {_HOW_PREDICTED}"
+        )
+    if prediction.dtype.kind in "iu" and prediction.ndim == 1 and np.isin(prediction, truth).all():
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, and y_pred holds labels; "
+            "labels from predict go with loss='zero_one'"
+        )
+    inside = bool((prediction >= 0.0).all() and (prediction <= 1.0).all())
+    if not inside:
+        return
+    if prediction.ndim == 2 and np.allclose(prediction.sum(axis=1), 1.0, rtol=0.0, atol=1e-6):
+        raise ValueError(
+            f"loss={loss!r} takes margins, as from decision_function, and the rows of y_pred are "
+            "probabilities: they lie between 0 and 1 and add up to 1; probabilities from "
+            "predict_proba go with loss='log_loss'"
+        )
+    if prediction.ndim == 1:
+        # Margins of a model that always favours one label may look the same.
+        warn(
+            f"loss={loss!r} takes margins, and y_pred lies between {prediction.min():g} and "
+            f"{prediction.max():g}; if these are probabilities, use loss='log_loss'"
+        )
 
 
 def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:
@@ -200,7 +298,7 @@ def spectral_risk_score(
     y_true: ArrayLike,
     y_pred: ArrayLike,
     risk: Risk | str,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> float:
@@ -214,8 +312,8 @@ def spectral_risk_score(
         Predictions, margins or probabilities, whichever the loss takes.
     risk : Risk or str
         Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -240,7 +338,7 @@ def cvar_loss(
     y_pred: ArrayLike,
     alpha: float = 0.1,
     *,
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> float:
@@ -254,8 +352,8 @@ def cvar_loss(
         Predictions, margins or probabilities, whichever the loss takes.
     alpha : float, default=0.1
         The fraction, in (0, 1]. 1 is the mean.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -348,7 +446,7 @@ def tail_report(
     y_pred: ArrayLike,
     groups: ArrayLike | None = None,
     levels: Sequence[float] = (0.5, 0.1, 0.05, 0.01),
-    loss: LossLike = "squared",
+    loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> Any:
@@ -365,8 +463,8 @@ def tail_report(
     levels : sequence of float, default=(0.5, 0.1, 0.05, 0.01)
         Fractions whose mean loss is shown, as columns ``cvar_0.5`` and so on. A fraction of less
         than one sample is the worst sample.
-    loss : str, Loss or callable, default="squared"
-        See :func:`sample_losses`.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the sample twice.
     labels : array-like, optional
@@ -395,7 +493,7 @@ def tail_report(
     names: list[Any] = ["all"]
     members: list[Any] = [slice(None)]
     if groups is not None:
-        values, codes = _group_codes(groups, len(losses))
+        values, codes = group_codes(groups, len(losses))
         names += values
         members += [np.flatnonzero(codes == code) for code in range(len(values))]
     columns: dict[str, list[Any]] = {"n": [len(losses[rows]) for rows in members]}
@@ -413,7 +511,8 @@ def _risk_of(risk: Risk, losses: FloatArray, weight: FloatArray | None) -> float
     return risk(losses, weight)
 
 
-def _group_codes(groups: ArrayLike, n: int) -> tuple[list[Any], NDArray[np.intp]]:
+def group_codes(groups: ArrayLike, n: int) -> tuple[list[Any], NDArray[np.intp]]:
+    """The different values of `groups` in the order of a report, and which of them each row has."""
     array = np.asarray(groups)
     if array.shape != (n,):
         raise ValueError(f"groups must have one value per sample, shape ({n},), got {array.shape}")
@@ -520,7 +619,8 @@ class TailScorer:
                     "which reads margins"
                 )
         if isinstance(loss, Loss) and loss.is_classifier:
-            return sample_losses(y, estimator.decision_function(X), loss, estimator.classes_)
+            margins = np.asarray(estimator.decision_function(X))
+            return _margin_losses(np.asarray(y), margins, loss, estimator.classes_)
         return sample_losses(y, estimator.predict(X), loss)
 
     def set_score_request(self, *, sample_weight: bool | str | None = True) -> TailScorer:

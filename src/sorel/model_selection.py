@@ -1,13 +1,15 @@
 """Estimators that choose risk and l2 by cross-validation.
 
-Every fold walks the grid of risks and l2 from warm starts, in its own joblib task; the pair with
-the best mean score on the held-out rows is fitted again on all of them.
+Every fold walks the grid of risks and l2 from warm starts, in its own joblib task; the pair that
+fares best on the held-out rows is fitted again on all of them. The tail alone is no judge of that:
+on noisy labels the constant model has the best tail of all. So by default a pair must also keep its
+mean loss near the best one, and its model must not be constant.
 """
 
 from __future__ import annotations
 
 import inspect
-import time
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,21 +20,28 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
+from sorel._clock import now
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._warnings import warn
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
+from sorel.estimators.constant import ConstantModelWarning
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough
-from sorel.risks import Risk, parse_risk
+from sorel.penalties import Penalty, choose_penalty
+from sorel.risks import Mean, Risk, parse_risk
 from sorel.solvers import Solver
 
 __all__ = ["SpectralRiskClassifierCV", "SpectralRiskRegressorCV"]
 
 _RISKS = ("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
-_L2S = (1e-4, 1e-2, 1.0)
-# The score that the search maximises when none is given: the mean loss of the worst tenth.
+_L2S = ("auto", 1e-4, 1e-2, 1.0)
+# The score of the search when none is given: the mean loss of the worst tenth. It decides among
+# the pairs whose mean loss exceeds the best one by no more than this share.
 _DEFAULT_TAIL = "cvar:0.1"
+_MEAN_SLACK = 0.25
 
 
 class SpectralSearch(SpectralModel):
@@ -42,13 +51,16 @@ class SpectralSearch(SpectralModel):
     l2s: Sequence[float | str]
     loss: str | Loss
     l1: float
-    fit_intercept: bool
+    penalty: Penalty | None
+    positive: bool
+    fit_intercept: bool | str
     solver: str | Solver
     tol: float
     max_passes: float
     batch_size: int
     cv: Any
     scoring: Any
+    mean_slack: float | None
     n_jobs: int | None
     refit: bool
     random_state: Any
@@ -68,27 +80,39 @@ class SpectralSearch(SpectralModel):
         l2s = list(self.l2s)
         if not risks or not l2s:
             raise ValueError(f"risks and l2s must not be empty, got {self.risks!r}, {self.l2s!r}")
+        if self.penalty is not None:
+            if tuple(l2s) != _L2S:
+                raise ValueError(
+                    f"penalty={self.penalty!r} and l2s={self.l2s!r} are both given: drop l2s, "
+                    "since the penalty has its own l2, or drop penalty"
+                )
+            l2s = ["auto"]
         for l2 in l2s:
-            resolve_l2(l2, 1.0)
-        if self.scoring is None:
-            scorer = make_tail_scorer(_DEFAULT_TAIL, self.loss)
-        else:
-            scorer = get_scorer(self.scoring)
+            choose_penalty(self.penalty, l2, self.l1, self.positive, 1.0)
+        scorer = _Scorer(self.scoring, self.mean_slack, self.loss)
         X, y, groups = indexable(X, y, groups)
         splitter = check_cv(self.cv, y, classifier=classifier)
         tables = Parallel(n_jobs=self.n_jobs, verbose=max(0, self.verbose - 1))(
             delayed(_score_fold)(model, risks, l2s, X, y, sample_weight, train, test, scorer)
             for train, test in splitter.split(X, y, groups)
         )
-        self.cv_results_ = _tabulate(risks, l2s, np.array(tables))
+        named: list[float | str] = l2s if self.penalty is None else [self.penalty.l2]
+        self.cv_results_ = _tabulate(risks, named, np.array(tables))
         self.n_splits_ = len(tables)
-        self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
+        self.best_index_ = scorer.choose(self.cv_results_)
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         self.best_risk_ = risks[self.best_index_ // len(l2s)]
-        self.best_l2_ = l2s[self.best_index_ % len(l2s)]
+        at = self.best_index_ % len(l2s)
+        self.best_l2_ = named[at]
         if not self.refit:
+            if self.cv_results_["constant_share"][self.best_index_] >= 0.5:
+                warn(
+                    "the chosen model is (nearly) constant on most folds, as are all others that "
+                    "were admitted; add milder risks to the grid, a smaller l2, or other features",
+                    ConstantModelWarning,
+                )
             return
-        model.set_params(risk=self.best_risk_, l2=self.best_l2_, verbose=self.verbose)
+        model.set_params(risk=self.best_risk_, l2=l2s[at], verbose=self.verbose)
         model.fit(X, y, sample_weight=sample_weight)
         for name in FITTED:
             setattr(self, name, getattr(model, name))
@@ -97,6 +121,8 @@ class SpectralSearch(SpectralModel):
         return {
             "loss": self.loss,
             "l1": self.l1,
+            "penalty": self.penalty,
+            "positive": self.positive,
             "fit_intercept": self.fit_intercept,
             "solver": self.solver,
             "tol": self.tol,
@@ -115,27 +141,68 @@ def _score_fold(
     sample_weight: NDArray[np.float64] | None,
     train: NDArray[np.intp],
     test: NDArray[np.intp],
-    scorer: Callable[..., float],
+    scorer: _Scorer,
 ) -> NDArray[np.float64]:
-    """Scores, passes and seconds of every grid point on one fold, in the order of the grid."""
+    """What is known of every grid point on one fold (_FACTS), in the order of the grid."""
     from sklearn.base import clone
 
     model = clone(model).set_params(warm_start=True)
+    # The search deals with constant models itself; the last fit speaks of its own.
+    model._speaks_of_constant = False
     X_train, X_test, y_train, y_test = X[train], X[test], y[train], y[test]
-    weight, score_args = None, {}
+    weight = weight_test = None
     if sample_weight is not None:
-        weight = sample_weight[train]
-        if _takes_sample_weight(scorer):
-            score_args = {"sample_weight": sample_weight[test]}
-    out = np.empty((len(risks), len(l2s), 3))
+        weight, weight_test = sample_weight[train], sample_weight[test]
+    out = np.empty((len(risks), len(l2s), len(_FACTS)))
     for i, j in plough(len(risks), len(l2s)):
-        begin = time.perf_counter()
+        begin = now()
         model.set_params(risk=risks[i], l2=l2s[j]).fit(X_train, y_train, sample_weight=weight)
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         if model.status_.startswith("interrupted"):
             raise KeyboardInterrupt("the search was interrupted")
-        out[i, j] = scorer(model, X_test, y_test, **score_args), model.n_passes_, seconds
-    return out.reshape(-1, 3)
+        score, mean_loss = scorer(model, X_test, y_test, weight_test)
+        out[i, j] = score, mean_loss, model.constant_, model.n_passes_, seconds
+    return out.reshape(-1, len(_FACTS))
+
+
+_FACTS = ("score", "mean_loss", "constant", "passes", "seconds")
+
+
+class _Scorer:
+    """What the search knows of a model on held-out rows, and how it chooses by that."""
+
+    def __init__(self, scoring: Any, mean_slack: float | None, loss: str | Loss) -> None:
+        self._plain = None if scoring is None else get_scorer(scoring)
+        self._tail = make_tail_scorer(_DEFAULT_TAIL, loss)
+        if mean_slack is not None and not mean_slack >= 0.0:
+            raise ValueError(f"mean_slack must be None or at least 0, got {mean_slack!r}")
+        self._slack = mean_slack if scoring is None else None
+
+    def __call__(
+        self, model: Any, X: Any, y: Any, sample_weight: NDArray[np.float64] | None
+    ) -> tuple[float, float]:
+        """The score, and the mean loss where the choice needs it."""
+        if self._plain is not None:
+            weighted = sample_weight is not None and _takes_sample_weight(self._plain)
+            arguments = {"sample_weight": sample_weight} if weighted else {}
+            return float(self._plain(model, X, y, **arguments)), math.nan
+        losses = self._tail.losses(model, X, y)
+        return -self._tail.risk(losses, sample_weight), Mean()(losses, sample_weight)
+
+    def choose(self, results: dict[str, Any]) -> int:
+        """The row of the best grid point."""
+        score = np.where(np.isnan(results["mean_test_score"]), -np.inf, results["mean_test_score"])
+        if self._slack is None:
+            return int(np.argmax(score))
+        learnt = results["constant_share"] < 0.5
+        if not learnt.any():
+            learnt[:] = True
+        mean = results["mean_test_mean_loss"]
+        best = np.min(mean[learnt & np.isfinite(mean)], initial=np.inf)
+        admitted = learnt & (mean <= best + self._slack * abs(best))
+        if not admitted.any():  # no grid point could be scored
+            return int(np.argmax(score))
+        return int(np.argmax(np.where(admitted, score, -np.inf)))
 
 
 def _takes_sample_weight(scorer: Callable[..., Any]) -> bool:
@@ -147,8 +214,8 @@ def _takes_sample_weight(scorer: Callable[..., Any]) -> bool:
 def _tabulate(
     risks: list[Risk], l2s: list[float | str], tables: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Tables of shape (folds, grid points, 3) in the form of GridSearchCV's results."""
-    scores, passes, seconds = np.moveaxis(tables, 2, 0)
+    """Tables of shape (folds, grid points, facts) in the form of GridSearchCV's results."""
+    scores, mean_losses, constant, passes, seconds = np.moveaxis(tables, 2, 0)
     mean = scores.mean(axis=0)
     results: dict[str, Any] = {
         "param_risk": _objects([risk for risk in risks for _ in l2s]),
@@ -161,6 +228,9 @@ def _tabulate(
     results["rank_test_score"] = rankdata(
         -np.where(np.isnan(mean), -np.inf, mean), method="min"
     ).astype(np.int32)
+    if not np.isnan(mean_losses).all():
+        results["mean_test_mean_loss"] = mean_losses.mean(axis=0)
+    results["constant_share"] = constant.mean(axis=0)
     results["mean_passes"] = passes.mean(axis=0)
     results["mean_fit_time"] = seconds.mean(axis=0)
     return results
@@ -180,15 +250,20 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
     ----------
     risks : sequence of Risk or str, default=("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
         Risks to choose from. Put neighbours side by side: each fit starts from the last one.
-    l2s : sequence of float or "auto", default=(1e-4, 1e-2, 1.0)
+    l2s : sequence of float or "auto", default=("auto", 1e-4, 1e-2, 1.0)
         Weights of ``||w||^2 / 2`` to choose from; "auto" is 1 / n of the rows fitted.
     cv : int, cross-validation generator or iterable, default=None
         Folds, as in ``sklearn.model_selection.GridSearchCV``; None is 5-fold.
     scoring : str or callable, default=None
-        What to maximise on held-out rows: a scorer's name ("neg_cvar_10" and the others of
-        ``sorel.metrics.SCORERS``, or scikit-learn's), or a function of (estimator, X, y). None is
-        minus the mean of the worst tenth of the losses. Any other choice of tail is as good, but
-        the risks of the grid must be compared by one and the same score.
+        None chooses the least mean of the worst tenth of the held-out losses among the pairs that
+        `mean_slack` admits. Otherwise what to maximise, and nothing else: a scorer's name
+        ("neg_cvar_10" and the others of ``sorel.metrics.SCORERS``, or scikit-learn's), or a
+        function of (estimator, X, y). The tail alone is a treacherous one: where noise makes up
+        the tail, the constant model has the best tail of all.
+    mean_slack : float or None, default=0.25
+        With ``scoring=None``, how far the mean held-out loss of a pair may exceed the best one of
+        the grid: 0.25 admits a quarter more. Pairs whose model is (nearly) constant on most folds
+        are not admitted, unless all are. None admits all pairs.
     n_jobs : int, default=None
         Folds in parallel, through joblib.
     refit : bool, default=True
@@ -198,8 +273,13 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
         Loss of one residual.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which is not penalised.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
+    fit_intercept : bool or "mean", default=True
+        Whether to fit an intercept, which is not penalised; see :class:`SpectralRiskRegressor`.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`.
     tol : float, default=1e-4
@@ -220,16 +300,19 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
     best_l2_ : float or "auto"
         The l2 chosen, as given; ``l2_`` is its value in the last fit.
     best_score_ : float
-        Mean score of the pair on the held-out rows.
+        Mean score of the pair on the held-out rows: with ``scoring=None``, minus the mean of the
+        worst tenth of the losses.
     best_index_ : int
         Its row in ``cv_results_``.
     cv_results_ : dict of arrays
         ``param_risk``, ``param_l2``, ``mean_test_score``, ``std_test_score``, ``rank_test_score``,
-        ``split<k>_test_score``, ``mean_passes``, ``mean_fit_time``; ``pandas.DataFrame`` reads it.
+        ``split<k>_test_score``, ``mean_test_mean_loss`` (with ``scoring=None``),
+        ``constant_share`` (of the folds, on which the model was constant), ``mean_passes``,
+        ``mean_fit_time``; ``pandas.DataFrame`` reads it. The rank is that of the score alone.
     n_splits_ : int
         Number of folds.
     coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, n_iter_, \
-converged_, status_, history_, l2_, n_features_in_, feature_names_in_
+converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         As in :class:`SpectralRiskRegressor`, of the fit on all rows.
 
     See Also
@@ -255,14 +338,17 @@ converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         l2s: Sequence[float | str] = _L2S,
         cv: Any = None,
         scoring: str | Callable[..., float] | None = None,
+        mean_slack: float | None = _MEAN_SLACK,
         n_jobs: int | None = None,
         refit: bool = True,
         loss: str | Loss = "squared",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -271,10 +357,13 @@ converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         self.l2s = l2s
         self.cv = cv
         self.scoring = scoring
+        self.mean_slack = mean_slack
         self.n_jobs = n_jobs
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol
@@ -322,15 +411,20 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
     ----------
     risks : sequence of Risk or str, default=("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
         Risks to choose from. Put neighbours side by side: each fit starts from the last one.
-    l2s : sequence of float or "auto", default=(1e-4, 1e-2, 1.0)
+    l2s : sequence of float or "auto", default=("auto", 1e-4, 1e-2, 1.0)
         Weights of ``||w||^2 / 2`` to choose from; "auto" is 1 / n of the rows fitted.
     cv : int, cross-validation generator or iterable, default=None
         Folds, as in ``sklearn.model_selection.GridSearchCV``; None is stratified 5-fold.
     scoring : str or callable, default=None
-        What to maximise on held-out rows: a scorer's name ("neg_cvar_10" and the others of
-        ``sorel.metrics.SCORERS``, or scikit-learn's), or a function of (estimator, X, y). None is
-        minus the mean of the worst tenth of the losses. Any other choice of tail is as good, but
-        the risks of the grid must be compared by one and the same score.
+        None chooses the least mean of the worst tenth of the held-out losses among the pairs that
+        `mean_slack` admits. Otherwise what to maximise, and nothing else: a scorer's name
+        ("neg_cvar_10" and the others of ``sorel.metrics.SCORERS``, or scikit-learn's), or a
+        function of (estimator, X, y). The tail alone is a treacherous one: where noise makes up
+        the tail, the constant model has the best tail of all.
+    mean_slack : float or None, default=0.25
+        With ``scoring=None``, how far the mean held-out loss of a pair may exceed the best one of
+        the grid: 0.25 admits a quarter more. Pairs whose model is (nearly) constant on most folds
+        are not admitted, unless all are. None admits all pairs.
     n_jobs : int, default=None
         Folds in parallel, through joblib.
     refit : bool, default=True
@@ -340,8 +434,16 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
         Loss of one margin, as in :class:`SpectralRiskClassifier`.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    class_weight : dict or "balanced", optional
+        Weights of the classes in every fit, as in :class:`SpectralRiskClassifier`; scores are not
+        weighted by them.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`.
     tol : float, default=1e-4
@@ -362,16 +464,19 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
     best_l2_ : float or "auto"
         The l2 chosen, as given; ``l2_`` is its value in the last fit.
     best_score_ : float
-        Mean score of the pair on the held-out rows.
+        Mean score of the pair on the held-out rows: with ``scoring=None``, minus the mean of the
+        worst tenth of the losses.
     best_index_ : int
         Its row in ``cv_results_``.
     cv_results_ : dict of arrays
         ``param_risk``, ``param_l2``, ``mean_test_score``, ``std_test_score``, ``rank_test_score``,
-        ``split<k>_test_score``, ``mean_passes``, ``mean_fit_time``; ``pandas.DataFrame`` reads it.
+        ``split<k>_test_score``, ``mean_test_mean_loss`` (with ``scoring=None``),
+        ``constant_share`` (of the folds, on which the model was constant), ``mean_passes``,
+        ``mean_fit_time``; ``pandas.DataFrame`` reads it. The rank is that of the score alone.
     n_splits_ : int
         Number of folds.
     classes_, coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, \
-n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
+n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         As in :class:`SpectralRiskClassifier`, of the fit on all rows.
 
     See Also
@@ -395,14 +500,18 @@ n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         l2s: Sequence[float | str] = _L2S,
         cv: Any = None,
         scoring: str | Callable[..., float] | None = None,
+        mean_slack: float | None = _MEAN_SLACK,
         n_jobs: int | None = None,
         refit: bool = True,
         loss: str | Loss = "logistic",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool = FIT_INTERCEPT,
+        class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -411,11 +520,15 @@ n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         self.l2s = l2s
         self.cv = cv
         self.scoring = scoring
+        self.mean_slack = mean_slack
         self.n_jobs = n_jobs
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
         self.max_passes = max_passes
@@ -450,6 +563,6 @@ n_iter_, converged_, status_, history_, l2_, n_features_in_, feature_names_in_
         """
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
         self._read_labels(y if sample_weight is None else y[sample_weight > 0.0])
-        model = SpectralRiskClassifier(**self._settings())
+        model = SpectralRiskClassifier(**self._settings(), class_weight=self.class_weight)
         self._search(model, X, y, sample_weight, groups, classifier=True)
         return self

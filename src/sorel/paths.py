@@ -6,19 +6,19 @@ For every risk sigma and every mu of the grid, min_w ``sum_i sigma_i l_[i](w) + 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, RISK, TOL
 from sorel._frames import as_table
 from sorel.losses import Logistic, Loss, parse_loss
-from sorel.penalties import L2, ElasticNet
+from sorel.penalties import Penalty, choose_penalty, resolve_l2
 from sorel.problem import Problem
-from sorel.risks import CVaR, Risk, parse_risk
+from sorel.risks import Risk, parse_risk
 from sorel.solve import Result, solve
 from sorel.solvers import Solver
 
@@ -108,42 +108,56 @@ class PathResult:
 
 def path(
     X: Any,
-    y: ArrayLike,
+    y: ArrayLike | None = None,
     *,
-    risks: Risk | str | Sequence[Risk | str] = CVaR(0.5),  # noqa: B008 (never changed here)
-    l2: float | str | Sequence[float | str] = "auto",
+    risks: Risk | str | Sequence[Risk | str] | None = None,
+    l2: float | str | Sequence[float | str] | None = None,
     loss: str | Loss = "squared",
     l1: float = 0.0,
-    fit_intercept: bool = True,
+    penalty: Penalty | None = None,
+    positive: bool = False,
+    fit_intercept: bool = FIT_INTERCEPT,
     sample_weight: ArrayLike | None = None,
     solver: str | Solver = "auto",
-    tol: float = 1e-6,
-    max_passes: float = 1000,
+    tol: float = TOL,
+    max_passes: float = MAX_PASSES,
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    callback: Callable[[Risk, float, Result], Any] | None = None,
 ) -> PathResult:
     """Solve along a grid of risks, of l2, or of both, from warm starts.
 
     Parameters
     ----------
-    X : array-like or sparse matrix of shape (n, d)
-        Samples.
+    X : array-like or sparse matrix of shape (n, d), or Problem
+        Samples. Or a :class:`sorel.Problem`, whose data, loss, weights, intercept and kind of
+        penalty then hold for every point: give neither `y` nor any of those beside it.
     y : array-like of shape (n,)
         Targets, or labels for a classification loss.
-    risks : Risk, str, or sequence of them, default=CVaR(0.5)
-        Risks such as ``[CVaR(0.5), CVaR(0.1)]`` or ``["mean", "cvar:0.1"]``. Put neighbours side by
-        side: each warm start is then a good one.
-    l2 : float, "auto", or sequence of them, default="auto"
-        Weights of ``||w||^2 / 2``; "auto" is 1 / n, or 1 over the sum of the sample weights.
+    risks : Risk, str, or sequence of them, optional
+        Risks such as ``[CVaR(0.5), CVaR(0.1)]`` or ``["mean", "cvar:0.1"]``; that of the problem,
+        or CVaR(0.5), when not given. Put neighbours side by side: each warm start is then a good
+        one.
+    l2 : float, "auto", or sequence of them, optional
+        Weights of ``||w||^2 / 2``; "auto" is 1 / n, or 1 over the sum of the sample weights. When
+        not given, that of the penalty or of the problem, or else "auto".
     loss : str or Loss, default="squared"
         As in :class:`sorel.Problem`. "logistic" becomes "multinomial" for more than two classes.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        The penalty of every point, but for its l2, such as ``NonNegative(1.0)``; without one, the
+        ridge or, with l1, the elastic net.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     sample_weight : array-like of shape (n,), optional
         Weights; 2 is the row twice.
     solver, tol, max_passes, random_state
         As in :func:`sorel.solve`, for each point.
+    callback : callable, optional
+        Called with risk, l2 and :class:`sorel.Result` of each point when it is solved; a true
+        return value ends the path, and the points so far are the answer.
 
     Returns
     -------
@@ -167,45 +181,52 @@ def path(
     (3, 2)
     >>> list(solutions.to_frame()["risk"])
     ['mean', 'cvar:0.5', 'cvar:0.1']
+    >>> problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.NonNegative(1.0))
+    >>> sorel.path(problem, l2=[1.0, 0.1, 0.01]).coefs.min() >= 0
+    np.True_
     """
+    if isinstance(X, Problem):
+        _refuse_beside(y, loss, l1, penalty, positive, sample_weight)
+        problem, names = X, None
+    else:
+        if y is None:
+            raise TypeError("path needs y beside X, or a sorel.Problem in the place of both")
+        kind = choose_penalty(penalty, 1.0 if penalty is None else "auto", l1, positive, 1.0)
+        problem, names = _problem(X, y, loss, kind, fit_intercept, sample_weight), _names(X)
+    if risks is None:
+        risks = RISK if not isinstance(X, Problem) else problem.risk
     grid_risks = [parse_risk(risk) for risk in _as_list("risks", risks, (Risk, str))]
-    total = float(np.shape(y)[0] if sample_weight is None else np.sum(sample_weight))
-    grid_l2 = [_number(value, total) for value in _as_list("l2", l2, (float, int, str, np.number))]
-    names = _names(X)
-    if not hasattr(X, "tocsr"):
-        X = np.asarray(X)
-    parsed = parse_loss(loss)
-    if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
-        parsed = parse_loss("multinomial")
+    total = float(problem.n_samples if sample_weight is None else np.sum(sample_weight))
+    if l2 is None and (isinstance(X, Problem) or penalty is not None):
+        penalties = [problem.penalty]
+    else:
+        given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
+        penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
-    classes, previous = None, None
-    for i, j in plough(len(grid_risks), len(grid_l2)):
-        mu = grid_l2[j]
-        problem = Problem(
-            X,
-            y,
-            risk=grid_risks[i],
-            loss=parsed,
-            penalty=ElasticNet(mu, l1) if l1 else L2(mu),
-            fit_intercept=fit_intercept,
-            sample_weight=sample_weight,
-        )
-        classes = problem.classes
+    previous = None
+    for i, j in plough(len(grid_risks), len(penalties)):
+        if problem.risk != grid_risks[i]:
+            problem = problem.with_risk(grid_risks[i])
+        point = problem.with_penalty(penalties[j])
         result = solve(
-            problem, solver, tol, max_passes, random_state=random_state, warm_start=previous
+            point, solver, tol, max_passes, random_state=random_state, warm_start=previous
         )
         if result.status.startswith("interrupted"):
-            raise KeyboardInterrupt(f"path was interrupted at {grid_risks[i]!r}, l2={mu:g}")
+            at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
+            raise KeyboardInterrupt(f"path was interrupted at {at}")
         previous = result
         # The weightings of all points together may be far larger than X.
         found[i, j] = replace(result, weights=np.empty(0), history=[])
-    points = [(i, j) for i in range(len(grid_risks)) for j in range(len(grid_l2))]
+        if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
+            break
+    points = sorted(found)
     results = [found[point] for point in points]
-    d = len(results[0].w) - bool(fit_intercept)
-    intercepts = [r.w[d] if fit_intercept else np.zeros(r.w.shape[1:]) for r in results]
+    fitted = problem.fit_intercept
+    d = len(results[0].w) - bool(fitted)
+    intercepts = [r.w[d] if fitted else np.zeros(r.w.shape[1:]) for r in results]
     return PathResult(
         risks=[grid_risks[i] for i, _ in points],
-        l2=np.array([grid_l2[j] for _, j in points]),
+        l2=np.array([penalties[j].l2 for _, j in points]),
         coefs=np.array([r.w[:d].T for r in results]),
         intercepts=np.array(intercepts),
         objective=np.array([r.objective for r in results]),
@@ -214,9 +235,42 @@ def path(
         passes=np.array([r.passes for r in results]),
         seconds=np.array([r.seconds for r in results]),
         converged=np.array([r.converged for r in results]),
-        classes=classes,
+        classes=problem.classes,
         feature_names=names or [f"x{k}" for k in range(d)],
     )
+
+
+def _problem(
+    X: Any,
+    y: ArrayLike,
+    loss: str | Loss,
+    penalty: Penalty,
+    fit_intercept: bool,
+    sample_weight: ArrayLike | None,
+) -> Problem:
+    """The problem of the data; risk and l2 of the grid take the place of its own."""
+    if not hasattr(X, "tocsr"):
+        X = np.asarray(X)
+    parsed = parse_loss(loss)
+    if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
+        parsed = parse_loss("multinomial")
+    return Problem(
+        X,
+        y,
+        loss=parsed,
+        penalty=penalty,
+        fit_intercept=fit_intercept,
+        sample_weight=sample_weight,
+    )
+
+
+def _refuse_beside(*given: Any) -> None:
+    """Refuse what a problem has already."""
+    names = ("y", "loss", "l1", "penalty", "positive", "sample_weight")
+    defaults = (None, "squared", 0.0, None, False, None)
+    for name, value, default in zip(names, given, defaults, strict=True):
+        if value is not None and not (isinstance(value, type(default)) and value == default):
+            raise TypeError(f"a Problem has its own {name}: do not give it to path too")
 
 
 def plough(rows: int, columns: int) -> Iterator[tuple[int, int]]:
@@ -240,10 +294,14 @@ def _as_list(name: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
     return items
 
 
-def _number(l2: float | str, total: float) -> float:
-    if isinstance(l2, str) and l2 == "auto":
-        return 1.0 / total if total > 0 else math.nan
-    return L2(l2).l2  # type: ignore[arg-type] # other strings are refused there
+def _with_l2(penalty: Penalty, l2: float | str, total: float) -> Penalty:
+    """The same kind of penalty with another l2."""
+    if not is_dataclass(penalty):
+        raise TypeError(
+            f"a path over l2 needs one of the package's penalties, got {penalty!r}; leave l2 out"
+        )
+    number = resolve_l2(l2, total) if isinstance(l2, str) else l2
+    return replace(penalty, l2=number)
 
 
 def _names(X: Any) -> list[str] | None:

@@ -45,6 +45,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SMALLEST_GAP = 1e-16
 # More names than this do not fit beside the picture.
 _NAMED_COEFFICIENTS = 10
+_LINE_WIDTH = 1.6
+# Labels that fit below a picture without touching, and how far apart they are on a log axis.
+_TICKS, _APART = 9, 0.09
+# A risk whose weights are this many times those of the others would leave them flat.
+_TOWERING = 4.0
 
 
 def style(position: int) -> dict[str, Any]:
@@ -249,7 +254,7 @@ class LossTailDisplay:
             else:
                 # The last point closes the step of the largest loss.
                 x, y, steps = np.append(share, 1.0), np.append(values, values[-1]), "steps-post"
-            look = {"drawstyle": steps, "linewidth": 1.8, **style(position)}
+            look = {"drawstyle": steps, "linewidth": _LINE_WIDTH, **style(position)}
             self.lines_.extend(self.ax_.plot(x, y, label=label, **look))
         if kind == "survival":
             self.ax_.set_yscale("log")
@@ -288,23 +293,27 @@ class LossTailDisplay:
             self.ax_.set_xlabel("share of samples with a smaller loss")
             self.ax_.set_ylabel(self.loss_name)
             self.ax_.xaxis.set_major_formatter(_percent_formatter())
-        self.ax_.legend(frameon=False, loc="upper right" if kind == "survival" else "upper left")
+        _legend_beside(self.ax_)
         return self
 
 
 class ConvergenceDisplay:
     """The certified relative gap of one or several runs against the work that they took.
 
-    What is drawn is the smallest gap so far: a solver returns the best pair that it has seen.
+    What is drawn is the smallest gap so far: a solver returns the best pair that it has seen. Where
+    the optimum is known, the distance to it can be drawn instead, which no solver can see.
 
     Parameters
     ----------
     curves : mapping of str to (work, gaps)
-        For each run the passes or seconds at its checks, and the relative gaps.
+        For each run the passes or seconds at its checks, and the relative gaps or, where an optimum
+        is given, the objectives.
     tol : float, optional
         The tolerance, drawn as a line.
     against : {"passes", "seconds"}, default="passes"
         What the work is measured in.
+    optimum : float, optional
+        The optimal value F*: the axis is then (F - F*) / abs(F*).
 
     Attributes
     ----------
@@ -335,14 +344,23 @@ class ConvergenceDisplay:
         *,
         tol: float | None = None,
         against: str = "passes",
+        optimum: float | None = None,
     ) -> None:
         if against not in ("passes", "seconds"):
             raise ValueError(f"against must be 'passes' or 'seconds', got {against!r}")
         if not curves:
             raise ValueError("there are no curves to draw; give at least one run")
+        if optimum is not None and not (np.isfinite(optimum) and optimum != 0.0):
+            raise ValueError(f"optimum must be a finite number other than 0, got {optimum!r}")
+        if optimum is not None:
+            curves = {
+                name: (work, (np.asarray(values, dtype=np.float64) - optimum) / abs(optimum))
+                for name, (work, values) in curves.items()
+            }
         self.curves = {name: _descent(name, *curve) for name, curve in curves.items()}
         self.tol = tol
         self.against = against
+        self.optimum = optimum
 
     @classmethod
     def from_result(
@@ -351,6 +369,7 @@ class ConvergenceDisplay:
         *,
         tol: float | None = None,
         against: str = "passes",
+        optimum: float | None = None,
         name: str | None = None,
         ax: Axes | None = None,
     ) -> ConvergenceDisplay:
@@ -360,7 +379,7 @@ class ConvergenceDisplay:
         ----------
         result : Result
             What :func:`sorel.solve` returned.
-        tol, against, ax
+        tol, against, optimum, ax
             As in :func:`plot_convergence`.
         name : str, optional
             What the legend calls the run; its solver by default.
@@ -380,7 +399,7 @@ class ConvergenceDisplay:
         'certified relative gap'
         """
         runs = {name if name is not None else _run_name(result): result}
-        return cls._from_runs(runs, tol=tol, against=against).plot(ax)
+        return cls._from_runs(runs, tol=tol, against=against, optimum=optimum).plot(ax)
 
     @classmethod
     def from_estimator(
@@ -389,6 +408,7 @@ class ConvergenceDisplay:
         *,
         tol: float | None = None,
         against: str = "passes",
+        optimum: float | None = None,
         name: str | None = None,
         ax: Axes | None = None,
     ) -> ConvergenceDisplay:
@@ -398,7 +418,7 @@ class ConvergenceDisplay:
         ----------
         estimator : estimator
             One of sorel's, fitted.
-        tol, against, ax
+        tol, against, optimum, ax
             As in :func:`plot_convergence`; the tolerance is the estimator's own by default.
         name : str, optional
             What the legend calls it; its class and risk by default.
@@ -407,18 +427,26 @@ class ConvergenceDisplay:
         -------
         ConvergenceDisplay
         """
-        return cls.from_result(estimator, tol=tol, against=against, name=name, ax=ax)
+        return cls.from_result(
+            estimator, tol=tol, against=against, optimum=optimum, name=name, ax=ax
+        )
 
     @classmethod
     def _from_runs(
-        cls, runs: Mapping[str, Any], *, tol: float | None, against: str
+        cls,
+        runs: Mapping[str, Any],
+        *,
+        tol: float | None,
+        against: str,
+        optimum: float | None = None,
     ) -> ConvergenceDisplay:
         if tol is None:
             goals = {getattr(_last_step(run), "tol", None) for run in runs.values()}
             only = goals.pop() if len(goals) == 1 else None
             tol = float(only) if isinstance(only, numbers.Real) else None
-        curves = {name: _history(run, against) for name, run in runs.items()}
-        return cls(curves, tol=tol, against=against)
+        values = "best_relative_gap" if optimum is None else "best_objective"
+        curves = {name: _history(run, against, values) for name, run in runs.items()}
+        return cls(curves, tol=tol, against=against, optimum=optimum)
 
     def plot(self, ax: Axes | None = None) -> ConvergenceDisplay:
         """Draw.
@@ -436,28 +464,30 @@ class ConvergenceDisplay:
         self.ax_, self.figure_ = _axes(ax)
         self.lines_ = []
         for position, (name, (work, gaps)) in enumerate(self.curves.items()):
-            # Runs may coincide: the earlier line is the wider one, and stays visible.
-            width = 1.6 + min(0.7 * (len(self.curves) - 1 - position), 3.0)
+            # Runs may coincide: their markers sit at different places, and dashes leave gaps.
+            every = max(1, len(work) // 10)
             line = self.ax_.plot(
                 work,
                 gaps,
                 label=name,
-                linewidth=width,
+                linewidth=_LINE_WIDTH,
                 marker=_marker(position),
-                markersize=3.5 + 1.5 * width,
+                markersize=5.5,
                 markerfacecolor="white",
-                markevery=max(1, len(work) // 10),
+                markevery=(position % every, every),
                 **style(position),
             )
             self.lines_.extend(line)
         if self.tol:
             self.ax_.axhline(self.tol, color="0.5", linewidth=0.9, zorder=0)
+            # Beside the picture, where no curve passes.
             self.ax_.annotate(
                 f"tolerance {_short(self.tol)}",
-                (0.0, self.tol),
+                (1.0, self.tol),
                 xycoords=("axes fraction", "data"),
-                xytext=(4, 2),
+                xytext=(4, 0),
                 textcoords="offset points",
+                va="center",
                 color="0.35",
                 fontsize="small",
             )
@@ -472,8 +502,11 @@ class ConvergenceDisplay:
             self.ax_.set_xscale("log")
         else:
             self.ax_.set_xlim(left=0.0)
-        self.ax_.set_ylabel("certified relative gap")
-        self.ax_.legend(frameon=False)
+        if self.optimum is None:
+            self.ax_.set_ylabel("certified relative gap")
+        else:
+            self.ax_.set_ylabel("relative suboptimality")
+        _legend_beside(self.ax_)
         return self
 
 
@@ -565,7 +598,7 @@ class SpectrumDisplay:
                 n * np.append(sigma, sigma[-1]),
                 where="post",
                 label=name,
-                linewidth=1.8,
+                linewidth=_LINE_WIDTH,
                 **style(position),
             )
             self.lines_.extend(line)
@@ -574,8 +607,28 @@ class SpectrumDisplay:
         self.ax_.set_xlabel("losses in ascending order (share of the samples)")
         self.ax_.set_ylabel("weight relative to the mean's 1/n")
         self.ax_.xaxis.set_major_formatter(_percent_formatter())
-        self.ax_.legend(frameon=False)
+        self._cut_towers()
+        _legend_beside(self.ax_)
         return self
+
+    def _cut_towers(self) -> None:
+        """Let one risk that towers above all others leave the picture, with its height in words."""
+        peaks = {name: sigma.size * float(sigma.max()) for name, sigma in self.weights.items()}
+        (tallest, top), *rest = sorted(peaks.items(), key=lambda item: -item[1])
+        if not rest or top <= _TOWERING * rest[0][1]:
+            return
+        self.ax_.set_ylim(0.0, 1.5 * rest[0][1])
+        self.ax_.annotate(
+            f"{tallest}: up to {top:.3g}",
+            (1.0, 1.0),
+            xycoords="axes fraction",
+            xytext=(-8, -2),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            color="0.35",
+            fontsize="small",
+        )
 
 
 class PathDisplay:
@@ -737,7 +790,8 @@ class PathDisplay:
         for name, values in self.coefficients.items():
             if name in named:
                 look = {**style(position), "marker": _marker(position)}
-                look.update(label=name, linewidth=1.6, markersize=5, markerfacecolor="white")
+                look.update(label=name, linewidth=_LINE_WIDTH, markersize=5)
+                look.update(markerfacecolor="white")
                 position += 1
             else:
                 look = {"color": "0.8", "linewidth": 0.8, "zorder": 1}
@@ -761,10 +815,10 @@ class PathDisplay:
             self.ax_.set_xticks(x, labels=self.grid, rotation=30, ha="right")
         elif min(self.grid) > 0.0 and len(set(self.grid)) > 1:
             self.ax_.set_xscale("log")
+            ticks = _readable_ticks(x.astype(np.float64))
+            self.ax_.set_xticks(ticks, labels=[_short(tick) for tick in ticks])
+            self.ax_.set_xticks([], minor=True)
         if self.grid_name == "CVaR level":
-            if len(self.grid) <= _NAMED_COEFFICIENTS:
-                self.ax_.set_xticks(x, labels=[f"{level:g}" for level in self.grid])
-                self.ax_.set_xticks([], minor=True)
             self.ax_.set_xlabel("CVaR level (share of worst losses that counts)")
         else:
             self.ax_.set_xlabel(self.grid_name)
@@ -773,13 +827,8 @@ class PathDisplay:
         last = {line.get_label(): float(line.get_ydata()[-1]) for line in self.lines_}
         handles, names = self.ax_.get_legend_handles_labels()
         places = sorted(range(len(names)), key=lambda place: -last.get(names[place], -np.inf))
-        self.ax_.legend(
-            [handles[place] for place in places],
-            [names[place] for place in places],
-            frameon=False,
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1.0),
-            fontsize="small",
+        _legend_beside(
+            self.ax_, [handles[place] for place in places], [names[place] for place in places]
         )
         return self
 
@@ -839,9 +888,14 @@ def plot_loss_tails(
 
 
 def plot_convergence(
-    runs: Any, *, tol: float | None = None, against: str = "passes", ax: Axes | None = None
+    runs: Any,
+    *,
+    tol: float | None = None,
+    against: str = "passes",
+    optimum: float | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
-    """Draw the certified relative gap against the work done.
+    """Draw the certified relative gap, or the distance to a known optimum, against the work done.
 
     Parameters
     ----------
@@ -852,6 +906,9 @@ def plot_convergence(
         all.
     against : {"passes", "seconds"}, default="passes"
         The horizontal axis.
+    optimum : float, optional
+        The optimal value F*, such as ``result.dual`` of a run to a far smaller tolerance: draw
+        (F - F*) / abs(F*) instead of the gap.
     ax : Axes, optional
         Where to draw; a new figure by default.
 
@@ -871,7 +928,9 @@ def plot_convergence(
     """
     if hasattr(runs, "history") or hasattr(runs, "predict"):
         runs = [runs]
-    display = ConvergenceDisplay._from_runs(_named(runs, _run_name), tol=tol, against=against)
+    display = ConvergenceDisplay._from_runs(
+        _named(runs, _run_name), tol=tol, against=against, optimum=optimum
+    )
     return display.plot(ax).ax_
 
 
@@ -991,7 +1050,7 @@ def _descent(name: str, work: ArrayLike, gaps: ArrayLike) -> Curve:
     return x[known], np.maximum(np.minimum.accumulate(y[known]), _SMALLEST_GAP)
 
 
-def _history(run: Any, against: str) -> Curve:
+def _history(run: Any, against: str, values: str) -> Curve:
     last = _last_step(run)
     history = getattr(last, "history_", getattr(last, "history", None))
     if history is None:
@@ -1002,11 +1061,11 @@ def _history(run: Any, against: str) -> Curve:
     if hasattr(history, "columns"):
         return (
             np.asarray(history[against], dtype=np.float64),
-            np.asarray(history["best_relative_gap"], dtype=np.float64),
+            np.asarray(history[values], dtype=np.float64),
         )
     return (
         np.array([getattr(record, against) for record in history], dtype=np.float64),
-        np.array([record.best_relative_gap for record in history], dtype=np.float64),
+        np.array([getattr(record, values) for record in history], dtype=np.float64),
     )
 
 
@@ -1052,7 +1111,48 @@ def _named(items: Any, name: Callable[[Any], str]) -> dict[str, Any]:
 
 
 def _short(number: float) -> str:
-    return f"{number:g}".replace("e-0", "e-")
+    if number >= 1e-3:
+        return f"{number:.3g}"
+    digits, _, power = f"{number:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}"
+
+
+def _readable_ticks(points: FloatArray) -> list[float]:
+    """Points of a grid to label on a logarithmic axis: as many as fit without touching.
+
+    Powers of ten go first, then the ends, then numbers that start with 2 or 5.
+    """
+    values = np.unique(points)
+    span = np.log(values[-1] / values[0])
+    powers = np.log10(values)
+    is_power = np.abs(powers - np.round(powers)) < 1e-9
+    simple = np.isin([f"{value:.6e}"[0] for value in values], ["2", "5"])
+    rank = np.where(is_power, 0, np.where(simple, 2, 3))
+    rank[[0, -1]] = np.minimum(rank[[0, -1]], 1)
+    chosen: list[float] = []
+    for place in np.lexsort((values, rank)).tolist():
+        value = float(values[place])
+        if rank[place] > 1 and is_power.sum() > 2:
+            break
+        clear = all(abs(np.log(value / other)) >= _APART * span for other in chosen)
+        if clear and len(chosen) < _TICKS:
+            chosen.append(value)
+    return sorted(chosen)
+
+
+def _legend_beside(ax: Axes, handles: Any = None, labels: Any = None) -> None:
+    """A legend on the right of the picture, where it covers no data."""
+    if handles is None:
+        handles, labels = ax.get_legend_handles_labels()
+    ax.legend(
+        handles,
+        labels,
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0,
+        fontsize="small",
+    )
 
 
 def _share_text(level: float) -> str:
@@ -1068,7 +1168,7 @@ def _percent_formatter() -> Any:
 def _axes(ax: Axes | None) -> tuple[Axes, Any]:
     if ax is None:
         pyplot = _pyplot()
-        _, ax = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
+        _, ax = pyplot.subplots(figsize=(7.4, 4.4), layout="constrained")
     assert ax is not None
     ax.spines[["top", "right"]].set_visible(False)
     return ax, ax.figure

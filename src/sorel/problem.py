@@ -11,17 +11,17 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 
 from __future__ import annotations
 
-import copy
 import math
 import numbers
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._copies import shallow_copy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
@@ -29,14 +29,14 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
-from sorel.penalties import L2, Penalty
+from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
-# gradients take its place where the penalty is smooth, and after the second number nothing does
+# gradients take its place where the penalty is quadratic, and after the second number nothing does
 # where it is not.
 _FEW_PARAMETERS = 1000
 REFINABLE_SIZE = 5000
@@ -59,6 +59,7 @@ _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 # the gap that counts as none, in units of the loss at zero margins. The third number is how much
 # larger a gap may be than the rounding errors in it that keep it from falling.
 _FLOOR, _NEGLIGIBLE, _ROUNDED = 1e-6, 1e-12, 1e3
+_SPREAD_SHARE = 1e-2
 
 # Relative to the loss at zero margins, that of the best intercept counts for no less than the first
 # number, and for nothing below the second: the targets are all alike then, up to rounding.
@@ -135,9 +136,10 @@ class Problem:
         "squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson" or "gamma", or a
         loss of your own: see :class:`sorel.losses.Loss`.
     penalty : Penalty, optional
-        Strongly convex; ``L2(1 / n)`` when not given.
+        Strongly convex, or of bounded domain; ``L2(1 / n)`` when not given.
     fit_intercept : bool, default=False
-        Add an unpenalised intercept, the last entry of every parameter vector.
+        Add an unpenalised intercept, the last entry of every parameter vector. The problem is taken
+        as written; ``sorel.path`` and the estimators, which take data, fit one unless told not to.
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
     n_jobs : int, optional
@@ -162,6 +164,9 @@ class Problem:
     >>> problem.objective([1.0])
     2.05
     """
+
+    # How the engine was made and from what, where that is known: another risk needs another one.
+    _made_by: tuple[Callable[[Any, Spec], Engine], Any] | None
 
     def __init__(
         self,
@@ -193,6 +198,7 @@ class Problem:
         # Float16 is computed with as float64, and no better for it.
         half = isinstance(stored, np.dtype) and stored == np.float16
         self._set_up(home, penalty, stored if half else None)
+        self._made_by = (engine, X)
 
     @classmethod
     def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
@@ -228,12 +234,17 @@ class Problem:
         elif isinstance(penalty, numbers.Real):
             raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
         elif not isinstance(penalty, Penalty):
-            raise TypeError(f"penalty must be one of sorel's penalties, got {penalty!r}")
-        penalty.kernel(engine.n_features)  # bounds of another length are refused here
+            raise TypeError(
+                "penalty must be one of sorel's penalties, or of a subclass of "
+                f"sorel.penalties.Penalty, got {penalty!r}"
+            )
         self.engine, self.penalty = engine, penalty
+        self._made_by = None
         spec = engine.spec
+        _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
+        check_penalty(penalty, self._coefficient_shape)
         # Type of the numbers as they were stored; arithmetic is in float64 whatever it is.
         self.data_type = engine.data_type if stored is None else stored
         size = engine.mean_loss_at_zero() or engine.mean_size(engine.point(self.start()))
@@ -326,23 +337,51 @@ class Problem:
             **self.engine.fingerprint(),
             "risk": describe(self.risk),
             "loss": describe(self.loss),
-            "penalty": describe(self.penalty),
+            "penalty": self._describe_penalty(),
             "intercept": "fitted" if self.fit_intercept else "none",
         }
+
+    def _describe_penalty(self) -> str:
+        text = describe(self.penalty)
+        if self.penalty.compiled:
+            return text
+        # What a class of the user computes is not to be read from its settings.
+        values = sample_values(self.penalty, self._coefficient_shape)
+        return f"{text} with values {', '.join(f'{value:.6e}' for value in values)}"
 
     # What the solvers use.
 
     def for_run(self) -> Problem:
         """The same problem with working memory of its own, for one run in one thread."""
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.engine = self.engine.for_run()
         return other
 
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
-        penalty.kernel(self.n_features)
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other.penalty = penalty
+        return other
+
+    def with_risk(self, risk: Risk | str) -> Problem:
+        """The same data, loss and penalty under another risk; X is not copied.
+
+        Examples
+        --------
+        >>> import numpy as np, sorel
+        >>> problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], risk=sorel.Max())
+        >>> problem.with_risk("mean").objective(np.zeros(3))
+        5.0
+        """
+        if self._made_by is None:
+            raise TypeError(
+                "a problem made from an engine has the risk of its engine; make one from X and y"
+            )
+        make, X = self._made_by
+        other = Problem.from_engine(
+            make(X, replace(self.engine.spec, risk=parse_risk(risk))), self.penalty
+        )
+        other._made_by = self._made_by
         return other
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
@@ -350,8 +389,8 @@ class Problem:
         engine = self.engine.sample(n_rows, rng)
         if engine is None:
             return None
-        other = copy.copy(self)
-        other.engine = engine
+        other = shallow_copy(self)
+        other.engine, other._made_by = engine, None
         return other
 
     # Far from the optimum numbers may overflow; what is not finite is no bound, and no surprise.
@@ -399,8 +438,10 @@ class Problem:
         above = shortfall + noise
         worthwhile = above + bound.total > refine >= above
         worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
+        # Affine losses leave nothing to refine: they equal their linearisation.
+        worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.smooth):
+        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
             target = 0.0 if refine == np.inf else refine - above
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
@@ -421,11 +462,15 @@ class Problem:
         )
 
     @property
+    def _coefficient_shape(self) -> tuple[int, ...]:
+        return (self.n_features, *self.engine.shape[1:])
+
+    @property
     def _least_value(self) -> float:
         """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
         if self.loss.lower_bound == -np.inf:
             return -np.inf
-        least = -self.penalty.conjugate(np.zeros((self.n_features, *self.engine.shape[1:])))
+        least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
         return self.loss.lower_bound + least - 1e-15 * abs(least)
 
     def _linear_bound(
@@ -481,7 +526,7 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.smooth
+        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
@@ -568,10 +613,27 @@ class Problem:
         The share is 1e-6 of the mean absolute loss of a model without coefficients: at zero
         margins, or, where an intercept is fitted, at the best one, so that an offset in y does not
         count. Where that is 0, it is the loss at the start.
+
+        An objective without a lower bound passes through 0 for no reason. There the unit is at
+        least a hundredth of the spread of the losses at the start.
         """
         size = abs(objective)
+        if self.loss.lower_bound == -np.inf:
+            return max(size, _SPREAD_SHARE * self._spread)
         # The exact floor takes some work, and hardly ever matters.
         return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
+
+    @cached_property
+    def _spread(self) -> float:
+        """Mean deviation of the losses from their mean, at the start or beside it."""
+        engine = self.engine.for_run()
+        start = self.start()
+        spread = engine.loss_scale(engine.point(start))
+        if np.any(start) or engine.mean_loss_at_zero() > 0.0:
+            return spread
+        # Losses that are all 0 at the start tell nothing of their size.
+        beside = np.full(engine.shape, 1.0 / engine.size)
+        return engine.loss_scale(engine.point(beside))
 
     def is_negligible(self, gap: float, rounding: float) -> bool:
         """Whether a gap counts as none, whatever the tolerance: below 1e-12 of the loss at zero.
@@ -607,6 +669,10 @@ class Problem:
         """g of the penalised part of w."""
         return self.penalty.value(self.coefficients(w))
 
+    def penalty_slope(self, w: FloatArray, delta: FloatArray) -> float:
+        """How fast g has been growing on arriving at w along delta: its derivative from there."""
+        return -self.penalty.directional_derivative(self.coefficients(w), -self.coefficients(delta))
+
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
         return w[: self.n_features]
@@ -619,7 +685,7 @@ class Problem:
         return w
 
     def modulus(self) -> FloatArray:
-        """Curvature of a smooth penalty in each parameter, shaped like w: none in intercepts."""
+        """Curvature of a quadratic penalty in each parameter, shaped like w: none in intercepts."""
         out = np.zeros(self.engine.shape)
         out[: self.n_features] = self.penalty.l2
         return out
@@ -649,6 +715,28 @@ def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | No
     if length != n:
         raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
     return loss.encode(y)
+
+
+def _check_affine(engine: Engine) -> None:
+    """Refuse what has no minimum, or is not convex, with losses that have no lower bound."""
+    spec = engine.spec
+    if isinstance(spec.risk, Deviation):
+        if not spec.loss.affine:
+            raise ValueError(
+                f"{spec.risk!r} needs an affine loss, since a deviation falls where losses rise: "
+                f"with the {spec.loss.name} loss it is not convex; use loss='linear', or the risk "
+                f"{spec.risk.risk!r}"
+            )
+        if not engine.serves_deviations:
+            raise ValueError(f"{type(engine).__name__} does not serve {spec.risk!r}")
+    if spec.loss.affine and spec.fit_intercept:
+        why = "has no minimum in an intercept: all losses fall with it, by the same amount"
+        if isinstance(spec.risk, Deviation):
+            why = "does not depend on an intercept"
+        raise ValueError(
+            f"{spec.risk!r} of the {spec.loss.name} loss {why}; set fit_intercept=False, and "
+            "choose the intercept afterwards, e.g. a quantile of the residuals"
+        )
 
 
 def _check_matrix(X: Any) -> Any:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 __all__ = [
     "CVaR",
     "CustomSpectrum",
+    "Deviation",
     "ESRM",
     "Extremile",
     "Max",
@@ -57,6 +58,11 @@ class Risk:
     ``_cumulative_at`` and ``_tail_at``; ``_weights`` and ``_increments`` may be overridden where a
     closed form is more accurate.
 
+    Attributes
+    ----------
+    name : str
+        The kind of risk, such as "cvar": the class in lower case, or what a subclass sets.
+
     Examples
     --------
     >>> from sorel import CVaR
@@ -68,9 +74,13 @@ class Risk:
     """
 
     _parameters: ClassVar[tuple[str, ...]] = ()
+    name: ClassVar[str] = "risk"
 
-    # -- the function S
-    # ---------------------------------------------------------------------------------
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.name = vars(cls).get("name", cls.__name__.lower())
+
+    # The function S.
 
     def cumulative(self, u: npt.ArrayLike) -> Any:
         """Evaluate S(u), the weight of the fraction u of smallest losses.
@@ -120,8 +130,7 @@ class Risk:
     def _tail_at(self, v: FloatArray) -> FloatArray:
         raise NotImplementedError
 
-    # -- weights
-    # ----------------------------------------------------------------------------------------
+    # Weights.
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of n ordered losses, smallest loss first.
@@ -256,8 +265,7 @@ class Risk:
         used = sigma > 0.0
         return float(np.sum(sigma[used] * ordered[used]))
 
-    # -- a value with scikit-learn's parameter protocol
-    # -------------------------------------------------
+    # A value with scikit-learn's parameter protocol.
 
     @property
     def spec(self) -> str | None:
@@ -741,6 +749,7 @@ class CustomSpectrum(Risk):
     array([0.125, 0.875])
     """
 
+    name = "custom"
     _parameters = ("density", "cumulative")
     density: Any
     _given: Any
@@ -925,14 +934,72 @@ class CustomSpectrum(Risk):
         return np.where(first == last, within, across)
 
 
+class Deviation(Risk):
+    """A risk minus the mean, or minus a share of it: how far losses spread upwards.
+
+    It does not change when one number is added to all losses, and is convex in them, but not
+    increasing. So it is for affine losses alone (``loss="linear"``), where it stays convex in the
+    parameters. CVaR deviations give quantile regression, extremile deviations rank regression and
+    Gini portfolios.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk.
+    share : float, default=1.0
+        How much of the mean is taken off, at least 0.
+
+    Examples
+    --------
+    >>> from sorel import CVaR, Deviation
+    >>> Deviation(CVaR(0.5))([3.0, 1.0, 2.0, 4.0])
+    1.0
+    >>> Deviation(CVaR(0.5)).weights(4)
+    array([-0.25, -0.25,  0.25,  0.25])
+    """
+
+    _parameters = ("risk", "share")
+    risk: Risk
+    share: float
+
+    def __init__(self, risk: Risk, share: float = 1.0) -> None:
+        if not isinstance(risk, Risk) or isinstance(risk, Deviation):
+            raise TypeError(f"risk must be a spectral risk such as CVaR(0.1), got {risk!r}.")
+        _check_real("share", share, 0.0, math.inf, hint="Deviation(risk) takes the mean off once")
+        self._store(risk=risk, share=share)
+
+    def _cumulative_at(self, u: FloatArray) -> FloatArray:
+        return self.risk._cumulative_at(u) - self.share * u
+
+    def _tail_at(self, v: FloatArray) -> FloatArray:
+        return self.risk._tail_at(v) - self.share * v
+
+    def _weights(self, n: int) -> FloatArray:
+        return self.risk._weights(n) - self.share / n
+
+    def _increments(self, omega: FloatArray) -> FloatArray:
+        return self.risk._increments(omega) - self.share * omega
+
+    def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Return the deviation of a vector of losses."""
+        values = np.asarray(losses, dtype=np.float64)
+        return self.risk(values, sample_weight) - self.share * Mean()(values, sample_weight)
+
+    @property
+    def spec(self) -> str | None:
+        """``"deviation:<risk>"``, where the risk has a short form and the share is 1."""
+        inner = self.risk.spec
+        return f"deviation:{inner}" if inner is not None and self.share == 1.0 else None
+
+
 def parse_risk(risk: str | Risk) -> Risk:
     """Read a risk from its short form.
 
     Parameters
     ----------
     risk : str or Risk
-        ``"mean"``, ``"max"``, ``"cvar:0.1"``, ``"esrm:2"`` or ``"extremile:2.5"``, in any case. A
-        risk is passed through.
+        ``"mean"``, ``"max"``, ``"cvar:0.1"``, ``"esrm:2"`` or ``"extremile:2.5"``, in any case, or
+        one of them behind ``"deviation:"``. A risk is passed through.
 
     Returns
     -------
@@ -953,6 +1020,8 @@ def parse_risk(risk: str | Risk) -> Risk:
     name, argument = name.strip(), argument.strip()
     if name in _PLAIN and not colon:
         return _PLAIN[name]()
+    if name == "deviation" and argument:
+        return Deviation(parse_risk(argument))
     if name in _WITH_PARAMETER and argument:
         try:
             value = float(argument)

@@ -110,6 +110,11 @@ class Rounding:
         self, point: Point, dual: Dual, expected: float, shortfall: float, error: float
     ) -> float:
         """Error of the spectral risk, which is that of lam . l for the worst lam."""
+        if self.loss.affine:
+            # The worst weighting gives negative losses no more weight than the mean does.
+            size = abs(expected + shortfall) + 2.0 * self.engine.mean_size(point)
+            weights = self.engine.weights_rounding(point, dual, size)
+            return error * self.loss.lipschitz + self._sum * size + weights
         if shortfall > 0.0 and not self._bounded:
             dual = self.engine.worst_case(point)
         return self.losses(point, dual, expected + shortfall, error)[0]
@@ -204,6 +209,9 @@ class Rounding:
         if isinstance(self.penalty, Simplex):
             return float(np.sum(delta.max(axis=0)) + np.vdot(delta, np.abs(coef)))
         limits = self.penalty.bounds(len(coef))
+        if limits is None and self.penalty.compact:
+            # A domain of the user's own: as if it reached twice as far as the coefficients do.
+            return 2.0 * float(np.abs(coef).max() * np.sum(delta))
         if limits is None:
             return math.inf
         lower, upper = (limit if coef.ndim == 1 else limit[:, None] for limit in limits)

@@ -1,7 +1,7 @@
 """Saved models: a skops archive with a header, which runs no code when it is loaded.
 
 A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
-the version that wrote it and the training summary. Loading reads that header first, then lets
+the versions that wrote it and the training summary. Loading reads that header first, then lets
 skops build the model from types that skops itself trusts (those of scikit-learn and NumPy) and
 from sorel's own; a file that names any other type is refused before anything of it is built.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from sorel._files import write_atomically
+from sorel._warnings import warn
 
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
@@ -49,7 +50,11 @@ class ModelFileError(ValueError):
 
 
 def save_model(
-    model: Any, path: str | os.PathLike[str] | BinaryIO, *, summary: dict[str, Any] | None = None
+    model: Any,
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    summary: dict[str, Any] | None = None,
+    risk_weights: bool = True,
 ) -> None:
     """Save a fitted estimator or pipeline in a file that runs no code when it is loaded.
 
@@ -63,6 +68,9 @@ def save_model(
     summary : dict, optional
         What is worth knowing about the training, in JSON's types; added to what the model itself
         tells (its class, risk, certified gap and so on).
+    risk_weights : bool, default=True
+        Whether to save ``risk_weights_``, one number per training sample, which predictions do not
+        need.
 
     Raises
     ------
@@ -91,7 +99,7 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
-    data = _dump(model, summary)
+    data = _dump(model if risk_weights else _without_weights(model), summary)
     if hasattr(path, "write"):
         cast(BinaryIO, path).write(data)
     else:
@@ -121,6 +129,14 @@ def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
         types that are not trusted.
     OSError
         If there is no such file, or it cannot be read.
+    ModuleNotFoundError
+        If a package is missing that is needed to read it.
+
+    Warns
+    -----
+    UserWarning
+        If the file was written with another scikit-learn (by its first two numbers) or another
+        major version of NumPy, which may build or compute something else.
 
     Examples
     --------
@@ -135,8 +151,18 @@ def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
     SpectralRiskRegressor()
     """
     data, name = _read(path)
-    _header(data, name)
-    return _load(data, name)
+    strange = _strange_versions(_header(data, name))
+    if strange:
+        warn(
+            f"{name} was saved with {strange}; its predictions may differ: save the model again, "
+            "or install those versions"
+        )
+    try:
+        return _load(data, name)
+    except ModelFileError as error:
+        if not strange:
+            raise
+        raise ModelFileError(f"{error} (it was saved with {strange})") from None
 
 
 def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
@@ -150,8 +176,9 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``"sorel"`` is the version that wrote the file, ``"created"`` the time in UTC; the rest
-        describes the model and its training.
+        ``"sorel"`` is the version that wrote the file, ``"versions"`` those of scikit-learn and
+        NumPy beside it, ``"created"`` the time in UTC; the rest describes the model and its
+        training.
 
     Raises
     ------
@@ -177,6 +204,7 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     header = _header(data, name)
     return {
         "sorel": header["sorel"],
+        "versions": header.get("versions", {}),
         "created": header.get("created"),
         **header.get("summary", {}),
     }
@@ -189,6 +217,7 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
     header = {
         "format": _FORMAT,
         "sorel": __version__,
+        "versions": _versions(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "summary": {**_describe(model), **(summary or {})},
     }
@@ -213,6 +242,23 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
     except ModelFileError as error:
         raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {error}") from None
     return data
+
+
+def _without_weights(model: Any) -> Any:
+    """A copy of the model that has forgotten the weights of its training samples."""
+    model = copy.copy(model)
+    if hasattr(model, "steps"):
+        model.steps = [(name, _without_weights(step)) for name, step in model.steps]
+    vars(model).pop("risk_weights_", None)
+    return model
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the packages whose objects a model file holds."""
+    import numpy
+    import sklearn
+
+    return {"scikit-learn": sklearn.__version__, "numpy": numpy.__version__}
 
 
 def _without_checkpoints(model: Any) -> Any:
@@ -289,6 +335,7 @@ def _header(data: bytes, name: str) -> dict[str, Any]:
             newer = layout > _FORMAT or _newer(written)
             whole = isinstance(summary, dict) and isinstance(written, str)
         except _DAMAGE as error:
+            _tell_missing(name, error)
             raise _damaged(name, error) from None
     if not whole:
         raise ModelFileError(f"{name} is damaged: its {_HEADER} does not describe a model")
@@ -317,7 +364,36 @@ def _load(data: bytes, name: str) -> Any:
             f"{name} holds types that sorel does not trust, and was not loaded: {foreign}"
         ) from None
     except (*_DAMAGE, MemoryError, RecursionError, SyntaxError) as error:
+        _tell_missing(name, error)
         raise _damaged(name, error) from None
+
+
+def _strange_versions(header: dict[str, Any]) -> str:
+    """The versions of the file that differ from those here, in words; empty if none do."""
+    saved, here = header.get("versions"), _versions()
+    if not isinstance(saved, dict):
+        return ""
+    digits = {"scikit-learn": 2, "numpy": 1}
+    strange = [
+        f"{package} {saved[package]} (here: {here[package]})"
+        for package, count in digits.items()
+        if isinstance(saved.get(package), str)
+        and saved[package].split(".")[:count] != here[package].split(".")[:count]
+    ]
+    return " and ".join(strange)
+
+
+# Packages that reading a model may need. A file that names any other module is not one of ours.
+_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl", "numba")
+
+
+def _tell_missing(name: str, error: BaseException) -> None:
+    """Raise an error that names the missing package, if that is what went wrong."""
+    missing = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ImportError) and missing in _NEEDED:
+        raise ModuleNotFoundError(
+            f'to read {name}, {missing} is needed: pip install "sorel[cli]"', name=missing
+        ) from None
 
 
 def _damaged(name: str, error: BaseException) -> ModelFileError:

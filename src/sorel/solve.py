@@ -6,15 +6,16 @@ import contextlib
 import math
 import os
 import sys
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from sorel._clock import now
+from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
@@ -96,7 +97,7 @@ class Result:
         of the loss of a model without coefficients where F(w) is less; see
         :meth:`sorel.Problem.unit`. The last record of the history says the same.
     passes, seconds : float
-        Sample gradients divided by n, and wall-clock time.
+        Sample gradients divided by n, and wall-clock time without that of compiling.
     n_iter : int
         Outer iterations.
     converged : bool
@@ -144,7 +145,7 @@ class _Ledger:
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
-        self._begin = time.perf_counter() - (history[-1].seconds if history else 0.0)
+        self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
 
     @property
@@ -170,7 +171,7 @@ class _Ledger:
         return stalled or self.gap <= 2.0 * self.rounding
 
     def check(self, iterate: Iterate) -> Certificate:
-        begin = time.perf_counter()
+        begin = now()
         certificate = self.problem.certify(
             iterate.point,
             iterate.dual,
@@ -180,7 +181,7 @@ class _Ledger:
         )
         # A check that spent passes did the solver's work.
         if certificate.passes == 0.0:
-            self._checking += time.perf_counter() - begin
+            self._checking += now() - begin
         self._enter(iterate.point.w, iterate.dual, certificate)
         return certificate
 
@@ -191,7 +192,7 @@ class _Ledger:
         self.history.append(
             Record(
                 self.run.passes,
-                time.perf_counter() - self._begin - self._checking,
+                now() - self._begin - self._checking,
                 certificate.primal,
                 certificate.dual,
                 certificate.gap,
@@ -282,11 +283,11 @@ class _Saver:
         ledger.run.save_at = keeper.next
 
     def save_if_due(self) -> None:
-        if time.perf_counter() >= self._keeper.next:
+        if now() >= self._keeper.next:
             self.save()
 
     def save(self, *, last: bool = False) -> None:
-        state = self._ledger.state(self._solver, time.perf_counter() - self._begin)
+        state = self._ledger.state(self._solver, now() - self._begin)
         if state is not None:
             self._keeper.save(state, last=last)
             self._ledger.run.save_at = self._keeper.next
@@ -302,6 +303,7 @@ def solve(
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     callback: Callable[[Record], Any] | None = None,
     warm_start: Result | None = None,
+    w0: ArrayLike | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
 ) -> Result:
     """Minimise a spectral risk to a certified relative gap.
@@ -319,7 +321,8 @@ def solve(
     max_passes : float, default=1000
         Budget of sample gradients, divided by n.
     max_seconds : float, optional
-        Budget of wall-clock time.
+        Budget of wall-clock time; what the first run on a machine spends on compiling is not
+        counted.
     random_state : int, Generator, RandomState or None, default=0
         Source of randomness; the same int gives the same result. No global state is touched.
     callback : callable, optional
@@ -327,6 +330,9 @@ def solve(
         ``best_relative_gap`` is the one that `tol` is compared with.
     warm_start : Result, optional
         A result for a similar problem of the same shape to start from.
+    w0 : array, optional
+        Parameters to start from, intercept last; zeros when not given. Where the penalty forbids
+        them, the nearest that it allows. A `warm_start` has its own.
     checkpoint : path or Checkpoint, optional
         A file that keeps the state of the run: written about once a minute, or as often as a
         :class:`Checkpoint` says, and at the end, however the run ends. If the file exists, the run
@@ -392,7 +398,7 @@ def solve(
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
     problem = problem.for_run()
-    begin = time.perf_counter()
+    begin = now()
     run = Run(
         w=problem.start(),
         dual=None,
@@ -403,7 +409,11 @@ def solve(
         watched=callback is not None,
     )
     if warm_start is not None:
+        if w0 is not None:
+            raise ValueError("give w0 or warm_start, not both: each says where to start")
         _apply_warm_start(problem, run, warm_start)
+    elif w0 is not None:
+        _start_at(problem, run, problem.check_parameters(w0))
     history: list[Record] = []
     if saved is not None:
         history = _apply_checkpoint(problem, run, saved)
@@ -443,7 +453,7 @@ def solve(
         gap=last.best_gap,
         relative_gap=last.best_relative_gap,
         passes=run.passes,
-        seconds=time.perf_counter() - begin,
+        seconds=now() - begin,
         n_iter=run.n_iter,
         converged=converged,
         status=_status(method, run, last, converged, ending, saved),
@@ -477,7 +487,7 @@ def _drive(
                 return "converged"
             if run.passes >= run.max_passes:
                 return f"max_passes={run.max_passes:g} reached"
-            if time.perf_counter() >= run.deadline:
+            if now() >= run.deadline:
                 return "max_seconds reached"
             if saver is not None:
                 saver.save_if_due()
@@ -526,11 +536,10 @@ def _warn(result: Result, run: Run, ending: str) -> None:
         remedy = "use solver='auto'"
     else:
         remedy = f"accept a tol of {2 * result.relative_gap:.0e}, raise l2, or scale the columns"
-    warnings.warn(
+    warn(
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}",
         convergence_warning(),
-        stacklevel=3,
     )
 
 
@@ -539,11 +548,10 @@ def _warn_of_precision(problem: Problem, tol: float) -> None:
     remedy = f"set tol={2 * precision:.1e} or more"
     if kind != np.float64:
         remedy = f"pass the original numbers as float64, or {remedy}"
-    warnings.warn(
+    warn(
         f"tol={tol:g} is below the rounding of X, {precision:.1e} for {kind}: "
         f"the answer will be certified for the rounded numbers; {remedy}",
         PrecisionWarning,
-        stacklevel=3,
     )
 
 
@@ -570,11 +578,15 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
             f"warm_start has parameters of shape {w.shape}, this problem needs "
             f"{problem.engine.shape}"
         )
-    run.w = w.copy()
-    run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
+    _start_at(problem, run, w)
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
         run.dual, _ = problem.engine.nearest_dual(result.weights)
+
+
+def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
+    run.w = w.copy()
+    run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:

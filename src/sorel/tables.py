@@ -1,27 +1,28 @@
 """Tables in files: CSV and Parquet in, checked columns out, predictions back.
 
 Rows are counted from 1, the header left out, and every complaint names the column and the row.
-Columns are of three kinds: numbers, texts and truth values; the last two become indicator columns
-(one-hot) in the pipeline of :func:`make_pipeline`. pandas does the reading and is imported only
-here, when a table is read; Parquet needs pyarrow too.
+Columns are of four kinds: numbers, dates, which become numbers of days, texts and truth values; the
+last two become indicator columns (one-hot) in the pipeline of :func:`make_pipeline`. pandas does
+the reading and is imported only here, when a table is read; Parquet needs pyarrow too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import difflib
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from sorel._files import write_atomically
+from sorel._names import missing_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,8 @@ __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
+    "misread_columns",
+    "missing_columns",
     "read_table",
     "select_columns",
     "standardise_rows",
@@ -45,6 +48,25 @@ _LARGEST = 1e100
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
+# A column is taken for what most of its first different values look like.
+_LOOKED_AT, _MOST = 1000, 0.95
+_CLOCK = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?(?:Z|[+-]\d{2}:?\d{2})?)?"
+_IN_DISGUISE = {
+    "dates": re.compile(
+        rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{4}}){_CLOCK}"
+        rf"|\d{{1,2}}:\d{{2}}(?::\d{{2}})?"
+    ),
+    "numbers with separators for thousands": re.compile(
+        r"[+-]?\d{1,3}(?:[,' \u00a0\u202f.]\d{3})+(?:[.,]\d+)?"
+    ),
+    "numbers with a decimal comma": re.compile(r"[+-]?\d+,\d+"),
+    "numbers with a sign": re.compile(
+        r"[+-]?[$€£¥] ?[+-]?\d[\d,' ]*(?:\.\d+)?|[+-]?\d[\d,' ]*(?:\.\d+)? ?[$€£¥%]"
+    ),
+}
+_PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_DAY = np.timedelta64(1, "D")
+
 
 class TableError(ValueError):
     """The table cannot be used; the message says what is wrong, where, and what to do."""
@@ -56,6 +78,7 @@ def read_table(
     format: str = "auto",
     sep: str | None = None,
     text_columns: Iterable[str] = (),
+    thousands: str | None = None,
 ) -> pd.DataFrame:
     r"""Read a table with named columns.
 
@@ -71,6 +94,8 @@ def read_table(
     text_columns : iterable of str
         Columns that are read as text even where they look like numbers, so that ``01`` stays
         ``01``.
+    thousands : str, optional
+        The character that separates thousands in the numbers of a CSV file.
 
     Returns
     -------
@@ -108,7 +133,7 @@ def read_table(
         else:
             if sep is None:
                 sep = "\t" if os.fspath(source).lower().endswith(_TAB_ENDINGS) else ","
-            frame = _read_csv(stream, name, sep, set(text_columns))
+            frame = _read_csv(stream, name, sep, set(text_columns), thousands)
     if not len(frame):
         raise TableError(f"{name} has a header but no rows")
     _check_names(list(frame.columns), name)
@@ -144,18 +169,20 @@ def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> Non
     write_atomically(destination, buffer.getvalue())
 
 
-def column_kinds(frame: pd.DataFrame) -> dict[str, str]:
+def column_kinds(frame: pd.DataFrame, dates: Iterable[str] = ()) -> dict[str, str]:
     """Say what each column holds.
 
     Parameters
     ----------
     frame : DataFrame
         A table from :func:`read_table`, or any other.
+    dates : iterable of str
+        Columns that hold dates, which nothing else makes known.
 
     Returns
     -------
     dict
-        "numeric", "text" or "boolean" for each column, in the order of the table.
+        "numeric", "date", "text" or "boolean" for each column, in the order of the table.
 
     Raises
     ------
@@ -169,7 +196,64 @@ def column_kinds(frame: pd.DataFrame) -> dict[str, str]:
     >>> column_kinds(pd.DataFrame({"age": [31, 42], "city": ["Oslo", None]}))
     {'age': 'numeric', 'city': 'text'}
     """
-    return {column: _kind(frame[column], column) for column in frame.columns}
+    known = set(dates)
+    return {
+        column: "date" if column in known else _kind(frame[column], column)
+        for column in frame.columns
+    }
+
+
+class Misread(NamedTuple):
+    """A column of texts that are no names: what they are, and one of them."""
+
+    column: str
+    what: str
+    example: str
+    values: int
+
+
+def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misread]:
+    """Find columns of texts that look like dates or like numbers in other dress.
+
+    Each of their values would become an indicator column.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        From :func:`read_table`.
+    kinds : mapping of str to str
+        From :func:`column_kinds`; only the texts are looked at.
+
+    Returns
+    -------
+    list of Misread
+        Column, what it holds, an example, and the number of different values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import column_kinds, misread_columns
+    >>> table = pd.DataFrame({"when": ["2024-01-05", "2024-02-11"], "city": ["Oslo", "Rome"]})
+    >>> misread_columns(table, column_kinds(table))
+    [Misread(column='when', what='dates', example='2024-01-05', values=2)]
+    """
+    found = []
+    for column, kind in kinds.items():
+        if kind != "text":
+            continue
+        values = frame[column].dropna().astype(str).str.strip()
+        distinct = values.drop_duplicates()
+        first = distinct.head(_LOOKED_AT)
+        for what, pattern in _IN_DISGUISE.items():
+            fits = first.map(lambda text, pattern=pattern: bool(pattern.fullmatch(text)))
+            # Plain numbers may stand among those that are not.
+            if what != "dates" and fits.any():
+                fits |= first.map(lambda text: bool(_PLAIN_NUMBER.fullmatch(text)))
+            if len(first) > 1 and fits.mean() >= _MOST:
+                example = next(text for text in first if pattern.fullmatch(text))
+                found.append(Misread(column, what, example, len(distinct)))
+                break
+    return found
 
 
 def select_columns(
@@ -181,7 +265,7 @@ def select_columns(
     ----------
     frame : DataFrame
         Has these columns, and perhaps others, in any order.
-    kinds : mapping of str to {"numeric", "text", "boolean"}
+    kinds : mapping of str to {"numeric", "date", "text", "boolean"}
         What the columns hold.
     allow_missing : bool, default=False
         Whether missing values pass.
@@ -191,7 +275,8 @@ def select_columns(
     Returns
     -------
     DataFrame
-        Numbers as float64; texts and truth values as objects; NaN where a value is missing.
+        Numbers as float64; dates as days since the start of 1970, UTC where they name a time zone;
+        texts and truth values as objects; NaN where a value is missing.
 
     Raises
     ------
@@ -217,22 +302,6 @@ def select_columns(
         for column, kind in kinds.items()
     }
     return pandas.DataFrame(chosen, index=frame.index)
-
-
-def missing_columns(absent: Sequence[str], present: Iterable[str]) -> str:
-    """Say that columns are not there, and what there is instead."""
-    present = [str(column) for column in present]
-    names = ", ".join(repr(column) for column in absent)
-    message = f"there is no column {names}" if len(absent) == 1 else f"there are no columns {names}"
-    folded = {column.strip().lower(): column for column in present}
-    for column in absent:
-        near = difflib.get_close_matches(column.strip().lower(), folded, n=1)
-        if near:
-            message += f"; did you mean {folded[near[0]]!r} for {column!r}?"
-    shown = ", ".join(repr(column) for column in present[:20])
-    more = f" and {len(present) - 20} more" if len(present) > 20 else ""
-    separator = " The" if message.endswith("?") else "; the"
-    return f"{message}{separator} columns are {shown}{more}"
 
 
 def unknown_categories(
@@ -271,14 +340,14 @@ def unknown_categories(
 def make_pipeline(kinds: Mapping[str, str], model: Any, *, impute: bool = False) -> Any:
     """Put the preparation of the columns in front of a model.
 
-    Numbers are standardised; texts and truth values become indicator columns, one for each value
-    seen in training. The numbers come first, each group in the order of the table. With `impute`,
-    missing numbers become the median and missing texts the most frequent value of the training
-    table.
+    Numbers and days are standardised; texts and truth values become indicator columns, one for each
+    value seen in training. The numbers come first, each group in the order of the table. With
+    `impute`, missing numbers become the median and missing texts the most frequent value of the
+    training table.
 
     Parameters
     ----------
-    kinds : mapping of str to {"numeric", "text", "boolean"}
+    kinds : mapping of str to {"numeric", "date", "text", "boolean"}
         The columns that the model uses.
     model : estimator
         The last step, called "model".
@@ -305,8 +374,8 @@ def make_pipeline(kinds: Mapping[str, str], model: Any, *, impute: bool = False)
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    numeric = [column for column, kind in kinds.items() if kind == "numeric"]
-    categorical = [column for column, kind in kinds.items() if kind != "numeric"]
+    numeric = [column for column, kind in kinds.items() if kind in ("numeric", "date")]
+    categorical = [column for column, kind in kinds.items() if kind in ("text", "boolean")]
     scale: Any = StandardScaler()
     encode: Any = OneHotEncoder(handle_unknown="error")
     if impute:
@@ -371,7 +440,9 @@ def _open(source: str | os.PathLike[str]) -> BinaryIO:
     return io.BytesIO(path.read_bytes())
 
 
-def _read_csv(stream: BinaryIO, name: str, sep: str, text_columns: set[str]) -> pd.DataFrame:
+def _read_csv(
+    stream: BinaryIO, name: str, sep: str, text_columns: set[str], thousands: str | None
+) -> pd.DataFrame:
     pandas = _pandas()
     try:
         with _rows(stream, sep) as rows:
@@ -395,6 +466,7 @@ def _read_csv(stream: BinaryIO, name: str, sep: str, text_columns: set[str]) -> 
                 index_col=False,
                 dtype=dict.fromkeys(text_columns.intersection(header), str),
                 low_memory=False,
+                thousands=thousands,
                 **options,
             )
     except UnicodeDecodeError as error:
@@ -453,6 +525,12 @@ def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
     _pyarrow()
     try:
         frame = pandas.read_parquet(stream, engine="pyarrow")
+    except ImportError as error:
+        # pandas refuses versions of pyarrow that are too old.
+        raise ModuleNotFoundError(
+            f'Parquet files need another pyarrow: {_one_line(error)}; pip install "sorel[cli]"',
+            name="pyarrow",
+        ) from None
     except Exception as error:  # pyarrow has many kinds of its own
         if isinstance(error, MemoryError):
             raise
@@ -516,8 +594,10 @@ def _as_kind(
     pandas = _pandas()
     missing = values.isna().to_numpy()
     if missing.any() and not allow_missing:
-        row = int(missing.argmax()) + 1
+        row = _row(values, missing)
         raise TableError(f"column {column!r} has no value in row {row}" + (hint and f"; {hint}"))
+    if kind == "date":
+        return _days(values, column)
     if kind == "numeric":
         is_number = pandas.api.types.is_numeric_dtype(values.dtype)
         if pandas.api.types.is_bool_dtype(values.dtype) or not is_number:
@@ -525,28 +605,49 @@ def _as_kind(
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         infinite = np.isinf(numbers)
         if infinite.any():
-            row = int(infinite.argmax())
-            raise TableError(f"column {column!r} is {numbers[row]} in row {row + 1}")
+            value = numbers[infinite.argmax()]
+            raise TableError(f"column {column!r} is {value} in row {_row(values, infinite)}")
         huge = np.abs(numbers) > _LARGEST
         if huge.any():
-            row = int(huge.argmax())
             raise TableError(
-                f"column {column!r} is {numbers[row]:g} in row {row + 1}, too large to compute with"
+                f"column {column!r} is {numbers[huge.argmax()]:g} in row {_row(values, huge)}, too "
+                "large to compute with"
             )
         return pandas.Series(numbers, index=values.index)
     if missing.all():
         return pandas.Series(np.nan, index=values.index, dtype=object)
     found = _kind(values, column)
     if kind == "boolean" and found != "boolean":
-        row = int((~missing).argmax())
         raise TableError(
-            f"column {column!r} should hold true or false, but row {row + 1} "
-            f"holds {_shown(values.iloc[row])}"
+            f"column {column!r} should hold true or false, but row {_row(values, ~missing)} "
+            f"holds {_shown(values.iloc[(~missing).argmax()])}"
         )
     texts = values.astype(object)
     if kind == "text" and not _is_text(texts):
         texts = values.astype(str).astype(object)
     return texts.where(~missing, np.nan)
+
+
+def _days(values: pd.Series, column: str) -> pd.Series:
+    """Dates as days since 1970; texts must be ISO 8601, which cannot be read in two ways."""
+    pandas = _pandas()
+    if pandas.api.types.is_numeric_dtype(values.dtype):
+        raise TableError(
+            f"column {column!r} should hold dates, but row 1 holds {_shown(values.iloc[0])}"
+        )
+    try:
+        times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+    except (TypeError, ValueError):
+        times = values.map(lambda value: pandas.to_datetime(value, errors="coerce", utc=True))
+    wrong = (times.isna() & values.notna()).to_numpy()
+    if wrong.any():
+        raise TableError(
+            f"column {column!r} should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row "
+            f"{_row(values, wrong)} holds {_shown(values.iloc[wrong.argmax()])}"
+        )
+    naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
+    days = (naive - np.datetime64("1970-01-01")) / _DAY
+    return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
 
 
 def _numbers(values: pd.Series, column: str) -> pd.Series:
@@ -556,12 +657,18 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
     is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
     wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()
     if wrong.any():
-        row = int(wrong.argmax())
         raise TableError(
-            f"column {column!r} should hold numbers, but row {row + 1} "
-            f"holds {_shown(values.iloc[row])}"
+            f"column {column!r} should hold numbers, but row {_row(values, wrong)} "
+            f"holds {_shown(values.iloc[wrong.argmax()])}"
         )
     return numbers
+
+
+def _row(values: pd.Series, wrong: Any) -> int:
+    """The first row where something is wrong, as the file counts it, with rows left out too."""
+    place = int(wrong.argmax())
+    label = values.index[place]
+    return int(label) + 1 if isinstance(label, (int, np.integer)) else place + 1
 
 
 def _shown(value: Any) -> str:

@@ -1,8 +1,4 @@
-"""The paper's five regression sets, with its split and scaling; skipped where they are not at hand.
-
-They are looked for in the folder that SOREL_DATA names and in the user's cache. Only
-`benchopt prepare` downloads them.
-"""
+"""The paper's five regression sets, with its split and scaling; they travel with the package."""
 
 from benchopt import BaseDataset
 
@@ -15,12 +11,5 @@ class Dataset(BaseDataset):
     parameters = {"set": list(PAPER_DATASETS)}
 
     def get_data(self):
-        try:
-            X, y = load_paper_dataset(self.set, download=False)
-        except FileNotFoundError as error:
-            return {"X": None, "y": None, "loss": "squared", "missing": str(error)}
+        X, y = load_paper_dataset(self.set, download=False)
         return {"X": X, "y": y, "loss": "squared"}
-
-    def prepare(self):
-        """Fetch the set for `benchopt prepare`, the one command that may use the network."""
-        load_paper_dataset(self.set)

@@ -30,7 +30,7 @@ def add_table(parser: argparse.ArgumentParser, name: str, words: str, more: str 
         help="how the table is stored (default: %(default)s, what its first bytes say)",
     )  # fmt: skip
     parser.add_argument(
-        "--sep", type=_separator, metavar="CHARACTER",
+        "--sep", type=separator, metavar="CHARACTER",
         help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
     )  # fmt: skip
 
@@ -85,7 +85,8 @@ def _number(text: str) -> float:
     return value
 
 
-def _separator(text: str) -> str:
+def separator(text: str) -> str:
+    """One character between fields or thousands."""
     text = {"\\t": "\t", "tab": "\t"}.get(text, text)
     if len(text) != 1 or text in '\r\n"':
         raise argparse.ArgumentTypeError(f"expected one character, got {text!r}")

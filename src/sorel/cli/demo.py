@@ -17,8 +17,9 @@ def add(commands: Any) -> None:
         run,
         help="compare least squares with ESRM(2) and CVaR(0.1)",
         description=(
-            "Fit least squares, ESRM(2) and CVaR(0.1) on scikit-learn's diabetes set and on a\n"
-            "generated set with two populations; print a table and save a picture. Works offline."
+            "Fit least squares, ESRM(2) and CVaR(0.1) on two measured sets, yacht and diabetes,\n"
+            "and on a generated one with two populations; print tables and save a picture.\n"
+            "Works offline."
         ),
         epilog="example:\n  sorel demo --splits 5 --out pictures",
     )

@@ -10,20 +10,24 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sorel.cli import demo, evaluate, fit, info, predict, reproduce
+from sorel.cli import demo, evaluate, fit, info, predict, reproduce, warmup
 from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
-COMMANDS = (fit, predict, evaluate, info, demo, reproduce)
+COMMANDS = (fit, predict, evaluate, info, demo, reproduce, warmup)
+
+# Packages that a command may miss, with a message that names the extra.
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
 
 _EXAMPLES = """\
 examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
   sorel evaluate model.skops test.csv --groups region
   sorel predict model.skops new.csv -o predictions.csv
-  sorel demo --splits 3           least squares against ESRM and CVaR on two datasets
+  sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
+  sorel warmup                    compile everything once, for images and new machines
 
 exit codes:
   0    done
@@ -71,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pandas", "pyarrow", "skops"):
+        if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
         say(f"error: {error}")
         return FAILED

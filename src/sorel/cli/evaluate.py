@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, is_folder, load
-from sorel.cli.shared import DONE, Misuse
+from sorel.cli.models import Batches, is_folder, load, read_weight
+from sorel.cli.shared import DONE, Misuse, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _DESCRIPTION = """\
 Report the losses of a saved model on a table with known targets: the mean, the mean of the worst
-shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows.
+shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows; besides, the bias
+of predicted numbers, or the accuracy and the area under the ROC curve (AUC) of predicted labels.
+Two more rows tell what the model is worth: the best constant model, and the plain fit to the mean.
 """
 
 _EXAMPLES = """\
@@ -54,6 +56,13 @@ def add(commands: Any) -> None:
         "--groups", metavar="COLUMN", help="report each value of this column separately as well"
     )
     parser.add_argument(
+        "--sample-weight", metavar="COLUMN", help="column with the weights of the rows"
+    )
+    parser.add_argument(
+        "--skip-missing-target", action="store_true",
+        help="leave out the rows that have no target",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", default=None, metavar="FILE",
         help="write the report as CSV or Parquet instead; - is CSV on standard output",
     )  # fmt: skip
@@ -61,9 +70,12 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
+    import numpy as np
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
     from sorel import tables
     from sorel._files import check_writable
-    from sorel.metrics import TailScorer, tail_report
 
     if arguments.output not in (None, tables.STANDARD):
         check_writable(arguments.output)
@@ -75,11 +87,20 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.target or summary.get("target")
     if target is None:
         raise Misuse("this model does not know its target's name; give it with --target")
+    named = [name for name in (target, arguments.groups, arguments.sample_weight) if name]
     if batches is not None:
-        frame = batches.columns([name for name in (target, arguments.groups) if name])
-    absent = [name for name in (target, arguments.groups) if name and name not in frame.columns]
+        if arguments.skip_missing_target:
+            raise Misuse("--skip-missing-target is for tables, not for folders of rows")
+        frame = batches.columns(named)
+    absent = [name for name in named if name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    if arguments.skip_missing_target:
+        known = frame[target].notna().to_numpy()
+        frame, X = frame[known], X[known]
+    weight = None
+    if arguments.sample_weight:
+        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
     y = _truth(model, frame, target)
     groups = None
     if arguments.groups:
@@ -87,18 +108,115 @@ def run(arguments: argparse.Namespace) -> int:
         groups = column.where(column.notna(), "(missing)").to_numpy()
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
-    scorer = TailScorer("mean", loss)
-    if batches is None:
-        losses = scorer.losses(model, X, y)
-    else:
-        losses = batches.map(lambda table, a, b: scorer.losses(model, table, y[a:b]))
-    report = tail_report(y, losses, groups=groups, loss=lambda truth, given: given)
+
+    def measured(other: Any, only_rows: bool = False) -> Measured:
+        """Losses and predictions of a model, in one pass over the rows."""
+        if batches is None:
+            return _measure(other, np.zeros((len(y), 1)) if only_rows else X, y, loss)
+        parts = batches.map(
+            lambda table, a, b: np.column_stack(
+                _measure(other, np.zeros((b - a, 1)) if only_rows else table, y[a:b], loss)
+            )
+        )
+        return Measured(*parts.T)
+
+    own = measured(model)
+    report = _report(own, y, model, groups, weight)
+    for name, other in getattr(model, "baselines_", {}).items():
+        constant = name == "constant model"
+        if not constant:
+            other = Pipeline([*model.steps[:-1], ("model", other)])
+        row = _report(measured(other, constant), y, model, None, weight)
+        report = pd.concat([report, row.rename(index={"all": f"({name})"})])
+    report.index.name = "group"
+    if summary.get("constant") or _is_constant(own, y, model):
+        say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is None:
         print(_LOSS_WORDS.get(str(loss), "losses"))
-        print(report.to_string(float_format=lambda value: f"{value:.6g}"))
+        print(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
+        if "bias" in report.columns:
+            print("bias: mean of prediction minus truth, in the units of the target")
     else:
         tables.write_table(report.reset_index(), arguments.output)
     return DONE
+
+
+class Measured(NamedTuple):
+    """Per row: the loss, and the predicted number or, of a label, whether it is right.
+
+    The margin is that of two classes, and NaN elsewhere.
+    """
+
+    loss: Any
+    outcome: Any
+    margin: Any
+
+
+def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
+    import numpy as np
+
+    from sorel.metrics import TailScorer
+
+    losses = TailScorer("mean", loss).losses(model, X, y)
+    predicted = model.predict(X)
+    margin = np.full(len(y), np.nan)
+    if not hasattr(model, "classes_"):
+        return Measured(losses, predicted, margin)
+    if len(model.classes_) == 2 and hasattr(model, "decision_function"):
+        margin = np.asarray(model.decision_function(X))
+    return Measured(losses, (predicted == y).astype(float), margin)
+
+
+def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
+    """The tail of the losses and what else tells a good model, for all rows and each group."""
+    import numpy as np
+
+    from sorel.metrics import group_codes, tail_report
+
+    report = tail_report(
+        y, measured.loss, groups=groups, loss=lambda truth, given: given, sample_weight=weight
+    )
+    weight = np.ones(len(y)) if weight is None else weight
+    members: list[Any] = [slice(None)]
+    if groups is not None:
+        values, codes = group_codes(groups, len(y))
+        members += [codes == code for code in range(len(values))]
+    if not hasattr(model, "classes_"):
+        report["bias"] = [_mean(measured.outcome - y, weight, rows) for rows in members]
+        return report
+    report["accuracy"] = [_mean(measured.outcome, weight, rows) for rows in members]
+    if len(model.classes_) == 2:
+        positive = y == model.classes_[1]
+        report["auc"] = [
+            _auc(positive[rows], measured.margin[rows], weight[rows]) for rows in members
+        ]
+    return report
+
+
+def _mean(values: Any, weight: Any, rows: Any) -> float:
+    total = weight[rows].sum()
+    return float(values[rows] @ weight[rows] / total) if total > 0.0 else float("nan")
+
+
+def _auc(positive: Any, margin: Any, weight: Any) -> float:
+    """Area under the ROC curve; NaN where one class is missing."""
+    import numpy as np
+    from sklearn.metrics import roc_auc_score
+
+    counts = weight > 0.0
+    if len(set(positive[counts].tolist())) < 2 or np.isnan(margin).any():
+        return float("nan")
+    return float(roc_auc_score(positive, margin, sample_weight=weight))
+
+
+def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
+    import numpy as np
+
+    from sorel.estimators.constant import MARGIN_SPREAD, TARGET_SPREAD
+
+    if not hasattr(model, "classes_"):
+        return bool(np.std(measured.outcome) < TARGET_SPREAD * np.std(y))
+    return bool(np.std(measured.margin) < MARGIN_SPREAD)
 
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sorel._defaults import MAX_PASSES, MODEL_TOL, RISK
 from sorel.cli.arguments import (
     OR_FOLDER,
     above_zero,
@@ -19,7 +20,9 @@ from sorel.cli.arguments import (
     positive,
     risk_spec,
     seed_number,
+    separator,
 )
+from sorel.cli.models import read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ examples:
       classification; missing values become the median or the most frequent value
   sorel fit train.csv --target y --drop id --categorical zip --l2 0.01 -o model.skops
       leave out a column, and take the numbers of another as names
+  sorel fit flights.csv --target arr_delay --dates day --skip-missing-target --cv -o model.skops
+      dates as numbers of days, rows without a target left out, risk and l2 by cross-validation
   sorel fit large.parquet --target y --checkpoint fit.ckpt -o model.skops
       a long fit: after Ctrl-C or a crash, the same command goes on from fit.ckpt
   cat train.csv | sorel fit - --target y -o - > model.skops
@@ -54,6 +59,9 @@ risks:
 # From this share of different values on, a text column is more likely a name than a category.
 _MANY_CATEGORIES = 0.5
 _FEW_ROWS = 20
+# So many different values are worth a word however many rows there are.
+_TOO_MANY_CATEGORIES = 1000
+_DEFAULT_RISK = RISK.spec
 # A Parquet file of numbers that would take more of the memory than this stays on disk.
 _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
@@ -83,7 +91,7 @@ def add(commands: Any) -> None:
         help="file for the model, such as model.skops, or - for standard output",
     )  # fmt: skip
     parser.add_argument(
-        "--risk", type=risk_spec, default="cvar:0.5", help="what to minimise (default: %(default)s)"
+        "--risk", type=risk_spec, help="what to minimise (default: cvar:0.5, or what --cv chooses)"
     )
     parser.add_argument(
         "--task", choices=("auto", "regression", "classification"), default="auto",
@@ -94,19 +102,30 @@ def add(commands: Any) -> None:
         help="loss of one row (default: squared for regression, logistic for classification)",
     )  # fmt: skip
     parser.add_argument(
-        "--l2", type=l2_or_auto, default="auto", metavar="NUMBER",
-        help="strength of the ridge penalty; auto is 1 / rows (default: %(default)s)",
+        "--l2", type=l2_or_auto, metavar="NUMBER",
+        help="strength of the ridge penalty; auto, the default without --cv, is 1 / rows",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cv", type=_folds, nargs="?", const=5, metavar="FOLDS",
+        help="choose risk and l2, or the one that is not given, by cross-validation: the best tail "
+        "among the models whose mean loss is near the best (default: 5 folds)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--intercept", choices=("free", "mean", "none"), default="free",
+        help="an intercept of its own, one that keeps the mean of the target, or none "
+        "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
         help="strength of the lasso penalty (default: 0)",
     )  # fmt: skip
+    parser.add_argument("--positive", action="store_true", help="allow no coefficient below 0")
     parser.add_argument(
-        "--tol", type=above_zero, default=1e-4, metavar="NUMBER",
+        "--tol", type=above_zero, default=MODEL_TOL, metavar="NUMBER",
         help="certified relative distance to the optimum to reach (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-passes", type=above_zero, default=1000.0, metavar="NUMBER",
+        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
         help="passes over the table to spend at most (default: 1000)",
     )  # fmt: skip
     parser.add_argument(
@@ -124,6 +143,27 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--categorical", action="append", default=[], metavar="COLUMN",
         help="take the values of this column as names, even if they are numbers; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--class-weight", choices=("balanced",), help="give all classes the same total weight"
+    )
+    parser.add_argument(
+        "--dates", action="append", default=[], metavar="COLUMN",
+        help="take this column of dates (2024-01-31, or with a time) as a number of days; may be "
+        "repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--thousands", type=separator, metavar="CHARACTER",
+        help="what separates thousands in the numbers of a CSV file, such as , in 1,234",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sample-weight", metavar="COLUMN",
+        help="column with the weights of the rows, which is no feature; 2 counts a row twice; "
+        "beside .npy files, a .npy file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--skip-missing-target", action="store_true",
+        help="leave out the rows that have no target",
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=positive, metavar="N",
@@ -144,6 +184,10 @@ def add(commands: Any) -> None:
         help="folder for the standardised copy of rows on disk, which is removed at the end "
         "(default: the system's folder for temporary files)",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-baselines", dest="baselines", action="store_false",
+        help="do not fit the plain model beside it, with which `sorel evaluate` compares",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
 
 
@@ -159,8 +203,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise Misuse("a model is binary data, not for a terminal; give -o a file name")
     if arguments.checkpoint is not None:
         _check_checkpoint(arguments)
-    if arguments.target in (*arguments.drop, *arguments.categorical):
-        raise Misuse(f"column {arguments.target!r} is the target; do not name it elsewhere too")
+    _check_names(arguments)
+    if arguments.cv is None:
+        arguments.risk = arguments.risk or _DEFAULT_RISK
+        arguments.l2 = "auto" if arguments.l2 is None else arguments.l2
+    elif arguments.risk is not None and arguments.l2 is not None:
+        raise Misuse("--cv has nothing to choose where both --risk and --l2 are given")
     with warnings.catch_warnings():
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -205,16 +253,24 @@ def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int,
         format=arguments.format,
         sep=arguments.sep,
         text_columns=set(arguments.categorical),
+        thousands=arguments.thousands,
     )
-    named = (arguments.target, *arguments.drop, *arguments.categorical)
-    absent = [name for name in named if name not in frame.columns]
+    absent = [name for name in _named(arguments) if name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    if arguments.skip_missing_target:
+        frame = _with_target(frame, arguments)
     task, y = _target(frame[arguments.target], arguments)
-    features = frame.drop(columns=[arguments.target, *arguments.drop])
+    weight = None
+    apart = [arguments.target, *arguments.drop]
+    if arguments.sample_weight is not None:
+        apart.append(arguments.sample_weight)
+        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
+    features = frame.drop(columns=apart)
     if not len(features.columns):
         raise tables.TableError("the table has no columns to learn from besides the target")
-    kinds = tables.column_kinds(features)
+    kinds = tables.column_kinds(features, arguments.dates)
+    _refuse_misread(features, kinds, arguments)
     X = tables.select_columns(
         features,
         kinds,
@@ -222,8 +278,14 @@ def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int,
         hint="remove such rows, or have the values filled in with --impute",
     )
     _note_names(X, kinds)
-    pipeline = tables.make_pipeline(kinds, _estimator(task, arguments), impute=arguments.impute)
-    return task, kinds, len(frame), pipeline.fit(X, y)
+    pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
+    rows = pipeline[:-1].fit_transform(X)
+    if arguments.cv is not None:
+        _choose(task, arguments, rows, y, weight)
+    pipeline.steps[-1] = ("model", _estimator(task, arguments).fit(rows, y, weight))
+    if arguments.baselines:
+        pipeline.baselines_ = _baselines(pipeline[-1], rows, y, weight)
+    return task, kinds, len(frame), pipeline
 
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
@@ -237,7 +299,7 @@ def _on_disk(arguments: argparse.Namespace) -> bool:
     path = Path(arguments.data)
     if arguments.out_of_core or path.is_dir() or path.suffix.lower() == ".npy":
         return True
-    if arguments.impute or arguments.categorical or not _fills_memory(arguments):
+    if _needs_table(arguments) or not _fills_memory(arguments):
         return False
     say(
         f"note: {arguments.data} would fill the memory; its rows stay on disk, as with "
@@ -265,7 +327,10 @@ def _parquet_rows(arguments: argparse.Namespace) -> Any:
     from sorel.tables import TableError
 
     try:
-        rows = ParquetRows(arguments.data, exclude=[arguments.target, *arguments.drop])
+        apart = [arguments.target, *arguments.drop]
+        if arguments.sample_weight is not None:
+            apart.append(arguments.sample_weight)
+        rows = ParquetRows(arguments.data, exclude=apart)
     except NotNumericError as error:
         raise TableError(
             f"column {error.column!r} of {error.file} holds {error.words}; rows on disk must be "
@@ -290,11 +355,15 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
     from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
 
     path = Path(arguments.data)
-    if arguments.impute or arguments.categorical:
-        raise Misuse("--impute and --categorical need a table in memory, not rows on disk")
+    needs = _needs_table(arguments)
+    if needs:
+        raise Misuse(f"{' and '.join(needs)} need a table in memory, not rows on disk")
+    weight = None
     if is_parquet(path) or arguments.format == "parquet":
         rows = _parquet_rows(arguments)
         y = rows.column(arguments.target)
+        if arguments.sample_weight is not None:
+            weight = rows.column(arguments.sample_weight)
     elif path.is_file() and path.suffix.lower() != ".npy":
         raise Misuse(
             f"{arguments.data} cannot stay on disk: --out-of-core reads Parquet and .npy files; "
@@ -304,11 +373,15 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
         raise Misuse("--drop leaves out columns of tables and of Parquet files, not of .npy files")
     else:
         rows, y = open_data(path, Path(arguments.target))
-    if len(y) != rows.n_samples:
-        raise tables.TableError(
-            f"{arguments.data} has {rows.n_samples} rows, but {arguments.target} has {len(y)} "
-            "values"
-        )
+        if arguments.sample_weight is not None:
+            weight = open_data(rows, Path(arguments.sample_weight))[1]
+    for name, values in ((arguments.target, y), (arguments.sample_weight, weight)):
+        if values is not None and len(values) != rows.n_samples:
+            raise tables.TableError(
+                f"{arguments.data} has {rows.n_samples} rows, but {name} has {len(values)} values"
+            )
+    if weight is not None:
+        weight = read_weight(pd.Series(weight), arguments.sample_weight)
     task, y = _target(pd.Series(y, name=arguments.target), arguments)
     pipeline = tables.standardise_rows(rows, _estimator(task, arguments))
     scaler = pipeline["columns"].named_transformers_["numeric"]
@@ -325,11 +398,134 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
         blocks = write_blocks(Path(place) / "rows", scaled)
         rows.close()
         try:
-            pipeline[-1].fit(blocks, y)
+            pipeline[-1].fit(blocks, y, weight)
+            if arguments.baselines:
+                pipeline.baselines_ = _baselines(pipeline[-1], blocks, y, weight)
         finally:
             blocks.close()
     names = scaler.feature_names_in_.tolist()
     return task, dict.fromkeys(names, "numeric"), rows.n_samples, pipeline
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Refuse columns that are named for two purposes."""
+    purposes = {
+        "the target": [arguments.target],
+        "the weight of the rows": [arguments.sample_weight] if arguments.sample_weight else [],
+        "to be left out": arguments.drop,
+        "a name": arguments.categorical,
+        "a date": arguments.dates,
+    }
+    seen: dict[str, str] = {}
+    for purpose, names in purposes.items():
+        for name in names:
+            if seen.setdefault(name, purpose) != purpose:
+                raise Misuse(f"column {name!r} is {seen[name]}; do not name it elsewhere too")
+
+
+def _named(arguments: argparse.Namespace) -> list[str]:
+    """All columns that the arguments name."""
+    names = [arguments.target, *arguments.drop, *arguments.categorical, *arguments.dates]
+    return names if arguments.sample_weight is None else [*names, arguments.sample_weight]
+
+
+def _needs_table(arguments: argparse.Namespace) -> list[str]:
+    """The options in use that only a table in memory can serve."""
+    options = {
+        "--impute": arguments.impute,
+        "--categorical": arguments.categorical,
+        "--dates": arguments.dates,
+        "--skip-missing-target": arguments.skip_missing_target,
+        "--cv": arguments.cv,
+        "--intercept mean": arguments.intercept == "mean",
+    }
+    return [name for name, used in options.items() if used]
+
+
+def _with_target(frame: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataFrame:
+    from sorel.tables import TableError
+
+    known = frame[arguments.target].notna()
+    if not known.any():
+        raise TableError(f"target {arguments.target!r} has no values at all")
+    if not known.all() and not arguments.quiet:
+        say(f"note: {(~known).sum()} of {len(frame)} rows have no target and are left out")
+    # Rows are counted as in the file, in messages too.
+    return frame[known]
+
+
+def _refuse_misread(
+    features: pd.DataFrame, kinds: dict[str, str], arguments: argparse.Namespace
+) -> None:
+    """Refuse texts that are dates or numbers: each value would become a column of its own."""
+    from sorel.tables import TableError, misread_columns
+
+    for column, what, example, count in misread_columns(features, kinds):
+        if column in arguments.categorical:
+            continue
+        if what == "dates":
+            remedy = f"turn it into a number of days with --dates {column!r}"
+        elif "thousands" in what and "," in example:
+            remedy = "have them read with --thousands ,"
+        else:
+            remedy = "write plain numbers such as 1234.5"
+        raise TableError(
+            f"column {column!r} holds {what}, such as {example!r}, which would become {count} "
+            f"indicator columns; {remedy}, leave it out with --drop {column!r}, or take the values "
+            f"as names with --categorical {column!r}"
+        )
+
+
+def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight: Any) -> None:
+    """Set risk and l2, or the one that was not given, to what cross-validation prefers."""
+    from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
+
+    kind = SpectralRiskRegressorCV if task == "regression" else SpectralRiskClassifierCV
+    settings = _estimator_settings(task, arguments)
+    for name in ("risk", "l2", "verbose", "checkpoint", "n_jobs"):
+        del settings[name]
+    if arguments.risk is not None:
+        settings["risks"] = [arguments.risk]
+    if arguments.l2 is not None:
+        settings["l2s"] = [arguments.l2]
+    search = kind(**settings, cv=arguments.cv, refit=False).fit(rows, y, weight)
+    arguments.risk, arguments.l2 = search.best_risk_.spec, search.best_l2_
+    if not arguments.quiet:
+        best = search.cv_results_["mean_test_mean_loss"][search.best_index_]
+        say(
+            f"cross-validation chose {arguments.risk} and l2 {arguments.l2}: held-out losses of "
+            f"{best:.4g} on average, {-search.best_score_:.4g} in the worst tenth"
+        )
+
+
+def _folds(text: str) -> int:
+    value = positive(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"expected at least 2 folds, got {text!r}")
+    return value
+
+
+def _baselines(model: Any, X: Any, y: Any, weight: Any) -> dict[str, Any]:
+    """What `sorel evaluate` compares with: the best constant model, and the fit to the mean."""
+    import numpy as np
+    from sklearn.base import clone
+
+    from sorel import Mean, parse_risk
+
+    fits = {"constant model": (model.risk, np.zeros((len(y), 1)))}
+    if not isinstance(parse_risk(model.risk), Mean):
+        fits["plain fit"] = ("mean", X)
+    if model.status_.startswith("interrupted"):
+        return {}
+    found = {}
+    for name, (risk, rows) in fits.items():
+        other = clone(model).set_params(risk=risk, verbose=0, checkpoint=None)
+        other._speaks_of_constant = False
+        other.fit(rows, y, weight)
+        # Of the length of the table, and of no use to anybody who only predicts.
+        del other.risk_weights_
+        found[name] = other.set_params(n_jobs=None)
+    return found
 
 
 def _check_checkpoint(arguments: argparse.Namespace) -> None:
@@ -351,6 +547,11 @@ def _check_checkpoint(arguments: argparse.Namespace) -> None:
 def _estimator(task: str, arguments: argparse.Namespace) -> Any:
     from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 
+    kind = SpectralRiskRegressor if task == "regression" else SpectralRiskClassifier
+    return kind(**_estimator_settings(task, arguments))
+
+
+def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     losses = {
         "regression": _REGRESSION_LOSSES,
         "classification": _CLASSIFICATION_LOSSES,
@@ -361,19 +562,29 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
             f"--loss {loss} does not suit {task}; it takes {' or '.join(losses)} "
             "(--task says what the target is)"
         )
-    kind = SpectralRiskRegressor if task == "regression" else SpectralRiskClassifier
-    return kind(
-        risk=arguments.risk,
-        loss=loss,
-        l2=arguments.l2,
-        l1=arguments.l1,
-        tol=arguments.tol,
-        max_passes=arguments.max_passes,
-        random_state=arguments.seed,
-        verbose=int(sys.stderr.isatty() and not arguments.quiet),
-        n_jobs=arguments.jobs,
-        checkpoint=arguments.checkpoint,
-    )
+    intercepts: dict[str, bool | str] = {"free": True, "mean": "mean", "none": False}
+    if arguments.intercept == "mean" and task == "classification":
+        raise Misuse("--intercept mean is for targets that are numbers, not for labels")
+    extra = {}
+    if arguments.class_weight is not None:
+        if task == "regression":
+            raise Misuse("--class-weight is for labels, and the target holds numbers")
+        extra = {"class_weight": arguments.class_weight}
+    return {
+        **extra,
+        "risk": arguments.risk,
+        "loss": loss,
+        "l2": arguments.l2,
+        "l1": arguments.l1,
+        "positive": arguments.positive,
+        "fit_intercept": intercepts[arguments.intercept],
+        "tol": arguments.tol,
+        "max_passes": arguments.max_passes,
+        "random_state": arguments.seed,
+        "verbose": int(sys.stderr.isatty() and not arguments.quiet),
+        "n_jobs": arguments.jobs,
+        "checkpoint": arguments.checkpoint,
+    }
 
 
 def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]:
@@ -428,10 +639,12 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
 def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
     for column, kind in kinds.items():
         count = X[column].nunique() if kind == "text" else 0
-        if len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X):
+        many = len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X)
+        if many or count > _TOO_MANY_CATEGORIES:
             say(
-                f"warning: column {column!r} has {count} different texts in {len(X)} rows; if it "
-                f"holds names, dates or misread numbers, leave it out with --drop {column!r}"
+                f"warning: column {column!r} has {count} different texts in {len(X)} rows, each of "
+                "which becomes an indicator column; if it holds names or identifiers, leave it out "
+                f"with --drop {column!r}"
             )
 
 
@@ -444,8 +657,12 @@ def _summary(
         "rows": rows,
         "l2": float(model.l2_),
         "l1": arguments.l1,
+        "positive": arguments.positive,
         "tol": arguments.tol,
         "imputed": arguments.impute,
+        "thousands": arguments.thousands,
+        "sample_weight": arguments.sample_weight,
+        "constant": bool(model.constant_),
         "columns": kinds,
     }
 

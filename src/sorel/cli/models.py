@@ -36,6 +36,7 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFra
         format=arguments.format,
         sep=arguments.sep,
         text_columns={column for column, kind in kinds.items() if kind == "text"},
+        thousands=summary.get("thousands"),
     )
     if not kinds:
         return model, summary, frame, _foreign_columns(model, frame)
@@ -115,6 +116,20 @@ def is_folder(arguments: argparse.Namespace) -> bool:
     """Whether the data is a folder of rows, or a .npy file, and no table."""
     path = Path(arguments.data)
     return path.is_dir() or path.suffix.lower() == ".npy"
+
+
+def read_weight(values: pd.Series, name: str) -> Any:
+    """A column of weights, as numbers."""
+    from sorel.tables import TableError, select_columns
+
+    weight = select_columns(values.to_frame(name), {name: "numeric"})[name].to_numpy()
+    if (weight < 0.0).any():
+        row = int((weight < 0.0).argmax())
+        raise TableError(
+            f"column {name!r} holds weights, and is {weight[row]:g} in row {row + 1}; weights are "
+            "at least 0"
+        )
+    return weight
 
 
 def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:

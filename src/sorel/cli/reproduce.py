@@ -18,15 +18,15 @@ def add(commands: Any) -> None:
         help="run the paper's experiments again, against certified optima",
         description=(
             "Run the experiments of the paper on its five datasets, and write figures, tables, "
-            "curves and one HTML report. The datasets are looked for in --data, in $SOREL_DATA "
-            "and in the user's cache. A run that was stopped goes on where it was."
+            "curves and one HTML report. The datasets travel with the package; files in --data "
+            "or in $SOREL_DATA take their place. A run that was stopped goes on where it was."
         ),
         epilog=(
             "examples:\n"
             "  sorel reproduce --quick --out report      five minutes on two cores\n"
             "  sorel reproduce --out report              everything\n"
             "  sorel reproduce --figure 2 --datasets yacht energy --risks cvar:0.5\n"
-            "  sorel reproduce --datasets diabetes generated    without the paper's datasets"
+            "  sorel reproduce --datasets diabetes generated    other datasets"
         ),
     )
     parser.add_argument(

@@ -1,13 +1,13 @@
 """Data for the demo, the experiments, the benchmarks and the tests.
 
-Three sources, all by name (:func:`list_datasets`): the five regression sets of the paper, which are
-not shipped; scikit-learn's bundled sets; and generated ones. The last two always work offline. A
-set of the paper is looked for as ``<name>.csv`` in a folder given, then in ``$SOREL_DATA``, then in
-the user's cache, and is then downloaded from UCI or OpenML.
+Three sources, all by name (:func:`list_datasets`) and all offline: the five regression sets of the
+paper, which travel with the package (``files/README.md`` names their authors and licences);
+scikit-learn's bundled sets; and generated ones.
 
-A download is judged by its content, not by its name or format: whatever table it holds must have
-the numbers that the experiments used, by a checksum of the numbers themselves. What passes is kept
-as canonical CSV; nothing else ever reaches the disk.
+The sets of the paper can also be fetched from UCI and OpenML, as a check. A download is judged by
+its content, not by its name or format: whatever table it holds must have the numbers that the
+experiments used, by a checksum of the numbers themselves. What passes is kept as canonical CSV;
+nothing else ever reaches the disk.
 """
 
 from sorel.datasets.catalogue import DatasetInfo, list_datasets
@@ -19,7 +19,12 @@ from sorel.datasets.generated import (
     make_imbalanced,
     make_two_populations,
 )
-from sorel.datasets.paper import PAPER_DATASETS, load_paper_dataset, load_paper_split
+from sorel.datasets.paper import (
+    PAPER_DATASETS,
+    load_paper_dataset,
+    load_paper_split,
+    load_paper_table,
+)
 from sorel.datasets.preparation import Split, split_standardized
 from sorel.datasets.published import dataset_fingerprint
 
@@ -34,6 +39,7 @@ __all__ = [
     "load_diabetes",
     "load_paper_dataset",
     "load_paper_split",
+    "load_paper_table",
     "make_heavy_tailed",
     "make_imbalanced",
     "make_two_populations",

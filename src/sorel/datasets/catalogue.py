@@ -37,7 +37,7 @@ def list_datasets(kind: str | None = None) -> list[DatasetInfo]:
     Parameters
     ----------
     kind : {"paper", "bundled", "generated"}, optional
-        Only those. The last two need no network.
+        Only those.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,7 +199,12 @@ class Engine(ABC):
     shape : tuple of int
         Shape of a parameter array: ``(p,)``, or ``(p, K)`` for K margins per sample, where p counts
         the features and the intercept.
+    size : int
+        Number of parameters.
     """
+
+    # Whether the engine serves a Deviation, whose weights may be negative.
+    serves_deviations: ClassVar[bool] = False
 
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
@@ -207,6 +212,7 @@ class Engine(ABC):
         self.n_outputs, self.fit_intercept = spec.n_outputs, spec.fit_intercept
         rows = n_features + int(spec.fit_intercept)
         self.shape = (rows,) if self.n_outputs == 1 else (rows, self.n_outputs)
+        self.size = rows * self.n_outputs
 
     def for_run(self) -> Engine:
         """The same engine with working memory of its own, for one run in one thread.
@@ -284,7 +290,10 @@ class Engine(ABC):
 
     @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
-        """lam . l(w)."""
+        """lam . l(w).
+
+        Under a Deviation, here and in the derivatives, lam stands for lam - share * omega.
+        """
 
     @abstractmethod
     def square_distance(self, dual: Dual, other: Dual) -> float:
@@ -422,6 +431,14 @@ class Engine(ABC):
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
+
+    def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
+        """q less a direction of margins, which loses its mean first, drawn into the dual set.
+
+        It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
+        risk has two levels.
+        """
+        self._lacking("corrected")
 
     # Bounds that hold for all w, of losses that have them.
 

@@ -228,8 +228,9 @@ class DenseEngine(SampledEngine):
         if factor is not None or not small:
             super()._subtract_block_means(out, point, dual, eta, factor)
             return
+        sums = np.zeros((dual.n_blocks, out.shape[0] + 1))
         self._loops.subtract_block_means(
-            self._X, *self._loss_args, point.margins, dual.block, dual.n_blocks, eta, self._omega,
+            self._X, *self._loss_args, point.margins, dual.block, sums, eta, self._omega,
             self._weighted, out,
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ Gram matrices.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
@@ -28,6 +28,7 @@ from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
+from sorel.risks import Deviation
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -125,9 +126,14 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
 class MemoryEngine(Engine):
     """Losses, weights and projections for margins in memory.
 
+    Under a Deviation the weights of the losses are q - share, while the projection stays that of
+    the risk: it does not see a number added to all losses.
+
     Shared by all runs: X, the spec, the weights of the risk, and facts about the data. A run has
     its own pool of arrays and its own projector, which remembers orders: see :meth:`for_run`.
     """
+
+    serves_deviations = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -149,7 +155,10 @@ class MemoryEngine(Engine):
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._pool = Pool()
         self._recycler = self._pool if n >= WORTH_POOLING else None
-        self._projector = Projector(spec.risk, n, weight, self._pool)
+        risk, self._offset = spec.risk, 0.0
+        if isinstance(spec.risk, Deviation):
+            risk, self._offset = spec.risk.risk, -float(spec.risk.share)
+        self._projector = Projector(risk, n, weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
             self.n_outputs == 1 and n >= WORTH_POOLING and not self._projector.two_levels
@@ -157,7 +166,7 @@ class MemoryEngine(Engine):
         self._share_rows()
 
     def for_run(self) -> MemoryEngine:
-        other = copy.copy(self)
+        other = shallow_copy(self)
         other._pool = Pool()
         other._recycler = other._pool if self.n_samples >= WORTH_POOLING else None
         other._projector = self._projector.fork(other._pool)
@@ -165,8 +174,9 @@ class MemoryEngine(Engine):
         return other
 
     def release(self) -> None:
-        self._projector = self._projector.fork(self._pool)
-        self._pool.drain()
+        if self._recycler is not None:
+            self._projector = self._projector.fork(self._pool)
+            self._pool.drain()
 
     @property
     def data_type(self) -> np.dtype[Any]:
@@ -184,7 +194,7 @@ class MemoryEngine(Engine):
 
     def _share_rows(self) -> None:
         """Choose the threads for sweeps over X and for those over vectors of length n."""
-        slow = self._compiled is None or self._compiled[0] not in compiled_losses.CHEAP
+        slow = self._compiled is None or self._compiled[0] == compiled_losses.LOGISTIC
         large_X = self.n_samples * self.n_features >= WORTH_SHARING_X
         large = self.n_samples >= (_WORTH_SHARING_SLOW if slow else _WORTH_SHARING)
         # A small problem is not even worth the question how many threads there are.
@@ -198,9 +208,10 @@ class MemoryEngine(Engine):
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
-        size = self.n_samples * self.shape[0]
-        small = size <= _NO_LIBRARY_THREADS and self.shape[0] * self.n_outputs <= FEW_COLUMNS
-        return nullcontext() if small else limit_blas()
+        alone = self._team is None and self._row_team is None
+        small = self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
+        few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
+        return nullcontext() if alone and small and few else limit_blas()
 
     def _each_range(self, kernel: Any, *args: Any) -> Any:
         assert self._team is not None
@@ -342,7 +353,25 @@ class MemoryEngine(Engine):
     # Risks and weightings.
 
     def risk(self, point: Any) -> float:
-        return self._projector.value(point.losses)
+        value = self._projector.value(point.losses)
+        if self._offset == 0.0:
+            return value
+        return value + self._offset * self._mean(point.losses)
+
+    def _mean(self, losses: FloatArray) -> float:
+        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+
+    def _signed(self, dual: Any) -> FloatArray:
+        """The densities that weigh the losses; of a Deviation, to be given back to the pool."""
+        if self._offset == 0.0:
+            return dual.density
+        signed = self._pool.take((self.n_samples,))
+        np.add(dual.density, self._offset, out=signed)
+        return signed
+
+    def _give_signed(self, signed: FloatArray) -> None:
+        if self._offset != 0.0:
+            self._pool.give(signed)
 
     def shortfall(self, point: Any, dual: Any) -> float:
         return self._projector.shortfall(point.losses, dual.density)
@@ -395,9 +424,10 @@ class MemoryEngine(Engine):
         return dual
 
     def expected(self, point: Any, dual: Any) -> float:
-        return self._each(
-            vectors.weighted_sum, dual.density, point.losses, self._omega, self._weighted
-        )
+        signed = self._signed(dual)
+        value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
+        self._give_signed(signed)
+        return value
 
     def square_distance(self, dual: Any, other: Any) -> float:
         return self._each(
@@ -417,6 +447,36 @@ class MemoryEngine(Engine):
         new.density += share * other.density
         return new
 
+    def corrected(self, dual: Any, change: Any, center: Any) -> MemoryDual:
+        new = self._new_dual()
+        shift = self._mean(change.margins)
+        np.subtract(dual.density, change.margins, out=new.density)
+        new.density += shift - center.density
+        share = self._share_inside(new.density, center.density)
+        new.density *= share
+        new.density += center.density
+        return new
+
+    def _share_inside(self, move: FloatArray, center: FloatArray) -> float:
+        """The largest t <= 1, up to rounding, for which center + t move is in the dual set."""
+        risk = self._projector.risk
+        levels = risk.levels(self.n_samples, self.spec.sample_weight)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if levels is not None:
+                room = np.where(move > 0.0, levels[1] - center, center - levels[0])
+                shares = room / np.abs(move)
+            else:
+                # The top of the order may not hold more than the risk puts there.
+                order = np.argsort(-move)
+                omega = np.broadcast_to(self._omega, move.shape)[order]
+                reach = np.minimum(np.cumsum(omega), 1.0)
+                held = np.cumsum(omega * move[order])
+                # All samples together hold nothing, up to rounding.
+                counts = held > 1e-13 * held.max()
+                shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
+        shares = shares[np.isfinite(shares) & (shares >= 0.0)]
+        return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
+
     def loss_scale(self, point: Any) -> float:
         mean, spread = vectors.mean_and_deviation(point.losses, self._omega, self._weighted)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
@@ -428,9 +488,7 @@ class MemoryEngine(Engine):
         return self._mean_size(point.losses)
 
     def _mean_size(self, losses: FloatArray) -> float:
-        if not self.loss.lower_bound >= 0.0:
-            losses = np.abs(losses)
-        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+        return self._mean(losses if self.loss.lower_bound >= 0.0 else np.abs(losses))
 
     def mean_loss_at_zero(self) -> float:
         return self._mean_loss_at_zero
@@ -462,9 +520,12 @@ class MemoryEngine(Engine):
         raise NotImplementedError
 
     def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
-        lam, curvature = self.weights(dual), self.loss.curvature(self.y, point.margins)
-        vectors = (np.abs(point.losses), np.abs(point.slopes), curvature)
-        first, second, third = (float(lam @ vector) for vector in vectors)
+        lam = self.weights(dual)
+        if self._offset != 0.0:
+            lam = lam + abs(self._offset) * np.broadcast_to(self._omega, lam.shape)
+        curvature = self.loss.curvature(self.y, point.margins)
+        sizes = (np.abs(point.losses), np.abs(point.slopes), curvature)
+        first, second, third = (float(lam @ size) for size in sizes)
         return first, second, third
 
     def weights(self, dual: Any) -> FloatArray:
@@ -487,10 +548,12 @@ class MemoryEngine(Engine):
     def gradient(self, point: Any, dual: Any) -> FloatArray:
         c = self._pool.take(self._margin_shape)
         if self.n_outputs == 1:
+            signed = self._signed(dual)
             self._each(
-                self._loops.weighted_slopes, *self._loss_args, point.margins, dual.density,
+                self._loops.weighted_slopes, *self._loss_args, point.margins, signed,
                 self._omega, self._weighted, c,
             )  # fmt: skip
+            self._give_signed(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
@@ -498,17 +561,21 @@ class MemoryEngine(Engine):
         return out
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
-        if point.line is not None:
-            start, _, step = point.line
-            return self._each(
-                self._loops.line_slope, start.margins, direction.margins, step, *self._loss_args,
-                dual.density, self._omega, self._weighted,
-            )  # fmt: skip
         if self.n_outputs == 1:
-            return self._each(
-                self._loops.directional_slope, *self._loss_args, point.margins, dual.density,
-                direction.margins, self._omega, self._weighted,
-            )  # fmt: skip
+            signed = self._signed(dual)
+            if point.line is not None:
+                start, _, step = point.line
+                value = self._each(
+                    self._loops.line_slope, start.margins, direction.margins, step,
+                    *self._loss_args, signed, self._omega, self._weighted,
+                )  # fmt: skip
+            else:
+                value = self._each(
+                    self._loops.directional_slope, *self._loss_args, point.margins, signed,
+                    direction.margins, self._omega, self._weighted,
+                )  # fmt: skip
+            self._give_signed(signed)
+            return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
     def hessian(

@@ -114,6 +114,8 @@ class SampledEngine(MemoryEngine):
             return f"needs a bound on the curvature, and the {loss.name} loss declares none"
         if operation == "jacobian_bound" and not self._bounds_slopes:
             return f"needs bounded slopes, and the {loss.name} loss declares no such bound"
+        if operation in (*_SINGLE, *_BOUNDS) and self._offset != 0.0:
+            return "takes weights that are not negative, and a deviation has negative ones"
         if operation in _SINGLE and self._loops is vectorised:
             return (
                 "steps on single samples in compiled loops, which do not have the formulas of the "

@@ -113,15 +113,15 @@ def block_slopes(
 
 
 def subtract_block_means(
-    X: Any, loss: Loss, delta: float, y: Any, margins: Any, block: Any, n_blocks: int, eta: float,
+    X: Any, loss: Loss, delta: float, y: Any, margins: Any, block: Any, sums: Any, eta: float,
     omega: Any, weighted: bool, out: Any,
 ) -> None:  # fmt: skip
     """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b."""
     weight = np.broadcast_to(omega if weighted else omega[0], block.shape)
     inside = block >= 0
-    totals = np.bincount(block[inside], weight[inside], n_blocks)
+    totals = np.bincount(block[inside], weight[inside], len(sums))
     c = np.where(inside, _slopes(loss, y, margins) * weight, 0.0)
-    sums = np.zeros((n_blocks, out.shape[0]))
+    sums = np.zeros((len(sums), out.shape[0]))
     dense.block_sums(X, c, block, 0, sums)
     out -= (sums * (eta / totals)[:, None]).T @ sums
 

@@ -6,7 +6,15 @@ weights, callbacks), hand a :class:`sorel.Problem` to :func:`sorel.solve`, and k
 """
 
 from sorel.estimators.classifier import SpectralRiskClassifier
+from sorel.estimators.constant import ConstantModelWarning as ConstantModelWarning
 from sorel.estimators.progress import ProgressLine as ProgressLine
+from sorel.estimators.quantile import QuantileRegressor
+from sorel.estimators.rank import RankRegressor
 from sorel.estimators.regressor import SpectralRiskRegressor
 
-__all__ = ["SpectralRiskClassifier", "SpectralRiskRegressor"]
+__all__ = [
+    "QuantileRegressor",
+    "RankRegressor",
+    "SpectralRiskClassifier",
+    "SpectralRiskRegressor",
+]

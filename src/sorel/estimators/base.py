@@ -6,9 +6,9 @@ gave is checked once, here.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,20 +22,24 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from sorel._defaults import RISK
 from sorel._frames import as_table
+from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
+from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
     Hooks,
     ProgressLine,
     Watched,
     all_of,
+    log_record,
     stop_if_repeated,
 )
 from sorel.losses import Loss
-from sorel.penalties import L2, ElasticNet, Penalty
+from sorel.penalties import Penalty, choose_penalty
 from sorel.problem import WORTH_STREAMING, Problem
-from sorel.risks import CVaR, Risk, parse_risk
+from sorel.risks import Risk, parse_risk
 from sorel.rows import RowSource, open_data, open_rows
 from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
@@ -46,11 +50,11 @@ _FLOATS = (np.float64, np.float32)
 
 # Numbers of float32 that are converted together.
 _PIECE = 1_000_000
-DEFAULT_RISK = CVaR(0.5)
+DEFAULT_RISK = RISK
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
 FITTED = (
     "coef_", "intercept_", "risk_weights_", "gap_", "relative_gap_", "objective_", "n_passes_",
-    "n_iter_", "converged_", "status_", "l2_", "_history",
+    "n_iter_", "converged_", "status_", "constant_", "l2_", "_history",
 )  # fmt: skip
 
 
@@ -144,6 +148,8 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
         _refuse_many_targets(self, y)
+        if numeric:
+            _refuse_texts(self, y)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -169,6 +175,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         scores += self.intercept_
         return scores
 
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        """Whether the predictions that belong to scores differ from row to row."""
+        raise NotImplementedError
+
     n_features_in_: int
     coef_: FloatArray
     intercept_: Any
@@ -180,7 +190,9 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     l2: float | str
     l1: float
-    fit_intercept: bool
+    penalty: Penalty | None
+    positive: bool
+    fit_intercept: bool | str
     solver: str | Solver
     tol: float
     max_passes: float
@@ -190,6 +202,17 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     verbose: int
     n_jobs: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
+    risk_weights_: FloatArray
+    objective_: float
+    gap_: float
+    relative_gap_: float
+    l2_: float
+    n_passes_: float
+    n_iter_: int
+    converged_: bool
+    constant_: bool
+    status_: str
+    _speaks_of_constant = True
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
@@ -198,6 +221,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
         _refuse_many_targets(self, y)
+        if numeric:
+            _refuse_texts(self, y)
         y = _check_y(y, y_numeric=numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
@@ -214,16 +239,22 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             del self.feature_names_in_
         return rows, y, sample_weight
 
+    @property
+    def _has_intercept(self) -> bool:
+        """Whether the solver finds the intercept; one that follows from means is no parameter."""
+        return bool(self.fit_intercept) and not isinstance(self.fit_intercept, str)
+
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
-        self.l2_ = resolve_l2(self.l2, data.total)
+        penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
+        self.l2_ = float(penalty.l2)
         problem = Problem(
             data.X,
             data.y,
             risk=self.risk,
             loss=loss,
-            penalty=make_penalty(self.l2_, self.l1),
-            fit_intercept=self.fit_intercept,
+            penalty=penalty,
+            fit_intercept=self._has_intercept,
             sample_weight=data.sample_weight,
             n_jobs=self.n_jobs,
         )
@@ -239,6 +270,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
         if progress is not None:
             listeners.append(progress)
+        if logger.isEnabledFor(logging.DEBUG):
+            listeners.append(log_record)
         hooks.begin()
         result = solve(
             problem,
@@ -252,14 +285,15 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         )
         if progress is not None:
             progress.close(result)
+        logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         self._keep(result, problem.n_features, n_samples, data.kept)
         hooks.end()
+        self._note_constant(data, problem, loss)
         if result.status.startswith("interrupted"):
             stop_if_repeated()
-            warnings.warn(
+            warn(
                 f"fit was {result.status}; the model holds the best iterate so far",
                 convergence_warning(),
-                stacklevel=4,
             )
 
     def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
@@ -279,6 +313,27 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self.status_ = result.status
         self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
 
+    def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
+        """Say so if the optimum is nearly the constant model."""
+        self.constant_ = False
+        if not self.converged_:
+            return
+        sample = sample_rows(data.X, data.y, data.sample_weight)
+
+        def learns(w: FloatArray) -> bool:
+            found = self._parameters_of(w, problem.n_features)
+            scores = _product(sample.X, found["coef_"].T) + found["intercept_"]
+            return self._varies(scores, sample.y)
+
+        scores = _product(sample.X, self.coef_.T) + self.intercept_
+        self.constant_ = not self._varies(scores, sample.y)
+        if self.constant_ and self._speaks_of_constant:
+            self.status_ += "; the model is constant: its predictions hardly depend on X"
+            level = first_level(
+                problem.risk, sample, loss, problem.penalty, problem.fit_intercept, learns
+            )
+            warn(advice(problem.risk, level), ConstantModelWarning)
+
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         """coef_ and intercept_ of the core's parameter array."""
         raise NotImplementedError
@@ -288,31 +343,17 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         if not hasattr(self, "coef_"):
             return None
         w = np.atleast_2d(self.coef_).T
-        if self.fit_intercept:
+        if self._has_intercept:
             w = np.vstack([w, np.atleast_1d(self.intercept_)])
         if problem.engine.n_outputs == 1 and w.shape[1] == 1:
             w = w[:, 0]
         if w.shape != problem.engine.shape:
             return None
-        lam = self.risk_weights_
+        lam = getattr(self, "risk_weights_", np.empty(0))
         if kept is not None and len(kept) == len(lam):
             lam = lam[kept]
         nan = math.nan
         return Result(w, lam, nan, nan, nan, nan, 0.0, 0.0, 0, False, "", "", [])
-
-
-def resolve_l2(l2: float | str, total: float) -> float:
-    """The number that `l2` stands for when the sample weights add up to `total`."""
-    if isinstance(l2, str):
-        if l2 != "auto":
-            raise ValueError(f"l2 must be a number above 0 or 'auto', got {l2!r}")
-        return 1.0 / total
-    return float(L2(l2).l2)
-
-
-def make_penalty(l2: float, l1: float) -> Penalty:
-    """Ridge, or the elastic net where l1 is not 0."""
-    return ElasticNet(l2, l1) if l1 else L2(l2)
 
 
 def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Weighted:
@@ -345,6 +386,24 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         raise ValueError(
             f"the columns of X are {rows.columns}, and the model was fitted to {names.tolist()}"
         )
+
+
+def _refuse_texts(estimator: Any, y: Any) -> None:
+    """Labels that are texts belong to a classifier, and not to another loss of this estimator."""
+    values = np.asarray(y)
+    if values.dtype.kind in "iufb" or values.size == 0:
+        return
+    first = values.ravel()[0]
+    if isinstance(first, (str, bytes)):
+        name = type(estimator).__name__
+        # Texts that are numbers are scikit-learn's to convert.
+        try:
+            values.astype(np.float64)
+        except ValueError:
+            raise ValueError(
+                f"y holds texts such as {str(first)!r}, and {name} predicts numbers; for labels, "
+                f"use {name.replace('Regressor', 'Classifier')}"
+            ) from None
 
 
 def _refuse_many_targets(estimator: Any, y: Any) -> None:

@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
-from sorel.estimators.progress import with_callbacks
+from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
+from sorel.estimators.progress import available_if, with_callbacks
 from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
+from sorel.penalties import Penalty
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -38,6 +41,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
     loss: str | Loss
     classes_: NDArray[Any]
+    intercept_: FloatArray
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -115,9 +119,16 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
             return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([log_expit(-scores), log_expit(scores)])
 
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        return margin_spread(scores) >= MARGIN_SPREAD
+
     def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
-        check_classification_targets(y)
+        try:
+            check_classification_targets(y)
+        except ValueError as error:
+            other = type(self).__name__.replace("Classifier", "Regressor")
+            raise ValueError(f"{error} For numbers, use {other}.") from None
         self.classes_, codes = np.unique(y, return_inverse=True)
         loss = _classification_loss(self.loss)
         if len(self.classes_) < 2:
@@ -157,8 +168,16 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         sample weights are given, their sum.
     l1 : float, default=0.0
         Weight of ``||w||_1``; above 0, coefficients become sparse.
+    penalty : Penalty, optional
+        A penalty such as ``Simplex(0.0)``, ``Box(0.1, 0.0, 1.0)`` or one of your own, in place of
+        what `l2`, `l1` and `positive` say, which must then be left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
+    class_weight : dict or "balanced", optional
+        Weights of the classes, which multiply those of the samples; "balanced" gives all classes
+        the same total. A tail risk looks after rare classes by itself: compare before you do both.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
     tol : float, default=1e-4
@@ -173,7 +192,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     random_state : int, Generator, RandomState or None, default=None
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
-        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
+        logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
@@ -191,7 +211,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
     risk_weights_ : ndarray of shape (n,)
-        The worst-case weighting of the training samples that certifies the fit.
+        The worst-case weighting of the training samples that certifies the fit. Predictions do not
+        need it: ``del model.risk_weights_`` makes a pickle small.
     objective_, gap_, relative_gap_ : float
         Objective, its certified distance to the optimum, and that relative to the objective.
     n_passes_ : float
@@ -202,10 +223,12 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         Whether ``relative_gap_ <= tol``.
     status_ : str
         One sentence on how the fit ended.
+    constant_ : bool
+        Whether the optimum is (nearly) the constant model: predictions hardly depend on X.
     history_ : DataFrame or table
         One row per check.
     l2_ : float
-        The l2 used.
+        The l2 used; that of the penalty where one is given.
     n_features_in_ : int
         Features seen in fit.
     feature_names_in_ : ndarray of shape (d,)
@@ -241,10 +264,13 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         loss: str | Loss = "logistic",
         l2: float | str = "auto",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool = FIT_INTERCEPT,
+        class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
@@ -256,7 +282,10 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         self.loss = loss
         self.l2 = l2
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
         self.solver = solver
         self.tol = tol
         self.max_passes = max_passes
@@ -292,10 +321,16 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
-        data = weighted_rows(X, y, sample_weight)
+        weight = sample_weight
+        if self.class_weight is not None:
+            weight = compute_sample_weight(self.class_weight, y)
+            weight = weight if sample_weight is None else weight * sample_weight
+        data = weighted_rows(X, y, weight)
         codes, loss = self._read_labels(data.y)
         self._fit(data._replace(y=codes), loss, X.shape[0], given)
         return self

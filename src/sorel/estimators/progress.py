@@ -9,11 +9,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import metaestimators
 
+from sorel._warnings import logger
 from sorel.problem import Problem
 from sorel.solve import Record, Result
 from sorel.solvers import Solver
@@ -24,18 +26,29 @@ if TYPE_CHECKING:
 
 try:  # scikit-learn 1.9 and newer
     from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
-    from sklearn.callback import with_callbacks as with_callbacks
+    from sklearn.callback import with_callbacks as _managed
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef] # one or the other
         """Nothing: this scikit-learn has no callbacks."""
 
-    def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
-        """Leave `method` as it is."""
+    def _managed(method: Any) -> Any:
         return method
 
 
 FloatArray = NDArray[np.float64]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def with_callbacks(method: Method) -> Method:
+    """scikit-learn's decorator of ``fit``, where it has one; the types stay."""
+    return cast(Method, _managed(method))
+
+
+def available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """scikit-learn's decorator of methods that some models lack; the types stay."""
+    return cast(Callable[[Method], Method], metaestimators.available_if(check))
+
 
 # A second Ctrl-C within so many seconds is meant for whatever calls fit again and again.
 _TWICE_WITHIN = 2.0
@@ -60,6 +73,14 @@ def all_of(listeners: list[Callable[[Record], Any]]) -> Callable[[Record], bool]
         return any(stops)
 
     return call
+
+
+def log_record(record: Record) -> None:
+    """Log a check, for those who follow the logger ``sorel`` at the level DEBUG."""
+    logger.debug(
+        "%.5g passes, objective %.8g, relative gap %.2e",
+        record.passes, record.objective, record.relative_gap,
+    )  # fmt: skip
 
 
 class ProgressLine:

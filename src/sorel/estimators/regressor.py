@@ -9,10 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel.checkpoints import Checkpoint
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.base import (
+    DEFAULT_RISK,
+    SpectralFit,
+    SpectralModel,
+    Weighted,
+    weighted_rows,
+)
+from sorel.estimators.constant import TARGET_SPREAD
 from sorel.estimators.progress import with_callbacks
 from sorel.losses import Loss, parse_loss
+from sorel.penalties import Penalty
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -23,6 +32,7 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
     """Predictions of a linear regressor."""
 
     loss: str | Loss
+    intercept_: float
 
     def predict(self, X: Any) -> FloatArray:
         """Predict the target.
@@ -38,6 +48,12 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
             Predicted values.
         """
         return regression_loss(self.loss).predict(self._scores(X))
+
+    def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
+        spread = float(np.std(y))
+        return spread == 0.0 or bool(
+            np.std(regression_loss(self.loss).predict(scores)) >= TARGET_SPREAD * spread
+        )
 
 
 class SpectralRiskRegressor(RegressorFace, SpectralFit):
@@ -62,8 +78,15 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         sample weights are given, their sum.
     l1 : float, default=0.0
         Weight of ``||w||_1``; above 0, coefficients become sparse.
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which is not penalised.
+    penalty : Penalty, optional
+        A penalty such as ``Simplex(0.0)``, ``Box(0.1, 0.0, 1.0)`` or one of your own, in place of
+        what `l2`, `l1` and `positive` say, which must then be left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
+    fit_intercept : bool or "mean", default=True
+        Whether to fit an intercept, which is not penalised. With "mean" it is the one that makes
+        the predictions right on average over the training rows, and the coefficients are the best
+        under that condition; see the notes.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`. "auto" suits every problem.
     tol : float, default=1e-4
@@ -78,7 +101,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     random_state : int, Generator, RandomState or None, default=None
         Randomness of the stochastic solvers; "auto" and "newton" on dense data use none.
     verbose : int, default=0
-        1 keeps a line with passes and certified gap on standard error, 2 prints every check.
+        1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
+        logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of numba and
         of the linear algebra library, threadpoolctl's limits included.
@@ -94,7 +118,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     intercept_ : float
         Intercept.
     risk_weights_ : ndarray of shape (n,)
-        The worst-case weighting of the training samples that certifies the fit.
+        The worst-case weighting of the training samples that certifies the fit. Predictions do not
+        need it: ``del model.risk_weights_`` makes a pickle small.
     objective_, gap_, relative_gap_ : float
         Objective, its certified distance to the optimum, and that relative to the objective.
     n_passes_ : float
@@ -105,10 +130,12 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Whether ``relative_gap_ <= tol``.
     status_ : str
         One sentence on how the fit ended.
+    constant_ : bool
+        Whether the optimum is (nearly) the constant model: predictions hardly depend on X.
     history_ : DataFrame or table
         One row per check.
     l2_ : float
-        The l2 used.
+        The l2 used; that of the penalty where one is given.
     n_features_in_ : int
         Features seen in fit.
     feature_names_in_ : ndarray of shape (d,)
@@ -120,6 +147,14 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
 
     Notes
     -----
+    A tail risk of squares serves the largest errors of either sign. Where these lie on one side, as
+    for skewed targets, the predictions move there: they are no longer right on average, and a sum
+    of them is biased. ``fit_intercept="mean"`` solves the problem with the constraint that the
+    residuals add up to 0, on X and y less their means: the certificate is one of that problem. It
+    needs X in memory, and dense.
+
+    The squared loss is *half* the squared residual, here and in ``objective_``.
+
     A sample weight of 2 is the row twice, and 0 is the row left out. Ctrl-C ends a fit early: the
     estimator then holds the best iterate found, a warning says so, and ``status_`` begins with
     "interrupted". In a search over many fits, press it twice to end the search.
@@ -148,10 +183,12 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         loss: str | Loss = "squared",
         l2: float | str = "auto",
         l1: float = 0.0,
-        fit_intercept: bool = True,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
-        tol: float = 1e-4,
-        max_passes: float = 1000,
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
         batch_size: int = 1,
         warm_start: bool = False,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
@@ -163,6 +200,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         self.loss = loss
         self.l2 = l2
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol
@@ -198,15 +237,48 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
         loss = regression_loss(self.loss)
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
-        self._fit(weighted_rows(X, y, sample_weight), loss, X.shape[0], given)
+        data = weighted_rows(X, y, sample_weight)
+        if isinstance(self.fit_intercept, str):
+            self._means = self._check_means(data, loss)
+            data = data._replace(X=data.X - self._means[0], y=data.y - self._means[1])
+        try:
+            self._fit(data, loss, X.shape[0], given)
+        finally:
+            self._means = None
         return self
 
+    _means: tuple[FloatArray, float] | None = None
+
+    def _check_means(self, data: Weighted, loss: Loss) -> tuple[FloatArray, float]:
+        """Weighted means of X and y, where the constraint on the residuals can be had."""
+        if self.fit_intercept != "mean":
+            raise ValueError(
+                f"fit_intercept must be True, False or 'mean', got {self.fit_intercept!r}"
+            )
+        if not isinstance(data.X, np.ndarray):
+            raise ValueError(
+                "fit_intercept='mean' centres X, which must be a dense array in memory, got "
+                f"{type(data.X).__name__}; use fit_intercept=True"
+            )
+        if loss.link != "identity":
+            raise ValueError(
+                "fit_intercept='mean' is for losses of a residual, and predictions under "
+                f"loss={loss.name!r} are exponentials; use fit_intercept=True"
+            )
+        weight = data.sample_weight
+        return np.average(data.X, axis=0, weights=weight), float(np.average(data.y, weights=weight))
+
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
-        return {"coef_": w[:d].copy(), "intercept_": float(w[d]) if self.fit_intercept else 0.0}
+        coef = w[:d].copy()
+        if self._means is not None:
+            return {"coef_": coef, "intercept_": float(self._means[1] - self._means[0] @ coef)}
+        return {"coef_": coef, "intercept_": float(w[d]) if self.fit_intercept else 0.0}
 
 
 def regression_loss(loss: str | Loss) -> Loss:

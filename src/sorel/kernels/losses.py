@@ -8,28 +8,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from sorel._compiled import compiled
 
-SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, POISSON, GAMMA = 0, 1, 2, 3, 4, 5
-
-# Losses so cheap that a branch which cannot be foreseen saves nothing.
-CHEAP = (SQUARED, HUBER, SQUARED_HINGE)
-
-# Below this, exp(t) - 1 - t is taken from its series: the difference has no digits left there.
-_SERIES_BELOW = 0.05
-
-
-@compiled
-def exp_excess(t):
-    """exp(t) - 1 - t, at full relative accuracy."""
-    if abs(t) >= _SERIES_BELOW:
-        return math.expm1(t) - t
-    total = 1.0
-    for k in range(9, 2, -1):
-        total = 1.0 + total * t / k
-    return 0.5 * t * t * total
+SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, LINEAR = 0, 1, 2, 3, 4
 
 
 @compiled
@@ -43,15 +24,13 @@ def loss_value(code, delta, y, z):
         if r <= delta:
             return 0.5 * r * r
         return delta * (r - 0.5 * delta)
+    if code == LINEAR:
+        return y - z
     m = y * z
     if code == LOGISTIC:
         if m >= 0.0:
             return math.log1p(math.exp(-m))
         return -m + math.log1p(math.exp(m))
-    if code == POISSON:
-        return y * exp_excess(z - math.log(y)) if y > 0.0 else math.exp(z)
-    if code == GAMMA:
-        return exp_excess(math.log(y) - z)
     if m >= 1.0:
         return 0.0
     return (1.0 - m) * (1.0 - m)
@@ -63,17 +42,16 @@ def loss_derivative(code, delta, y, z):
     if code == SQUARED:
         return z - y
     if code == HUBER:
-        return min(max(z - y, -delta), delta)
+        r = z - y
+        return -delta if r < -delta else delta if r > delta else r
+    if code == LINEAR:
+        return -1.0
     m = y * z
     if code == LOGISTIC:
         if m >= 0.0:
             e = math.exp(-m)
             return -y * e / (1.0 + e)
         return -y / (1.0 + math.exp(m))
-    if code == POISSON:
-        return y * math.expm1(z - math.log(y)) if y > 0.0 else math.exp(z)
-    if code == GAMMA:
-        return -math.expm1(math.log(y) - z)
     if m >= 1.0:
         return 0.0
     return -2.0 * y * (1.0 - m)
@@ -86,21 +64,13 @@ def loss_curvature(code, delta, y, z):
         return 1.0
     if code == HUBER:
         return 1.0 if abs(z - y) <= delta else 0.0
+    if code == LINEAR:
+        return 0.0
     m = y * z
     if code == LOGISTIC:
         e = math.exp(-abs(m))
         return e / ((1.0 + e) * (1.0 + e))
-    if code == POISSON:
-        return math.exp(z)
-    if code == GAMMA:
-        return math.exp(math.log(y) - z)
     return 2.0 if m < 1.0 else 0.0
-
-
-@compiled
-def lacks_exponential(code):
-    """Whether the code is one of CHEAP."""
-    return code in CHEAP
 
 
 @compiled
@@ -108,23 +78,18 @@ def majorant_curvature(code, delta, y, z):
     """Curvature of a parabola that touches phi at z and lies above it everywhere.
 
     Never below the second derivative, and positive where that vanishes: a step with it cannot
-    overshoot. No parabola lies above the losses with an exponential; theirs is above the part
-    between z and the minimum of phi.
+    overshoot.
     """
     if code == SQUARED:
         return 1.0
     if code == HUBER:
-        return delta / max(abs(z - y), delta)
+        r = abs(z - y)
+        return delta / r if r > delta else 1.0
+    if code == LINEAR:
+        return 0.0
     if code == LOGISTIC:
         m = abs(y * z)
         return 0.25 if m < 1e-4 else 0.5 * math.tanh(0.5 * m) / m
-    if code >= POISSON:
-        # phi' over the distance from the minimum, where that is more than phi''.
-        curvature = loss_curvature(code, delta, y, z)
-        away = z - math.log(y) if y > 0.0 else 0.0
-        if abs(away) < 1e-4:
-            return curvature
-        return max(curvature, loss_derivative(code, delta, y, z) / away)
     return 2.0
 
 
@@ -157,9 +122,10 @@ def evaluate_rows(X, w, intercept, code, delta, y, margins, losses):
         z = 0.0
         for j in range(d):
             z += X[i, j] * w[j]
-        z += intercept
-        margins[i] = z
-        losses[i] = loss_value(code, delta, y[i], z)
+        margins[i] = z + intercept
+    # In a loop of their own: there the compiler looks at the code once, not at every row.
+    for i in range(n):
+        losses[i] = loss_value(code, delta, y[i], margins[i])
 
 
 @compiled
@@ -170,7 +136,7 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
     """
     n = margins.shape[0]
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(n):
         t = 0.0
         if density[i] != 0.0 or cheap:
@@ -188,7 +154,7 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
 def weighted_slopes(code, delta, y, margins, density, omega, weighted, c):
     """c = omega q phi': what X^T turns into the gradient of lam . l(w)."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:
             slope = loss_derivative(code, delta, y[i], margins[i])
@@ -211,28 +177,27 @@ def block_slopes(code, delta, y, margins, block, factor, sampled, omega, weighte
 
 
 @compiled
-def subtract_block_means(X, code, delta, y, margins, block, n_blocks, eta, omega, weighted, out):
+def subtract_block_means(X, code, delta, y, margins, block, sums, eta, omega, weighted, out):
     """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b.
 
-    For few columns, where one sweep beats a sequence of calls.
+    For few columns, where one sweep beats a sequence of calls. `sums` has a row of zeros for each
+    block, one longer than those of `out`.
     """
     n, d = X.shape
     size = out.shape[0]
     uniform = omega[0]
-    sums = np.zeros((n_blocks, size))
-    totals = np.zeros(n_blocks)
     for i in range(n):
         b = block[i]
         if b >= 0:
             weight = omega[i] if weighted else uniform
-            totals[b] += weight
+            sums[b, size] += weight
             c = weight * loss_derivative(code, delta, y[i], margins[i])
             for j in range(d):
                 sums[b, j] += c * X[i, j]
             if size > d:
                 sums[b, d] += c
-    for b in range(n_blocks):
-        scale = eta / totals[b]
+    for b in range(sums.shape[0]):
+        scale = eta / sums[b, size]
         for j in range(size):
             a = scale * sums[b, j]
             for k in range(size):
@@ -243,7 +208,7 @@ def subtract_block_means(X, code, delta, y, margins, block, n_blocks, eta, omega
 def directional_slope(code, delta, y, margins, density, direction, omega, weighted):
     """sum_i omega_i q_i phi'_i direction_i."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:
@@ -264,7 +229,7 @@ def line_target(margins, direction, step, code, delta, y, density, eta, target):
 def line_slope(margins, direction, step, code, delta, y, density, omega, weighted):
     """Derivative of lam . l along the direction, at the margins moved along it."""
     uniform = omega[0]
-    cheap = lacks_exponential(code)
+    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     total = 0.0
     for i in range(density.shape[0]):
         if density[i] != 0.0 or cheap:

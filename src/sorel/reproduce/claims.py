@@ -1,7 +1,8 @@
 """The paper's claims in our words, what was measured, and a verdict computed from the numbers.
 
 A claim is a function of the results. It returns None where the run does not cover it, and the
-table then says "not measured".
+table then says "not measured". Where a run is shorter than the full one, and methods that were
+still falling when their passes ran out would tip the verdict, it says "not enough passes".
 """
 
 from __future__ import annotations
@@ -15,18 +16,31 @@ import numpy as np
 import pandas as pd
 
 from sorel.reproduce.plan import INSTABILITY, Results
-from sorel.reproduce.settings import LABELS, PAPER_METHODS, risk_label
+from sorel.reproduce.settings import LABELS, PAPER_METHODS, Settings, risk_label
 from sorel.reproduce.tables import Table, knob_free, late_levels, reached
 from sorel.risks import CVaR
 
-__all__ = ["HOLDS", "HOLDS_NOT", "IN_PART", "NOT_MEASURED", "Claim", "claims", "claims_table"]
+__all__ = [
+    "HOLDS",
+    "HOLDS_NOT",
+    "IN_PART",
+    "NOT_ENOUGH",
+    "NOT_MEASURED",
+    "Claim",
+    "claims",
+    "claims_table",
+]
 
 HOLDS, IN_PART, HOLDS_NOT = "holds", "holds in part", "does not hold"
 NOT_MEASURED = "not measured"
+NOT_ENOUGH = "not enough passes"
 
 # What counts as the optimum: the paper's plots end between 1e-6 and 1e-9.
 _OPTIMAL = "1e-06"
 _LEVEL = 1e-6
+
+# A run is still falling if its level at the end is this share of that in the middle, or less.
+_FALLING = 0.5
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ def claims_table(results: Results) -> Table:
     counts = frame["verdict"].value_counts()
     note = ", ".join(
         f"{counts[verdict]} {verdict}"
-        for verdict in (HOLDS, IN_PART, HOLDS_NOT, NOT_MEASURED)
+        for verdict in (HOLDS, IN_PART, HOLDS_NOT, NOT_ENOUGH, NOT_MEASURED)
         if verdict in counts
     )
     return Table("claims", "The claims, and what was measured", f"{note}.", frame)
@@ -69,6 +83,29 @@ def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
     if share >= enough:
         return HOLDS
     return IN_PART if share > some else HOLDS_NOT
+
+
+def _settled(results: Results, batch: int, verdict: str, otherwise: str) -> str:
+    """The verdict; unless it would be another one after more passes, which a short run lacks."""
+    short = results.settings.budget(batch) < Settings().budget(batch)
+    return NOT_ENOUGH if short and verdict != otherwise else verdict
+
+
+def _falling(results: Results, batch: int) -> pd.DataFrame:
+    """Whether each method was still falling at the end: a row per problem, a column per method."""
+    rows = []
+    curves = results.curves[results.curves["batch"] == batch]
+    for key, run in curves.groupby(["dataset", "risk", "method", "seed"], sort=False):
+        level, passes = run["suboptimality"].to_numpy(), run["passes"].to_numpy()
+        middle = level[(passes >= 0.4 * passes[-1]) & (passes <= 0.6 * passes[-1])]
+        end = level[passes >= 0.9 * passes[-1]]
+        falls = len(middle) > 0 and np.median(end) <= _FALLING * np.median(middle)
+        rows.append((*key[:3], float(falls)))
+    frame = pd.DataFrame(rows, columns=["dataset", "risk", "method", "falls"])
+    table = frame.pivot_table(
+        index=["dataset", "risk"], columns="method", values="falls", sort=False, aggfunc="median"
+    )
+    return table >= 0.5
 
 
 def _batch(results: Results, figure: str) -> int | None:
@@ -102,7 +139,12 @@ def _sorel_converges(figure: str) -> Callable[[Results], Finding]:
             f"problems within {results.settings.budget(batch)} passes; highest end level "
             f"{ends.max():.0e} ({_problem(worst)})"
         )
-        return text, _graded(count[0] / total, 1.0, 0.25)
+        missing = ~np.isfinite(_of(results, batch, "passes_1e-06")["sorel"])
+        pending = int((missing & _falling(results, batch)["sorel"]).sum())
+        verdict = _graded(count[0] / total, 1.0, 0.25)
+        return text, _settled(
+            results, batch, verdict, _graded((count[0] + pending) / total, 1.0, 0.25)
+        )
 
     return measure
 
@@ -127,7 +169,11 @@ def _best(
                 f"; where a rival arrives too ({int(both.sum())}), the median ratio is "
                 f"{float((own[both] / rivals[both]).median()):.2g}"
             )
-        return text, _graded((close if competitive else wins) / len(own), 0.5, 0.2)
+        # Nobody has arrived, and this method may be the first.
+        open_ends = ~np.isfinite(own) & ~np.isfinite(rivals) & _falling(results, batch)["sorel"]
+        good, more = close if competitive else wins, int(open_ends.sum())
+        verdict = _graded(good / len(own), 0.5, 0.2)
+        return text, _settled(results, batch, verdict, _graded((good + more) / len(own), 0.5, 0.2))
 
     return measure
 
@@ -138,10 +184,12 @@ def _stalling(figure: str) -> Callable[[Results], Finding]:
         if batch is None:
             return None
         ends = _of(results, batch, "end")
-        parts, shares = [], []
+        falling = _falling(results, batch)[["lsvrg", "prospect"]]
+        parts, shares, certain = [], [], []
         for level in (_LEVEL, 1e-9):
             stuck = ends[["lsvrg", "prospect"]] > level
             shares.append(float(stuck.mean().min()))
+            certain.append(float((stuck & ~falling).mean().min()))
             both = stuck.all(axis=1)
             tuned = int((both & (ends["sorel"] <= level)).sum())
             free = int((both & (ends["sorel-auto"] <= level)).sum())
@@ -151,7 +199,8 @@ def _stalling(figure: str) -> Callable[[Results], Finding]:
                 f"problems, and SOREL ends below it in {tuned} of these tuned and in {free} "
                 "without knobs"
             )
-        return "; ".join(parts), _graded(shares[0], 1 / 3, 0.1)
+        verdict = _graded(shares[0], 1 / 3, 0.1)
+        return "; ".join(parts), _settled(results, batch, verdict, _graded(certain[0], 1 / 3, 0.1))
 
     return measure
 
@@ -168,7 +217,12 @@ def _sgd_biased(results: Results) -> Finding:
         f"above 1e-6 in {above}: median end level {ends.median():.0e}, from {ends.min():.0e} to "
         f"{ends.max():.0e}"
     )
-    return text, _graded(1.0 - reach / len(ends), 1.0, 0.5)
+    short_of = ~np.isfinite(_of(results, batch, "passes_1e-09")["sgd"])
+    pending = int((short_of & _falling(results, batch)["sgd"]).sum())
+    verdict = _graded(1.0 - reach / len(ends), 1.0, 0.5)
+    return text, _settled(
+        results, batch, verdict, _graded(1.0 - (reach + pending) / len(ends), 1.0, 0.5)
+    )
 
 
 def _deterministic(results: Results) -> Finding:
@@ -195,7 +249,9 @@ def _power_passes(results: Results) -> Finding:
         for risk, row in table.iterrows()
     )
     text = f"passes to 1e-6, Prospect against SOREL: {pairs}"
-    return text, _graded(better / len(table))
+    neither = int((~np.isfinite(table["prospect"]) & ~np.isfinite(table["sorel"])).sum())
+    verdict = _graded(better / len(table))
+    return text, _settled(results, 1, verdict, _graded((better + neither) / len(table)))
 
 
 def _power_time(results: Results) -> Finding:
@@ -236,8 +292,12 @@ def _kin8nm(results: Results) -> Finding:
         f"{risk_label(str(risk))} {_count(table.loc[risk, 'sorel'])} against {_count(rivals[risk])}"
         for risk in table.index
     )
-    good = int(((table["sorel"] <= 2.0 * rivals) & np.isfinite(table["sorel"])).sum())
-    return f"passes to 1e-6, SOREL against the best rival: {pairs}", _graded(good / len(table))
+    arrived = np.isfinite(table["sorel"])
+    good = int(((table["sorel"] <= 2.0 * rivals) & arrived).sum())
+    pending = int((~arrived & (2.0 * rivals > results.settings.budget(1))).sum())
+    verdict = _graded(good / len(table))
+    text = f"passes to 1e-6, SOREL against the best rival: {pairs}"
+    return text, _settled(results, 1, verdict, _graded((good + pending) / len(table)))
 
 
 def _minibatch(results: Results) -> Finding:
@@ -254,7 +314,8 @@ def _minibatch(results: Results) -> Finding:
         plain, batched = best[1], best[large]
         both = np.isfinite(plain) & np.isfinite(batched)
         if not both.any():
-            return f"{LABELS[method]} never gets to 1e-6 in both", NOT_MEASURED
+            text = f"{LABELS[method]} never gets to 1e-6 in both"
+            return text, _settled(results, large, NOT_MEASURED, HOLDS)
         gain = float((plain[both] / batched[both]).median())
         cost = float(per_pass[large, method] / per_pass[1, method])
         gains += [gain, gain / cost]
@@ -276,6 +337,9 @@ def _minibatch_power(results: Results) -> Finding:
     if rows.empty:
         return None
     passes = rows.set_index("method")["passes_1e-06"]
+    if not np.isfinite(passes).any():
+        text = "none of the four gets to 1e-6 on power with CVaR(0.5) and batches of 64"
+        return text, _settled(results, batch, NOT_MEASURED, HOLDS)
     best = str(passes.idxmin())
     text = (
         f"passes to 1e-6 on power with CVaR(0.5) and batches of 64: SOREL "
@@ -357,7 +421,11 @@ def _stability(results: Results) -> Finding:
             f"{words}; without knobs the end level is {fixed.loc['auto', 'end']:.0e}"
         )
         lost += int(fixed.loc["stochastic", "lost"])
-    return "; ".join(parts), HOLDS if lost == 0 else HOLDS_NOT
+    if lost:
+        return "; ".join(parts), HOLDS_NOT
+    # What is not lost yet may be lost later: only the full length tells.
+    whole = results.settings.late_iterations >= Settings().late_iterations
+    return "; ".join(parts), HOLDS if whole else NOT_ENOUGH
 
 
 def _knob_free(results: Results) -> Finding:

@@ -27,9 +27,12 @@ _STYLE: dict[str, dict[str, Any]] = {
     "lsvrg": {"color": "#E69F00", "linestyle": "--"},
     "prospect": {"color": "#CC79A7", "linestyle": "-."},
     "sorel": {"color": "#D55E00", "linestyle": "-"},
-    "sorel-auto": {"color": "#0072B2", "linestyle": "-", "linewidth": 2.0},
-    "lbfgs": {"color": "#000000", "linestyle": ":", "linewidth": 1.2},
+    "sorel-auto": {"color": "#0072B2", "linestyle": "-"},
+    "lbfgs": {"color": "#000000", "linestyle": ":"},
 }
+_WIDTH = 1.4
+# Room beside the panels for the legend, in inches.
+_LEGEND = 1.9
 
 # Differences of objectives are rounding below this; the curves are cut off there.
 _FLOOR = 1e-15
@@ -137,8 +140,8 @@ def _grid(figure_name: str) -> Callable[[Results], Figure | None]:
         curves = summary_curves(results)
         curves = curves[curves["batch"] == batch]
         rows, risks = len(settings.datasets), len(settings.risks)
-        height = 2.1 * rows + 0.9
-        figure, axes = _figure(rows, 2 * risks, 4.9 * risks, height, sharey="row")
+        height = max(2.1 * rows + 0.9, 3.0)
+        figure, axes = _figure(rows, 2 * risks, 4.9 * risks + _LEGEND, height, sharey="row")
         for i, name in enumerate(settings.datasets):
             for j, risk in enumerate(settings.risks):
                 part = curves[(curves["dataset"] == name) & (curves["risk"] == risk)]
@@ -152,7 +155,7 @@ def _grid(figure_name: str) -> Callable[[Results], Figure | None]:
                         ax.set_xlabel("passes" if column == "passes" else "CPU milliseconds")
             axes[i, 0].set_ylabel(f"{name}\nsuboptimality")
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        figure.legend(handles, labels, loc="outside right upper")
         return figure
 
     return draw
@@ -167,7 +170,7 @@ def _panel(ax: Axes, part: pd.DataFrame, column: str) -> None:
         middle, low, high = (
             np.clip(run[name].to_numpy(), _FLOOR, None) for name in ("median", "lower", "upper")
         )
-        ax.plot(x, middle, label=LABELS[method], **{"linewidth": 1.3, **_STYLE[method]})
+        ax.plot(x, middle, label=LABELS[method], linewidth=_WIDTH, **_STYLE[method])
         ax.fill_between(x, low, high, color=_STYLE[method]["color"], alpha=0.18, linewidth=0)
     ax.set_yscale("log")
     ax.set_ylim(_FLOOR / 2, 3.0)
@@ -186,7 +189,7 @@ def _late(results: Results) -> Figure | None:
     fixed = results.late[results.late["run"] != "tuned"]
     if fixed.empty:
         return None
-    figure, axes = _figure(1, 1, 8.0, 3.6)
+    figure, axes = _figure(1, 1, 8.0 + _LEGEND, 3.6)
     ax = axes[0, 0]
     lines = {
         "stochastic": ("published schedule", _STYLE["sorel"]),
@@ -196,7 +199,7 @@ def _late(results: Results) -> Figure | None:
     for run, (label, style) in lines.items():
         part = fixed[fixed["run"] == run]
         level = np.clip(part["suboptimality"].to_numpy(), _FLOOR, None)
-        ax.plot(part["iteration"], level, label=label, **{"linewidth": 1.2, **style})
+        ax.plot(part["iteration"], level, label=label, linewidth=_WIDTH, **style)
     ax.set_yscale("log")
     ax.set_ylim(_FLOOR / 2, 3.0)
     ax.set_xlim(0, fixed["iteration"].max())
@@ -209,7 +212,7 @@ def _late(results: Results) -> Figure | None:
         if _loses(fixed)
         else f"{name}, {risk_label(risk)}, α = {setting['alpha']:g}, C = {setting['C']:g}"
     )
-    ax.legend(loc="center right")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
 
 
@@ -228,23 +231,25 @@ def _toy(results: Results) -> Figure | None:
         ("with", "weights kept near the last ones", _STYLE["sorel-auto"]),
     ):
         path = results.toy["paths"][name]
-        ax.plot(range(len(path)), path, marker="o", markersize=4, label=label, **style)
+        ax.plot(
+            range(len(path)), path, marker="o", markersize=4, label=label, linewidth=_WIDTH, **style
+        )
     ax.axhline(0.0, color="black", linewidth=0.6)
     ax.set_xlabel("outer iteration k")
     ax.set_ylabel("$w_k$")
-    ax.set_ylim(-1.25, 1.9)
-    ax.legend(loc="upper right", ncols=1)
+    ax.set_ylim(-1.25, 1.25)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return figure
 
 
 def _ratios(results: Results) -> Figure | None:
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import NullLocator
 
     batches = results.settings.batches
     if results.curves.empty:
         return None
     rows = len(results.settings.datasets) * len(results.settings.risks)
-    figure, axes = _figure(1, len(batches), 4.8 * len(batches) + 1.0, 0.26 * rows + 1.3)
+    figure, axes = _figure(1, len(batches), 4.8 * len(batches) + 1.0, 0.26 * max(rows, 3) + 1.3)
     for ax, batch in zip(axes[0], batches, strict=True):
         table = knob_free(results, batch)
         labels = [f"{row.dataset}, {risk_label(str(row.risk))}" for row in table.itertuples()]
@@ -267,7 +272,10 @@ def _ratios(results: Results) -> Figure | None:
             ]
             ax.plot(ends, [position] * 2, color="#bbbbbb", linewidth=1.0, zorder=0)
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        low, high = ax.get_xlim()
+        steps = (1.0, 2.0, 5.0) if high > 10.0 * low else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+        ticks = [step * 10.0**power for power in range(-1, 5) for step in steps]
+        ax.set_xticks([tick for tick in ticks if low <= tick <= high])
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_yticks(y, labels if ax is axes[0, 0] else [""] * len(labels))

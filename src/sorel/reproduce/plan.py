@@ -38,8 +38,8 @@ INSTABILITY = ("yacht", "esrm:2", {"alpha": 0.03, "C": 0.1})
 _TIE = 1e-12
 
 _DATA_HELP = (
-    "the paper's datasets are needed: name the folder of their CSV files with --data DIR or in "
-    "$SOREL_DATA, or ask for sets that need no files, e.g. --datasets diabetes generated"
+    "the copies in the package are damaged: install it again, name the folder of their CSV files "
+    "with --data DIR or in $SOREL_DATA, or ask for other sets, e.g. --datasets diabetes generated"
 )
 
 

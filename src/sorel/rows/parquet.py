@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._names import missing_columns
 from sorel.rows.source import SAMPLED_PLACES, SAMPLED_ROWS, RowSource, natural
 
 # Decoded row groups that stay in memory: so many bytes, or so many groups.
@@ -348,9 +349,7 @@ def _words(kind: Any) -> str:
 
 def _check_name(name: str, names: Sequence[str]) -> None:
     if name not in names:
-        shown = ", ".join(repr(other) for other in names[:20])
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        raise ValueError(f"there is no column {name!r}; the columns are {shown}{more}")
+        raise ValueError(missing_columns([name], names))
 
 
 def _pyarrow_dataset() -> Any:

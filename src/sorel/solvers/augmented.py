@@ -35,7 +35,7 @@ _HARD, _HOPELESS = 12, 40
 _SHORT_STEPS = 2
 _SHRINKAGE = 0.3
 _LEAST_GROWTH = 2.0
-_CAUTION, _CONFIDENCE = 0.3, 1.2
+_SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 
 # An inner problem is done when its last step promised less than what the move of the weights has
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
@@ -97,6 +97,79 @@ class Pace(NamedTuple):
     short: float = 0.1
 
 
+class EtaSchedule:
+    """The step eta of the weights, which adapts to what the inner problems cost.
+
+    It grows after an easy inner problem and shrinks after a hard one. Where Newton steps are cut
+    short again and again, eta came too far ahead: it goes back, and grows more slowly for a while.
+
+    Parameters
+    ----------
+    pace : Pace
+        How fast it may go.
+    scale : float
+        Spread of the losses; eta is measured in its inverse.
+    warm : bool
+        Whether the run starts near a solution.
+
+    Attributes
+    ----------
+    eta : float
+        The step of the current inner problem.
+    steps : int
+        Newton steps that the current inner problem has taken.
+
+    Examples
+    --------
+    >>> from sorel.solvers.augmented import EtaSchedule, Pace
+    >>> schedule = EtaSchedule(Pace(first=4.0, growth=10.0), scale=1.0, warm=False)
+    >>> schedule.note(1.0)  # one full Newton step solved the inner problem
+    >>> schedule.advance()
+    40.0
+    """
+
+    def __init__(self, pace: Pace, scale: float, warm: bool) -> None:
+        self._pace = pace
+        self._largest = _MAX_ETA / scale
+        self._growth = pace.growth
+        self.eta = (pace.warm if warm else pace.first) / scale
+        self.steps = self._cuts = 0
+        self._shortest = 1.0
+
+    def note(self, length: float) -> None:
+        """Take note of a Newton step, of which the part `length` was taken."""
+        self.steps += 1
+        self._shortest = min(self._shortest, length)
+        self._cuts = self._cuts + 1 if self.is_short(length) else 0
+
+    def is_short(self, length: float) -> bool:
+        """Whether a step counts as cut short."""
+        return length < self._pace.short
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the inner problem is too hard at this eta."""
+        return self.steps >= _HOPELESS or self._cuts >= _SHORT_STEPS
+
+    def advance(self) -> float:
+        """The eta of the next inner problem, when this one is solved."""
+        if self.steps <= self._pace.easy and self._shortest >= self._pace.full:
+            self.eta = min(self._growth * self.eta, self._largest)
+            self._growth = min(_CONFIDENCE * self._growth, self._pace.growth)
+        elif self.steps > _HARD:
+            self.eta *= _SHRINKAGE
+        self.steps = self._cuts = 0
+        self._shortest = 1.0
+        return self.eta
+
+    def retreat(self) -> float:
+        """A smaller eta for an inner problem that is stuck."""
+        self.eta *= _SHRINKAGE
+        self._growth = max(_SLOWDOWN * self._growth, _LEAST_GROWTH)
+        self.steps = self._cuts = 0
+        return self.eta
+
+
 class State:
     """Phi and its gradient at one point, for one centre and one eta (0: the weights stay put)."""
 
@@ -152,7 +225,7 @@ class AugmentedLagrangian(Solver):
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        engine, pace = problem.engine, self.pace
+        engine = problem.engine
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1
         center = run.dual
@@ -172,22 +245,21 @@ class AugmentedLagrangian(Solver):
                 run.note = "the losses overflow at the start; scale the columns"
                 return
             path.move(point.w)
-        scale = engine.loss_scale(point)
-        eta = (pace.warm if warm else pace.first) / scale
-        state = State(problem, point, center, eta)
+        schedule = EtaSchedule(self.pace, engine.loss_scale(point), warm)
+        state = State(problem, point, center, schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
-        steps = idle = cuts = 0
-        growth, checked = pace.growth, run.passes
-        caution, used, shortest, resumed = 0.0, 0.0, 1.0, 0.0
+        idle = 0
+        checked, resumed = run.passes, 0.0
+        caution = used = 0.0
         blurred = False
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
             if blurred or problem.margin_rounding(unit) * path.moves > _DRIFT * run.tol:
-                fresh = State(problem, engine.point(state.point.w), state.center, eta)
+                fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, path, blurred = fresh, Path(state.point.w), False
             if state.predicted <= _PROMISING * target and run.passes >= resumed:
@@ -206,37 +278,24 @@ class AugmentedLagrangian(Solver):
             # A step cut short has gained little of what it promised, and a cautious one promised
             # less than there is: both leave work to do.
             share = 1.0 if state.length >= _FULL_ENOUGH and used <= _CAUTIOUS else _CUT_SHARE
-            if steps > 0 and state.predicted <= max(share * state.moved, noise):
+            if schedule.steps > 0 and state.predicted <= max(share * state.moved, noise):
                 run.n_iter += 1
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
-                if steps <= pace.easy and shortest >= pace.full:
-                    eta = min(growth * eta, _MAX_ETA / scale)
-                    growth = min(_CONFIDENCE * growth, pace.growth)
-                elif steps > _HARD:
-                    eta *= _SHRINKAGE
-                state = State(problem, state.point, engine.as_center(state.dual), eta)
-                steps = cuts = 0
-                shortest = 1.0
-            elif steps >= _HOPELESS or cuts >= _SHORT_STEPS:
-                eta *= _SHRINKAGE
-                growth = max(_CAUTION * growth, _LEAST_GROWTH)
-                state = State(problem, state.point, state.center, eta)
-                steps = cuts = 0
+                center = engine.as_center(state.dual)
+                state = State(problem, state.point, center, schedule.advance())
+                del center
+            elif schedule.stuck:
+                state = State(problem, state.point, state.center, schedule.retreat())
             used = caution
             try:
                 state = self._step(state, run, caution)
             except np.linalg.LinAlgError:
                 # Beyond what rounding allows, the curvature may have no meaning left.
                 break
-            shortest = min(shortest, state.length)
-            if state.length < pace.short:
-                cuts, caution = cuts + 1, 1.0
-            else:
-                cuts = 0
-                caution = _EASE * caution if caution > _NO_CAUTION else 0.0
-            steps += 1
+            schedule.note(state.length)
+            caution = 1.0 if schedule.is_short(state.length) else _eased(caution)
             path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
@@ -277,7 +336,7 @@ class AugmentedLagrangian(Solver):
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change) + _penalty_slope(problem, point.w, delta)
+            slope = engine.slope(point, dual, change) + problem.penalty_slope(point.w, delta)
             if slope <= enough and (slope >= -enough or t == 1.0):
                 return point, dual, t
             if slope <= 0:
@@ -294,11 +353,5 @@ class AugmentedLagrangian(Solver):
         return point, dual, safe
 
 
-def _penalty_slope(problem: Problem, w: FloatArray, delta: FloatArray) -> float:
-    """Derivative of g along a direction that stays in its domain."""
-    coef, move = problem.coefficients(w), problem.coefficients(delta)
-    slope = problem.penalty.l2 * float(np.vdot(coef, move))
-    l1 = getattr(problem.penalty, "l1", 0.0)
-    if l1:
-        slope += l1 * float(np.vdot(np.sign(coef), move) + np.abs(move[coef == 0]).sum())
-    return slope
+def _eased(caution: float) -> float:
+    return _EASE * caution if caution > _NO_CAUTION else 0.0

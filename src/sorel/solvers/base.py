@@ -8,7 +8,6 @@ tolerance, the budget, the history and the clock.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sorel._clock import now
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Certificate, Problem
 from sorel.rounding import Path
@@ -88,12 +88,12 @@ class Run:
     @property
     def wants_check(self) -> bool:
         """Whether a check is welcome that will hardly succeed."""
-        return self.watched or time.perf_counter() >= self.save_at
+        return self.watched or now() >= self.save_at
 
     @property
     def exhausted(self) -> bool:
         """Whether the budget of passes or of time is spent: inner loops end early then."""
-        return self.passes >= self.max_passes or time.perf_counter() >= self.deadline
+        return self.passes >= self.max_passes or now() >= self.deadline
 
 
 def make_generator(random_state: Any) -> np.random.Generator:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sorel.engines.base import FloatArray
-from sorel.penalties import SIMPLEX
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, check_count
@@ -49,8 +48,7 @@ class LBFGS(FirstOrder):
         self.memory = check_count("memory", memory)
 
     def obstacle(self, problem: Problem) -> str | None:
-        kernel = problem.penalty.kernel(problem.n_features)
-        if kernel.code == SIMPLEX or kernel.l1 > 0:
+        if not (problem.penalty.smooth or problem.penalty.smooth_in_bounds):
             return (
                 f"takes smooth penalties and bounds, and the {problem.penalty.name} penalty is "
                 "neither"
@@ -105,14 +103,14 @@ class _Lowest:
         self.run.passes += 1
         dual = engine.worst_case(point)
         risk_gradient = engine.gradient(point, dual)
-        coef, l2 = problem.coefficients(w), problem.penalty.l2
-        # Bounds are scipy's to keep: what is left of the penalty here is its square.
-        value = engine.expected(point, dual) + 0.5 * l2 * float(np.vdot(coef, coef))
+        coef = problem.coefficients(w)
+        value = engine.expected(point, dual) + problem.penalty.value(coef)
         if value < self.value:
             self.value = value
             self._iterate = self.run.latest = Iterate(point, dual, risk_gradient)
         gradient = risk_gradient.copy()
-        gradient[: problem.n_features] += l2 * coef
+        # Bounds are scipy's to keep.
+        gradient[: problem.n_features] += problem.penalty.gradient(coef)
         return value, gradient.ravel()
 
     @property

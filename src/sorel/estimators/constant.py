@@ -1,0 +1,187 @@
+"""Whether a fit ended at the constant model, and at which level it would start to learn.
+
+Where labels are noisy, the worst share of the losses is made of rows that no model can predict. If
+that share is small enough, the best that can be done about it is to give every row the same
+prediction: p = 1/2 everywhere has the loss log 2 everywhere, and no tail. Such an optimum is right
+and useless, so a fit that ends there says so.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel.penalties import Penalty
+from sorel.problem import Problem
+from sorel.risks import ESRM, CVaR, Extremile, Mean, Risk
+from sorel.rows import RowSource
+from sorel.solve import solve
+
+FloatArray = NDArray[np.float64]
+
+# Deviations below which predictions count as constant: of margins, where 0.1 moves a probability by
+# at most 2.5%, and of predicted numbers, relative to that of the targets.
+MARGIN_SPREAD = 0.1
+TARGET_SPREAD = 0.02
+
+# Rows that are looked at.
+_SAMPLE = 10_000
+# How well the fits of the search for a level are solved, what they may cost, and how many there are
+# after the one to the mean.
+_TOL, _MAX_PASSES, _BISECTIONS = 1e-3, 200.0, 6
+# Features from which on a search for the level is no longer cheap.
+_MAX_FEATURES = 500
+
+
+class ConstantModelWarning(UserWarning):
+    """The optimum is (nearly) the constant model: predictions hardly depend on X."""
+
+
+class Sample(NamedTuple):
+    """Some rows, in memory, with their targets and weights."""
+
+    X: Any
+    y: NDArray[Any]
+    sample_weight: FloatArray | None
+
+
+class Level(NamedTuple):
+    """Where a model starts to learn: a risk, where one was found, and whether the mean does."""
+
+    risk: Risk | None
+    mean_learns: bool | None
+
+
+def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sample:
+    """Up to 10 000 random rows; of rows on disk, runs of neighbours."""
+    n = X.shape[0]
+    if isinstance(X, RowSource):
+        run = min(n, 1000)
+        starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
+        X_part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
+        rows = np.concatenate([np.arange(start, start + run) for start in starts])
+    elif n <= _SAMPLE:
+        return Sample(X, y, sample_weight)
+    else:
+        rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
+        X_part = X[rows]
+    return Sample(X_part, y[rows], None if sample_weight is None else sample_weight[rows])
+
+
+def margin_spread(scores: FloatArray) -> float:
+    """Deviation of the margins from their mean; of several per row, of their differences."""
+    if scores.shape[-1] > 1:
+        scores = scores - scores.mean(axis=1, keepdims=True)
+    return float(np.sqrt(np.mean((scores - scores.mean(axis=0)) ** 2)))
+
+
+def first_level(
+    risk: Risk,
+    sample: Sample,
+    loss: Any,
+    penalty: Penalty,
+    fit_intercept: bool,
+    learns: Callable[[FloatArray], bool],
+) -> Level:
+    """The least mild risk of the same kind at which a fit to the sample learns, roughly.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk at which it does not.
+    sample : Sample
+        Rows to fit to.
+    loss, penalty, fit_intercept
+        As in :class:`sorel.Problem`.
+    learns : callable
+        Tells from fitted parameters whether predictions vary.
+
+    Returns
+    -------
+    Level
+        Without a risk where not even the mean learns, or where finding out would not be cheap.
+    """
+    if isinstance(risk, Mean):
+        return Level(None, False)
+    if sample.X.shape[1] > _MAX_FEATURES:
+        return Level(None, None)
+
+    def tried(candidate: Risk) -> bool:
+        problem = Problem(
+            sample.X,
+            sample.y,
+            risk=candidate,
+            loss=loss,
+            penalty=penalty,
+            fit_intercept=fit_intercept,
+            sample_weight=sample.sample_weight,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return learns(solve(problem, tol=_TOL, max_passes=_MAX_PASSES).w)
+
+    try:
+        if not tried(Mean()):
+            return Level(None, False)
+        family = _family(risk, len(sample.y))
+        low, high = 0.0, 1.0
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            if tried(family(middle)):
+                high = middle
+            else:
+                low = middle
+    except ValueError:  # such as a sample with one class only
+        return Level(None, None)
+    return Level(Mean() if high == 1.0 else _rounded(family(high)), True)
+
+
+def _family(risk: Risk, n: int) -> Callable[[float], Risk]:
+    """Risks from the given one at 0 towards the mean at 1."""
+    if isinstance(risk, ESRM):
+        return lambda t: ESRM(risk.rho * (1.0 - t))
+    if isinstance(risk, Extremile):
+        return lambda t: Extremile(1.0 + (risk.r - 1.0) * (1.0 - t))
+    alpha = risk.alpha if isinstance(risk, CVaR) else 1.0 / n
+    return lambda t: CVaR(alpha ** (1.0 - t))
+
+
+def _rounded(risk: Risk) -> Risk:
+    """Two digits, on the side of the mean."""
+    if isinstance(risk, ESRM):
+        return ESRM(_down(risk.rho))
+    if isinstance(risk, Extremile):
+        return Extremile(round(1.0 + _down(risk.r - 1.0), 9))
+    assert isinstance(risk, CVaR)
+    return CVaR(min(1.0, math.ceil(100.0 * risk.alpha) / 100.0))
+
+
+def _down(value: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.floor(value / unit + 1e-9) * unit:.2g}")
+
+
+def advice(risk: Risk, level: Level) -> str:
+    """What happened, and what to do about it, in words that serve Python and the command line."""
+    happened = (
+        "the fitted model is (nearly) constant: its predictions hardly depend on X. For "
+        f"{risk.spec or repr(risk)} that is the optimum"
+    )
+    if level.mean_learns is False:
+        return (
+            f"{happened}. Not even the mean of the losses gains from X: lower l2 or l1, scale the "
+            "columns of X, or look for features that tell more"
+        )
+    reason = (
+        ", as happens where noise makes up the tail; use a milder risk that weighs more of the rows"
+    )
+    if level.risk is None:
+        return f"{happened}{reason}, such as mean, or a CVaR of a larger share"
+    if isinstance(level.risk, Mean):
+        return f"{happened}{reason}: here only the mean, or hardly anything beyond it, learns"
+    return f"{happened}{reason}: it starts to learn at about {level.risk.spec}"

@@ -1,0 +1,393 @@
+"""Quantile regression by the CVaR deviation of the residuals.
+
+    min_b mean_i pinball_q(y_i - x_i.w - b) = (1 - q) [CVaR_{1-q}(u) - mean(u)],    u = y - X w,
+
+so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation.
+"""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+
+from sorel.deviations import DeviationFit, minimize_deviation
+from sorel.estimators.base import SpectralModel, weighted_rows
+from sorel.risks import CVaR
+from sorel.rows import RowSource
+from sorel.solve import convergence_warning
+from sorel.solvers import SOLVERS, Solver
+
+__all__ = ["QuantileRegressor", "weighted_quantile"]
+
+FloatArray = NDArray[np.float64]
+
+# scikit-learn's names for solvers of linear programs: accepted, so that its users change nothing
+# but the import, and without a meaning here.
+_LINEAR_PROGRAMS = ("highs", "highs-ds", "highs-ipm")
+
+# A sample whose weight keeps this share of the distance from both bounds is interpolated at the
+# optimum, and so is one whose residual is that small a share of the average.
+_INSIDE, _NEAR = 1e-6, 1e-4
+
+
+class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+    """Linear quantile regression with a certified optimum, for any number of rows.
+
+    It minimises ``mean(pinball) + alpha ||w||_1 + l2/2 ||w||^2``, as scikit-learn's estimator of
+    the same name does without the last term, and takes its parameters.
+
+    Parameters
+    ----------
+    quantile : float or sequence of float, default=0.5
+        The quantile to predict, strictly between 0 and 1; or several, which are fitted one after
+        the other, each from the last.
+    alpha : float, default=1.0
+        Weight of the l1 norm of the coefficients, at least 0.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    l2 : float, default=0.0
+        Weight of half their squared norm, at least 0.
+    noncrossing : bool, default=False
+        With several quantiles, sort the predictions for each sample: a higher quantile is then
+        never below a lower one, and no pinball loss gets larger on average.
+    solver : str or Solver, default="auto"
+        A name or an instance from :mod:`sorel.solvers` for full passes. scikit-learn's names are
+        accepted and mean "auto".
+    solver_options : dict, optional
+        Accepted for scikit-learn's sake, and not used.
+    tol : float, default=1e-6
+        Relative duality gap to reach.
+    max_passes : float, default=1000
+        Budget for each quantile, in passes over the data.
+    n_jobs : int, optional
+        Threads for passes over large data; -1 for all cores.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (d,) or (n_quantiles, d)
+        Coefficients.
+    intercept_ : float or ndarray of shape (n_quantiles,)
+        Intercepts.
+    objective_, gap_, relative_gap_ : float or ndarray of shape (n_quantiles,)
+        Objective, its certified distance to the optimum, and that relative to the objective.
+    risk_weights_ : ndarray of shape (n,) or (n_quantiles, n)
+        The weightings of the training samples that certify the fits.
+    n_iter_ : int
+        Outer iterations, of all quantiles together.
+    n_passes_ : float
+        Passes over the data, of all quantiles together.
+    converged_ : bool
+        Whether all of them reached `tol`.
+    status_ : str
+        One sentence on how the (last) fit ended.
+    n_features_in_ : int
+        Features seen in fit.
+    feature_names_in_ : ndarray of shape (d,)
+        Their names, where X has names that are all strings.
+
+    See Also
+    --------
+    RankRegressor : Robust regression, by ranks of the residuals.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel import QuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(1000, 2))
+    >>> y = X @ [1.0, 2.0] + rng.standard_t(3, size=1000)
+    >>> model = QuantileRegressor(quantile=0.9, alpha=0.0).fit(X, y)
+    >>> round(float(np.mean(y <= model.predict(X))), 2)
+    0.9
+    >>> several = QuantileRegressor(quantile=[0.1, 0.5, 0.9], alpha=0.0, noncrossing=True)
+    >>> several.fit(X, y).predict(X[:4]).shape
+    (4, 3)
+    """
+
+    # Pickles and model files know the class by this name, wherever in the package it is written.
+    __module__ = "sorel.estimators"
+
+    def __init__(
+        self,
+        *,
+        quantile: float | ArrayLike = 0.5,
+        alpha: float = 1.0,
+        fit_intercept: bool = True,
+        l2: float = 0.0,
+        noncrossing: bool = False,
+        solver: str | Solver = "auto",
+        solver_options: dict[str, Any] | None = None,
+        tol: float = 1e-6,
+        max_passes: float = 1000,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.quantile = quantile
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.l2 = l2
+        self.noncrossing = noncrossing
+        self.solver = solver
+        self.solver_options = solver_options
+        self.tol = tol
+        self.max_passes = max_passes
+        self.n_jobs = n_jobs
+
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> QuantileRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        QuantileRegressor
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`.
+        """
+        levels = _levels(self.quantile)
+        for name in ("alpha", "l2"):
+            check_nonnegative(name, getattr(self, name))
+        solver = check_solver(self.solver)
+        X, y, weight = self._read(X, y, sample_weight, numeric=True)
+        rows = weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
+        fits: list[_Fit] = []
+        for level in levels:
+            before = fits[-1].found.result if fits and self.fit_intercept else None
+            fits.append(self._fit_one(rows.X, rows.y, rows.sample_weight, level, solver, before))
+            if not fits[-1].found.converged:
+                warn_not_converged(fits[-1].found, self.tol, f"quantile {level:g}")
+        several = np.ndim(self.quantile) > 0
+        pick = (lambda values: np.array(values)) if several else (lambda values: values[0])
+        self.coef_ = pick([fit.coef for fit in fits])
+        self.intercept_ = pick([fit.intercept for fit in fits])
+        scales = [1.0 - level if self.fit_intercept else 1.0 for level in levels]
+        for name in ("objective", "gap"):
+            values = [s * getattr(f.found, name) for s, f in zip(scales, fits, strict=True)]
+            setattr(self, f"{name}_", pick(values))
+        self.relative_gap_ = pick([fit.found.relative_gap for fit in fits])
+        self.risk_weights_ = pick([_spread(fit, rows.kept, X.shape[0]) for fit in fits])
+        self.n_iter_ = max(1, sum(fit.found.n_iter for fit in fits))
+        self.n_passes_ = sum(fit.found.passes for fit in fits)
+        self.converged_ = all(fit.found.converged for fit in fits)
+        self.status_ = fits[-1].found.status
+        return self
+
+    def predict(self, X: Any) -> FloatArray:
+        """Predict the quantile, or the quantiles.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n,) or (n, n_quantiles)
+            Predicted values; columns in the order of `quantile`.
+        """
+        scores = self._scores(X)
+        if self.noncrossing and scores.ndim == 2:
+            ranks = np.argsort(np.argsort(np.asarray(self.quantile), kind="stable"), kind="stable")
+            scores = np.sort(scores, axis=1)[:, ranks]
+        return scores
+
+    def _fit_one(
+        self,
+        X: Any,
+        y: FloatArray,
+        weight: FloatArray | None,
+        level: float,
+        solver: str | Solver,
+        before: Any,
+    ) -> _Fit:
+        options: dict[str, Any] = {
+            "tol": self.tol,
+            "max_passes": self.max_passes,
+            "solver": solver,
+            "n_jobs": self.n_jobs,
+            "warm_start": before,
+        }
+        if not self.fit_intercept:
+            found = _without_intercept(X, y, weight, level, self.alpha, self.l2, options)
+            return _Fit(found, found.w, 0.0)
+        found = minimize_deviation(
+            X, y, CVaR(1.0 - level), l1=self.alpha / (1.0 - level), l2=self.l2 / (1.0 - level),
+            sample_weight=weight, **options,
+        )  # fmt: skip
+        coef = found.w
+        if self.l2 == 0.0 and not isinstance(X, RowSource):
+            coef = _polished(X, y, weight, level, self.alpha, found)
+        intercept = weighted_quantile(y - np.asarray(X @ coef), level, weight)
+        return _Fit(found, coef, intercept)
+
+
+class _Fit:
+    """One quantile: the certified fit, and the parameters made of it."""
+
+    def __init__(self, found: DeviationFit, coef: FloatArray, intercept: float) -> None:
+        self.found, self.coef, self.intercept = found, coef, intercept
+
+
+def _without_intercept(
+    X: Any,
+    y: FloatArray,
+    weight: FloatArray | None,
+    level: float,
+    alpha: float,
+    l2: float,
+    options: dict[str, Any],
+) -> DeviationFit:
+    """The same without an intercept: a row of zeros, as heavy as all others, stands for 0.
+
+    Half the weight of rows and zeros together falls to the positive residuals, so
+    mean pinball = CVaR_{1/2} - 2 (1 - level) mean over these rows.
+    """
+    n = len(y)
+    omega = np.full(n, 1.0) if weight is None else weight
+    total = float(omega.sum())
+    row = np.zeros((1, X.shape[1]))
+    X = scipy.sparse.vstack([X, row], format="csr") if scipy.sparse.issparse(X) else np.r_[X, row]
+    # No weight on any residual: rows get what the mean takes off again, the zeros the rest.
+    center = np.append((1.0 - level) * omega / total, level)
+    found = minimize_deviation(
+        X, np.append(y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level), l1=alpha, l2=l2,
+        sample_weight=np.append(omega, total), center=center, **options,
+    )  # fmt: skip
+    return found
+
+
+def _polished(
+    X: Any,
+    y: FloatArray,
+    weight: FloatArray | None,
+    level: float,
+    alpha: float,
+    found: DeviationFit,
+) -> FloatArray:
+    """The vertex of the linear program that the fit has come next to, where there is one.
+
+    A vertex interpolates as many samples as there are parameters in use: those whose weights lie
+    strictly between the bounds or, where weights tie with a bound, those with the least residuals.
+    Solving for them makes the last digits exact.
+    """
+    omega = np.full(len(y), 1.0 / len(y)) if weight is None else weight / weight.sum()
+
+    def residuals(w: FloatArray) -> FloatArray:
+        left = y - np.asarray(X @ w)
+        return np.asarray(left - weighted_quantile(left, level, weight))
+
+    def objective(w: FloatArray) -> float:
+        r = residuals(w)
+        return float(omega @ np.maximum(level * r, (level - 1.0) * r)) + alpha * np.abs(w).sum()
+
+    size = np.abs(residuals(found.w))
+    spread, cap = float(omega @ size), 1.0 / (1.0 - level)
+    density = found.weights / omega
+    inside = (density > _INSIDE * cap) & (density < (1.0 - _INSIDE) * cap)
+    used = np.flatnonzero(found.w) if alpha > 0.0 else np.arange(len(found.w))
+    limit = objective(found.w) * (1.0 + 1e-12)
+    for chosen in (inside, size <= _NEAR * spread):
+        rows = np.flatnonzero(chosen)
+        if not len(used) + 1 <= len(rows) <= 3 * len(used) + 20:
+            continue
+        block = X[rows][:, used]
+        block = block.toarray() if scipy.sparse.issparse(block) else np.asarray(block, np.float64)
+        system = np.column_stack([block, np.ones(len(rows))])
+        solution, _, rank, _ = np.linalg.lstsq(system, y[rows], rcond=None)
+        if rank <= len(used):
+            continue
+        if len(system) == rank:
+            solution = np.linalg.solve(system, y[rows])  # exact on small whole numbers
+        coef = np.zeros_like(found.w)
+        coef[used] = solution[:-1]
+        if objective(coef) <= limit:
+            return coef
+    return found.w
+
+
+def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | None = None) -> float:
+    """The smallest value with at least the share `level` of the weight at or below it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.estimators.quantile import weighted_quantile
+    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), 0.5)
+    2.0
+    """
+    order = np.argsort(values, kind="stable")
+    omega = np.ones(len(values)) if weight is None else weight[order]
+    reach = np.cumsum(omega)
+    # Rounding of the sum must not carry the quantile to the next value.
+    place = np.searchsorted(reach, level * reach[-1] * (1.0 - 1e-14))
+    return float(values[order[min(place, len(values) - 1)]])
+
+
+def check_nonnegative(name: str, value: Any) -> None:
+    """Refuse what is not a finite number >= 0."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (number and 0.0 <= float(value) < np.inf):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+
+
+def check_solver(solver: str | Solver) -> str | Solver:
+    """The solver to call."""
+    if isinstance(solver, str) and solver in _LINEAR_PROGRAMS:
+        return "auto"
+    if isinstance(solver, Solver) or solver in SOLVERS:
+        return solver
+    known = ", ".join(repr(name) for name in (*SOLVERS, *_LINEAR_PROGRAMS))
+    raise ValueError(f"unknown solver {solver!r}; known solvers: {known}")
+
+
+def warn_not_converged(found: DeviationFit, tol: float, what: str) -> None:
+    """Say that a fit missed its tolerance."""
+    warnings.warn(
+        f"{what}: relative gap {found.relative_gap:.3g} is above tol={tol:g}; raise max_passes, "
+        "scale the columns, or give a small l2",
+        convergence_warning(),
+        stacklevel=3,
+    )
+
+
+def _levels(quantile: Any) -> list[float]:
+    given = np.ravel(np.asarray(quantile, dtype=object)).tolist()
+    for level in given:
+        number = isinstance(level, numbers.Real) and not isinstance(level, bool)
+        if not (number and 0.0 < float(level) < 1.0):
+            raise ValueError(
+                f"quantile must lie strictly between 0 and 1, got {level!r}; the lowest and the "
+                "highest value have no quantile regression"
+            )
+    if not given:
+        raise ValueError("quantile is empty: give at least one number between 0 and 1")
+    return [float(level) for level in given]
+
+
+def _spread(fit: _Fit, kept: NDArray[np.bool_] | None, n: int) -> FloatArray:
+    """Weights for all samples, 0 for those that were left out; a row of zeros is no sample."""
+    count = n if kept is None else int(kept.sum())
+    weights = fit.found.weights[:count]
+    if kept is None:
+        return weights
+    out = np.zeros(n)
+    out[kept] = weights
+    return out

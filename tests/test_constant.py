@@ -1,0 +1,157 @@
+"""Fits that end at the constant model say so, and say what to do; others keep silent."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import sorel
+from sorel import ConstantModelWarning, SpectralRiskClassifier, SpectralRiskRegressor
+from sorel.datasets import BUNDLED_DATASETS, PAPER_DATASETS, load_bundled, load_paper_dataset
+from sorel.estimators.constant import margin_spread, sample_rows
+from sorel.rows import write_blocks
+
+
+def noisy(n=4000, d=5, seed=0, noise=1.5):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.where(X[:, 0] + noise * rng.logistic(size=n) > 0, "yes", "no")
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.1", "cvar:0.5", "esrm:3", "extremile:4", "max"])
+def test_noisy_labels_are_reported(risk):
+    X, y = noisy()
+    with pytest.warns(ConstantModelWarning, match="constant.*starts to learn at about") as seen:
+        model = SpectralRiskClassifier(risk).fit(X, y)
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    assert model.constant_
+    assert "constant" in model.status_
+    # It is the optimum all the same, and certified: nothing beats log 2 everywhere.
+    assert model.converged_
+    assert model.objective_ == pytest.approx(np.log(2), rel=1e-3)
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:3", "extremile:4", "max"])
+def test_the_level_that_is_named_learns(risk):
+    X, y = noisy()
+    with pytest.warns(ConstantModelWarning) as seen:
+        SpectralRiskClassifier(risk).fit(X, y)
+    risk = str(seen[0].message).rpartition("about ")[2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = SpectralRiskClassifier(risk).fit(X, y)
+    assert not model.constant_
+    assert model.score(X, y) > 0.6
+
+
+def test_the_share_of_uniform_weights_that_balances_the_classes_decides():
+    """One feature that tells two classes of equal size apart, but for a share of wrong labels.
+
+    A weighting with cap 1 / (alpha n) can cancel the gradient at the constant model if the wrong
+    labels carry as much of it as the right ones: alpha <= 2 (share of wrong labels).
+    """
+    n = 1000
+    x = np.where(np.arange(n) % 2, 1.0, -1.0)
+    y = x.copy()
+    y[: n // 5] *= -1  # a fifth, half of each class
+    X = x[:, None]
+    for alpha, constant in ((0.3, True), (0.38, True), (0.45, False), (0.6, False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = SpectralRiskClassifier(sorel.CVaR(alpha), l2=1e-6).fit(X, y)
+        assert model.constant_ == constant
+    with pytest.warns(ConstantModelWarning, match=r"about cvar:0\.4\d?$"):
+        SpectralRiskClassifier("cvar:0.1", l2=1e-6).fit(X, y)
+
+
+@pytest.mark.parametrize("name", [name for name in BUNDLED_DATASETS if name != "diabetes"])
+@pytest.mark.parametrize("risk", ["mean", "esrm:2", "cvar:0.5", "cvar:0.1"])
+def test_silence_on_measured_classes(name, risk):
+    X, y = load_bundled(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = make_pipeline(StandardScaler(), SpectralRiskClassifier(risk)).fit(X, y)[-1]
+    assert not model.constant_
+    assert "constant" not in model.status_
+
+
+@pytest.mark.parametrize("name", PAPER_DATASETS)
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.5", "cvar:0.01", "max"])
+def test_silence_on_measured_numbers(name, risk):
+    X, y = load_paper_dataset(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not SpectralRiskRegressor(risk).fit(X, y).constant_
+
+
+def test_a_heavy_penalty_is_another_matter():
+    X, y = noisy(500)
+    numbers = X @ np.arange(5.0)
+    for model, target in (
+        (SpectralRiskClassifier("mean", l2=1e6), y),
+        (SpectralRiskRegressor("cvar:0.5", l2=1e6), numbers),
+        (SpectralRiskRegressor("mean", l1=1e6), numbers),
+    ):
+        with pytest.warns(ConstantModelWarning, match="constant.*lower l2 or l1"):
+            model.fit(X, target)
+        assert model.constant_
+
+
+def test_constant_targets_and_unfinished_fits_are_no_surprise():
+    X, y = noisy(500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConstantModelWarning)
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        assert not SpectralRiskRegressor().fit(X, np.full(500, 3.0)).constant_
+        model = SpectralRiskClassifier("cvar:0.1", max_passes=1, tol=1e-9).fit(X, y)
+    assert not model.converged_
+    assert not model.constant_
+
+
+def test_several_classes_sparse_rows_weights_and_rows_on_disk(tmp_path):
+    X, y = noisy(3000)
+    third = np.where(np.random.default_rng(1).random(3000) < 0.3, "maybe", y)
+    with pytest.warns(ConstantModelWarning, match="starts to learn|mean"):
+        assert SpectralRiskClassifier("cvar:0.05").fit(X, third).constant_
+    with pytest.warns(ConstantModelWarning):
+        SpectralRiskClassifier("cvar:0.1").fit(scipy.sparse.csr_array(X), y)
+    weight = np.random.default_rng(2).integers(0, 3, 3000)
+    with pytest.warns(ConstantModelWarning, match="starts to learn"):
+        SpectralRiskClassifier("cvar:0.1").fit(X, y, sample_weight=weight)
+    blocks = write_blocks(tmp_path / "blocks", X, rows_per_block=700)
+    with pytest.warns(ConstantModelWarning, match="starts to learn"):
+        SpectralRiskClassifier("cvar:0.1").fit(blocks, y)
+
+
+def test_sampled_rows_belong_to_their_targets(tmp_path):
+    X = np.arange(30_000.0)[:, None]
+    for rows in (X, scipy.sparse.csr_array(X), write_blocks(tmp_path / "b", X), X[:300]):
+        sample = sample_rows(rows, X[:, 0][: rows.shape[0]], X[:, 0][: rows.shape[0]])
+        values = np.asarray(sample.X.todense() if scipy.sparse.issparse(sample.X) else sample.X)
+        np.testing.assert_array_equal(values[:, 0], sample.y)
+        np.testing.assert_array_equal(values[:, 0], sample.sample_weight)
+        assert len(sample.y) == min(10_000, rows.shape[0])
+        assert values.max() >= 0.9 * (rows.shape[0] - 1)
+
+
+def test_a_shift_of_all_margins_is_no_spread():
+    rng = np.random.default_rng(0)
+    scores = np.repeat(rng.normal(size=(50, 1)), 3, axis=1)
+    assert margin_spread(scores) == pytest.approx(0.0, abs=1e-15)
+    assert margin_spread(np.full((50, 1), 7.0)) == 0.0
+    assert margin_spread(np.array([[1.0], [-1.0]])) == 1.0
+
+
+def test_the_warning_is_logged_as_well(caplog):
+    X, y = noisy(500)
+    with caplog.at_level(logging.WARNING, "sorel"), pytest.warns(ConstantModelWarning):
+        SpectralRiskClassifier("cvar:0.1").fit(X, y)
+    assert [record.name for record in caplog.records] == ["sorel"]
+    assert "constant" in caplog.text

@@ -1,0 +1,183 @@
+"""The linear loss and deviations in Problem: certificates, forms of X, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import RISKS
+
+import sorel
+from sorel import CVaR, Deviation, Extremile
+from sorel.engines import BlocksEngine
+from sorel.rows import open_rows, write_blocks
+from sorel.solvers.base import UnsupportedProblemError
+
+SPECTRA = ["cvar", "esrm", "extremile", "max", "mixture", "custom"]
+
+
+def make_rows(n=40, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return 0.01 * rng.standard_t(3, size=(n, d)) + 0.002, 0.01 * rng.normal(size=n)
+
+
+def spectral_value(cp, u, sigma):
+    n = len(sigma)
+    return sum(
+        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
+        for k, rise in enumerate(np.diff(sigma, prepend=0.0))
+        if rise > 1e-15
+    )
+
+
+@pytest.mark.parametrize("risk", SPECTRA)
+@pytest.mark.parametrize("deviation", [False, True])
+@pytest.mark.parametrize("penalty", ["l2", "simplex", "box"])
+@pytest.mark.parametrize("seed", range(2))
+def test_optima_of_a_conic_solver(risk, deviation, penalty, seed):
+    cp = pytest.importorskip("cvxpy")
+    X, y = make_rows(seed=seed)
+    if seed == 1:
+        X, y = X[np.r_[:20, :20]], y[np.r_[:20, :20]]  # every row twice: ties everywhere
+    spectrum = RISKS[risk]
+    g = {
+        "l2": sorel.L2(1e-2),
+        "simplex": sorel.Simplex(1e-4),
+        "box": sorel.Box(1e-4, -0.5, 0.5),
+    }[penalty]
+    problem = sorel.Problem(
+        X, y, risk=Deviation(spectrum) if deviation else spectrum, loss="linear", penalty=g
+    )
+    result = sorel.solve(problem, tol=1e-8)
+    assert result.converged, result.status
+    w = cp.Variable(4)
+    u = y - X @ w
+    objective = spectral_value(cp, u, spectrum.weights(40)) - deviation * cp.sum(u) / 40
+    objective += 0.5 * g.l2 * cp.sum_squares(w)
+    domain = {"l2": [], "simplex": [w >= 0, cp.sum(w) == 1], "box": [w >= -0.5, w <= 0.5]}[penalty]
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
+    program = cp.Problem(cp.Minimize(100 * objective), domain)
+    program.solve(solver=cp.CLARABEL, **tight)
+    size = 0.01
+    assert result.objective == pytest.approx(program.value / 100, abs=1e-7 * size)
+    assert result.dual <= program.value / 100 + 1e-8 * size
+    assert result.gap >= 0.0
+
+
+def test_the_certificate_of_a_deviation_by_hand():
+    X, y = make_rows()
+    problem = sorel.Problem(X, y, risk=Deviation(CVaR(0.25)), loss="linear", penalty=sorel.L2(0.01))
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        w = rng.normal(size=4)
+        lam = sorel.project_permutahedron(rng.exponential(size=40) / 40, CVaR(0.25))
+        proof = problem.certificate(w, lam)
+        u = y - X @ w
+        primal = CVaR(0.25)(u) - u.mean() + 0.005 * w @ w
+        s = lam - 1 / 40
+        # min_w s.(y - X w) + l2/2 |w|^2, in closed form.
+        dual = s @ y - (X.T @ s) @ (X.T @ s) / 0.02
+        assert proof.primal == pytest.approx(primal, rel=1e-12)
+        assert proof.dual == pytest.approx(dual, rel=1e-9)
+
+
+@pytest.mark.parametrize("home", ["sparse", "float32", "disk", "weights"])
+@pytest.mark.parametrize("risk", [CVaR(0.2), Deviation(Extremile(2.0))])
+def test_other_homes_and_sample_weights(home, risk, tmp_path):
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(60, 3)), 2).astype(np.float32).astype(float)
+    y = rng.normal(size=60)
+    options = {"risk": risk, "loss": "linear", "penalty": sorel.L2(0.05)}
+    weight = rng.integers(1, 4, 60) if home == "weights" else None
+    rows = np.repeat(np.arange(60), 1 if weight is None else weight)
+    reference = sorel.solve(sorel.Problem(X[rows], y[rows], **options), tol=1e-9)
+    given = {"X": X, "sample_weight": weight}
+    if home == "sparse":
+        given["X"] = scipy.sparse.csr_array(X)
+    elif home == "float32":
+        given["X"] = X.astype(np.float32)
+    elif home == "disk":
+        write_blocks(tmp_path / "X", X, rows_per_block=25)
+        given |= {"X": open_rows(tmp_path / "X"), "engine": BlocksEngine}
+    with pytest.warns(sorel.PrecisionWarning) if home == "float32" else no_warning():
+        found = sorel.solve(sorel.Problem(**given, y=y, **options), tol=1e-9)
+    assert found.converged
+    assert found.objective == pytest.approx(reference.objective, rel=1e-8)
+    np.testing.assert_allclose(found.w, reference.w, rtol=1e-4, atol=1e-6)
+
+
+def no_warning():
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def test_a_deviation_is_the_risk_of_centred_losses():
+    rng = np.random.default_rng(0)
+    losses, weight = rng.normal(size=50), rng.uniform(size=50)
+    for risk in (RISKS[name] for name in SPECTRA):
+        for omega in (None, weight):
+            mean = np.average(losses, weights=omega)
+            expected = risk(losses - mean, omega)
+            assert Deviation(risk)(losses, omega) == pytest.approx(expected, abs=1e-13)
+        sigma = Deviation(risk).weights(50)
+        assert sigma.sum() == pytest.approx(0.0, abs=1e-14)
+        np.testing.assert_allclose(sigma, risk.weights(50) - 0.02, atol=1e-16)
+
+
+def test_a_deviation_is_a_value():
+    risk = Deviation(CVaR(0.1))
+    assert risk == sorel.parse_risk("deviation:cvar:0.1") == sorel.parse_risk(risk.spec)
+    assert risk != Deviation(CVaR(0.1), 0.5)
+    assert eval(repr(risk), {"Deviation": Deviation, "CVaR": CVaR}) == risk
+    assert hash(risk) == hash(Deviation(CVaR(0.1)))
+    with pytest.raises(TypeError, match="must be a spectral risk"):
+        Deviation(risk)
+    with pytest.raises(ValueError, match="share"):
+        Deviation(CVaR(0.1), -1.0)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "poisson"])
+def test_deviations_of_other_losses_are_refused(loss):
+    X, y = make_rows()
+    y = np.abs(y) if loss == "poisson" else (y > 0 if loss == "logistic" else y)
+    with pytest.raises(ValueError, match=f"needs an affine loss.*{loss} loss it is not convex"):
+        sorel.Problem(X, y, risk=Deviation(CVaR(0.1)), loss=loss)
+
+
+def test_intercepts_are_refused_with_the_reason():
+    X, y = make_rows()
+    with pytest.raises(ValueError, match="has no minimum in an intercept"):
+        sorel.Problem(X, y, risk=CVaR(0.1), loss="linear", fit_intercept=True)
+    with pytest.raises(ValueError, match="does not depend on an intercept"):
+        sorel.Problem(X, y, risk=Deviation(CVaR(0.1)), loss="linear", fit_intercept=True)
+
+
+def test_stochastic_solvers_refuse_deviations_and_serve_the_risk():
+    X, y = make_rows()
+    deviation = sorel.Problem(X, y, risk=Deviation(CVaR(0.3)), loss="linear")
+    for solver in ("sorel", "lsvrg", "sgd", "prospect", "saddle_saga"):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' takes weights .* deviation"):
+            sorel.solve(deviation, solver)
+
+
+@pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg", "continuation", "subgradient"])
+def test_solvers_of_full_passes(solver):
+    X, y = make_rows()
+    problem = sorel.Problem(X, y, risk=Deviation(CVaR(0.3)), loss="linear", penalty=sorel.L2(0.05))
+    tol = 1e-3 if solver == "subgradient" else 1e-7
+    result = sorel.solve(problem, solver, tol=tol, max_passes=3000)
+    assert result.converged, result.status
+
+
+def test_the_unit_of_the_gap_where_the_objective_is_near_zero():
+    """The same portfolio with all returns shifted, so that the optimal value is 0."""
+    X, _ = make_rows(200, 5)
+    zero = np.zeros(200)
+    options = {"risk": CVaR(0.1), "loss": "linear", "penalty": sorel.Simplex(1e-6)}
+    first = sorel.solve(sorel.Problem(X, zero, **options), tol=1e-8)
+    shifted = sorel.Problem(X + first.objective, zero, **options)
+    result = sorel.solve(shifted, tol=1e-6)
+    assert result.converged, result.status
+    assert abs(result.objective) <= 1e-7
+    assert result.passes < 500

@@ -1,0 +1,255 @@
+"""Quantile regression against linear programming, scikit-learn's own tests, and mathematics."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import types
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+import sklearn.linear_model
+from scipy.optimize import linprog
+from sklearn.metrics import mean_pinball_loss
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import sorel
+from sorel.estimators.quantile import weighted_quantile
+
+SKLEARN_TESTS = "sklearn.linear_model.tests.test_quantile"
+
+
+def linear_program(X, y, q, alpha, weight=None, intercept=True):
+    """The optimal value, from the textbook linear program."""
+    n, d = X.shape
+    omega = np.full(n, 1 / n) if weight is None else weight / weight.sum()
+    # w = a - c, b = e - f, residual = u - v
+    ones = np.ones((n, 1)) if intercept else np.zeros((n, 1))
+    A = np.hstack([X, -X, ones, -ones, np.eye(n), -np.eye(n)])
+    cost = np.concatenate([np.full(2 * d, alpha), [0.0, 0.0], q * omega, (1 - q) * omega])
+    return linprog(cost, A_eq=A, b_eq=y, method="highs").fun
+
+
+def objective(model, X, y, weight=None):
+    prediction = model.predict(X)
+    loss = mean_pinball_loss(y, prediction, alpha=model.quantile, sample_weight=weight)
+    return loss + model.alpha * np.abs(model.coef_).sum()
+
+
+def random_problem(seed):
+    """Ties, duplicated rows and columns, few rows, small whole numbers."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(4, 60)), int(rng.integers(1, 6))
+    X, noise = rng.normal(size=(n, d)), rng.standard_t(2, size=n)
+    kind = seed % 5
+    if kind == 1:
+        X, noise = np.round(X), np.round(noise)
+    elif kind == 2:
+        X, noise = X[rng.integers(0, n, n)], noise[rng.integers(0, n, n)]
+    elif kind == 3 and d > 1:
+        X[:, -1] = X[:, 0]
+    y = X @ rng.normal(size=d) + noise + 10 * rng.normal()
+    q = float(rng.choice([0.1, 0.25, 0.5, 0.7, 0.95]))
+    alpha = float(rng.choice([0.0, 0.01, 0.1, 1.0]))
+    weight = rng.integers(1, 5, n).astype(float) if seed % 3 == 0 else None
+    return X, y, q, alpha, weight
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("block", range(10))
+def test_optima_of_a_linear_program(block, intercept):
+    for seed in range(20 * block, 20 * block + 20):
+        X, y, q, alpha, weight = random_problem(seed)
+        model = sorel.QuantileRegressor(
+            quantile=q, alpha=alpha, fit_intercept=intercept, tol=1e-8, max_passes=5000
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit(X, y, sample_weight=weight)
+        best = linear_program(X, y, q, alpha, weight, intercept)
+        size = np.abs(y - np.median(y)).mean()
+        found = objective(model, X, y, weight)
+        assert found == pytest.approx(best, rel=1e-7, abs=1e-12 * size), (seed, model.status_)
+        assert model.objective_ - model.gap_ <= best + 1e-12 * size, seed
+
+
+def test_the_certificate_can_be_derived_again():
+    X, y, *_ = random_problem(4)
+    model = sorel.QuantileRegressor(quantile=0.7, alpha=0.05).fit(X, y)
+    n = len(y)
+    lam = model.risk_weights_
+    assert lam.min() >= 0.0
+    assert lam.max() <= 1 / (0.3 * n) * (1 + 1e-12)
+    assert lam.sum() == pytest.approx(1.0, abs=1e-12)
+    s = 0.3 * (lam - 1 / n)
+    assert np.abs(X.T @ s).max() <= 0.05 * (1 + 1e-9)
+    # s.y bounds the optimum from below, whatever made s.
+    assert s @ y == pytest.approx(model.objective_ - model.gap_, rel=1e-9)
+    assert s @ y <= linear_program(X, y, 0.7, 0.05) * (1 + 1e-9)
+
+
+def borrowed_tests():
+    """scikit-learn's tests of its own estimator, run against ours."""
+    spec = importlib.util.find_spec(SKLEARN_TESTS)
+    if spec is None or spec.origin is None:
+        return []
+    module = types.ModuleType("borrowed")
+    real = sklearn.linear_model.QuantileRegressor
+    sklearn.linear_model.QuantileRegressor = sorel.QuantileRegressor
+    try:
+        with open(spec.origin, encoding="utf-8") as file:
+            exec(compile(file.read(), spec.origin, "exec"), vars(module))
+    finally:
+        sklearn.linear_model.QuantileRegressor = real
+    # It asks scikit-learn's solver about a solver that SciPy has dropped.
+    left_out = {"test_error_interior_point_future"}
+    cases = []
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        marks = getattr(function, "pytestmark", [])
+        if not name.startswith("test_") or name in left_out:
+            continue
+        if any(mark.name == "skipif" for mark in marks):
+            continue
+        cases.append((name, function, [m for m in marks if m.name == "parametrize"]))
+    return cases
+
+
+def expand(marks):
+    """Argument sets of stacked parametrize marks."""
+    sets = [{}]
+    for mark in marks:
+        names, values = mark.args[0], mark.args[1]
+        names = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+        rows = [v if len(names) > 1 else [v] for v in values]
+        sets = [{**given, **dict(zip(names, row, strict=True))} for given in sets for row in rows]
+    return sets
+
+
+@pytest.mark.parametrize(
+    ("function", "marks"), [pytest.param(f, m, id=n) for n, f, m in borrowed_tests()]
+)
+def test_scikit_learn_s_own_tests(function, marks):
+    wanted = inspect.signature(function).parameters
+    for given in expand(marks):
+        if "global_random_seed" in wanted:
+            given = {**given, "global_random_seed": 42}
+        function(**given)
+
+
+def test_scikit_learn_s_checks():
+    for estimator, check in estimator_checks_generator(sorel.QuantileRegressor(alpha=0.01)):
+        check(estimator)
+
+
+@pytest.mark.parametrize("q", [0.1, 0.5, 0.9])
+def test_several_quantiles_in_one_path(q):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = X @ [1.0, 2.0, 0.0] + (0.5 + 0.4 * X[:, 2]) * rng.standard_t(3, size=400)
+    levels = [0.1, 0.5, 0.9]
+    path = sorel.QuantileRegressor(quantile=levels, alpha=0.0, tol=1e-8).fit(X, y)
+    one = sorel.QuantileRegressor(quantile=q, alpha=0.0, tol=1e-8).fit(X, y)
+    at = levels.index(q)
+    np.testing.assert_allclose(path.coef_[at], one.coef_, rtol=1e-6, atol=1e-8)
+    assert path.intercept_[at] == pytest.approx(one.intercept_, rel=1e-6)
+    assert path.predict(X).shape == (400, 3)
+
+
+@pytest.mark.parametrize("levels", [[0.1, 0.5, 0.9], [0.9, 0.1, 0.5]])
+def test_quantiles_that_must_not_cross(levels):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(40, 4))
+    y = rng.standard_t(2, size=40)
+    plain = sorel.QuantileRegressor(quantile=levels, alpha=0.0).fit(X, y)
+    sorted_ = sorel.QuantileRegressor(quantile=levels, alpha=0.0, noncrossing=True).fit(X, y)
+    far = 3 * rng.normal(size=(200, 4))
+    order = np.argsort(levels)
+    assert np.any(np.diff(plain.predict(far)[:, order], axis=1) < 0)
+    assert np.all(np.diff(sorted_.predict(far)[:, order], axis=1) >= 0)
+    total = [
+        sum(mean_pinball_loss(y, model.predict(X)[:, k], alpha=q) for k, q in enumerate(levels))
+        for model in (plain, sorted_)
+    ]
+    assert total[1] <= total[0] + 1e-12
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, np.float32])
+def test_other_forms_of_X(form):
+    rng = np.random.default_rng(2)
+    X = np.round(rng.normal(size=(150, 4)), 1) * (rng.random((150, 4)) < 0.6)
+    y = X @ [1.0, -1.0, 2.0, 0.0] + rng.standard_t(3, size=150)
+    given = X.astype(form) if form is np.float32 else form(X)
+    dense = np.asarray(given, dtype=float) if form is np.float32 else X
+    ours, same = (
+        sorel.QuantileRegressor(quantile=0.3, alpha=0.02, tol=1e-8).fit(rows, y)
+        for rows in (given, dense)
+    )
+    np.testing.assert_allclose(ours.coef_, same.coef_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_units_do_not_matter(shift, scale):
+    X, y, *_ = random_problem(0)
+    plain = sorel.QuantileRegressor(quantile=0.4, alpha=0.0, tol=1e-8).fit(X, y)
+    other = sorel.QuantileRegressor(quantile=0.4, alpha=0.0, tol=1e-8).fit(X, scale * (y + shift))
+    np.testing.assert_allclose(other.coef_ / scale, plain.coef_, rtol=1e-5, atol=1e-8)
+
+
+def test_pandas_names_and_rows_of_weight_zero():
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    X, y, *_ = random_problem(5)
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    weight = np.ones(len(y))
+    weight[::3] = 0.0
+    model = sorel.QuantileRegressor(alpha=0.0).fit(frame, y, sample_weight=weight)
+    assert list(model.feature_names_in_) == list(frame.columns)
+    kept = weight > 0
+    same = sorel.QuantileRegressor(alpha=0.0).fit(X[kept], y[kept])
+    np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-5, atol=1e-8)
+    assert model.risk_weights_.shape == y.shape
+    assert np.all(model.risk_weights_[~kept] == 0.0)
+
+
+def test_constant_target_and_perfect_fit():
+    X = np.random.default_rng(3).normal(size=(30, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flat = sorel.QuantileRegressor(quantile=0.8, alpha=0.0).fit(X, np.full(30, 7.0))
+        exact = sorel.QuantileRegressor(quantile=0.8, alpha=0.0).fit(X, X @ [1.0, 2.0] + 3.0)
+        wide = sorel.QuantileRegressor(quantile=0.2, alpha=0.0).fit(X.T, [1.0, 5.0])
+    np.testing.assert_allclose(flat.coef_, 0.0, atol=1e-9)
+    assert flat.intercept_ == pytest.approx(7.0)
+    np.testing.assert_allclose(exact.coef_, [1.0, 2.0], rtol=1e-8)
+    assert exact.intercept_ == pytest.approx(3.0)
+    np.testing.assert_allclose(wide.predict(X.T), [1.0, 5.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantile": 0.0}, "strictly between 0 and 1, got 0.0"),
+        ({"quantile": 1}, "strictly between 0 and 1, got 1"),
+        ({"quantile": [0.5, 1.5]}, "strictly between 0 and 1, got 1.5"),
+        ({"quantile": []}, "quantile is empty"),
+        ({"quantile": "median"}, "strictly between 0 and 1, got 'median'"),
+        ({"alpha": -1.0}, "alpha must be a finite number >= 0, got -1.0"),
+        ({"l2": np.nan}, "l2 must be a finite number >= 0"),
+        ({"solver": "simplex"}, "unknown solver 'simplex'"),
+    ],
+)
+def test_bad_settings(options, message):
+    X, y, *_ = random_problem(1)
+    with pytest.raises(ValueError, match=message):
+        sorel.QuantileRegressor(**options).fit(X, y)
+
+
+def test_weighted_quantiles():
+    rng = np.random.default_rng(0)
+    values, weight = rng.normal(size=50), rng.integers(1, 5, 50).astype(float)
+    repeated = np.repeat(values, weight.astype(int))
+    for q in (0.05, 0.3, 0.5, 0.99):
+        expected = np.quantile(repeated, q, method="inverted_cdf")
+        assert weighted_quantile(values, q, weight) == expected

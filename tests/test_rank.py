@@ -1,0 +1,127 @@
+"""Rank regression: optima of a linear program, robustness, and the intercept."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.linear_model import HuberRegressor, LinearRegression
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import sorel
+
+
+def gini(residuals):
+    """Half the mean absolute difference of all pairs, with repetition."""
+    return 0.5 * np.abs(residuals[:, None] - residuals[None, :]).mean()
+
+
+def make_rows(n=60, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, X @ np.arange(1.0, d + 1) + rng.standard_t(2, size=n) + 5.0
+
+
+def test_wilcoxon_s_dispersion_is_half_the_gini_mean_difference():
+    residuals = np.random.default_rng(0).normal(size=41)
+    risk = sorel.Deviation(sorel.Extremile(2.0))
+    assert risk(residuals) == pytest.approx(gini(residuals), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_optimum_over_all_pairs(seed):
+    cp = pytest.importorskip("cvxpy")
+    X, y = make_rows(25, 2, seed)
+    if seed == 1:
+        X, y = np.round(X), np.round(y)
+    model = sorel.RankRegressor(tol=1e-8).fit(X, y)
+    w = cp.Variable(2)
+    r = y - X @ w
+    i, j = np.triu_indices(25, 1)
+    dispersion = cp.sum(cp.abs(r[i] - r[j])) / 25**2
+    best = cp.Problem(cp.Minimize(dispersion)).solve(solver=cp.CLARABEL)
+    found = gini(y - X @ model.coef_)
+    assert found == pytest.approx(best, rel=1e-7)
+    assert model.objective_ == pytest.approx(found, rel=1e-10)
+    assert model.objective_ - model.gap_ <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("risk", ["esrm:2", sorel.CVaR(0.3), "deviation:extremile:3"])
+@pytest.mark.parametrize("penalty", [{}, {"l1": 0.05}, {"l2": 0.1}, {"l1": 0.05, "l2": 0.1}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_other_scores_and_penalties(risk, penalty, weighted):
+    cp = pytest.importorskip("cvxpy")
+    X, y = make_rows(30, 3)
+    weight = np.random.default_rng(1).integers(1, 4, 30) if weighted else None
+    model = sorel.RankRegressor(risk, **penalty, tol=1e-8).fit(X, y, sample_weight=weight)
+    rows = np.repeat(np.arange(30), 1 if weight is None else weight)
+    n = len(rows)
+    inner = sorel.parse_risk(risk)
+    inner = getattr(inner, "risk", inner)
+    w = cp.Variable(3)
+    u = (y - X @ w)[rows]
+    terms = [
+        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
+        for k, rise in enumerate(np.diff(inner.weights(n), prepend=0.0))
+        if rise > 1e-15
+    ]
+    objective = sum(terms) - cp.sum(u) / n
+    objective += penalty.get("l1", 0.0) * cp.norm1(w) + penalty.get("l2", 0.0) / 2 * cp.sum_squares(
+        w
+    )
+    best = cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL)
+    assert model.objective_ == pytest.approx(best, rel=1e-6)
+    assert model.objective_ - model.gap_ <= best * (1 + 1e-7)
+    assert model.converged_
+
+
+def test_a_third_of_wrong_targets_does_little():
+    """Beside least squares, which is lost, and Huber's estimator, which needs a scale."""
+    rng = np.random.default_rng(0)
+    coef = np.array([1.0, -2.0, 0.5])
+    X = rng.normal(size=(500, 3))
+    y = X @ coef + 0.5 * rng.normal(size=500)
+    wrong = rng.choice(500, 150, replace=False)
+    y[wrong] += 100.0 * (1.0 + X[wrong, 0])
+    errors = {
+        "rank": np.abs(sorel.RankRegressor().fit(X, y).coef_ - coef).max(),
+        "least squares": np.abs(LinearRegression().fit(X, y).coef_ - coef).max(),
+        "huber": np.abs(HuberRegressor(max_iter=1000).fit(X, y).coef_ - coef).max(),
+    }
+    assert errors["rank"] < 0.7
+    assert errors["least squares"] > 20 * errors["rank"]
+
+
+def test_the_intercept_is_the_median_of_what_is_left():
+    X, y = make_rows(101)
+    model = sorel.RankRegressor().fit(X, y)
+    assert model.intercept_ == pytest.approx(np.median(y - X @ model.coef_))
+    plain = sorel.RankRegressor(fit_intercept=False).fit(X, y)
+    assert plain.intercept_ == 0.0
+    np.testing.assert_array_equal(plain.coef_, model.coef_)
+
+
+def test_sparse_rows_and_large_shifts():
+    X, y = make_rows(200)
+    X = X * (np.abs(X) > 0.4)
+    dense = sorel.RankRegressor(tol=1e-8).fit(X, y)
+    sparse = sorel.RankRegressor(tol=1e-8).fit(scipy.sparse.csr_array(X), y + 1e6)
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-5, atol=1e-7)
+
+
+def test_scikit_learn_s_checks():
+    for estimator, check in estimator_checks_generator(sorel.RankRegressor()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"risk": "gini"}, "unknown risk 'gini'"), ({"l1": -1}, "l1 must be a finite number >= 0")],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        sorel.RankRegressor(**options).fit(*make_rows())
