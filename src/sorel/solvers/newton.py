@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
