@@ -9,7 +9,9 @@ import logging
 import sys
 import warnings
 
-__all__ = ["logger", "outside", "warn"]
+import numpy as np
+
+__all__ = ["logger", "outside", "quiet_overflow", "warn"]
 
 logger = logging.getLogger("sorel")
 logger.addHandler(logging.NullHandler())
@@ -26,6 +28,11 @@ def outside() -> int:
             break
         frame, level = frame.f_back, level + 1
     return level
+
+
+def quiet_overflow() -> np.errstate:
+    """A context in which trial steps may overflow: what is not finite is refused, and no news."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
 from sorel._threads import thread_count
+from sorel._warnings import quiet_overflow
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
@@ -67,6 +68,8 @@ _OFFSET, _ALIKE = 1e-10, 1e-20
 
 # The least of these units.
 _TINY = 1e-290
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -307,7 +310,8 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        with quiet_overflow():
+            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -361,6 +365,7 @@ class Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         other = shallow_copy(self)
         other.penalty = penalty
+        vars(other).pop("_least_value", None)  # known of the penalty before
         return other
 
     def with_risk(self, risk: Risk | str) -> Problem:
@@ -393,8 +398,6 @@ class Problem:
         other.engine, other._made_by = engine, None
         return other
 
-    # Far from the optimum numbers may overflow; what is not finite is no bound, and no surprise.
-    @np.errstate(over="ignore", invalid="ignore")
     def certify(
         self,
         point: Point,
@@ -465,7 +468,7 @@ class Problem:
     def _coefficient_shape(self) -> tuple[int, ...]:
         return (self.n_features, *self.engine.shape[1:])
 
-    @property
+    @cached_property
     def _least_value(self) -> float:
         """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
         if self.loss.lower_bound == -np.inf:
@@ -663,7 +666,7 @@ class Problem:
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return float(np.finfo(np.float64).eps * max(1.0, self._zero_loss / unit) ** 0.5)
+        return _EPS * max(1.0, self._zero_loss / unit) ** 0.5
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""

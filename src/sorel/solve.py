@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel._clock import now
-from sorel._warnings import warn
+from sorel._warnings import quiet_overflow, warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
@@ -436,7 +436,8 @@ def solve(
             saver.save(last=True)
         raise
     try:
-        w, dual = ledger.close(stopped=ending == _STOPPED)
+        with quiet_overflow():
+            w, dual = ledger.close(stopped=ending == _STOPPED)
     finally:
         if saver is not None:
             saver.save(last=True)
@@ -477,10 +478,11 @@ def _drive(
     try:
         while True:
             try:
-                iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts a generator
+                with quiet_overflow():
+                    iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts it
+                    reply = ledger.check(iterate)
             except StopIteration:
                 return run.note or "the solver has nothing left to try"
-            reply = ledger.check(iterate)
             if callback is not None and callback(ledger.history[-1]):
                 return _STOPPED
             if ledger.finished:

@@ -501,15 +501,15 @@ class MemoryEngine(Engine):
         self._fill_losses(point)
         return self._mean_size(point.losses)
 
-    def weights_rounding(self, point: Any, dual: Any, size: float) -> float:
-        total = self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
-        error = abs(total - 1.0) * size
-        if self._weighted:
-            # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
-            # own size, which may be far less.
-            square = self._each(vectors.square_of_used, point.losses, self._omega)
-            error += _EPS * math.sqrt(square)
-        return error
+    def mass(self, dual: Any) -> float:
+        return self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+
+    def weights_rounding(self, point: Any) -> float:
+        if not self._weighted:
+            return 0.0
+        # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
+        # size, which may be far less.
+        return _EPS * math.sqrt(self._each(vectors.square_of_used, point.losses, self._omega))
 
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
