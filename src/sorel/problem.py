@@ -307,7 +307,9 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        # Newton steps that tighten the bound may go too far, and are then not used.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.

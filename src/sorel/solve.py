@@ -424,7 +424,8 @@ def solve(
     if saved is not None:
         iterates = _from_checkpoint(problem, run, saved, iterates)
     try:
-        with problem.engine.working():
+        # A step too far may overflow; that is seen where it matters, and no news to the user.
+        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             ending = _drive(iterates, run, ledger, callback, saver)
     except BaseException as error:
         if saver is not None:
@@ -436,7 +437,8 @@ def solve(
             saver.save(last=True)
         raise
     try:
-        w, dual = ledger.close(stopped=ending == _STOPPED)
+        with np.errstate(over="ignore", invalid="ignore"):
+            w, dual = ledger.close(stopped=ending == _STOPPED)
     finally:
         if saver is not None:
             saver.save(last=True)

@@ -468,8 +468,6 @@ def _simplex_threshold(v: Array) -> Array:
     return top + last / size
 
 
-# A step that overflows is refused by whoever took it.
-@np.errstate(invalid="ignore")
 def _project_simplex(v: Array) -> Array:
     """Project each column of `v` onto the probability simplex."""
     shifted = v - v.max(axis=0)
