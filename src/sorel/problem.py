@@ -395,6 +395,8 @@ class Problem:
         other.engine, other._made_by = engine, None
         return other
 
+    # Far from the optimum numbers may overflow; what is not finite is no bound, and no surprise.
+    @np.errstate(over="ignore", invalid="ignore")
     def certify(
         self,
         point: Point,
