@@ -23,6 +23,7 @@ from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_copy
+from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
@@ -621,7 +622,8 @@ def _check_csr(X: Any) -> Any:
     The compiled loops follow the indices blindly, so they are looked at here.
     """
     matrix = X if X.format == "csr" else X.tocsr()
-    bad, repeated = sparse.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    places = writable_view(matrix.indptr), writable_view(matrix.indices)
+    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
     if bad >= 0:
         raise ValueError(
             f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "
