@@ -26,6 +26,7 @@ from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
@@ -307,9 +308,7 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        # Newton steps that tighten the bound may go too far, and are then not used.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -790,7 +789,8 @@ def _check_csr(X: Any) -> Any:
     The compiled loops follow the indices blindly, so they are looked at here.
     """
     matrix = X if X.format == "csr" else X.tocsr()
-    bad, repeated = sparse.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    places = writable_view(matrix.indptr), writable_view(matrix.indices)
+    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
     if bad >= 0:
         raise ValueError(
             f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "

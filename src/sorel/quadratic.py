@@ -78,8 +78,6 @@ class QuadraticInfo(NamedTuple):
     shift: float
 
 
-# A model whose numbers overflow is refused below, by a test of the outcome.
-@np.errstate(over="ignore", invalid="ignore")
 def minimize_quadratic(
     H: Array,
     gradient: Array,

@@ -23,6 +23,7 @@ from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
 from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
+from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
@@ -138,7 +139,7 @@ class MemoryEngine(Engine):
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
         self._matrix = X
-        self.y, self.loss = spec.targets, spec.loss
+        self.y, self.loss = writable_view(np.ascontiguousarray(spec.targets)), spec.loss
         n, weight = self.n_samples, spec.sample_weight
         self._weighted = weight is not None
         self._omega = np.full(1, 1.0 / n) if weight is None else weight

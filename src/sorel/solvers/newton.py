@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
@@ -52,8 +50,6 @@ class Newton(AugmentedLagrangian):
             return NewtonCG().iterates(problem, run)
         return super().iterates(problem, run)
 
-    # The step of a model that overflows is refused, or cut short by the line search.
-    @np.errstate(over="ignore", invalid="ignore")
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
