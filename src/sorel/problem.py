@@ -676,7 +676,7 @@ class Problem:
 
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
-        return w[: self.n_features]
+        return w[: self.n_features] if self.fit_intercept else w
 
     def settled(self, w: FloatArray) -> FloatArray:
         """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""
