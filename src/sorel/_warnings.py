@@ -9,9 +9,7 @@ import logging
 import sys
 import warnings
 
-import numpy as np
-
-__all__ = ["logger", "outside", "quiet_overflow", "warn"]
+__all__ = ["logger", "outside", "warn"]
 
 logger = logging.getLogger("sorel")
 logger.addHandler(logging.NullHandler())
@@ -28,11 +26,6 @@ def outside() -> int:
             break
         frame, level = frame.f_back, level + 1
     return level
-
-
-def quiet_overflow() -> np.errstate:
-    """A context in which trial steps may overflow: what is not finite is refused, and no news."""
-    return np.errstate(over="ignore", invalid="ignore")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

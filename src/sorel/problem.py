@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
 from sorel._threads import thread_count
-from sorel._warnings import quiet_overflow
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
@@ -310,7 +310,8 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        with quiet_overflow():
+        # Newton steps that tighten the bound may go too far, and are then not used.
+        with np.errstate(over="ignore", invalid="ignore"):
             return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
@@ -678,7 +679,7 @@ class Problem:
 
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
-        return w[: self.n_features]
+        return w[: self.n_features] if self.fit_intercept else w
 
     def settled(self, w: FloatArray) -> FloatArray:
         """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""
@@ -791,7 +792,8 @@ def _check_csr(X: Any) -> Any:
     The compiled loops follow the indices blindly, so they are looked at here.
     """
     matrix = X if X.format == "csr" else X.tocsr()
-    bad, repeated = sparse.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    places = writable_view(matrix.indptr), writable_view(matrix.indices)
+    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
     if bad >= 0:
         raise ValueError(
             f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "

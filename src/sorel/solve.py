@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel._clock import now
-from sorel._warnings import quiet_overflow, warn
+from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Certificate, Problem
@@ -424,7 +424,8 @@ def solve(
     if saved is not None:
         iterates = _from_checkpoint(problem, run, saved, iterates)
     try:
-        with problem.engine.working():
+        # A step too far may overflow; that is seen where it matters, and no news to the user.
+        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             ending = _drive(iterates, run, ledger, callback, saver)
     except BaseException as error:
         if saver is not None:
@@ -436,7 +437,7 @@ def solve(
             saver.save(last=True)
         raise
     try:
-        with quiet_overflow():
+        with np.errstate(over="ignore", invalid="ignore"):
             w, dual = ledger.close(stopped=ending == _STOPPED)
     finally:
         if saver is not None:
@@ -478,11 +479,10 @@ def _drive(
     try:
         while True:
             try:
-                with quiet_overflow():
-                    iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts it
-                    reply = ledger.check(iterate)
+                iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts a generator
             except StopIteration:
                 return run.note or "the solver has nothing left to try"
+            reply = ledger.check(iterate)
             if callback is not None and callback(ledger.history[-1]):
                 return _STOPPED
             if ledger.finished:

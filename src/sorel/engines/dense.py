@@ -16,6 +16,7 @@ from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine
+from sorel.engines.views import writable_view
 from sorel.kernels import dense
 
 # Rows that the Gram matrix of few columns takes at a time.
@@ -253,24 +254,3 @@ def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
     tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
     dense.gram_few(X, h, tile, scaled, out)
-
-
-class _SameMemory:
-    """The memory of an array, declared writable; keeps the array alive."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.owner = array
-        interface = dict(np.asarray(array).__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-
-
-def writable_view(X: NDArray[Any]) -> NDArray[Any]:
-    """The same memory as a plain array that is formally writable.
-
-    Numba compiles each loop again for read-only arrays; the loops here never write to X, so the
-    flag would only cost compile time.
-    """
-    if X.flags.writeable and type(X) is np.ndarray:
-        return X
-    return np.asarray(_SameMemory(X))

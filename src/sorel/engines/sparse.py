@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Spec
-from sorel.engines.dense import writable_view
 from sorel.engines.memory import WORTH_SHARING_X, shared_property
 from sorel.engines.sampled import SampledEngine, Steps
+from sorel.engines.views import writable_view
 from sorel.kernels import sparse, sparse_steps
 
 # Bytes of rows that may be copied to make products with them cheaper.
