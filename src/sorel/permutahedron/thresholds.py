@@ -158,9 +158,8 @@ def _level_sums(
     """`_split` in short runs, with a compensated sum over them."""
     at_low, at_high, free = 0.0, 0.0, 0.0
     moment, spill = 0.0, 0.0
-    n = zeta.size
-    for begin in range(0, n, RUN):
-        end = begin + RUN if begin + RUN < n else n
+    for begin in range(0, zeta.size, RUN):
+        end = begin + RUN
         part_low, part_high, part_free, part = _split(
             zeta[begin:end], None if weight is None else weight[begin:end],
             reference, tau, low, high,
