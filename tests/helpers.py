@@ -164,6 +164,56 @@ class Reference(NamedTuple):
     value: float
 
 
+def _conic_losses(loss: str, Z: Any, y: Any) -> Any:
+    import cvxpy as cp
+
+    z = Z[:, 0]
+    if loss == "squared":
+        return 0.5 * cp.square(z - y)
+    if loss == "huber":
+        return 0.5 * cp.huber(z - y, HUBER_DELTA)
+    if loss == "logistic":
+        return cp.logistic(cp.multiply(-y, z))
+    if loss == "squared_hinge":
+        return cp.square(cp.pos(1.0 - cp.multiply(y, z)))
+    return cp.log_sum_exp(Z, axis=1) - cp.sum(cp.multiply(np.eye(Z.shape[1])[y], Z), axis=1)
+
+
+def _conic_risk(risk: Any, losses: Any) -> Any:
+    """A nonnegative combination of sums of the k largest losses."""
+    import cvxpy as cp
+
+    n = losses.shape[0]
+    rises = enumerate(np.diff(risk.weights(n), prepend=0.0))
+    return sum(
+        rise * (cp.sum(losses) if k == 0 else cp.sum_largest(losses, n - k))
+        for k, rise in rises
+        if rise > 1e-15
+    )
+
+
+def _conic_solve(objective: Any, constraints: list[Any]) -> float:
+    import cvxpy as cp
+
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the last digits may be out of reach
+        return cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL, **tight)
+
+
+def conic_value(X: Any, y: Any, risk: Any, loss: str, intercept: bool, penalize: Any) -> float:
+    """Optimal value by cvxpy and Clarabel; `penalize` turns coefficients into g and constraints."""
+    import cvxpy as cp
+
+    outputs = CLASSES if loss == "multinomial" else 1
+    coef, free = cp.Variable((X.shape[1], outputs)), cp.Variable((1, outputs))
+    bound = cp.Variable(len(X))
+    Z = X @ coef + (np.ones((len(X), 1)) @ free if intercept else 0.0)
+    g, constraints = penalize(coef)
+    below = _conic_losses(loss, Z, y) <= bound
+    return _conic_solve(_conic_risk(risk, bound) + g, [below, *constraints])
+
+
 @cache
 def conic_optimum(case: Case) -> Reference:
     """The optimum by cvxpy and Clarabel.
@@ -178,28 +228,9 @@ def conic_optimum(case: Case) -> Reference:
     repeats = given["sample_weight"].astype(int) if case.weighted else np.ones(N, dtype=int)
     coef, intercept = cp.Variable((D, outputs)), cp.Variable((1, outputs))
     Z = X @ coef + (np.ones((N, 1)) @ intercept if case.intercept else 0.0)
-    z = Z[:, 0]
-    if case.loss == "squared":
-        losses = 0.5 * cp.square(z - y)
-    elif case.loss == "huber":
-        losses = 0.5 * cp.huber(z - y, HUBER_DELTA)
-    elif case.loss == "logistic":
-        losses = cp.logistic(cp.multiply(-y, z))
-    elif case.loss == "squared_hinge":
-        losses = cp.square(cp.pos(1.0 - cp.multiply(y, z)))
-    else:
-        losses = cp.log_sum_exp(Z, axis=1) - cp.sum(cp.multiply(np.eye(outputs)[y], Z), axis=1)
-
     bound = cp.Variable(N)
-    below = losses <= bound
+    below = _conic_losses(case.loss, Z, y) <= bound
     spread = np.repeat(np.eye(N), repeats, axis=0) @ bound
-    sigma = given["risk"].weights(repeats.sum())
-    rises = np.diff(sigma, prepend=0.0)
-    terms = [
-        rise * (cp.sum(spread) if k == 0 else cp.sum_largest(spread, len(sigma) - k))
-        for k, rise in enumerate(rises)
-        if rise > 1e-15
-    ]
     g = 0.5 * PENALTIES[case.penalty].l2 * cp.sum_squares(coef)
     constraints = [below]
     if case.penalty == "elastic":
@@ -211,11 +242,7 @@ def conic_optimum(case: Case) -> Reference:
         constraints += [coef >= -0.2, coef <= upper]
     elif case.penalty == "simplex":
         constraints += [coef >= 0, cp.sum(coef, axis=0) == 1]
-    program = cp.Problem(cp.Minimize(sum(terms) + g), constraints)
-    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the last digits may be out of reach
-        program.solve(solver=cp.CLARABEL, **tight)
+    _conic_solve(_conic_risk(given["risk"], spread) + g, constraints)
     w = PENALTIES[case.penalty].project(coef.value)
     if case.intercept:
         w = np.vstack([w, intercept.value])

@@ -59,5 +59,5 @@ def test_the_solver_of_the_page_finds_the_optimum_and_refuses_by_name():
     optimum = sorel.solve(problem, tol=1e-10).objective
     assert page["result"].objective == pytest.approx(optimum, rel=1e-4)
     other = problem.with_penalty(sorel.ElasticNet(0.1, 0.1))
-    with pytest.raises(UnsupportedProblemError, match="'gradient_steps' needs a smooth penalty"):
+    with pytest.raises(UnsupportedProblemError, match="'gradient_steps' needs the penalty L2"):
         sorel.solve(other, solver)

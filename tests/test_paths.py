@@ -169,7 +169,7 @@ def test_any_penalty_along_the_path():
     assert path.coefs.min() >= 0.0
     own = sorel.path(X, y, penalty=sorel.NonNegative(0.3))
     np.testing.assert_array_equal(own.l2, [0.3])
-    with pytest.raises(ValueError, match="l1 or penalty"):
+    with pytest.raises(ValueError, match=r"penalty=L2.* and l1=0.1 are both given"):
         sorel.path(X, y, penalty=sorel.L2(1.0), l1=0.1)
 
 

@@ -10,18 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 from scipy.optimize import minimize
 from sklearn.base import clone
 
 from sorel.penalties import (
     L2,
+    PURE_L2,
+    SEPARABLE,
+    SIMPLEX,
     Box,
     ElasticNet,
     NonNegative,
     Penalty,
     Simplex,
+    check_penalty,
     prox_inplace,
     prox_inplace_outputs,
+    sample_values,
 )
 
 D = 4
@@ -30,12 +36,18 @@ PENALTIES: list[Penalty] = [
     ElasticNet(0.3, 0.4),
     ElasticNet(0.3, 0.0),
     NonNegative(0.5),
+    NonNegative(0.5, 0.3),
     Box(0.2),
     Box(0.4, lower=[-1.0, 0.0, -math.inf, 0.5], upper=[0.0, 0.3, 2.0, math.inf]),
     Box(0.4, lower=[-0.5, 0.2, 0.2, -1.0], upper=1.0),
     Simplex(0.6),
+    Box(0.0),
+    Box(0.0, lower=[-0.5, 0.2, 0.0, -1.0], upper=[1.0, 0.2, 3.0, 0.0]),
+    Simplex(0.0),
 ]
+STRONG = [penalty for penalty in PENALTIES if penalty.l2 > 0.0]
 by_penalty = pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
+by_strong_penalty = pytest.mark.parametrize("penalty", STRONG, ids=repr)
 vectors = st.lists(st.floats(-20.0, 20.0, allow_subnormal=False), min_size=D, max_size=D).map(
     np.array
 )
@@ -51,7 +63,7 @@ def subgradient_violation(penalty: Penalty, u: np.ndarray, q: np.ndarray) -> flo
         assert abs(u.sum() - 1.0) <= 1e-14
         theta = q[u > 0.0].mean()
         return max(np.abs(q[u > 0.0] - theta).max(), (q - theta).max(), 0.0)
-    l1 = penalty.l1 if isinstance(penalty, ElasticNet) else 0.0
+    l1 = penalty.l1 if isinstance(penalty, (ElasticNet, NonNegative)) else 0.0
     bounds = penalty.bounds(D) or (np.full(D, -np.inf), np.full(D, np.inf))
     worst = 0.0
     for j, (low, high) in enumerate(zip(*bounds, strict=True)):
@@ -75,7 +87,7 @@ def test_prox_satisfies_the_optimality_conditions(penalty, v, step):
     assert subgradient_violation(penalty, u, (v - u) / step) <= 1e-13 * scale
 
 
-@by_penalty
+@by_strong_penalty
 @quick
 @given(v=vectors, step=steps)
 def test_moreau(penalty, v, step):
@@ -184,11 +196,11 @@ def test_fenchel_young_is_the_naive_difference(penalty, w, v):
     assert gap == pytest.approx(naive, abs=1e-12 * scale)
 
 
-@by_penalty
+@by_strong_penalty
 def test_fenchel_young_does_not_cancel(penalty):
     """At distance t from a maximiser in the interior of a face, the gap is l2/2 t^2 and no less."""
     v = np.array([0.9, 0.35, 0.55, 0.75]) * penalty.l2
-    if isinstance(penalty, ElasticNet):
+    if isinstance(penalty, (ElasticNet, NonNegative)):
         v += penalty.l1
     u = penalty.conjugate_gradient(v)
     inside = np.abs(u - penalty.project(u + 1e-3)) > 5e-4
@@ -283,7 +295,7 @@ def test_start_and_bounds(penalty):
             assert np.all(bounds[0] <= w)
             assert np.all(w <= bounds[1])
     code, l2, l1, lower, upper = penalty.kernel(D)
-    assert code == (0 if penalty.smooth else 1 if penalty.separable else 2)
+    assert code == (PURE_L2 if penalty.quadratic else SEPARABLE if penalty.separable else SIMPLEX)
     assert (l2, l1) == (penalty.l2, getattr(penalty, "l1", 0.0))
     assert lower.shape == upper.shape == (D,)
 
@@ -299,12 +311,22 @@ def test_unbounded_box_has_no_bounds():
     assert ElasticNet(1.0, 1.0).bounds(3) is None
 
 
-def test_gradient():
-    np.testing.assert_array_equal(L2(0.5).gradient([2.0, -4.0]), [1.0, -2.0])
-    for penalty in PENALTIES:
-        if not penalty.smooth:
-            with pytest.raises(TypeError, match=penalty.name):
-                penalty.gradient(np.zeros(D))
+@by_penalty
+def test_gradient(penalty):
+    if not penalty.smooth_in_bounds:
+        with pytest.raises(TypeError, match=penalty.name):
+            penalty.gradient(np.zeros(D))
+        return
+    assert not penalty.smooth or penalty.bounds(D) is None
+    lower, upper = penalty.bounds(D) or (np.full(D, -np.inf), np.full(D, np.inf))
+    for w in feasible(penalty, np.random.default_rng(6), 10):
+        gradient = penalty.gradient(w)
+        for j in range(D):
+            # Into the domain, from a wall as well.
+            h = 1e-6 if w[j] + 1e-6 <= upper[j] else -1e-6
+            if lower[j] < upper[j]:
+                change = penalty.value(w + h * np.eye(D)[j]) - penalty.value(w)
+                assert gradient[j] == pytest.approx(change / h, abs=1e-5)
 
 
 @by_penalty
@@ -342,8 +364,19 @@ def test_box_owns_its_bounds():
 @pytest.mark.parametrize("l2", [0.0, -1.0, math.inf])
 @pytest.mark.parametrize("make", [L2, NonNegative, Simplex, Box, lambda l2: ElasticNet(l2, 0.1)])
 def test_l2_must_be_positive(make, l2):
+    if l2 == 0.0 and make in (Simplex, Box):
+        assert make(l2).compact
+        return
     with pytest.raises(ValueError, match=rf"got {l2!r}.*strong convexity.*1/n"):
         make(l2)
+
+
+def test_l2_may_be_zero_where_all_bounds_are_finite():
+    assert Box(0.0, [-1.0, 0.0], 2.0).value([1.0, 2.0]) == 0.0
+    with pytest.raises(ValueError, match=r"got 0.0.*upper is infinite\. Pass"):
+        Box(0.0, 0.0, math.inf)
+    with pytest.raises(ValueError, match=r"got 0.0.*lower is infinite at index 1"):
+        Box(0.0, [0.0, -math.inf], 1.0)
 
 
 @pytest.mark.parametrize("bad", [True, np.True_, "1", None, [1.0], 1j])
@@ -387,3 +420,294 @@ def test_refuses_bad_steps(penalty, step):
         penalty.prox_centered(np.zeros(D), step, np.zeros(D), 1.0)
     with pytest.raises(ValueError, match="tau must be > 0"):
         penalty.prox_centered(np.zeros(D), 1.0, np.zeros(D), -1.0)
+
+
+# The contract, for penalties of two coefficients: their own formulas and those that the base class
+# derives, against brute force in the plane.
+
+PLANE: list[Penalty] = [
+    L2(0.7),
+    ElasticNet(0.3, 0.4),
+    NonNegative(0.5),
+    NonNegative(0.5, 0.3),
+    Box(0.4, lower=[-1.0, 0.0], upper=[0.5, math.inf]),
+    Box(0.0, lower=[-1.0, 0.5], upper=2.0),
+    Simplex(0.6),
+    Simplex(0.0),
+    GroupLasso(0.3, 0.8, [0, 0]),
+    GroupLasso(0.3, 0.8, [0, 1]),
+    OwnElasticNet(0.3, 0.4),
+    Ball(),
+    Pseudohuber(0.2),
+    Doubled(0.3, 0.4),
+    GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5),
+    Ball().plus_ridge(0.5),
+]
+in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
+pairs = st.lists(st.floats(-5.0, 5.0, allow_subnormal=False), min_size=2, max_size=2).map(np.array)
+quarters = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(lambda w: np.array(w) / 4.0)
+few = settings(max_examples=8, deadline=None)
+
+
+def brute_minimum(objective, penalty: Penalty, center: np.ndarray) -> float:
+    """The least value over the domain, on ever finer grids around the best point so far."""
+    ticks = np.linspace(-1.0, 1.0, 7)
+    offsets = np.stack(np.meshgrid(ticks, ticks), axis=-1).reshape(-1, 2)
+    radius, best = 30.0, objective(penalty.project(center))
+    while radius > 1e-6:
+        points = [penalty.project(center + radius * offset) for offset in offsets]
+        values = [objective(point) for point in points]
+        center, best = points[int(np.argmin(values))], min(best, *values)
+        radius *= 0.5
+    return best
+
+
+@in_the_plane
+@few
+@given(v=pairs, step=st.floats(0.05, 20.0))
+def test_prox_against_brute_force(penalty, v, step):
+    def objective(u):
+        return penalty.value(u) + float((u - v) @ (u - v)) / (2.0 * step)
+
+    found, brute = objective(penalty.prox(v, step)), brute_minimum(objective, penalty, v)
+    assert brute - 1e-5 * (1.0 + abs(brute)) <= found <= brute + 1e-12 * (1.0 + abs(brute))
+
+
+@in_the_plane
+@few
+@given(v=pairs)
+def test_conjugate_against_brute_force(penalty, v):
+    brute = -brute_minimum(lambda u: penalty.value(u) - float(v @ u), penalty, np.zeros(2))
+    found = penalty.conjugate(v)
+    assert brute - 1e-12 * (1.0 + abs(brute)) <= found <= brute + 1e-5 * (1.0 + abs(brute))
+
+
+@in_the_plane
+@quick
+@given(z=pairs, w=pairs, v=pairs, step=st.floats(0.05, 20.0))
+def test_fenchel_young_vanishes_at_subgradients_alone(penalty, z, w, v, step):
+    u, w = penalty.prox(z, step), penalty.project(w)
+    q = (z - u) / step
+    scale = 1.0 + abs(penalty.value(u)) + abs(penalty.conjugate(q)) + float(np.abs(q * u).sum())
+    assert 0.0 <= penalty.fenchel_young(u, q) <= 1e-13 * scale / min(step, 1.0)
+    naive = penalty.value(w) + penalty.conjugate(v) - float(v @ w)
+    gap = penalty.fenchel_young(w, v)
+    assert gap >= 0.0
+    assert gap == pytest.approx(naive, abs=1e-12 * (1.0 + abs(penalty.conjugate(v))))
+    # By strong convexity it is no less than this.
+    assert gap >= 0.5 * penalty.l2 * square_distance(penalty, w, v) - 1e-7
+
+
+def square_distance(penalty, w, v) -> float:
+    """From w to the maximiser of v.u - g(u), which a long proximal step comes close to."""
+    if penalty.l2 == 0.0:
+        return 0.0
+    u = np.zeros(2)
+    for _ in range(6):
+        u = penalty.prox(u + 1e3 * v / penalty.l2, 1e3 / penalty.l2)
+    return float((w - u) @ (w - u))
+
+
+@in_the_plane
+@quick
+@given(w=quarters, other=quarters)
+def test_directional_derivative_against_differences(penalty, w, other):
+    w, other = penalty.project(w), penalty.project(other)
+    delta = other - w
+    h = 1e-7
+    forward = (penalty.value(w + h * delta) - penalty.value(w)) / h
+    scale = 1.0 + abs(penalty.value(w)) + abs(penalty.value(other))
+    assert penalty.directional_derivative(w, delta) == pytest.approx(forward, abs=3e-5 * scale)
+    assert penalty.directional_derivative(w, 0.0 * delta) == 0.0
+
+
+@in_the_plane
+def test_directional_derivative_at_kinks(penalty):
+    """At the origin the two sides differ."""
+    if penalty.value(np.zeros(2)) == math.inf or penalty.bounds(2) is not None:
+        return
+    delta = np.array([0.3, -0.4])
+    forward = penalty.directional_derivative(np.zeros(2), delta)
+    backward = -penalty.directional_derivative(np.zeros(2), -delta)
+    least = penalty.value(1e-9 * delta) / 1e-9
+    assert forward == pytest.approx(least, abs=1e-6)
+    assert backward == pytest.approx(-least, abs=1e-6)
+
+
+@in_the_plane
+@quick
+@given(w=quarters, slope=quarters)
+def test_shortest_subgradient_is_the_steepest_descent(penalty, w, slope):
+    """Along -s the objective slope.w + g falls by |s|^2, faster than along any other direction."""
+    w = penalty.project(w)
+    s = penalty.shortest_subgradient(w, slope)
+    rate = penalty.directional_derivative(w, -s) - float(slope @ s)
+    assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
+    for angle in np.linspace(0.0, 2.0 * math.pi, 13):
+        d = penalty.project(w + np.array([math.cos(angle), math.sin(angle)])) - w
+        rate = penalty.directional_derivative(w, d) + float(slope @ d)
+        assert rate >= -np.linalg.norm(s) * np.linalg.norm(d) - 1e-4 * (1.0 + np.linalg.norm(s))
+
+
+@in_the_plane
+def test_more_ridge(penalty):
+    stronger = penalty.plus_ridge(0.25)
+    assert stronger.l2 == pytest.approx(penalty.l2 + 0.25)
+    check_penalty(stronger, (2,))
+    check_penalty(stronger, (2, 3))
+    for w in np.random.default_rng(0).standard_normal((5, 2)):
+        w = penalty.project(w)
+        assert stronger.value(w) == pytest.approx(penalty.value(w) + 0.125 * float(w @ w))
+        np.testing.assert_allclose(stronger.project(3.0 * w), penalty.project(3.0 * w), atol=1e-15)
+
+
+@in_the_plane
+def test_project_and_start(penalty):
+    for w in 3.0 * np.random.default_rng(0).standard_normal((5, 2)):
+        projected = penalty.project(w)
+        assert penalty.value(projected) < math.inf
+        np.testing.assert_allclose(penalty.project(projected), projected, atol=1e-15)
+        if penalty.value(w) < math.inf:
+            np.testing.assert_array_equal(projected, w)
+    np.testing.assert_allclose(penalty.feasible_start(2), penalty.project(np.zeros(2)))
+
+
+@in_the_plane
+def test_keeps_its_contract(penalty):
+    check_penalty(penalty, (2,))
+    check_penalty(penalty, (2, 3))
+    twin = copy.deepcopy(penalty)
+    assert sample_values(twin, (2, 3)) == sample_values(penalty, (2, 3))
+    assert type(penalty).__name__ in repr(penalty)
+
+
+def test_compiled_forms_are_for_the_packages_own_classes():
+    class Renamed(ElasticNet):
+        pass
+
+    assert all(penalty.compiled for penalty in PENALTIES)
+    for own in (Renamed(0.3, 0.4), Doubled(0.3, 0.4), OwnElasticNet(0.3, 0.4), Ball()):
+        assert not own.compiled
+    assert L2(0.3).quadratic
+    assert not type("Renamed", (L2,), {})(0.3).quadratic
+    with pytest.raises(TypeError, match="OwnElasticNet penalty has no compiled form"):
+        OwnElasticNet(0.3, 0.4).kernel(2)
+
+
+def test_changed_formulas_are_not_mixed_with_the_parents():
+    """All that follows from value, prox and conjugate follows from the new ones."""
+    own, same = Doubled(0.3, 0.4), ElasticNet(0.6, 0.8)
+    rng = np.random.default_rng(0)
+    assert own.name == "Doubled"
+    for w, v in rng.standard_normal((10, 2, 3)):
+        assert own.value(w) == pytest.approx(same.value(w))
+        assert own.conjugate(v) == pytest.approx(same.conjugate(v))
+        assert own.fenchel_young(w, v) == pytest.approx(same.fenchel_young(w, v), abs=1e-13)
+        assert own.directional_derivative(w, v) == pytest.approx(
+            same.directional_derivative(w, v), rel=1e-6
+        )
+        np.testing.assert_allclose(
+            own.plus_ridge(1.0).prox(w, 0.5), ElasticNet(1.6, 0.8).prox(w, 0.5)
+        )
+    with pytest.raises(TypeError, match="no gradient of its conjugate"):
+        own.conjugate_gradient(np.zeros(3))
+    assert not type("Own", (Simplex,), {"value": lambda self, w: 0.0})(0.1).compact
+
+
+def test_penalties_that_contradict_themselves_are_refused():
+    class WrongConjugate(OwnElasticNet):
+        def conjugate(self, v):
+            return 0.9 * super().conjugate(v)
+
+    class WrongProx(OwnElasticNet):
+        def prox(self, v, step):
+            return super().prox(v, 0.9 * step)
+
+    class WrongValue(ElasticNet):
+        def value(self, w):
+            return super().value(w) + 0.1 * float(np.abs(w).sum())
+
+    class NotConvex(Penalty):
+        l2 = 0.1
+
+        def value(self, w):
+            return 0.1 * float(np.sum(np.square(w))) + float(np.sum(np.asarray(w) != 0.0))
+
+        def prox(self, v, step):
+            u = np.asarray(v) / (1.0 + 0.2 * step)
+            return np.where(u * v > 2.0 * step, u, 0.0)
+
+        def conjugate(self, v):
+            return float(np.sum(np.maximum(np.square(v) / 0.4 - 1.0, 0.0)))
+
+    for cls in (WrongConjugate, WrongProx, WrongValue):
+        with pytest.raises(ValueError, match=f"The {cls.__name__} penalty contradicts itself"):
+            check_penalty(cls(0.3, 0.4), (4,))
+    with pytest.raises(ValueError, match="NotConvex penalty"):
+        check_penalty(NotConvex(), (4,))
+
+
+def test_penalties_without_a_sound_modulus_are_refused():
+    class TooStrong(OwnElasticNet):
+        def __init__(self):
+            super().__init__(0.3, 0.4)
+
+        @property
+        def l2(self):
+            return 0.5
+
+        @l2.setter
+        def l2(self, value):
+            pass
+
+        def value(self, w):
+            return 0.15 * np.sum(np.square(w)) + 0.4 * np.sum(np.abs(w))
+
+        def prox(self, v, step):
+            return np.sign(v) * np.maximum(np.abs(v) - step * 0.4, 0.0) / (1.0 + step * 0.3)
+
+        def conjugate(self, v):
+            return np.sum(np.maximum(np.abs(v) - 0.4, 0.0) ** 2) / 0.6
+
+    class Lasso(Penalty):
+        l2 = 0.0
+
+        def value(self, w):
+            return float(np.abs(w).sum())
+
+        def prox(self, v, step):
+            return np.sign(v) * np.maximum(np.abs(v) - step, 0.0)
+
+        def conjugate(self, v):
+            return 0.0 if np.abs(v).max() <= 1.0 else math.inf
+
+    with pytest.raises(ValueError, match=r"l2=0.5 of the TooStrong .* not its modulus.*0.3"):
+        check_penalty(TooStrong(), (4,))
+    with pytest.raises(ValueError, match=r"Lasso penalty must be .* > 0, got 0.0.*compact = True"):
+        check_penalty(Lasso(), (4,))
+    with pytest.raises(TypeError, match="no attribute l2"):
+        check_penalty(type("Nameless", (Ball,), {"l2": property()})(), (4,))
+    with pytest.raises(TypeError, match="l2 of the Texts penalty must be a real number"):
+        check_penalty(type("Texts", (Ball,), {"l2": "0"})(), (4,))
+
+
+def test_careless_proximal_maps_are_refused():
+    class InPlace(Ball):
+        def prox(self, v, step):
+            v /= max(1.0, np.linalg.norm(v))
+            return v
+
+        def value(self, w):
+            return super().value(w)
+
+        def conjugate(self, v):
+            return super().conjugate(v)
+
+    class Flat(Ball):
+        def prox(self, v, step):
+            return np.zeros(3)
+
+    with pytest.raises(ValueError, match="InPlace penalty must leave its argument alone"):
+        check_penalty(InPlace(), (4,))
+    with pytest.raises(ValueError, match=r"shape of its argument, \(4,\); got shape \(3,\)"):
+        check_penalty(Flat(), (4,))

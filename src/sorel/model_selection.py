@@ -23,13 +23,14 @@ from sklearn.utils.parallel import Parallel, delayed
 from sorel._clock import now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, resolve_l2
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant import ConstantModelWarning
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough
+from sorel.penalties import Penalty, choose_penalty
 from sorel.risks import Mean, Risk, parse_risk
 from sorel.solvers import Solver
 
@@ -50,6 +51,8 @@ class SpectralSearch(SpectralModel):
     l2s: Sequence[float | str]
     loss: str | Loss
     l1: float
+    penalty: Penalty | None
+    positive: bool
     fit_intercept: bool | str
     solver: str | Solver
     tol: float
@@ -77,8 +80,15 @@ class SpectralSearch(SpectralModel):
         l2s = list(self.l2s)
         if not risks or not l2s:
             raise ValueError(f"risks and l2s must not be empty, got {self.risks!r}, {self.l2s!r}")
+        if self.penalty is not None:
+            if tuple(l2s) != _L2S:
+                raise ValueError(
+                    f"penalty={self.penalty!r} and l2s={self.l2s!r} are both given: drop l2s, "
+                    "since the penalty has its own l2, or drop penalty"
+                )
+            l2s = ["auto"]
         for l2 in l2s:
-            resolve_l2(l2, 1.0)
+            choose_penalty(self.penalty, l2, self.l1, self.positive, 1.0)
         scorer = _Scorer(self.scoring, self.mean_slack, self.loss)
         X, y, groups = indexable(X, y, groups)
         splitter = check_cv(self.cv, y, classifier=classifier)
@@ -86,12 +96,14 @@ class SpectralSearch(SpectralModel):
             delayed(_score_fold)(model, risks, l2s, X, y, sample_weight, train, test, scorer)
             for train, test in splitter.split(X, y, groups)
         )
-        self.cv_results_ = _tabulate(risks, l2s, np.array(tables))
+        named: list[float | str] = l2s if self.penalty is None else [self.penalty.l2]
+        self.cv_results_ = _tabulate(risks, named, np.array(tables))
         self.n_splits_ = len(tables)
         self.best_index_ = scorer.choose(self.cv_results_)
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         self.best_risk_ = risks[self.best_index_ // len(l2s)]
-        self.best_l2_ = l2s[self.best_index_ % len(l2s)]
+        at = self.best_index_ % len(l2s)
+        self.best_l2_ = named[at]
         if not self.refit:
             if self.cv_results_["constant_share"][self.best_index_] >= 0.5:
                 warn(
@@ -100,7 +112,7 @@ class SpectralSearch(SpectralModel):
                     ConstantModelWarning,
                 )
             return
-        model.set_params(risk=self.best_risk_, l2=self.best_l2_, verbose=self.verbose)
+        model.set_params(risk=self.best_risk_, l2=l2s[at], verbose=self.verbose)
         model.fit(X, y, sample_weight=sample_weight)
         for name in FITTED:
             setattr(self, name, getattr(model, name))
@@ -109,6 +121,8 @@ class SpectralSearch(SpectralModel):
         return {
             "loss": self.loss,
             "l1": self.l1,
+            "penalty": self.penalty,
+            "positive": self.positive,
             "fit_intercept": self.fit_intercept,
             "solver": self.solver,
             "tol": self.tol,
@@ -259,6 +273,11 @@ class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):
         Loss of one residual.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool or "mean", default=True
         Whether to fit an intercept, which is not penalised; see :class:`SpectralRiskRegressor`.
     solver : str or Solver, default="auto"
@@ -324,6 +343,8 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         refit: bool = True,
         loss: str | Loss = "squared",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
         tol: float = MODEL_TOL,
@@ -341,6 +362,8 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol
@@ -411,6 +434,11 @@ class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
         Loss of one margin, as in :class:`SpectralRiskClassifier`.
     l1 : float, default=0.0
         Weight of ``||w||_1``.
+    penalty : Penalty, optional
+        A penalty in place of l2, l1 and positive: risks alone are chosen then, and `l2s` must be
+        left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     class_weight : dict or "balanced", optional
@@ -477,6 +505,8 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         refit: bool = True,
         loss: str | Loss = "logistic",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool = FIT_INTERCEPT,
         class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
@@ -495,6 +525,8 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         self.refit = refit
         self.loss = loss
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.solver = solver

@@ -6,9 +6,8 @@ For every risk sigma and every mu of the grid, min_w ``sum_i sigma_i l_[i](w) + 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, RISK, TOL
 from sorel._frames import as_table
 from sorel.losses import Logistic, Loss, parse_loss
-from sorel.penalties import L2, ElasticNet, Penalty
+from sorel.penalties import Penalty, choose_penalty, resolve_l2
 from sorel.problem import Problem
 from sorel.risks import Risk, parse_risk
 from sorel.solve import Result, solve
@@ -116,6 +115,7 @@ def path(
     loss: str | Loss = "squared",
     l1: float = 0.0,
     penalty: Penalty | None = None,
+    positive: bool = False,
     fit_intercept: bool = FIT_INTERCEPT,
     sample_weight: ArrayLike | None = None,
     solver: str | Solver = "auto",
@@ -147,6 +147,8 @@ def path(
     penalty : Penalty, optional
         The penalty of every point, but for its l2, such as ``NonNegative(1.0)``; without one, the
         ridge or, with l1, the elastic net.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     sample_weight : array-like of shape (n,), optional
@@ -184,35 +186,38 @@ def path(
     np.True_
     """
     if isinstance(X, Problem):
-        _refuse_beside(y, loss, l1, penalty, sample_weight)
+        _refuse_beside(y, loss, l1, penalty, positive, sample_weight)
         problem, names = X, None
     else:
         if y is None:
             raise TypeError("path needs y beside X, or a sorel.Problem in the place of both")
-        problem, names = _problem(X, y, loss, l1, penalty, fit_intercept, sample_weight), _names(X)
+        kind = choose_penalty(penalty, 1.0 if penalty is None else "auto", l1, positive, 1.0)
+        problem, names = _problem(X, y, loss, kind, fit_intercept, sample_weight), _names(X)
     if risks is None:
         risks = RISK if not isinstance(X, Problem) else problem.risk
-    if l2 is None:
-        l2 = problem.penalty.l2 if isinstance(X, Problem) or penalty is not None else "auto"
     grid_risks = [parse_risk(risk) for risk in _as_list("risks", risks, (Risk, str))]
     total = float(problem.n_samples if sample_weight is None else np.sum(sample_weight))
-    grid_l2 = [_number(value, total) for value in _as_list("l2", l2, (float, int, str, np.number))]
+    if l2 is None and (isinstance(X, Problem) or penalty is not None):
+        penalties = [problem.penalty]
+    else:
+        given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
+        penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
     previous = None
-    for i, j in plough(len(grid_risks), len(grid_l2)):
-        mu = grid_l2[j]
+    for i, j in plough(len(grid_risks), len(penalties)):
         if problem.risk != grid_risks[i]:
             problem = problem.with_risk(grid_risks[i])
-        point = problem.with_penalty(replace(problem.penalty, l2=mu))
+        point = problem.with_penalty(penalties[j])
         result = solve(
             point, solver, tol, max_passes, random_state=random_state, warm_start=previous
         )
         if result.status.startswith("interrupted"):
-            raise KeyboardInterrupt(f"path was interrupted at {grid_risks[i]!r}, l2={mu:g}")
+            at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
+            raise KeyboardInterrupt(f"path was interrupted at {at}")
         previous = result
         # The weightings of all points together may be far larger than X.
         found[i, j] = replace(result, weights=np.empty(0), history=[])
-        if callback is not None and callback(grid_risks[i], mu, result):
+        if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
             break
     points = sorted(found)
     results = [found[point] for point in points]
@@ -221,7 +226,7 @@ def path(
     intercepts = [r.w[d] if fitted else np.zeros(r.w.shape[1:]) for r in results]
     return PathResult(
         risks=[grid_risks[i] for i, _ in points],
-        l2=np.array([grid_l2[j] for _, j in points]),
+        l2=np.array([penalties[j].l2 for _, j in points]),
         coefs=np.array([r.w[:d].T for r in results]),
         intercepts=np.array(intercepts),
         objective=np.array([r.objective for r in results]),
@@ -239,8 +244,7 @@ def _problem(
     X: Any,
     y: ArrayLike,
     loss: str | Loss,
-    l1: float,
-    penalty: Penalty | None,
+    penalty: Penalty,
     fit_intercept: bool,
     sample_weight: ArrayLike | None,
 ) -> Problem:
@@ -250,10 +254,6 @@ def _problem(
     parsed = parse_loss(loss)
     if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
         parsed = parse_loss("multinomial")
-    if penalty is None:
-        penalty = ElasticNet(1.0, l1) if l1 else L2(1.0)
-    elif l1:
-        raise ValueError("give l1 or penalty, not both: a penalty has its own l1")
     return Problem(
         X,
         y,
@@ -266,8 +266,8 @@ def _problem(
 
 def _refuse_beside(*given: Any) -> None:
     """Refuse what a problem has already."""
-    names = ("y", "loss", "l1", "penalty", "sample_weight")
-    defaults = (None, "squared", 0.0, None, None)
+    names = ("y", "loss", "l1", "penalty", "positive", "sample_weight")
+    defaults = (None, "squared", 0.0, None, False, None)
     for name, value, default in zip(names, given, defaults, strict=True):
         if value is not None and not (isinstance(value, type(default)) and value == default):
             raise TypeError(f"a Problem has its own {name}: do not give it to path too")
@@ -294,10 +294,14 @@ def _as_list(name: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
     return items
 
 
-def _number(l2: float | str, total: float) -> float:
-    if isinstance(l2, str) and l2 == "auto":
-        return 1.0 / total if total > 0 else math.nan
-    return L2(l2).l2  # type: ignore[arg-type] # other strings are refused there
+def _with_l2(penalty: Penalty, l2: float | str, total: float) -> Penalty:
+    """The same kind of penalty with another l2."""
+    if not is_dataclass(penalty):
+        raise TypeError(
+            f"a path over l2 needs one of the package's penalties, got {penalty!r}; leave l2 out"
+        )
+    number = resolve_l2(l2, total) if isinstance(l2, str) else l2
+    return replace(penalty, l2=number)
 
 
 def _names(X: Any) -> list[str] | None:

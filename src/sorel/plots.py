@@ -444,7 +444,7 @@ class ConvergenceDisplay:
             goals = {getattr(_last_step(run), "tol", None) for run in runs.values()}
             only = goals.pop() if len(goals) == 1 else None
             tol = float(only) if isinstance(only, numbers.Real) else None
-        values = "relative_gap" if optimum is None else "objective"
+        values = "best_relative_gap" if optimum is None else "best_objective"
         curves = {name: _history(run, against, values) for name, run in runs.items()}
         return cls(curves, tol=tol, against=against, optimum=optimum)
 

@@ -6,6 +6,8 @@ An L2 penalty takes one Cholesky solve. The others take an active-set method: co
 descent (pairwise on the simplex) finds the face on which the minimiser lies, a Cholesky solve
 minimises over that face, and the two alternate until the optimality conditions hold to rounding.
 Both moves only ever decrease the objective, so no face is minimised twice and the method is finite.
+A penalty that is not one of the package's own has no faces that could be known here, and takes the
+proximal method of `proximal.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._compiled import compiled
 from sorel.penalties import SIMPLEX, Penalty
+from sorel.proximal import ProximalModel
 
 __all__ = ["QuadraticInfo", "minimize_quadratic"]
 
@@ -39,6 +42,9 @@ _TOLERANCE = 8.0 * _EPS
 _SWEEPS = 25
 
 _MAX_ROUNDS = 500
+
+# Curvature that is added where the penalty has none, relative to what is there.
+_RIDGE = 1e-12
 
 _NOT_FINITE = (
     "The curvature, the gradient or the centre of the model has entries that are not finite."
@@ -120,8 +126,10 @@ def minimize_quadratic(
     >>> u
     array([1., 0.])
     """
-    if penalty.smooth:
+    if penalty.quadratic:
         return _minimize_smooth(H, gradient, w, penalty.l2, n_penalized)
+    if not penalty.compiled:
+        return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
     return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs)
 
 
@@ -244,19 +252,36 @@ def _minimize_few(
 def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) -> float:
     """Add the curvature and the slope at `w` of ``l2/2 ||.||^2`` to `A` and `slope`, in place.
 
+    Without l2 the model may have many minimisers. A ridge around w, far too weak to be seen where
+    there is curvature, then chooses one of the nearest. Returns 1 if an intercept had to be lent
+    curvature and 0 if not.
+    """
+    largest = 0.0
+    steepest = 0.0
+    for j in range(A.shape[0]):
+        if j < n_penalized:
+            A[j, j] += l2
+            slope[j] += l2 * w[j]
+            steepest = max(steepest, abs(slope[j]))
+        largest = max(largest, A[j, j])
+    if l2 == 0.0:
+        # Where there is no curvature at all, the slope alone sets a scale.
+        least = _RIDGE * largest if largest > 0.0 else max(steepest, _TINY)
+        for j in range(n_penalized):
+            A[j, j] += _RIDGE * max(A[j, j], least)
+    return _lend(A, n_penalized, largest)
+
+
+@compiled
+def _lend(A: Array, first: int, largest: float) -> float:
+    """Lend curvature to the intercepts, which start at `first`, where they have none.
+
     The model has no minimiser along an intercept without curvature (saturated losses). It is lent
     the largest curvature there is, which makes its move a gradient step. Returns 1 if that
     happened and 0 if not.
     """
-    p = A.shape[0]
-    largest = 0.0
-    for j in range(p):
-        if j < n_penalized:
-            A[j, j] += l2
-            slope[j] += l2 * w[j]
-        largest = max(largest, A[j, j])
     lent = 0.0
-    for j in range(n_penalized, p):
+    for j in range(first, A.shape[0]):
         if A[j, j] <= _EPS * _EPS * largest:
             A[j, j] = largest if largest > 0.0 else 1.0
             lent = 1.0
@@ -287,6 +312,30 @@ def _relative_size(residual: Array, slope: Array, step: Array, A: Array) -> floa
         if size > 0.0:
             worst = max(worst, abs(residual[j]) / size)
     return worst
+
+
+def _minimize_proximal(
+    H: Array, gradient: Array, w: Array, penalty: Penalty, n_penalized: int, n_outputs: int
+) -> tuple[Array, QuadraticInfo]:
+    """Minimise over the intercepts in closed form, and over the rest by proximal maps."""
+    n = n_penalized
+    if not (np.isfinite(H).all() and np.isfinite(gradient).all() and np.isfinite(w).all()):
+        raise np.linalg.LinAlgError(_NOT_FINITE)
+    A, slope, shift = H[:n, :n], gradient[:n], 0.0
+    shape = (n,) if n_outputs == 1 else (n // n_outputs, n_outputs)
+    if len(w) > n:
+        own = np.array(H[n:, n:], dtype=np.float64, order="C")
+        lent = _lend(own, 0, float(H.diagonal().max()))
+        factor, shift = _factor(own)
+        shift = max(shift, lent)
+        follows = -dpotrs(factor, np.c_[H[n:, :n], gradient[n:]], lower=1)[0]
+        A, slope = A + H[:n, n:] @ follows[:, :n], slope + H[:n, n:] @ follows[:, n]
+    model = ProximalModel(A, slope, w[:n], penalty, shape)
+    u = np.array(w, dtype=np.float64)
+    u[:n] = model.minimize()
+    if len(w) > n:
+        u[n:] += follows @ np.r_[u[:n] - w[:n], 1.0]
+    return u, QuadraticInfo(model.n_iter, model.kkt, shift)
 
 
 def _minimize_active_set(

@@ -119,6 +119,7 @@ def add(commands: Any) -> None:
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
         help="strength of the lasso penalty (default: 0)",
     )  # fmt: skip
+    parser.add_argument("--positive", action="store_true", help="allow no coefficient below 0")
     parser.add_argument(
         "--tol", type=above_zero, default=MODEL_TOL, metavar="NUMBER",
         help="certified relative distance to the optimum to reach (default: %(default)s)",
@@ -575,6 +576,7 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
         "loss": loss,
         "l2": arguments.l2,
         "l1": arguments.l1,
+        "positive": arguments.positive,
         "fit_intercept": intercepts[arguments.intercept],
         "tol": arguments.tol,
         "max_passes": arguments.max_passes,
@@ -655,6 +657,7 @@ def _summary(
         "rows": rows,
         "l2": float(model.l2_),
         "l1": arguments.l1,
+        "positive": arguments.positive,
         "tol": arguments.tol,
         "imputed": arguments.impute,
         "thousands": arguments.thousands,

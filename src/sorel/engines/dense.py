@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.handles import MemoryPoint
-from sorel.engines.memory import FEW_COLUMNS, sweep_rows
+from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine
 from sorel.engines.views import writable_view
 from sorel.kernels import dense
@@ -108,6 +108,16 @@ class DenseEngine(SampledEngine):
             lambda start, stop, out: dense.adjoint_columns(self._columns, c, start, stop, out),
             self.shape,
         )
+
+    @shared_property
+    def _column_scale(self) -> FloatArray:
+        def largest(start: int, stop: int) -> NDArray[Any]:
+            rows = self._X[start:stop]
+            return np.maximum(rows.max(axis=0), -rows.min(axis=0))
+
+        team = self._row_team
+        parts = [largest(0, self.n_samples)] if team is None else team.sweep(largest)
+        return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # Rows of C order are long enough to jump between them; columns are read whole anyway.

@@ -8,6 +8,7 @@ Gram matrices.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -16,10 +17,11 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec, shallow_copy
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
@@ -30,6 +32,8 @@ from sorel.permutahedron import Projector
 from sorel.risks import Deviation
 
 _MAX_INTERCEPT_STEPS = 60
+
+_EPS = float(np.finfo(np.float64).eps)
 
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
@@ -498,6 +502,33 @@ class MemoryEngine(Engine):
         self._fill_losses(point)
         return self._mean_size(point.losses)
 
+    def weights_rounding(self, point: Any, dual: Any, size: float) -> float:
+        total = self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+        error = abs(total - 1.0) * size
+        if self._weighted:
+            # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
+            # own size, which may be far less.
+            square = self._each(vectors.square_of_used, point.losses, self._omega)
+            error += _EPS * math.sqrt(square)
+        return error
+
+    def column_scale(self) -> FloatArray | None:
+        return self._column_scale
+
+    @shared_property
+    def _column_scale(self) -> FloatArray:
+        """The largest |x_ij| of each column."""
+        raise NotImplementedError
+
+    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
+        lam = self.weights(dual)
+        if self._offset != 0.0:
+            lam = lam + abs(self._offset) * np.broadcast_to(self._omega, lam.shape)
+        curvature = self.loss.curvature(self.y, point.margins)
+        sizes = (np.abs(point.losses), np.abs(point.slopes), curvature)
+        first, second, third = (float(lam @ size) for size in sizes)
+        return first, second, third
+
     def weights(self, dual: Any) -> FloatArray:
         omega = self.spec.sample_weight if self._weighted else 1.0 / self.n_samples
         return np.asarray(dual.density * omega)
@@ -687,6 +718,45 @@ class MemoryEngine(Engine):
             shift = trial
         return None
 
+    def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
+        if residual == 0.0:
+            return 0.0
+        if self.n_outputs > 1:
+            return self._softmax_intercept_slack(point, dual, residual)
+
+        def statistics(shift: float) -> Any:
+            return self._each(
+                self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+                self._omega, self._weighted,
+            )  # fmt: skip
+
+        # The minimum lies between two shifts at which the derivative has either sign for certain.
+        _, curvature, size = statistics(0.0)
+        # The first try is as long as the margins' own rounding needs to show a change.
+        reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
+        for _ in range(_MAX_INTERCEPT_STEPS):
+            if statistics(-reach)[0] <= -residual and statistics(reach)[0] >= residual:
+                return residual * reach
+            reach *= 16.0
+        return np.inf
+
+    def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
+        lam = self.weights(dual)
+        hessian = self._softmax_intercept_hessian(point, lam)
+        # A class that is out of reach has neither slope nor curvature.
+        present = np.diag(hessian) > 0.0
+        if np.count_nonzero(present) < 2:
+            return 0.0
+        # The least curvature but for the direction in which all intercepts grow alike.
+        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
+        return residual**2 / curvature if curvature > 0.0 else np.inf
+
+    def _softmax_intercept_hessian(self, point: Any, lam: FloatArray) -> FloatArray:
+        p = point.slopes.copy()
+        p[np.arange(self.n_samples), self.y] += 1.0
+        weighted = lam[:, None] * p
+        return np.diag(weighted.sum(0)) - p.T @ weighted
+
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
@@ -695,10 +765,7 @@ class MemoryEngine(Engine):
             gradient = lam @ current.slopes
             if np.max(np.abs(gradient)) <= 1e-15:
                 break
-            p = current.slopes.copy()
-            p[np.arange(self.n_samples), self.y] += 1.0
-            weighted = lam[:, None] * p
-            hessian = np.diag(weighted.sum(0)) - p.T @ weighted
+            hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
             hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
             try:

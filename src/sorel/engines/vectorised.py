@@ -21,7 +21,8 @@ _ROUNDING = 1e-9
 
 def _formula(loss: Loss, which: str, y: Any, margins: Any) -> FloatArray:
     """One of the formulas at the margins, as an array of the right shape."""
-    # A trial step that goes too far may overflow: the line search sees that and shortens it.
+    # A trial step that goes too far may overflow: the line search sees that and shortens it. Rows
+    # that several threads share are evaluated where the settings of the run do not hold.
     with np.errstate(over="ignore", invalid="ignore"):
         out = np.asarray(getattr(loss, which)(y, margins), dtype=np.float64)
     if out.shape != margins.shape:

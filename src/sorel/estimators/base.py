@@ -37,7 +37,7 @@ from sorel.estimators.progress import (
     stop_if_repeated,
 )
 from sorel.losses import Loss
-from sorel.penalties import L2, ElasticNet, Penalty
+from sorel.penalties import Penalty, choose_penalty
 from sorel.problem import WORTH_STREAMING, Problem
 from sorel.risks import Risk, parse_risk
 from sorel.rows import RowSource, open_data, open_rows
@@ -133,8 +133,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
     @property
     def history_(self) -> Any:
-        """One row per check: passes, seconds, objective, dual, gap, relative_gap.
+        """One row per check, with the columns of a :class:`sorel.Record`.
 
+        `objective`, `dual`, `gap` and `relative_gap` are those of the iterate that was checked;
+        the same with `best_` before them are the best so far.
         A pandas DataFrame where pandas is installed, else a plain table with the same columns.
         """
         if "_history" not in vars(self):
@@ -188,6 +190,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     l2: float | str
     l1: float
+    penalty: Penalty | None
+    positive: bool
     fit_intercept: bool | str
     solver: str | Solver
     tol: float
@@ -242,13 +246,14 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
-        self.l2_ = resolve_l2(self.l2, data.total)
+        penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
+        self.l2_ = float(penalty.l2)
         problem = Problem(
             data.X,
             data.y,
             risk=self.risk,
             loss=loss,
-            penalty=make_penalty(self.l2_, self.l1),
+            penalty=penalty,
             fit_intercept=self._has_intercept,
             sample_weight=data.sample_weight,
             n_jobs=self.n_jobs,
@@ -349,20 +354,6 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             lam = lam[kept]
         nan = math.nan
         return Result(w, lam, nan, nan, nan, nan, 0.0, 0.0, 0, False, "", "", [])
-
-
-def resolve_l2(l2: float | str, total: float) -> float:
-    """The number that `l2` stands for when the sample weights add up to `total`."""
-    if isinstance(l2, str):
-        if l2 != "auto":
-            raise ValueError(f"l2 must be a number above 0 or 'auto', got {l2!r}")
-        return 1.0 / total
-    return float(L2(l2).l2)
-
-
-def make_penalty(l2: float, l1: float) -> Penalty:
-    """Ridge, or the elastic net where l1 is not 0."""
-    return ElasticNet(l2, l1) if l1 else L2(l2)
 
 
 def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Weighted:

@@ -18,6 +18,7 @@ from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weig
 from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import available_if, with_callbacks
 from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
+from sorel.penalties import Penalty
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -167,6 +168,11 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         sample weights are given, their sum.
     l1 : float, default=0.0
         Weight of ``||w||_1``; above 0, coefficients become sparse.
+    penalty : Penalty, optional
+        A penalty such as ``Simplex(0.0)``, ``Box(0.1, 0.0, 1.0)`` or one of your own, in place of
+        what `l2`, `l1` and `positive` say, which must then be left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     class_weight : dict or "balanced", optional
@@ -222,7 +228,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     history_ : DataFrame or table
         One row per check.
     l2_ : float
-        The l2 used.
+        The l2 used; that of the penalty where one is given.
     n_features_in_ : int
         Features seen in fit.
     feature_names_in_ : ndarray of shape (d,)
@@ -258,6 +264,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         loss: str | Loss = "logistic",
         l2: float | str = "auto",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool = FIT_INTERCEPT,
         class_weight: dict[Any, float] | str | None = None,
         solver: str | Solver = "auto",
@@ -274,6 +282,8 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         self.loss = loss
         self.l2 = l2
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.solver = solver

@@ -21,6 +21,7 @@ from sorel.estimators.base import (
 from sorel.estimators.constant import TARGET_SPREAD
 from sorel.estimators.progress import with_callbacks
 from sorel.losses import Loss, parse_loss
+from sorel.penalties import Penalty
 from sorel.risks import Risk
 from sorel.solvers import Solver
 
@@ -77,6 +78,11 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         sample weights are given, their sum.
     l1 : float, default=0.0
         Weight of ``||w||_1``; above 0, coefficients become sparse.
+    penalty : Penalty, optional
+        A penalty such as ``Simplex(0.0)``, ``Box(0.1, 0.0, 1.0)`` or one of your own, in place of
+        what `l2`, `l1` and `positive` say, which must then be left alone.
+    positive : bool, default=False
+        Whether coefficients must not be negative.
     fit_intercept : bool or "mean", default=True
         Whether to fit an intercept, which is not penalised. With "mean" it is the one that makes
         the predictions right on average over the training rows, and the coefficients are the best
@@ -129,7 +135,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     history_ : DataFrame or table
         One row per check.
     l2_ : float
-        The l2 used.
+        The l2 used; that of the penalty where one is given.
     n_features_in_ : int
         Features seen in fit.
     feature_names_in_ : ndarray of shape (d,)
@@ -177,6 +183,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         loss: str | Loss = "squared",
         l2: float | str = "auto",
         l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
         fit_intercept: bool | str = FIT_INTERCEPT,
         solver: str | Solver = "auto",
         tol: float = MODEL_TOL,
@@ -192,6 +200,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         self.loss = loss
         self.l2 = l2
         self.l1 = l1
+        self.penalty = penalty
+        self.positive = positive
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.tol = tol

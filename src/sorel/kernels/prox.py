@@ -6,6 +6,10 @@ import math
 
 from sorel._compiled import compiled
 
+# What a penalty is to compiled code: a square alone, which is linear in a step, a map of each
+# coefficient by itself, or one that ties all of them.
+PURE_L2, SEPARABLE, SIMPLEX = 0, 1, 2
+
 
 @compiled
 def prox_inplace(w, step, code, l2, l1, lower, upper):
@@ -22,10 +26,10 @@ def prox_inplace(w, step, code, l2, l1, lower, upper):
     """
     d = w.shape[0]
     scale = 1.0 / (1.0 + step * l2)
-    if code == 0:
+    if code == PURE_L2:
         for j in range(d):
             w[j] *= scale
-    elif code == 1:
+    elif code == SEPARABLE:
         threshold = step * l1
         for j in range(d):
             v = w[j]

@@ -23,12 +23,10 @@ import math
 import numpy as np
 
 from sorel._compiled import compiled
-from sorel.kernels.prox import prox_inplace
+from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace
 from sorel.kernels.sparse import product_csr
 from sorel.kernels.steps import sample_derivatives, sample_loss
 from sorel.kernels.tables import move_entry, ranked_weights, saddle_ascent
-
-_AFFINE, _SEPARABLE, _TIED = 0, 1, 2
 
 # Runs up to this length are tabulated one by one, longer ones by powers of two.
 _RUN_BITS = 12
@@ -134,7 +132,7 @@ def coordinate_moves(
     factor, free_factor, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1
 ):
     """How one step moves a coefficient; its drift is `factor` times what the state holds."""
-    kind = _AFFINE
+    kind = PURE_L2
     threshold = 0.0
     scale = 1.0
     if proximal:
@@ -169,7 +167,7 @@ def catch_up(state, j, time, outputs, moves, lower, upper, runs):
     for c in range(outputs):
         u = state[j, 1 + c]
         drift = factor * state[j, 1 + outputs + c]
-        if kind == _SEPARABLE:
+        if kind == SEPARABLE:
             u, total = separable_run(
                 gap, u, drift, shrink, threshold, scale, lower[j], upper[j], runs
             )
@@ -199,7 +197,7 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
             end = runs[row, 0] * u + runs[row, 1] * m
             along = runs[row, 2] * u + runs[row, 3] * m
             common = bool(gap < _RUN)
-            if kind == _SEPARABLE:
+            if kind == SEPARABLE:
                 low, high = lower[j], upper[j]
                 common = common and end * u > 0.0 and low <= u <= high and low <= end <= high
                 if not common and shrunk(shrink * u + drift, threshold, scale, low, high) == u:
@@ -235,7 +233,7 @@ def sparse_row_step(X, i, coefficients, state, time, moves, lower, upper):
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
             u = shrink * state[j, value] + factor * state[j, driver] - a * data[e]
-            if kind == _SEPARABLE:
+            if kind == SEPARABLE:
                 u = shrunk(u, threshold, scale, lower[j], upper[j])
             state[j, 0] = time + 1.0
             state[j, value] = u
@@ -252,7 +250,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
     indptr, indices, data = X
     kind, factor, _, shrink, step, _, _, threshold, scale, prox_step, l2 = moves
     outputs = coefficients.shape[1]
-    if kind == _TIED:
+    if kind == SIMPLEX:
         for j in range(d):
             state[j, 0] = time + 0.5
             for c in range(outputs):
@@ -268,7 +266,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
                 if late:
                     u = shrink * u + factor * state[j, 1 + outputs + c]
                 state[j, 1 + c] = u - step * coefficients[b, c] * data[e]
-    if kind == _TIED:
+    if kind == SIMPLEX:
         column = np.empty(d)
         for c in range(outputs):
             for j in range(d):
@@ -287,7 +285,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
                 state[j, 0] = time + 1.0
                 for c in range(outputs):
                     u = state[j, 1 + c]
-                    if kind == _SEPARABLE:
+                    if kind == SEPARABLE:
                         u = shrunk(u, threshold, scale, lower[j], upper[j])
                     state[j, 1 + c] = u
                     state[j, 1 + 2 * outputs + c] += u
@@ -296,7 +294,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
 @compiled
 def sparse_step(X, rows, coefficients, state, d, time, moves, lower, upper):
     """One step with a batch of rows, all of whose coefficients are up to date."""
-    if rows.shape[0] == 1 and moves[0] != _TIED:
+    if rows.shape[0] == 1 and moves[0] != SIMPLEX:
         sparse_row_step(X, rows[0], coefficients[0], state, time, moves, lower, upper)
     else:
         sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper)

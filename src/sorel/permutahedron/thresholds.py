@@ -9,7 +9,6 @@ reference one of the items: differences of near numbers are exact.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sorel._compiled import compiled
+from sorel._copies import shallow_copy
 from sorel._threads import Team, by_ranges
 from sorel.permutahedron.values import RUN
 from sorel.risks import FloatArray
@@ -62,7 +62,7 @@ class Thresholder:
         self.tau = 0.0
 
     def fork(self) -> Thresholder:
-        fork = copy.copy(self)
+        fork = shallow_copy(self)
         fork.forget()
         return fork
 

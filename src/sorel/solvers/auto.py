@@ -2,7 +2,7 @@
 
 Second order on the augmented Lagrangian wins wherever its steps are affordable, which is a matter
 of the number of parameters. What is left goes to conjugate gradients, or to SOREL's stochastic
-inner loop where the penalty is not smooth.
+inner loop where the penalty is not quadratic.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sorel.solvers.continuation import Continuation
 from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
+from sorel.solvers.subgradient import Subgradient
 
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
 _FEW_PARAMETERS = 1000
@@ -57,23 +58,26 @@ class Auto(Solver):
 
     def check(self, problem: Problem) -> None:
         order = self._order(problem)
-        if not any(self._able(problem, [cls]) for cls in order):
+        if self._first_able(problem, [*order, Subgradient]) is None:
             order[0]().check(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         chosen: list[str] = []
         waiting = self._order(problem)
-        if run.dual is None and waiting[0] is Newton:
+        first = self._first_able(problem, waiting)
+        if first is None:
+            # A penalty of the user's own with very many parameters is for none but the last.
+            waiting, first = [Subgradient], 0
+        if run.dual is None and waiting[first] is Newton:
             self._start_from_part(problem, run)
-        while waiting:
-            solver, waiting = waiting[0](), waiting[1:]
-            if chosen and not self._able(problem, [type(solver)]):
-                continue
+        while first is not None:
+            solver, waiting = waiting[first](), waiting[first + 1 :]
             chosen.append(solver.name)
             run.note = " then ".join(chosen)
             yield from self._turn(problem, run, solver, waiting)
             if run.exhausted:
                 return
+            first = self._first_able(problem, waiting)
         run.note = f"{' then '.join(chosen)}; rounding errors allow no further progress"
 
     def _start_from_part(self, problem: Problem, run: Run) -> None:
@@ -85,7 +89,7 @@ class Auto(Solver):
         engine, n = problem.engine, problem.n_samples
         if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample"):
             return
-        needed = _ROWS_PER_PARAMETER * int(np.prod(engine.shape)) / engine.effective_share()
+        needed = _ROWS_PER_PARAMETER * engine.size / engine.effective_share()
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
         if rows > _LARGEST_SHARE * n or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
@@ -105,31 +109,31 @@ class Auto(Solver):
         run.near = run.near or best <= _NEAR
 
     def _order(self, problem: Problem) -> list[type[Solver]]:
-        """Methods in the order of their turns: the cheapest first, the most robust last."""
-        size = int(np.prod(problem.engine.shape))
+        """Methods that come into question: the cheapest first, the most robust last."""
+        size = problem.engine.size
         if size <= _FEW_PARAMETERS:
             first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
             return [*first, Newton, Continuation, SOREL]
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
-        if problem.penalty.smooth:
+        if problem.penalty.quadratic:
             return [NewtonCG, *dense, SOREL]
         return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
 
     def _by_products(self, problem: Problem) -> bool:
         """Whether a matrix is affordable, but products are likely to be cheaper."""
-        size, n = int(np.prod(problem.engine.shape)), problem.n_samples
+        size, n = problem.engine.size, problem.n_samples
         many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
-        return problem.penalty.smooth and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
+        return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
-    def _able(self, problem: Problem, solvers: list[type[Solver]]) -> list[type[Solver]]:
-        able = []
-        for cls in solvers:
+    def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
+        """The place of the first method that takes the problem."""
+        for place, cls in enumerate(solvers):
             try:
                 cls().check(problem)
             except UnsupportedProblemError:
                 continue
-            able.append(cls)
-        return able
+            return place
+        return None
 
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
@@ -141,7 +145,7 @@ class Auto(Solver):
         best_gap, since = np.inf, run.passes
         limit = np.inf
         if isinstance(solver, NewtonCG) and self._by_products(problem):
-            limit = run.passes + _PASSES_PER_PARAMETER * int(np.prod(problem.engine.shape))
+            limit = run.passes + _PASSES_PER_PARAMETER * problem.engine.size
         try:
             iterate = next(iterates)
             while True:
@@ -153,7 +157,7 @@ class Auto(Solver):
                         since = run.passes
                     best_gap = certificate.relative_gap
                 if run.passes - since > _PATIENCE or run.passes > limit:
-                    if self._able(problem, others):
+                    if self._first_able(problem, others) is not None:
                         break
                     since = limit = np.inf
                 iterate = iterates.send(certificate)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Plan, Point
-from sorel.penalties import PURE_L2
 from sorel.problem import Certificate, Problem
 from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 
@@ -49,6 +48,11 @@ def check_count(name: str, value: Any) -> int:
     raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
 
 
+def step_for(curvature: float) -> float:
+    """The step 1 / curvature. Rows that do not bend are zero, and any step leaves them alone."""
+    return 1.0 / curvature if curvature > 0.0 else 1.0
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
 
@@ -59,19 +63,35 @@ class FirstOrder(Solver):
     Attributes
     ----------
     operations : tuple of str
-        The optional operations that the method may need of an engine.
+        The optional operations that the method may need of an engine: all of them compiled loops
+        over single samples.
+    step_size : float or None
+        The step that the user has given.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
+    step_size: float | None = None
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
+        if self.needs() and not problem.penalty.compiled:
+            return (
+                "takes the steps of single samples in compiled loops, which know only sorel's own "
+                f"penalties and not the class {type(problem.penalty).__name__}"
+            )
         reasons = (problem.engine.obstacle(operation) for operation in self.needs())
-        return next((reason for reason in reasons if reason is not None), None)
+        reason = next((reason for reason in reasons if reason is not None), None)
+        if reason is not None or problem.penalty.l2 > 0.0 or "smoothness" not in self.needs():
+            return reason
+        if problem.engine.smoothness().largest > 0.0:
+            return None
+        return "takes its step from a curvature, and neither losses nor penalty have any"
 
     def needs(self) -> tuple[str, ...]:
         """The optional operations that the method needs of an engine, with its settings."""
-        return self.operations
+        # A step that is given needs no bound on the curvature.
+        given = self.step_size is not None
+        return tuple(name for name in self.operations if not (given and name == "smoothness"))
 
     def check(self, problem: Problem) -> None:
         reason = self.obstacle(problem)
@@ -80,10 +100,10 @@ class FirstOrder(Solver):
             raise UnsupportedProblemError(f"solver {self.name!r} {reason}; use {able}")
 
     def plan(self, problem: Problem, step: float, batch: int = 1, **more: Any) -> Plan:
-        """A plan of one pass; plain gradient steps where the penalty is smooth."""
-        kernel = problem.penalty.kernel(problem.n_features)
-        batch = min(batch, problem.n_samples)
-        more.setdefault("proximal", kernel.code != PURE_L2)
+        """A plan of one pass; plain gradient steps where the penalty is quadratic."""
+        penalty, batch = problem.penalty, min(batch, problem.n_samples)
+        more.setdefault("proximal", not penalty.quadratic)
+        kernel = penalty.kernel(problem.n_features)
         return Plan(step, problem.n_samples // batch, kernel, batch, **more)
 
 
@@ -129,7 +149,7 @@ class Watch:
         point = engine.point(run.w)
         value = engine.risk(point) + self.problem.penalty_value(point.w)
         self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
-        self._refine = run.tol * abs(value)
+        self._refine = run.tol * self.problem.unit(value)
         return point
 
     def point(self, w: FloatArray, remedy: str) -> Point | None:
@@ -147,7 +167,7 @@ class Watch:
     def refine(self) -> float:
         """The gap worth a Hessian: at every check where that is cheap, else ever more rarely."""
         self._checks += 1
-        cheap = int(np.prod(self.problem.engine.shape)) <= _CHEAP_HESSIAN
+        cheap = self.problem.engine.size <= _CHEAP_HESSIAN
         if cheap or self._checks & (self._checks - 1) == 0:
             return self._refine
         return 0.0
@@ -171,4 +191,4 @@ class Watch:
     def saw(self, reply: Certificate) -> None:
         """Take note of a certificate."""
         self._last_check = self.run.passes
-        self._refine = self.run.tol * abs(reply.primal)
+        self._refine = self.run.tol * self.problem.unit(reply.primal)

@@ -17,8 +17,10 @@ from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
-# Each stage lowers l2 by this factor, is solved to this relative gap, and has so many passes.
+# Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, is
+# solved to this relative gap, and has so many passes.
 _FACTOR = 0.1
+_WEAKEST = 1e-9
 _STAGE_TOL = 1e-2
 _STAGE_PASSES = 200
 
@@ -41,7 +43,8 @@ class Continuation(Newton):
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         run.w, run.dual = problem.start(), None
         for l2 in self._moduli(problem, run):
-            stage = problem.with_penalty(dataclasses.replace(problem.penalty, l2=l2))
+            extra = l2 - problem.penalty.l2
+            stage = problem.with_penalty(problem.penalty.plus_ridge(extra))
             self._solve_stage(stage, run)
             if run.exhausted:
                 break
@@ -52,8 +55,9 @@ class Continuation(Newton):
         engine = problem.engine
         diagonal = engine.curvature(engine.point(run.w), engine.uniform()).diagonal()
         run.passes += 1
-        strongest, own = float(np.mean(diagonal)), problem.penalty.l2
-        if not strongest * _FACTOR > own:
+        strongest = float(np.mean(diagonal))
+        own = max(problem.penalty.l2, _WEAKEST * strongest)
+        if not own < strongest * _FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]

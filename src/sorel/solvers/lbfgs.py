@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sorel.engines.base import FloatArray
-from sorel.penalties import SIMPLEX
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, check_count
@@ -49,8 +48,7 @@ class LBFGS(FirstOrder):
         self.memory = check_count("memory", memory)
 
     def obstacle(self, problem: Problem) -> str | None:
-        kernel = problem.penalty.kernel(problem.n_features)
-        if kernel.code == SIMPLEX or kernel.l1 > 0:
+        if not (problem.penalty.smooth or problem.penalty.smooth_in_bounds):
             return (
                 f"takes smooth penalties and bounds, and the {problem.penalty.name} penalty is "
                 "neither"
@@ -65,7 +63,7 @@ class LBFGS(FirstOrder):
         bounds, length = _bounds(problem), _SEGMENT
         while True:
             before = best.value
-            yield best.iterate(refine=run.tol * abs(before))
+            yield best.iterate(refine=run.tol * problem.unit(before))
             outcome = minimize(
                 best,
                 best.w.ravel(),
@@ -87,7 +85,7 @@ class LBFGS(FirstOrder):
             if not best.value < before - _ROUNDING * abs(before):
                 run.note = "the line search found no descent, at an optimum or a kink"
                 break
-        yield best.iterate(refine=run.tol * abs(best.value))
+        yield best.iterate(refine=run.tol * problem.unit(best.value))
 
 
 class _Lowest:
@@ -105,14 +103,14 @@ class _Lowest:
         self.run.passes += 1
         dual = engine.worst_case(point)
         risk_gradient = engine.gradient(point, dual)
-        coef, l2 = problem.coefficients(w), problem.penalty.l2
-        # Bounds are scipy's to keep: what is left of the penalty here is its square.
-        value = engine.expected(point, dual) + 0.5 * l2 * float(np.vdot(coef, coef))
+        coef = problem.coefficients(w)
+        value = engine.expected(point, dual) + problem.penalty.value(coef)
         if value < self.value:
             self.value = value
             self._iterate = self.run.latest = Iterate(point, dual, risk_gradient)
         gradient = risk_gradient.copy()
-        gradient[: problem.n_features] += l2 * coef
+        # Bounds are scipy's to keep.
+        gradient[: problem.n_features] += problem.penalty.gradient(coef)
         return value, gradient.ravel()
 
     @property

@@ -18,6 +18,7 @@ from sorel.solvers.common import (
     check_count,
     check_nonnegative,
     check_positive,
+    step_for,
 )
 
 # With each component's curvature at most L, a step of 1/(3 L) is safe for SVRG in practice.
@@ -60,11 +61,6 @@ class LSVRG(FirstOrder):
         self.nu = check_nonnegative("nu", nu)
         self.batch_size = check_count("batch_size", batch_size)
 
-    def needs(self) -> tuple[str, ...]:
-        # A step that is given needs no bound on the curvature.
-        given = self.step_size is not None
-        return tuple(name for name in self.operations if not (given and name == "smoothness"))
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
         point, mean = watch.start(), engine.uniform()
@@ -78,7 +74,7 @@ class LSVRG(FirstOrder):
             watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
             step = self.step_size
             if step is None:
-                step = 1.0 / (_SAFE * engine.smoothness(dual).component + problem.penalty.l2)
+                step = step_for(_SAFE * engine.smoothness(dual).component + problem.penalty.l2)
             plan = self.plan(problem, step, self.batch_size)
             w = engine.epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.newton_cg import NewtonCG
 
-# Beyond this many parameters the p x p Hessian costs more than it gains: a smooth penalty then does
-# without it.
+# Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
+# does without it.
 MAX_SIZE = 5000
 
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
@@ -40,15 +38,15 @@ class Newton(AugmentedLagrangian):
     name: ClassVar[str] = "newton"
 
     def check(self, problem: Problem) -> None:
-        size = int(np.prod(problem.engine.shape))
-        if size > MAX_SIZE and not problem.penalty.smooth:
+        size = problem.engine.size
+        if size > MAX_SIZE and not problem.penalty.quadratic:
             raise UnsupportedProblemError(
-                f"solver 'newton' builds a {size} x {size} matrix for {problem.penalty!r} and "
+                f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
                 f"takes at most {MAX_SIZE} parameters then; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if int(np.prod(problem.engine.shape)) > MAX_SIZE:
+        if problem.engine.size > MAX_SIZE:
             return NewtonCG().iterates(problem, run)
         return super().iterates(problem, run)
 

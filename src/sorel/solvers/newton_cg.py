@@ -40,10 +40,11 @@ class NewtonCG(AugmentedLagrangian):
     pace: ClassVar[Pace] = Pace(2.0, warm=3.0, growth=3.0, easy=2, full=1.0, short=0.2)
 
     def check(self, problem: Problem) -> None:
-        if not problem.penalty.smooth:
+        if not problem.penalty.quadratic:
+            other = "sorel" if problem.penalty.compiled else "auto"
             raise UnsupportedProblemError(
                 f"solver 'newton_cg' needs the smooth penalty L2, got {problem.penalty!r}; "
-                "use solver='newton' or 'sorel'"
+                f"use solver='newton' or {other!r}"
             )
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:

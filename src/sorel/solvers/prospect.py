@@ -62,11 +62,6 @@ class Prospect(FirstOrder):
         self.nu = check_nonnegative("nu", nu)
         self.batch_size = check_count("batch_size", batch_size)
 
-    def needs(self) -> tuple[str, ...]:
-        # A step that is given needs no bound on the curvature.
-        given = self.step_size is not None
-        return tuple(name for name in self.operations if not (given and name == "smoothness"))
-
     def obstacle(self, problem: Problem) -> str | None:
         if problem.sample_weight is not None:
             return "takes no sample weights: its weights go by rank alone"

@@ -45,11 +45,6 @@ class SGD(FirstOrder):
         self.step_size = check_positive("step_size", step_size)
         self.batch_size = check_count("batch_size", batch_size)
 
-    def needs(self) -> tuple[str, ...]:
-        # A step that is given needs no bound on the curvature.
-        given = self.step_size is not None
-        return tuple(name for name in self.operations if not (given and name == "smoothness"))
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
         point = watch.start()

@@ -21,7 +21,7 @@ import numpy as np
 from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
 
 SCHEDULES = ("auto", "paper", "theory")
 
@@ -129,13 +129,25 @@ class SOREL(FirstOrder):
             )
         self.batch_size = check_count("batch_size", batch_size)
 
+    def needs(self) -> tuple[str, ...]:
+        # The other schedules take steps of their own.
+        return super().needs() if self.schedule == "paper" else self.operations
+
     def obstacle(self, problem: Problem) -> str | None:
+        reason = super().obstacle(problem)
+        if reason is not None:
+            return reason
         if self.schedule == "theory" and problem.fit_intercept:
             return (
                 "with schedule='theory' needs a strongly convex objective, and an intercept is not "
                 "penalised; set fit_intercept=False or schedule='paper'"
             )
-        return super().obstacle(problem)
+        if self.schedule == "theory" and problem.penalty.l2 == 0.0:
+            return (
+                "with schedule='theory' divides by the modulus of strong convexity, which is 0 "
+                f"for {problem.penalty!r}; set schedule='paper'"
+            )
+        return None
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         if self.schedule == "paper":
@@ -162,9 +174,9 @@ class SOREL(FirstOrder):
             loss_gradient = engine.gradient(point, dual)
             gradient = _with_penalty(problem, loss_gradient, point.w)
             start = point.w
-            if penalty.smooth:
+            if penalty.quadratic:
                 start = start - memory.apply(gradient)
-            step = 1.0 / (safety * (engine.smoothness(dual).average + penalty.l2))
+            step = step_for(safety * (engine.smoothness(dual).average + penalty.l2))
             plan = self.plan(problem, step, self.batch_size, sampling="importance")
             plan = plan._replace(steps=max(1, steps // plan.batch))
             w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
@@ -186,11 +198,11 @@ class SOREL(FirstOrder):
             if refine > 0.0 or run.exhausted or watch.due(new, new_loss_gradient):
                 watch.saw((yield Iterate(new, dual, new_loss_gradient, refine)))
             left = 0.0
-            if penalty.smooth:
+            if penalty.quadratic:
                 residual = _with_penalty(problem, new_loss_gradient, new.w)
                 memory.store(new.w - point.w, residual - gradient)
                 left = float(np.vdot(residual, memory.apply(residual)))
-            if left > _UNFINISHED * (value - new_value) or not penalty.smooth:
+            if left > _UNFINISHED * (value - new_value) or not penalty.quadratic:
                 steps = max(steps, min(2 * steps, problem.n_samples // 2))
             point = new
             dual = ascent.step(problem, point, dual, new_value, left)
@@ -337,9 +349,9 @@ def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:
 
 
 def _with_penalty(problem: Problem, gradient: FloatArray, w: FloatArray) -> FloatArray:
-    """Gradient of lam . l + g where g is smooth; that of lam . l otherwise."""
+    """Gradient of lam . l + g where g is quadratic; that of lam . l otherwise."""
     out = gradient.copy()
-    if problem.penalty.smooth:
+    if problem.penalty.quadratic:
         out[: problem.n_features] += problem.penalty.gradient(w[: problem.n_features])
     return out
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.engines.base import FloatArray, Point
+from sorel.engines.base import Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
@@ -90,10 +90,12 @@ class Subgradient(FirstOrder):
                 stuck += 1
                 if stuck >= _PATIENCE:
                     promised, stuck, delta = best, 0, _SHRINKAGE * delta
-            if delta <= _ROUNDING * abs(best):
+            if delta <= _ROUNDING * problem.unit(best):
                 run.note = "rounding errors allow no further progress"
                 break
-            slope = self._subgradient(problem, w, engine.gradient(point, dual))
+            slope = engine.gradient(point, dual).copy()
+            free = problem.coefficients(slope)
+            free[...] = problem.penalty.shortest_subgradient(problem.coefficients(w), free)
             square = float(np.vdot(slope, slope))
             if square == 0.0:
                 run.note = "the subgradient is zero"
@@ -108,15 +110,3 @@ class Subgradient(FirstOrder):
         assert lowest is not None
         assert mean is not None
         yield Iterate(lowest, mean, None, np.inf)
-
-    @staticmethod
-    def _subgradient(problem: Problem, w: FloatArray, gradient: FloatArray) -> FloatArray:
-        """The shortest subgradient of F less the indicator, for this weighting of the losses."""
-        slope = gradient.copy()
-        coef, free = problem.coefficients(w), problem.coefficients(slope)
-        free += problem.penalty.l2 * coef
-        l1 = problem.penalty.kernel(problem.n_features).l1
-        if l1 > 0:
-            at_zero = free - np.clip(free, -l1, l1)
-            free[...] = np.where(coef == 0.0, at_zero, free + l1 * np.sign(coef))
-        return slope

@@ -1,78 +1,25 @@
-"""Strongly convex penalties g(w): value, proximal map, conjugate and Fenchel-Young gap.
+"""The package's own penalties, ``g(w) = l2/2 ||w||^2 + h(w)``.
 
-Every penalty here is ``g(w) = l2/2 ||w||^2 + h(w)`` with ``mu = l2 > 0`` and ``h`` a norm or the
-indicator of a simple set. Strong convexity makes the conjugate ``g*`` finite and smooth, with
-``grad g*(v) = prox_{h/mu}(v/mu)``, and that is what makes the duality gap of a problem computable:
-its second bracket is the Fenchel-Young gap ``g(w) + g*(v) - v.w``, evaluated in this module as a
-sum of nonnegative terms, so that it keeps its relative accuracy as it goes to zero.
-
-Coefficients are arrays of shape (d,) or, for K outputs, (d, K). Intercepts are never penalised;
-callers strip them.
+h is a norm or the indicator of a simple set. With ``u = grad g*(v) = prox_{h/l2}(v/l2)``, the
+Fenchel-Young gap is evaluated here as a sum of nonnegative terms, so that it keeps its relative
+accuracy as it goes to zero.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel.kernels.prox import prox_inplace, prox_inplace_outputs
-
-__all__ = [
-    "Box",
-    "ElasticNet",
-    "Kernel",
-    "L2",
-    "NonNegative",
-    "Penalty",
-    "Simplex",
-    "prox_inplace",
-    "prox_inplace_outputs",
-]
-
-Array = NDArray[np.float64]
+from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX
+from sorel.penalties.base import Array, Kernel, Penalty, check_number, check_step, dot
 
 # A point that leaves the domain by less than this, relative to the bound, was rounded out of it.
 _FEASIBILITY = 1e-12
-
-PURE_L2, SEPARABLE, SIMPLEX = 0, 1, 2
-
-
-class Kernel(NamedTuple):
-    """A penalty as plain scalars and arrays, the form that compiled loops take.
-
-    Examples
-    --------
-    >>> from sorel.penalties import ElasticNet
-    >>> ElasticNet(0.5, 0.1).kernel(2)
-    Kernel(code=1, l2=0.5, l1=0.1, lower=array([-inf, -inf]), upper=array([inf, inf]))
-    """
-
-    code: int
-    l2: float
-    l1: float
-    lower: Array
-    upper: Array
-
-
-def _number(value: Any, name: str) -> float:
-    """Return `value` as a float; refuse what is not a real number (bool and str included)."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__}).")
-    number = float(value)
-    if math.isnan(number):
-        raise ValueError(f"{name} must be a number, got nan.")
-    return number
-
-
-def _check_step(step: float, name: str = "step") -> None:
-    if not 0.0 < step < math.inf:
-        raise ValueError(f"{name} must be a finite number > 0, got {step!r}.")
 
 
 def _soft(v: Array, threshold: float) -> Array:
@@ -81,109 +28,42 @@ def _soft(v: Array, threshold: float) -> Array:
 
 
 @dataclass(frozen=True)
-class Penalty(ABC):
-    """Base class: ``g(w) = l2/2 ||w||^2 + h(w)``. Instances are immutable values.
-
-    Parameters
-    ----------
-    l2 : float
-        Modulus of strong convexity, mu > 0.
-
-    Attributes
-    ----------
-    name : str
-        How messages call the penalty.
-    smooth : bool
-        Whether g is differentiable (and has `gradient`).
-    separable : bool
-        Whether g is a sum over coordinates.
-
-    Examples
-    --------
-    >>> from sorel.penalties import L2, Penalty
-    >>> isinstance(L2(0.1), Penalty)
-    True
-    """
+class _BuiltIn(Penalty):
+    """What the package's own penalties share. Instances are immutable values."""
 
     l2: float
 
-    name: ClassVar[str]
-    smooth: ClassVar[bool] = False
-    separable: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        l2 = _number(self.l2, "l2")
+        l2 = check_number(self.l2, "l2")
+        object.__setattr__(self, "l2", l2)
+        if l2 == 0.0 and self.compact:
+            return
         if not 0.0 < l2 < math.inf:
             raise ValueError(
-                f"l2 must be a finite number > 0, got {self.l2!r}: the duality gap and the "
-                f"convergence of the solvers need strong convexity. Pass a small value such as "
-                f"{type(self).__name__}(l2=1/n) with n the number of samples."
+                f"l2 must be a finite number {'>=' if self.compact else '>'} 0, got {l2!r}: the "
+                "duality gap and the convergence of the solvers need strong convexity"
+                f"{self._exception()}. Pass a small value such as {type(self).__name__}(l2=1/n) "
+                "with n the number of samples."
             )
-        object.__setattr__(self, "l2", l2)
 
-    @abstractmethod
-    def value(self, w: ArrayLike) -> float:
-        """g(w); infinity where w leaves the domain by more than rounding."""
+    def _exception(self) -> str:
+        """What would have made an l2 of 0 possible, for the message."""
+        return ""
 
-    @abstractmethod
-    def prox(self, v: ArrayLike, step: float) -> Array:
-        """argmin_u g(u) + ||u - v||^2 / (2 step)."""
+    @property
+    def compiled(self) -> bool:
+        """True, but for a subclass."""
+        return type(self) in _COMPILED
 
-    def prox_centered(self, v: ArrayLike, step: float, center: ArrayLike, tau: float) -> Array:
-        """argmin_u g(u) + ||u - center||^2 / (2 tau) + ||u - v||^2 / (2 step).
-
-        The two quadratics are one, around a point between `v` and `center`, so this is a single
-        ordinary `prox`. ``tau = inf`` drops the centre.
-        """
-        _check_step(step)
-        if not tau > 0.0:
-            raise ValueError(f"tau must be > 0 (inf for no centre), got {tau!r}.")
-        v = np.asarray(v, dtype=np.float64)
-        ratio = step / tau
-        toward_center = (np.asarray(center, dtype=np.float64) - v) * (ratio / (1.0 + ratio))
-        return self.prox(v + toward_center, step / (1.0 + ratio))
-
-    @abstractmethod
-    def conjugate_gradient(self, v: ArrayLike) -> Array:
-        """argmax_u v.u - g(u), the gradient of the conjugate at `v`."""
-
-    def conjugate(self, v: ArrayLike) -> float:
-        """g*(v) = max_u v.u - g(u), finite for every `v`."""
-        v = np.asarray(v, dtype=np.float64)
-        u = self.conjugate_gradient(v)
-        return float(np.vdot(v, u)) - self.value(u)
-
-    @abstractmethod
-    def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
-        """g(w) + g*(v) - v.w >= 0, as a sum of nonnegative terms, without cancellation.
-
-        With u = grad g*(v), so that v = l2 u + q and q is a subgradient of h at u, it equals
-        l2/2 ||w - u||^2 plus the Bregman distance h(w) - h(u) - q.(w - u).
-        """
-
-    def gradient(self, w: ArrayLike) -> Array:
-        """Gradient of g; only the smooth penalties have one."""
-        raise TypeError(f"The {self.name} penalty is not smooth and has no gradient; use prox().")
-
-    @abstractmethod
-    def project(self, w: ArrayLike) -> Array:
-        """Euclidean projection onto the domain of g, as a new array."""
-
-    def feasible_start(self, d: int | tuple[int, ...]) -> Array:
-        """Return the point of the domain nearest to the origin, of length or shape `d`."""
-        return self.project(np.zeros(d))
-
-    def bounds(self, d: int) -> tuple[Array, Array] | None:
-        """Bounds of the domain as two arrays of length `d`; None where there are none."""
-        return None
-
-    @abstractmethod
-    def kernel(self, d: int) -> Kernel:
-        """Return (code, l2, l1, lower, upper) for the compiled loops; arrays have length `d`."""
+    def plus_ridge(self, extra: float) -> Penalty:
+        """The same penalty with a larger l2."""
+        if not self.compiled:
+            return super().plus_ridge(extra)
+        return replace(self, l2=self.l2 + extra)
 
 
 @dataclass(frozen=True)
-class L2(Penalty):
+class L2(_BuiltIn):
     """Ridge penalty ``l2/2 ||w||^2``.
 
     Parameters
@@ -202,7 +82,14 @@ class L2(Penalty):
     """
 
     name: ClassVar[str] = "L2"
-    smooth: ClassVar[bool] = True
+    smooth = True
+    smooth_in_bounds = True
+    separable = True
+
+    @property
+    def quadratic(self) -> bool:
+        """True, but for a subclass, whose formulas may be others."""
+        return type(self) is L2
 
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2."""
@@ -215,7 +102,7 @@ class L2(Penalty):
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Return v / (1 + step l2)."""
-        _check_step(step)
+        check_step(step)
         return np.asarray(v, dtype=np.float64) / (1.0 + step * self.l2)
 
     def conjugate_gradient(self, v: ArrayLike) -> Array:
@@ -232,6 +119,14 @@ class L2(Penalty):
         residual = np.asarray(v, dtype=np.float64) - self.l2 * np.asarray(w, dtype=np.float64)
         return 0.5 * float(np.vdot(residual, residual)) / self.l2
 
+    def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
+        """l2 w.delta."""
+        return self.l2 * dot(w, delta)
+
+    def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
+        """Return slope + l2 w: there is no other."""
+        return np.asarray(slope, dtype=np.float64) + self.l2 * np.asarray(w, dtype=np.float64)
+
     def project(self, w: ArrayLike) -> Array:
         """Return a copy of `w`: every point is in the domain."""
         return np.array(w, dtype=np.float64)
@@ -242,60 +137,108 @@ class L2(Penalty):
 
 
 @dataclass(frozen=True)
-class _Separable(Penalty):
+class _Separable(_BuiltIn):
     """``sum_j l2/2 w_j^2 + l1 |w_j| + indicator(lower_j <= w_j <= upper_j)``."""
+
+    separable = True
 
     def _terms(self, shape: tuple[int, ...]) -> tuple[float, Any, Any]:
         """Return l1 and the bounds, in a form that broadcasts against coefficients of `shape`."""
         return 0.0, -math.inf, math.inf
 
+    def _finite(self, w: Array, l1: float) -> float:
+        """g(w) inside the bounds."""
+        quadratic = 0.5 * self.l2 * float(np.vdot(w, w))
+        return quadratic + l1 * float(np.abs(w).sum()) if l1 else quadratic
+
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2 + l1 ||w||_1; infinity outside the bounds by more than rounding."""
         w = np.asarray(w, dtype=np.float64)
         l1, lower, upper = self._terms(w.shape)
-        slack = _FEASIBILITY * np.maximum(1.0, np.abs(w))
-        if np.any(w < lower - slack) or np.any(w > upper + slack):
-            return math.inf
-        quadratic = 0.5 * self.l2 * float(np.vdot(w, w))
-        return quadratic + l1 * float(np.abs(w).sum()) if l1 else quadratic
+        return self._finite(w, l1) if _inside(w, lower, upper) else math.inf
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Soft thresholding, shrinkage, and clipping to the bounds."""
-        _check_step(step)
+        check_step(step)
         v = np.asarray(v, dtype=np.float64)
         l1, lower, upper = self._terms(v.shape)
         # In one dimension, the minimiser over an interval is the clipped free minimiser.
         return np.clip(_soft(v, step * l1) / (1.0 + step * self.l2), lower, upper)
 
+    def _maximiser(
+        self, v: Array, l1: float, lower: Any, upper: Any
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """argmax_u v.u - g(u), and where a bound decides it."""
+        pull = _soft(v, l1)
+        if self.l2 > 0.0:
+            free = pull / self.l2
+            u = np.clip(free, lower, upper)
+            return u, u != free
+        # Without curvature the least pull leads to a bound, and none leaves a choice.
+        rest = np.clip(np.zeros_like(v), lower, upper)
+        return np.where(pull > 0.0, upper, np.where(pull < 0.0, lower, rest)), pull != 0.0
+
     def conjugate_gradient(self, v: ArrayLike) -> Array:
-        """Soft thresholding of `v` over l2, clipped to the bounds."""
+        """Soft thresholding of `v` over l2, clipped to the bounds; a bound where l2 is 0."""
+        v = np.asarray(v, dtype=np.float64)
+        return self._maximiser(v, *self._terms(v.shape))[0]
+
+    def conjugate(self, v: ArrayLike) -> float:
+        """v.u - g(u) at u = grad g*(v)."""
         v = np.asarray(v, dtype=np.float64)
         l1, lower, upper = self._terms(v.shape)
-        return np.clip(_soft(v, l1) / self.l2, lower, upper)
+        u, _ = self._maximiser(v, l1, lower, upper)
+        return float(np.vdot(v, u)) - self._finite(u, l1)
 
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """Sum over coordinates of l2/2 (w - u)^2, an l1 term and a term of the bounds."""
         w = np.asarray(w, dtype=np.float64)
         v = np.asarray(v, dtype=np.float64)
-        if not math.isfinite(self.value(w)):
-            return math.inf
         l1, lower, upper = self._terms(w.shape)
-        free = _soft(v, l1) / self.l2
-        u = np.clip(free, lower, upper)
-        residual = self.l2 * (w - u)
-        total = 0.5 * float(np.vdot(residual, residual)) / self.l2
+        if not _inside(w, lower, upper):
+            return math.inf
+        u, clipped = self._maximiser(v, l1, lower, upper)
+        total = 0.0
+        if self.l2 > 0.0:
+            residual = self.l2 * (w - u)
+            total = 0.5 * float(np.vdot(residual, residual)) / self.l2
         # q = v - l2 u splits into a subgradient `slope` of l1|.| at u and a multiplier of the
         # bounds; each part pays its own nonnegative term.
         slope = np.zeros_like(v)
         if l1:
             slope = np.where(u != 0.0, l1 * np.sign(u), np.clip(v, -l1, l1))
             total += float(np.sum(np.abs(w) * (l1 - np.sign(w) * slope)))
-        clipped = u != free
         if clipped.any():
             multiplier = np.where(clipped, v - self.l2 * u - slope, 0.0)
             # Where a bound is clipped at, u is that bound: u - w is the slack of the constraint.
             total += float(np.sum(np.maximum(multiplier * (u - w), 0.0)))
         return total
+
+    def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
+        """l2 w.delta, and l1 times how fast the absolute values grow."""
+        w, delta = np.asarray(w, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+        slope = self.l2 * float(np.vdot(w, delta))
+        l1 = self._terms(w.shape)[0]
+        if l1:
+            slope += l1 * float(np.vdot(np.sign(w), delta) + np.abs(delta[w == 0.0]).sum())
+        return slope
+
+    def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
+        """Coordinate by coordinate; 0 where a bound is in the way of descent."""
+        w = np.asarray(w, dtype=np.float64)
+        out = np.asarray(slope, dtype=np.float64) + self.l2 * w
+        l1, lower, upper = self._terms(w.shape)
+        if l1:
+            out = np.where(w == 0.0, _soft(out, l1), out + l1 * np.sign(w))
+        return np.where(((w <= lower) & (out > 0.0)) | ((w >= upper) & (out < 0.0)), 0.0, out)
+
+    def gradient(self, w: ArrayLike) -> Array:
+        """l2 w + l1 sign(w) inside the bounds."""
+        if not self.smooth_in_bounds:
+            return super().gradient(w)
+        w = np.asarray(w, dtype=np.float64)
+        # Where l1 is not 0, no coefficient is negative.
+        return self.l2 * w + self._terms(w.shape)[0]
 
     def project(self, w: ArrayLike) -> Array:
         """Clip `w` to the bounds."""
@@ -308,6 +251,12 @@ class _Separable(Penalty):
         l1, lower, upper = self._terms((d,))
         filled = (np.array(np.broadcast_to(bound, d), dtype=np.float64) for bound in (lower, upper))
         return Kernel(SEPARABLE, self.l2, l1, *filled)
+
+
+def _inside(w: Array, lower: Any, upper: Any) -> bool:
+    """Whether w is within the bounds, up to rounding."""
+    slack = _FEASIBILITY * np.maximum(1.0, np.abs(w))
+    return not (np.any(w < lower - slack) or np.any(w > upper + slack))
 
 
 @dataclass(frozen=True)
@@ -335,10 +284,12 @@ class ElasticNet(_Separable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        l1 = _number(self.l1, "l1")
-        if not 0.0 <= l1 < math.inf:
-            raise ValueError(f"l1 must be a finite number >= 0, got {self.l1!r}.")
-        object.__setattr__(self, "l1", l1)
+        object.__setattr__(self, "l1", _check_l1(self.l1))
+
+    @property
+    def smooth_in_bounds(self) -> bool:  # type: ignore[override] # no attribute of the class here
+        """Whether l1 is 0."""
+        return self.l1 == 0.0
 
     def _terms(self, shape: tuple[int, ...]) -> tuple[float, Any, Any]:
         return self.l1, -math.inf, math.inf
@@ -346,12 +297,14 @@ class ElasticNet(_Separable):
 
 @dataclass(frozen=True)
 class NonNegative(_Separable):
-    """Ridge penalty on nonnegative coefficients, ``l2/2 ||w||^2 + indicator(w >= 0)``.
+    """Nonnegative coefficients, ``l2/2 ||w||^2 + l1 sum(w) + indicator(w >= 0)``.
 
     Parameters
     ----------
     l2 : float
         Modulus of strong convexity, > 0.
+    l1 : float, default=0.0
+        Weight of the l1 norm, >= 0; larger values give sparser coefficients.
 
     Examples
     --------
@@ -363,20 +316,34 @@ class NonNegative(_Separable):
     array([1., 0.])
     """
 
+    l1: float = 0.0
+
     name: ClassVar[str] = "nonnegative"
+    smooth_in_bounds = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "l1", _check_l1(self.l1))
 
     def _terms(self, shape: tuple[int, ...]) -> tuple[float, Any, Any]:
-        return 0.0, 0.0, math.inf
+        return self.l1, 0.0, math.inf
 
     def bounds(self, d: int) -> tuple[Array, Array]:
         """Bounds 0 and infinity."""
         return np.zeros(d), np.full(d, math.inf)
 
 
+def _check_l1(value: Any) -> float:
+    l1 = check_number(value, "l1")
+    if not 0.0 <= l1 < math.inf:
+        raise ValueError(f"l1 must be a finite number >= 0, got {value!r}.")
+    return l1
+
+
 def _bound(value: Any, name: str) -> float | Array:
     """Validate one bound of a box: a float, or a read-only float array of length d."""
     if isinstance(value, Real) or np.ndim(value) == 0:
-        return _number(value.item() if isinstance(value, np.ndarray) else value, name)
+        return check_number(value.item() if isinstance(value, np.ndarray) else value, name)
     array = np.asarray(value)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or array.size == 0:
         raise TypeError(
@@ -397,7 +364,7 @@ class Box(_Separable):
     Parameters
     ----------
     l2 : float
-        Modulus of strong convexity, > 0.
+        Modulus of strong convexity, > 0; 0 is allowed where all bounds are finite.
     lower, upper : float or array of shape (d,), default -1 and 1
         Bounds, ``lower <= upper``; infinities are allowed. With K outputs, an array bounds
         every column.
@@ -413,9 +380,9 @@ class Box(_Separable):
     upper: float | Array = 1.0
 
     name: ClassVar[str] = "box"
+    smooth_in_bounds = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         lower, upper = _bound(self.lower, "lower"), _bound(self.upper, "upper")
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
@@ -434,6 +401,19 @@ class Box(_Separable):
                 f"lower <= upper must hold with a real number between them; got "
                 f"lower={lows.flat[at]:g} and upper={highs.flat[at]:g}{where}."
             )
+        super().__post_init__()
+
+    @property
+    def compact(self) -> bool:  # type: ignore[override] # no attribute of the class here
+        """Whether all bounds are finite."""
+        return bool(np.all(np.isfinite(self.lower)) and np.all(np.isfinite(self.upper)))
+
+    def _exception(self) -> str:
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            for at in np.flatnonzero(np.isinf(bound))[:1]:
+                where = f" at index {at}" if np.ndim(bound) else ""
+                return f", and only finite bounds replace it: {name} is infinite{where}"
+        return ""
 
     def _key(self) -> tuple[Any, ...]:
         bounds = (
@@ -496,7 +476,7 @@ def _project_simplex(v: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Simplex(Penalty):
+class Simplex(_BuiltIn):
     """Ridge penalty on the simplex, ``l2/2 ||w||^2 + indicator(w >= 0, sum(w) = 1)``.
 
     Coefficients are then the weights of a portfolio or of a mixture. With K outputs, each column
@@ -505,7 +485,7 @@ class Simplex(Penalty):
     Parameters
     ----------
     l2 : float
-        Modulus of strong convexity, > 0.
+        Modulus of strong convexity, >= 0.
 
     Examples
     --------
@@ -513,36 +493,55 @@ class Simplex(Penalty):
     >>> penalty = Simplex(1.0)
     >>> penalty.prox([2.0, 1.0, -3.0], step=1.0)
     array([0.75, 0.25, 0.  ])
+    >>> Simplex(0.0).conjugate([2.0, 1.0, -3.0])
+    2.0
     """
 
     name: ClassVar[str] = "simplex"
-    separable: ClassVar[bool] = False
+    compact = True
+
+    def _inside(self, w: Array) -> bool:
+        slack = _FEASIBILITY * max(1.0, math.sqrt(w.shape[0]))
+        return not (np.any(w < -_FEASIBILITY) or np.any(np.abs(w.sum(axis=0) - 1.0) > slack))
 
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2 on the simplex; infinity off it by more than rounding."""
         w = np.asarray(w, dtype=np.float64)
-        slack = _FEASIBILITY * max(1.0, math.sqrt(w.shape[0]))
-        if np.any(w < -_FEASIBILITY) or np.any(np.abs(w.sum(axis=0) - 1.0) > slack):
-            return math.inf
-        return 0.5 * self.l2 * float(np.vdot(w, w))
+        return 0.5 * self.l2 * float(np.vdot(w, w)) if self._inside(w) else math.inf
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Projection of v / (1 + step l2) onto the simplex."""
-        _check_step(step)
+        check_step(step)
         return _project_simplex(np.asarray(v, dtype=np.float64) / (1.0 + step * self.l2))
 
+    def _maximiser(self, v: Array) -> Array:
+        if self.l2 > 0.0:
+            return _project_simplex(v / self.l2)
+        u = np.zeros_like(v)
+        np.put_along_axis(u, np.expand_dims(v.argmax(axis=0), 0), 1.0, axis=0)
+        return u
+
     def conjugate_gradient(self, v: ArrayLike) -> Array:
-        """Projection of v / l2 onto the simplex."""
-        return _project_simplex(np.asarray(v, dtype=np.float64) / self.l2)
+        """Projection of v / l2 onto the simplex; the corner of the largest entry where l2 is 0."""
+        return self._maximiser(np.asarray(v, dtype=np.float64))
+
+    def conjugate(self, v: ArrayLike) -> float:
+        """v.u - g(u) at u = grad g*(v); the largest entry, summed over columns, where l2 is 0."""
+        v = np.asarray(v, dtype=np.float64)
+        u = self._maximiser(v)
+        return float(np.vdot(v, u)) - 0.5 * self.l2 * float(np.vdot(u, u))
 
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """l2/2 ||w - u||^2 plus what w pays off the support of u = grad g*(v)."""
         w = np.asarray(w, dtype=np.float64)
-        if not math.isfinite(self.value(w)):
+        if not self._inside(w):
             return math.inf
         # A common shift of a column changes nothing on the simplex, and costs digits.
         v = np.asarray(v, dtype=np.float64)
-        free = (v - v.max(axis=0)) / self.l2
+        shifted = v - v.max(axis=0)
+        if self.l2 == 0.0:
+            return float(-np.vdot(shifted, np.maximum(w, 0.0)))
+        free = shifted / self.l2
         excess = free - _simplex_threshold(free)
         u = np.maximum(excess, 0.0)
         # Off the support of u, -excess is the multiplier of w >= 0; on it, that is zero.
@@ -550,6 +549,10 @@ class Simplex(Penalty):
         difference = w - u
         quadratic = 0.5 * float(np.vdot(difference, difference))
         return self.l2 * (quadratic + float(np.vdot(multiplier, np.maximum(w, 0.0))))
+
+    def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
+        """l2 w.delta."""
+        return self.l2 * dot(w, delta)
 
     def project(self, w: ArrayLike) -> Array:
         """Project every column onto the simplex."""
@@ -562,3 +565,7 @@ class Simplex(Penalty):
     def kernel(self, d: int) -> Kernel:
         """Return code 2 and the bounds 0 and 1."""
         return Kernel(SIMPLEX, self.l2, 0.0, np.zeros(d), np.ones(d))
+
+
+# A subclass may have other formulas, so it is not compiled as its parent.
+_COMPILED = frozenset({L2, ElasticNet, NonNegative, Box, Simplex})

@@ -1,0 +1,28 @@
+"""Penalties g(w): the contract, which a class of your own can fill in, and the package's own."""
+
+from __future__ import annotations
+
+from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
+from sorel.penalties.base import Kernel, Penalty
+from sorel.penalties.builtin import L2, Box, ElasticNet, NonNegative, Simplex
+from sorel.penalties.checks import check_penalty, sample_values
+from sorel.penalties.choice import choose_penalty, resolve_l2
+
+__all__ = [
+    "Box",
+    "ElasticNet",
+    "Kernel",
+    "L2",
+    "NonNegative",
+    "PURE_L2",
+    "Penalty",
+    "SEPARABLE",
+    "SIMPLEX",
+    "Simplex",
+    "check_penalty",
+    "choose_penalty",
+    "prox_inplace",
+    "prox_inplace_outputs",
+    "resolve_l2",
+    "sample_values",
+]

@@ -1,0 +1,149 @@
+"""Bounded domains without curvature: l2 = 0 on the simplex and in finite boxes."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from helpers import conic_value, make_data, make_loss
+
+import sorel
+from sorel import ESRM, Box, CVaR, Max, Problem, Simplex
+from sorel.quadratic import minimize_quadratic
+from sorel.solvers import SOLVERS, SOREL, UnsupportedProblemError
+
+PENALTIES = {"simplex": Simplex(0.0), "box": Box(0.0, -0.2, 0.3), "positive": Box(0.0, 0.0, 1.0)}
+SHAPES = {"wide": (10, 16), "tall": (40, 6), "twins": (24, 12)}
+
+
+def data(loss, shape, seed):
+    n, d = SHAPES[shape]
+    X, y = make_data(loss, n, d, seed)
+    if shape == "twins":
+        X[:, d // 2 :] = X[:, : d // 2]
+    return X, 3.0 * y if loss in ("squared", "huber") else y
+
+
+def certified(problem, tol, solver="newton", **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem, solver, tol=tol, **options)
+    assert problem.certificate(result.w, result.weights).relative_gap <= tol
+    return result
+
+
+def penalize(penalty):
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+
+    def terms(coef):
+        if isinstance(penalty, Simplex):
+            return 0.0, [coef >= 0, cp.sum(coef, axis=0) == 1]
+        return 0.0, [coef >= penalty.lower, coef <= penalty.upper]
+
+    return terms
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", PENALTIES)
+def test_optimum_agrees_with_a_conic_solver(name, shape, loss, risk):
+    penalty, seed = PENALTIES[name], len(name + shape + loss)
+    X, y = data(loss, shape, seed)
+    intercept = seed % 2 == 0
+    expected = conic_value(X, y, risk, loss, intercept, penalize(penalty))
+    options = {"risk": risk, "loss": make_loss(loss), "fit_intercept": intercept}
+    result = certified(Problem(X, y, penalty=penalty, **options), tol=1e-6)
+    exact = certified(Problem(X, y, penalty=penalty, **options), tol=1e-9)
+    # The certificate holds to 1e-9; the conic solver now and then has fewer digits, and too much.
+    assert expected * (1 - 1e-6) - 1e-9 <= exact.objective <= expected * (1 + 1e-7) + 1e-9
+    assert result.dual * (1 - 1e-12) <= exact.objective <= result.objective * (1 + 1e-9)
+    assert penalty.value(result.w[: X.shape[1]]) == 0.0
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", ["simplex", "box"])
+def test_every_solver_serves_or_refuses_by_name(name, solver, loss):
+    X, y = make_data(loss, 60, 5, seed=3)
+    problem = Problem(X, y, risk=ESRM(1.0), loss=loss, penalty=PENALTIES[name], fit_intercept=True)
+    if solver == "newton_cg" or (solver == "lbfgs" and name == "simplex"):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}'.*use.*'newton'"):
+            sorel.solve(problem, solver)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = sorel.solve(problem, solver, tol=1e-3, max_passes=400)
+    optimum = certified(problem, tol=1e-9).objective
+    assert result.dual <= optimum * (1 + 1e-9)
+    assert result.objective >= optimum * (1 - 1e-9)
+    # Mini-batches have a bias, and subgradients are slow.
+    slow = solver in ("sgd", "subgradient")
+    assert result.converged or (slow and result.relative_gap < 0.1), result.status
+
+
+def test_the_published_algorithm_divides_by_the_modulus():
+    X, y = make_data("squared", 30, 4, seed=4)
+    with pytest.raises(UnsupportedProblemError, match=r"modulus.*Simplex\(l2=0.0\).*'paper'"):
+        sorel.solve(Problem(X, y, penalty=Simplex(0.0)), SOREL(schedule="theory"))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("loss", ["linear", "squared"])
+def test_losses_without_curvature(solver, loss):
+    """Affine losses, or an X of zeros: a method that needs a curvature for its steps says so."""
+    rng = np.random.default_rng(7)
+    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
+    if loss == "squared":
+        X = np.zeros_like(X)
+    problem = Problem(X, y, risk=CVaR(0.5), loss=loss, penalty=Simplex(0.0))
+    optimum = certified(problem, tol=1e-6).objective
+    if solver not in ("auto", "newton", "continuation", "subgradient"):
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*use .*'newton'"):
+            sorel.solve(problem, solver)
+        if solver not in ("lsvrg", "prospect", "sgd", "saddle_saga"):
+            return
+        solver = SOLVERS[solver](step_size=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = sorel.solve(problem, solver, tol=1e-6, max_passes=100)
+    assert result.dual - 1e-9 <= optimum <= result.objective + 1e-6
+
+
+def test_perfect_fits_and_constant_columns():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((20, 4))
+    X[:, 2], X[:, 3] = 0.0, 1.0
+    w = np.array([0.6, 0.4, 0.0, 0.0])
+    for penalty in (Simplex(0.0), Box(0.0, 0.0, 1.0)):
+        result = certified(Problem(X, X @ w, risk=CVaR(0.2), penalty=penalty), tol=1e-6)
+        assert result.objective < 1e-25
+    assert certified(Problem(X, rng.standard_normal(20), penalty=Simplex(0.0)), tol=1e-9).converged
+
+
+def test_small_l2_leads_to_none():
+    X, y = make_data("squared", 50, 5, seed=6)
+    limit = certified(Problem(X, y, penalty=Simplex(0.0)), tol=1e-9).objective
+    for l2 in (1e-3, 1e-6):
+        near = certified(Problem(X, y, penalty=Simplex(l2)), tol=1e-9).objective
+        assert limit <= near <= limit + 0.5 * l2 + 1e-9
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_quadratic_models_of_any_rank(name, outputs):
+    """Optimal by the one-sided derivatives of the model, whatever the rank of its curvature."""
+    penalty = PENALTIES[name]
+    for rank in (0, 1, 3, 8):
+        rng = np.random.default_rng(rank)
+        B = rng.standard_normal((rank, 8))
+        H, gradient = B.T @ B, rng.standard_normal(8)
+        w = penalty.project(rng.standard_normal((8 // outputs, outputs))).ravel()
+        u, info = minimize_quadratic(H, gradient, w, penalty, 8, outputs)
+        slope = (gradient + H @ (u - w)).reshape(-1, outputs)
+        coef = u.reshape(-1, outputs)
+        assert penalty.value(coef) == 0.0
+        # Fenchel-Young with the negative slope: no feasible direction descends.
+        assert penalty.fenchel_young(coef, -slope) <= 1e-9 * (1.0 + np.abs(slope).max())
+        assert info.kkt <= 1e-10

@@ -1,0 +1,185 @@
+"""Penalties that are not the package's own, in whole problems: served right, or refused by name."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from helpers import conic_value, make_data
+from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
+
+import sorel
+from sorel import ESRM, CVaR, ElasticNet, Max, Problem
+from sorel.penalties import Penalty
+from sorel.solvers import SOLVERS, UnsupportedProblemError
+
+L2, L1 = 0.02, 0.08
+GROUPS = np.array([0, 0, 1, 1, 1, 2])
+FULL_PASSES = {"auto", "newton", "continuation", "subgradient"}
+
+
+def certified(problem, solver="newton", tol=1e-9, **options):
+    """Solve, and check the proof from outside the run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem, solver, tol=tol, **options)
+    assert problem.certificate(result.w, result.weights).relative_gap <= tol
+    return result
+
+
+def conic_terms(kind):
+    """g and its constraints for the conic solver."""
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+
+    def penalize(coef):
+        g = 0.5 * L2 * cp.sum_squares(coef)
+        if kind == "elastic":
+            return g + L1 * cp.sum(cp.abs(coef)), []
+        if kind == "ball":
+            return 0.0, [cp.norm(cp.vec(coef, order="C")) <= 1.0]
+        groups = [np.flatnonzero(k == GROUPS) for k in range(3)]
+        return g + L1 * sum(cp.norm(cp.vec(coef[rows], order="C")) for rows in groups), []
+
+    return penalize
+
+
+OWN = {"elastic": OwnElasticNet(L2, L1), "group": GroupLasso(L2, L1, GROUPS), "ball": Ball()}
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@pytest.mark.parametrize("kind", OWN)
+def test_optimum_agrees_with_a_conic_solver(kind, loss, intercept):
+    X, y = make_data(loss, 40, 6, seed=len(loss))
+    expected = conic_value(X, y, CVaR(0.3), loss, intercept, conic_terms(kind))
+    problem = Problem(X, y, risk=CVaR(0.3), loss=loss, penalty=OWN[kind], fit_intercept=intercept)
+    result = certified(problem)
+    assert result.objective == pytest.approx(expected, rel=1e-7)
+    assert result.dual <= expected * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0), Max()], ids=repr)
+@pytest.mark.parametrize("shape", [(30, 50), (300, 12)], ids=str)
+@pytest.mark.parametrize("loss", ["squared", "huber", "squared_hinge"])
+def test_the_elastic_net_rewritten_is_the_elastic_net(loss, shape, risk):
+    X, y = make_data(loss, *shape, seed=1)
+    own = Problem(X, y, risk=risk, loss=loss, penalty=OwnElasticNet(1e-3, 0.1), fit_intercept=True)
+    same = own.with_penalty(ElasticNet(1e-3, 0.1))
+    expected = certified(same, tol=1e-8).objective
+    assert certified(own, tol=1e-8).objective == pytest.approx(expected, rel=2e-8)
+
+
+def test_columns_of_many_scales():
+    X, y = make_data("squared", 60, 9, seed=2)
+    X = X * np.logspace(-2, 2, 9)
+    penalty = GroupLasso(1e-3, 0.1, np.arange(9) // 3)
+    certified(Problem(X, y, risk=CVaR(0.2), penalty=penalty, fit_intercept=True), tol=1e-7)
+
+
+def test_a_subclass_is_not_computed_as_its_parent():
+    X, y = make_data("squared", 50, 4, seed=3)
+    own = Problem(X, y, risk=ESRM(1.0), penalty=Doubled(L2, L1))
+    w = np.ones(4)
+    assert own.objective(w) == own.with_penalty(ElasticNet(2 * L2, 2 * L1)).objective(w)
+    expected = certified(own.with_penalty(ElasticNet(2 * L2, 2 * L1))).objective
+    for solver in FULL_PASSES:
+        assert certified(own, solver, tol=1e-6).objective == pytest.approx(expected, rel=2e-6)
+    with pytest.raises(UnsupportedProblemError, match="not the class Doubled"):
+        sorel.solve(own, "sorel")
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("penalty", [*OWN.values(), Pseudohuber(L2)], ids=repr)
+def test_every_solver_serves_or_refuses_by_name(solver, penalty):
+    X, y = make_data("squared", 80, 6, seed=4)
+    problem = Problem(X, y, risk=ESRM(2.0), penalty=penalty, fit_intercept=True)
+    if solver in FULL_PASSES or (solver == "lbfgs" and penalty.smooth):
+        result = certified(problem, solver, tol=1e-5)
+        assert result.objective == pytest.approx(certified(problem).objective, rel=2e-5)
+        if solver == "auto":
+            assert "auto (newton)" in result.status
+        return
+    with pytest.raises(UnsupportedProblemError, match=f"'{solver}'.*newton"):
+        sorel.solve(problem, solver)
+
+
+def test_very_many_parameters_are_left_to_the_subgradient_method():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((20, 5001))
+    problem = Problem(X, rng.standard_normal(20), penalty=OwnElasticNet(1.0, 0.1))
+    with pytest.raises(UnsupportedProblemError, match=r"'newton' builds a 5001 x 5001.*'auto'"):
+        sorel.solve(problem, "newton")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = sorel.solve(problem, tol=1e-3, max_passes=50)
+    assert "auto (subgradient)" in result.status
+    assert result.dual <= result.objective
+
+
+def test_more_parameters_than_a_small_matrix():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((30, 1200))
+    y = X[:, 0] + rng.standard_normal(30)
+    problem = Problem(X, y, penalty=Separable(0.5, 0.3))
+    same = certified(problem.with_penalty(ElasticNet(0.5, 0.3)), tol=1e-7)
+    result = certified(problem, "auto", tol=1e-7)
+    assert result.objective == pytest.approx(same.objective, rel=2e-7)
+
+
+class Separable(OwnElasticNet):
+    separable = True
+
+
+def test_starts_and_restarts(tmp_path):
+    """Warm starts project, and a checkpoint knows the penalty by what it computes."""
+    X, y = make_data("squared", 60, 6, seed=7)
+    problem = Problem(X, y, penalty=Ball())
+    far = certified(problem.with_penalty(sorel.L2(1e-6)))
+    assert np.linalg.norm(far.w) > 1.0
+    assert certified(problem, warm_start=far).converged
+    path = tmp_path / "run.ckpt"
+
+    class Weighted(OwnElasticNet):
+        def __init__(self, weight):
+            super().__init__(L2, L1)
+            self._weigh = lambda: weight  # nothing that its attributes would show
+
+        def value(self, w):
+            return super().value(w) * self._weigh()
+
+        def prox(self, v, step):
+            return super().prox(v, step * self._weigh())
+
+        def conjugate(self, v):
+            return super().conjugate(np.asarray(v) / self._weigh()) * self._weigh()
+
+    first = Problem(X, y, penalty=Weighted(1.0))
+    sorel.solve(first, checkpoint=path)
+    assert "resumed" in sorel.solve(first, checkpoint=path).status
+    with pytest.raises(sorel.CheckpointError, match="the penalty was Weighted"):
+        sorel.solve(Problem(X, y, penalty=Weighted(1.5)), checkpoint=path)
+
+
+def test_a_problem_looks_at_the_formulas():
+    X, y = make_data("squared", 20, 3, seed=8)
+
+    class OneDimensional(Penalty):
+        l2 = 1.0
+
+        def value(self, w):
+            return 0.5 * float(w @ w)
+
+        def prox(self, v, step):
+            return v / (1.0 + step)
+
+        def conjugate(self, v):
+            return 0.5 * float(v @ v)
+
+    assert certified(Problem(X, y, penalty=OneDimensional())).converged
+    labels = np.arange(20) % 3
+    with pytest.raises((TypeError, ValueError)):
+        Problem(X, labels, loss="multinomial", penalty=OneDimensional())
+    slip = type("Slip", (Ball,), {"conjugate": lambda self, v: 0.0})()
+    with pytest.raises(ValueError, match="Slip penalty contradicts itself"):
+        Problem(X, y, penalty=slip)
