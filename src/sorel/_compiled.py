@@ -111,6 +111,38 @@ def trouble() -> Exception | None:
     return _trouble
 
 
+class _Pause(event.Listener):
+    """Keeps the garbage collector from searching all that the compiler holds, again and again.
+
+    A tenth of the time to compile, or to load what is compiled, goes there. numba does both in one
+    thread at a time, but compiles functions inside others.
+    """
+
+    _depth = 0
+    _collecting = False
+
+    def __enter__(self) -> None:
+        if self._depth == 0:
+            self._collecting = gc.isenabled()
+            gc.disable()
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._collecting:
+            gc.enable()
+
+    def on_start(self, event: Any) -> None:
+        self.__enter__()
+
+    def on_end(self, event: Any) -> None:
+        self.__exit__()
+
+
+_pause = _Pause()
+event.register("numba:compile", _pause)
+
+
 def _without_tests(locators: list[Any]) -> list[Any]:
     untested = {"ensure_cache_path": lambda self: None}
     return [type(locator.__name__, (locator,), untested) for locator in locators]
@@ -163,6 +195,10 @@ class _Store:
         return path
 
     def load_overload(self, signature: Any, context: Any) -> Any:
+        with _pause:
+            return self._load(signature, context)
+
+    def _load(self, signature: Any, context: Any) -> Any:
         for place in (self._cache, self._readable):
             try:
                 result = place.load_overload(signature, context)
@@ -257,28 +293,3 @@ def _file_hash(path: str) -> str:
     except OSError:
         # Source in an archive, or none at all: its name must do.
         return os.path.basename(path)
-
-
-class _Pause(event.Listener):
-    """Keeps the garbage collector from searching all that the compiler holds, again and again.
-
-    A tenth of the time to compile goes there. numba compiles in one thread at a time, but functions
-    inside others.
-    """
-
-    _depth = 0
-    _collecting = False
-
-    def on_start(self, event: Any) -> None:
-        if self._depth == 0:
-            self._collecting = gc.isenabled()
-            gc.disable()
-        self._depth += 1
-
-    def on_end(self, event: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self._collecting:
-            gc.enable()
-
-
-event.register("numba:compile", _Pause())

@@ -11,9 +11,9 @@ RUN = 256
 
 
 @compiled
-def _plain_dot(a: Any, b: Any, start: int, stop: int) -> float:
+def _plain_dot(a: Any, b: Any) -> float:
     total = 0.0
-    for i in range(start, stop):
+    for i in range(a.size):
         total += a[i] * b[i]
     return total
 
@@ -23,7 +23,7 @@ def dot(a: Any, b: Any) -> float:
     """Inner product as short plain sums added with compensation: no error that grows with n."""
     total, spill = 0.0, 0.0
     for begin in range(0, a.size, RUN):
-        part = _plain_dot(a, b, begin, min(begin + RUN, a.size))
+        part = _plain_dot(a[begin : begin + RUN], b[begin : begin + RUN])
         grown = total + part
         piece = grown - total
         spill += (total - (grown - piece)) + (part - piece)
