@@ -1,6 +1,6 @@
 """Weights with a budget: bounds on each, one sum, a ridge, and costs of leaving where one stands.
 
-    g(w) = l2/2 ||w||^2 + sum_j cost_j |w_j - previous_j|,   lower <= w <= upper,  sum_j w_j = budget
+    g(w) = l2/2 ||w||^2 + sum_j cost_j |w_j - previous_j|,  lower <= w <= upper,  sum_j w_j = budget
 
 The multiplier theta of the budget couples the coordinates and nothing else does. Every formula here
 is a separable one at the best theta, which is the root of a monotone, piecewise linear function.
