@@ -292,7 +292,6 @@ def test_one_asset():
         ({"l2": -1.0}, "l2 must be a finite number >= 0"),
         ({"transaction_cost": -0.1}, "cost must be at least 0, got -0.1"),
         ({"upper": {"z": 0.1}}, "upper names 'z', which is no column"),
-        ({"output": "frame"}, "output must be 'returns' or 'skfolio'"),
         ({"solver": "simplex"}, "unknown solver"),
     ],
 )
@@ -343,12 +342,14 @@ def test_model_selection_of_skfolio():
     pd = pytest.importorskip("pandas")
     from skfolio.model_selection import WalkForward, cross_val_predict
 
+    from sorel.skfolio import SpectralRiskOptimization
+
     frame = pd.DataFrame(
         returns(150, 4, 9), columns=list("abcd"), index=pd.date_range("2024-01-01", periods=150)
     )
     walk = WalkForward(train_size=60, test_size=30)
     for settings in ({}, {"transaction_cost": 0.001}):
-        model = Portfolio(CVaR(0.1), output="skfolio", **settings)
+        model = SpectralRiskOptimization(Portfolio(CVaR(0.1), **settings))
         path = cross_val_predict(model, frame, cv=walk)
         assert len(path.portfolios) == 3
         first = Portfolio(CVaR(0.1), **settings).fit(frame[:60])

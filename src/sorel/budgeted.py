@@ -20,6 +20,7 @@ from sorel.penalties.budget import Budget, project_budget
 from sorel.quadratic import (
     _MAX_ROUNDS,
     _NOT_FINITE,
+    _RIDGE,
     _TINY,
     _TOLERANCE,
     QuadraticInfo,
@@ -332,4 +333,7 @@ def _reduce(A: Array, slope: Array, free: Indices, reference: Indices) -> tuple[
                 if i0 >= 0:
                     entry += A[i0, j0]
             reduced[a, b] = entry
+        # Columns that agree leave rounding errors of either sign where there is no curvature.
+        size = abs(A[i, i]) + (abs(A[i0, i0]) if i0 >= 0 else 0.0)
+        reduced[a, a] = max(reduced[a, a], _RIDGE * size)
     return reduced, rhs

@@ -683,6 +683,9 @@ def _reduce(
                 if i0 >= 0:
                     entry += A[i0, j0]
             reduced[a, b] = entry
+        # Columns that agree leave rounding errors of either sign where there is no curvature.
+        size = abs(A[i, i]) + (abs(A[i0, i0]) if i0 >= 0 else 0.0)
+        reduced[a, a] = max(reduced[a, a], _RIDGE * size)
     return reduced, rhs
 
 

@@ -134,9 +134,6 @@ class SpectralRiskPortfolio(SpectralModel):
         Budget in passes over the scenarios; with a target, for each reward that is tried.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers`.
-    output : {"returns", "skfolio"}, default="returns"
-        What ``predict`` gives: the returns of the portfolio, or a ``skfolio.Portfolio``, which
-        skfolio's model selection asks for.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores.
 
@@ -167,6 +164,10 @@ class SpectralRiskPortfolio(SpectralModel):
         Assets seen in fit.
     feature_names_in_ : ndarray of shape (d,)
         Their names, where the table has names that are all strings.
+
+    See Also
+    --------
+    sorel.skfolio.SpectralRiskOptimization : The same for skfolio's model selection.
 
     Examples
     --------
@@ -200,7 +201,6 @@ class SpectralRiskPortfolio(SpectralModel):
         tol: float = 1e-6,
         max_passes: float = 1000,
         solver: str | Solver = "auto",
-        output: str = "returns",
         n_jobs: int | None = None,
     ) -> None:
         self.risk = risk
@@ -215,7 +215,6 @@ class SpectralRiskPortfolio(SpectralModel):
         self.tol = tol
         self.max_passes = max_passes
         self.solver = solver
-        self.output = output
         self.n_jobs = n_jobs
 
     def fit(
@@ -349,7 +348,7 @@ class SpectralRiskPortfolio(SpectralModel):
             **columns,
         )
 
-    def predict(self, R: Any) -> Any:
+    def predict(self, R: Any) -> FloatArray:
         """Returns of the portfolio.
 
         Parameters
@@ -359,12 +358,10 @@ class SpectralRiskPortfolio(SpectralModel):
 
         Returns
         -------
-        ndarray of shape (n,) or skfolio.Portfolio
-            The return in each scenario, or skfolio's object: see `output`.
+        ndarray of shape (n,)
+            The return in each scenario.
         """
         check_is_fitted(self, "weights_")
-        if self.output == "skfolio":
-            return self._skfolio(R)
         _refuse_gaps(R)
         return self._scores(R)
 
@@ -387,13 +384,6 @@ class SpectralRiskPortfolio(SpectralModel):
         _refuse_gaps(R)
         return -float(parse_risk(self.risk)(-self._scores(R), sample_weight))
 
-    @property
-    def needs_previous_weights(self) -> bool:
-        """Whether the weights depend on those before; skfolio then hands them on, fold by fold."""
-        cost = self.transaction_cost
-        values = list(cost.values()) if isinstance(cost, Mapping) else cost
-        return bool(np.any(np.asarray(values, dtype=np.float64)))
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
@@ -403,8 +393,6 @@ class SpectralRiskPortfolio(SpectralModel):
         self, R: Any, sample_weight: ArrayLike | None
     ) -> tuple[Portfolios, NDArray[np.bool_] | None]:
         """The problems of these returns, and which scenarios have a weight."""
-        if self.output not in ("returns", "skfolio"):
-            raise ValueError(f"output must be 'returns' or 'skfolio', got {self.output!r}")
         risk = parse_risk(self.risk)
         check_nonnegative("l2", self.l2)
         _refuse_gaps(R)
@@ -474,19 +462,6 @@ class SpectralRiskPortfolio(SpectralModel):
         named = rows if labels is None else np.asarray(labels, dtype=object)[rows]
         columns: dict[str, Any] = {"weight": found.lam[carry], "return": returns[carry]}
         self.worst_scenarios_ = as_table(columns, named.tolist(), "scenario")
-
-    def _skfolio(self, R: Any) -> Any:
-        try:
-            from skfolio import Portfolio as Their
-        except ImportError:
-            raise ImportError("output='skfolio' needs skfolio: pip install skfolio") from None
-        names = self._names()
-        previous = _per_asset(self.previous_weights, "previous_weights", names, 0.0)
-        costs = _per_asset(self.transaction_cost, "transaction_cost", names, 0.0)
-        return Their(
-            X=R, weights=self.weights_, name=type(self).__name__, previous_weights=previous,
-            transaction_costs=costs,
-        )  # fmt: skip
 
     weights_: FloatArray
     risk_weights_: FloatArray
