@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from skfolio.optimization import BaseOptimization
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
-from skfolio.optimization import BaseOptimization
 
 from sorel.estimators.portfolio import SpectralRiskPortfolio
 
