@@ -24,7 +24,7 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
