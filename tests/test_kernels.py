@@ -280,18 +280,6 @@ def test_systematic_sample_follows_the_probabilities():
 
 
 @by_loss
-@by_dtype
-def test_fused_evaluation(loss, dtype):
-    X, (w,) = matrix(11, 3, dtype), random_vectors(3, 1)
-    y = targets(loss, 11)
-    margins, losses = np.full((2, 11), np.nan)
-    loss_loops.evaluate_rows(X, w, 0.2, loss.code, loss.parameter, y, margins, losses)
-    z = X.astype(np.float64) @ w + 0.2
-    np.testing.assert_allclose(margins, z, **CLOSE)
-    np.testing.assert_allclose(losses, loss.value(y, z), rtol=1e-12, atol=1e-14)
-
-
-@by_loss
 def test_moved_margins(loss):
     z, direction = random_vectors(9, 2)
     y = targets(loss, 9)

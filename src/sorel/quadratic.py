@@ -427,19 +427,25 @@ def _minimize_on_face(
     Overwrites `u`, and `slope` up to its last step, which the caller evaluates afresh. Returns
     the number of Cholesky solves and the largest shift.
     """
-    n_iter, shift = 0, 0.0
+    p, n_iter, shift = u.shape[0], 0, 0.0
+    # Made here because compiled code takes longer to compile than to run where it makes arrays.
+    references = np.empty(max(n_simplices, 1), np.int64)
+    places = np.empty((2, p), np.int64)
     # Every blocked solve shrinks the face; the factor two leaves room for rounding at a border.
-    for _ in range(2 * u.shape[0] + 1):
-        free, reference = _face(u, l1, lower, upper, A, n_penalized, n_simplices)
-        if not free.shape[0]:
+    for _ in range(2 * p + 1):
+        m = _face(u, l1, lower, upper, A, n_penalized, n_simplices, references, *places)
+        if m == 0:
             return n_iter, shift
-        reduced, rhs = _reduce(A, u, slope, l1, free, reference)
+        free, reference = places[0, :m], places[1, :m]
+        reduced, rhs = np.empty((m, m)), np.empty(m)
+        _reduce(A, u, slope, l1, free, reference, reduced, rhs)
         factor, used_shift = _factor(reduced)
         n_iter += 1
         shift = max(shift, used_shift)
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
-        step, length, blocking, border = _breakpoint(u, l1, lower, upper, free, reference, y)
+        step = np.zeros(p)
+        length, blocking, border = _breakpoint(u, l1, lower, upper, free, reference, y, step)
         if blocking < 0:
             u += step
             return n_iter, shift
@@ -631,21 +637,24 @@ def _face(
     A: Array,
     n_penalized: int,
     n_simplices: int,
-) -> tuple[Indices, Indices]:
-    """Return the coordinates that are free on the face of `u`, and a reference for each.
+    references: Indices,
+    free: Indices,
+    reference: Indices,
+) -> int:
+    """List the coordinates that are free on the face of `u`, with a reference for each.
 
     On a simplex the reference takes up what the others give away, and is not listed itself. It is
     the coordinate of least curvature, so that eliminating it does not swamp the others. A
-    coordinate outside any simplex has the reference -1.
+    coordinate outside any simplex has the reference -1. `references` has room for one number of
+    each simplex. Returns how many are free.
     """
     p = u.shape[0]
-    references = np.full(max(n_simplices, 1), -1)
+    for k in range(n_simplices):
+        references[k] = -1
     for j in range(n_penalized if n_simplices > 0 else 0):
         k = j % n_simplices
         if u[j] > 0.0 and (references[k] < 0 or A[j, j] < A[references[k], references[k]]):
             references[k] = j
-    free = np.empty(p, dtype=np.int64)
-    reference = np.empty(p, dtype=np.int64)
     count = 0
     for j in range(p):
         if u[j] <= lower[j] or u[j] >= upper[j] or (l1[j] > 0.0 and u[j] == 0.0):
@@ -655,21 +664,20 @@ def _face(
             free[count] = j
             reference[count] = own
             count += 1
-    return free[:count], reference[:count]
+    return count
 
 
 @compiled
 def _reduce(
-    A: Array, u: Array, slope: Array, l1: Array, free: Indices, reference: Indices
-) -> tuple[Array, Array]:
-    """Curvature and negative slope of the objective in the free coordinates of a face."""
+    A: Array, u: Array, slope: Array, l1: Array, free: Indices, reference: Indices, reduced: Array,
+    rhs: Array,
+) -> None:  # fmt: skip
+    """Fill in curvature and negative slope of the objective in the free coordinates of a face."""
     m = free.shape[0]
-    reduced = np.empty((m, m))
-    rhs = np.empty(m)
     for a in range(m):
         i = free[a]
         i0 = reference[a]
-        rhs[a] = -(slope[i] + l1[i] * np.sign(u[i]))
+        rhs[a] = -(slope[i] + (l1[i] if u[i] > 0.0 else -l1[i]))
         if i0 >= 0:
             rhs[a] += slope[i0]
         for b in range(m):
@@ -686,20 +694,19 @@ def _reduce(
         # Columns that agree leave rounding errors of either sign where there is no curvature.
         size = abs(A[i, i]) + (abs(A[i0, i0]) if i0 >= 0 else 0.0)
         reduced[a, a] = max(reduced[a, a], _RIDGE * size)
-    return reduced, rhs
 
 
 @compiled
 def _breakpoint(
-    u: Array, l1: Array, lower: Array, upper: Array, free: Indices, reference: Indices, y: Array
-) -> tuple[Array, float, int, float]:
-    """Expand `y` to a step in all coordinates, and find where the step leaves the face.
+    u: Array, l1: Array, lower: Array, upper: Array, free: Indices, reference: Indices, y: Array,
+    step: Array,
+) -> tuple[float, int, float]:  # fmt: skip
+    """Expand `y` to a `step`, zero on entry, in all coordinates; find where it leaves the face.
 
-    Returns the step, the fraction of it that stays on the face, the coordinate that blocks the
-    rest (-1 if the whole step fits) and the value at which it blocks.
+    Returns the fraction of it that stays on the face, the coordinate that blocks the rest (-1 if
+    the whole step fits) and the value at which it blocks.
     """
     p = u.shape[0]
-    step = np.zeros(p)
     for a in range(free.shape[0]):
         step[free[a]] += y[a]
         if reference[a] >= 0:
@@ -718,4 +725,4 @@ def _breakpoint(
             length = abs(border - u[j]) / abs(step[j])
             blocking = j
             value = border
-    return step, length, blocking, value
+    return length, blocking, value

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Spec
-from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine
 from sorel.engines.views import writable_view
@@ -46,16 +45,6 @@ class DenseEngine(SampledEngine):
         if rows is None:
             return None
         return DenseEngine(np.ascontiguousarray(self._X[rows]), self.spec.for_rows(rows))
-
-    def point(self, w: FloatArray) -> MemoryPoint:
-        if self.n_outputs > 1 or not self._by_rows:
-            return super().point(w)
-        point = self._new_point(w)
-        self._each_row(
-            self._loops.evaluate_rows, self._X, *self._split(point.w), *self._loss_args,
-            point.margins, point.losses,
-        )  # fmt: skip
-        return point
 
     def _split(self, w: FloatArray) -> tuple[FloatArray, float]:
         if self.fit_intercept:

@@ -74,14 +74,6 @@ def slopes_at(loss: Loss, delta: float, y: Any, margins: Any, slopes: Any) -> No
     slopes[...] = _slopes(loss, y, margins)
 
 
-def evaluate_rows(
-    X: Any, w: Any, intercept: float, loss: Loss, delta: float, y: Any, margins: Any, losses: Any
-) -> None:
-    """Margins and losses in one sweep over the rows of X."""
-    dense.product_rows(X, w, intercept, margins)
-    losses[...] = _values(loss, y, margins)
-
-
 def augmented_curvature(
     loss: Loss, delta: float, y: Any, margins: Any, density: Any, block: Any, eta: float,
     caution: float, omega: Any, weighted: bool, h: Any,

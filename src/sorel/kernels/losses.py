@@ -115,20 +115,6 @@ def curvatures_at(code, delta, y, margins, out):
 
 
 @compiled
-def evaluate_rows(X, w, intercept, code, delta, y, margins, losses):
-    """Margins and losses in one sweep over the rows of X."""
-    n, d = X.shape
-    for i in range(n):
-        z = 0.0
-        for j in range(d):
-            z += X[i, j] * w[j]
-        margins[i] = z + intercept
-    # In a loop of their own: there the compiler looks at the code once, not at every row.
-    for i in range(n):
-        losses[i] = loss_value(code, delta, y[i], margins[i])
-
-
-@compiled
 def augmented_curvature(code, delta, y, margins, density, block, eta, caution, omega, weighted, h):
     """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block]).
 
