@@ -34,10 +34,10 @@ def passes_to(
         tol=0.0,
         max_passes=max_passes,
         random_state=seed,
-        callback=lambda record: record.objective <= value,
+        callback=lambda record: record.best_objective <= value,
     )
     last = result.history[-1]
-    return last.passes if last.objective <= value else np.inf
+    return last.passes if last.best_objective <= value else np.inf
 
 
 def best_of_grid(

@@ -639,10 +639,38 @@ def test_arrays_of_the_wrong_shape_are_refused(path):
         assert_damage_is_reported(path)
 
 
+def test_the_first_format_is_read(path):
+    problem = make_problem()
+    first = quietly(problem, "sorel", tol=1e-6, max_passes=12, checkpoint=path)
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    # Records had no best values then.
+    arrays["history"] = arrays["history"][:, :6]
+    header = {**json.loads(arrays["header"].tobytes()), "format": 1}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    npz(path, **arrays)
+    again = solve(problem, tol=1e-6, checkpoint=path)
+    assert again.converged
+    before = again.history[: len(first.history)]
+    for read, written in zip(before, first.history, strict=True):
+        assert read[:6] == written[:6]
+        assert read.best_objective == pytest.approx(written.best_objective, rel=1e-12)
+        assert read.best_gap >= written.best_gap
+    # With records of another width the file is damaged, whatever its format.
+    for columns, layout in ((7, 1), (6, 2)):
+        arrays["history"] = np.zeros((2, columns))
+        arrays["header"] = np.frombuffer(
+            json.dumps({**header, "format": layout}).encode(), dtype=np.uint8
+        )
+        npz(path, **arrays)
+        with pytest.raises(CheckpointError, match="damaged"):
+            solve(problem, checkpoint=path)
+
+
 def test_a_newer_format_is_refused(path):
     quietly(make_problem(), max_passes=3, checkpoint=path)
-    rewrite(path, format=2, sorel="9.1")
-    message = r"written by sorel 9\.1 in format 2, newer than format 1 of this version; upgrade"
+    rewrite(path, format=3, sorel="9.1")
+    message = r"written by sorel 9\.1 in format 3, newer than format 2 of this version; upgrade"
     with pytest.raises(CheckpointError, match=message) as got:
         solve(make_problem(), checkpoint=path)
     assert str(path) in str(got.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib.util
 import os
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+import scipy.sparse
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.dispatcher import Dispatcher
 
+import sorel
 from sorel import _compiled
 
 pytestmark = pytest.mark.skipif(
@@ -188,6 +192,22 @@ def test_a_cache_folder_that_is_a_file(folder, monkeypatch):
     assert caller.stats.cache_path != str(folder / "cache")
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(folder, monkeypatch, wanted):
+    write(folder)
+    caller = fresh_caller(folder, monkeypatch)
+    enabled = gc.isenabled()
+    (gc.enable if wanted else gc.disable)()
+    try:
+        assert caller(3.0) == 16.0
+        assert gc.isenabled() == wanted
+        with pytest.raises(numba.TypingError):
+            caller("three")
+        assert gc.isenabled() == wanted
+    finally:
+        (gc.enable if enabled else gc.disable)()
+
+
 def test_inlined_functions_are_called_from_python_as_well(folder):
     (folder / "inlined_of_test.py").write_text(
         "from sorel._compiled import compiled\n"
@@ -203,3 +223,41 @@ def test_inlined_functions_are_called_from_python_as_well(folder):
     module = load(folder / "inlined_of_test.py")
     assert module.quarter(8.0) == 3.0
     assert module.half(8.0, None) == 4.0
+
+
+def signatures() -> set[tuple[str, str]]:
+    """All that the package has compiled or loaded so far."""
+    return {
+        (name, str(types))
+        for module in [m for m in sys.modules if m.startswith("sorel.")]
+        for name, value in vars(sys.modules[module]).items()
+        if isinstance(value, Dispatcher)
+        for types in value.overloads
+    }
+
+
+@pytest.mark.parametrize("solver", ["auto", "sorel"])
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_read_only_and_strided_data_need_no_code_of_their_own(loss, solver, sparse):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = X[:, 0] + rng.normal(size=40)
+    if loss == "multinomial":
+        y = np.digitize(y, [-0.5, 0.5])
+    weight = rng.random(40)
+    matrix = scipy.sparse.csr_array(X) if sparse else X
+
+    def solve():
+        problem = sorel.Problem(matrix, y, loss=loss, sample_weight=weight, fit_intercept=True)
+        sorel.solve(problem, solver, tol=1e-3)
+
+    solve()
+    parts = (matrix.data, matrix.indices, matrix.indptr) if sparse else (matrix,)
+    for part in (*parts, y, weight):
+        part.flags.writeable = False
+    before = signatures()
+    solve()
+    y, weight = np.repeat(y, 2)[::2], np.repeat(weight, 2)[::2]
+    solve()
+    assert signatures() - before == set()

@@ -178,8 +178,9 @@ def test_subtract_block_means(weighted, intercept):
     for b in range(3):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
+    sums = np.zeros((3, rows.shape[1] + 1))
     loss_loops.subtract_block_means(
-        X, loss_loops.SQUARED, 0.0, y, z, block, 3, eta, omega, weighted, out
+        X, loss_loops.SQUARED, 0.0, y, z, block, sums, eta, omega, weighted, out
     )
     np.testing.assert_allclose(out, expected, **CLOSE)
 
@@ -605,13 +606,13 @@ def test_pooled_blocks_are_the_projection(scale):
     for n in (1, 2, 9, 40):
         key = np.sort(scale * rng.normal(size=n))
         mass = np.sort(rng.exponential(size=n))
-        level, first = np.empty(n), np.empty(n + 1, np.int64)
-        blocks = tables.pool_sorted(key, mass, level, first)
+        pools, first = np.empty((3, n)), np.empty(n + 1, np.int64)
+        blocks = tables.pool_sorted(key, mass, pools, first)
         expected = key - isotonic_regression(key - mass).x
         assert first[0] == 0
         assert first[blocks] == n
         assert np.all(np.diff(first[: blocks + 1]) > 0)
-        found = [tables.pooled_density(rank, key, level, first, blocks) for rank in range(n)]
+        found = [tables.pooled_density(rank, key, pools, first, blocks) for rank in range(n)]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))
 
 

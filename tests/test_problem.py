@@ -65,7 +65,7 @@ def test_certificate_is_rigorous(case):
             assert found.primal == pytest.approx(problem.objective(w), rel=1e-13)
             assert found.gap >= excess - 1e-12 * max(1.0, found.primal)
             assert found.gap >= -1e-14 * abs(found.primal)
-            assert found.dual == pytest.approx(found.primal - found.gap, rel=1e-12)
+            assert found.dual == pytest.approx(found.primal - found.gap, abs=1e-12 * found.primal)
             assert found.dual <= optimum.value + 1e-12 * max(1.0, found.primal)
             assert found.relative_gap == pytest.approx(found.gap / found.primal, rel=1e-12)
 
@@ -321,6 +321,81 @@ def test_optimum_of_value_zero(risk):
     assert result.converged
     assert result.objective <= 1e-20
     np.testing.assert_allclose(result.w, [0.0, 0.0, 0.3], atol=1e-8)
+
+
+# The unit of a relative gap.
+
+
+def test_a_gap_is_relative_to_the_objective():
+    problem = Problem(X, Y, penalty=L2(0.1))
+    for value in (1e-3, 1.0, 1e6, -2.0):
+        assert problem.unit(value) == abs(value)
+    found = problem.certificate([0.3, 0.1], np.full(6, 1 / 6))
+    assert found.relative_gap == found.gap / found.primal
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_the_unit_has_a_floor(size, loss):
+    problem = Problem(X, size * Y if loss == "squared" else LABELS, loss=loss)
+    zero = problem.losses([0.0, 0.0]).mean()
+    for value in (0.0, 1e-9 * zero, -1e-9 * zero):
+        assert problem.unit(value) == pytest.approx(1e-6 * zero, rel=1e-12)
+
+
+def test_the_floor_has_the_sample_weights():
+    weight = np.array([1.0, 2.0, 0.0, 4.0, 0.5, 1.0])
+    problem = Problem(X, Y, sample_weight=weight)
+    zero = np.average(0.5 * Y**2, weights=weight)
+    assert problem.unit(0.0) == pytest.approx(1e-6 * zero, rel=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+def test_an_offset_of_the_targets_is_the_intercepts(offset):
+    # The floor of 1e-6 of the loss at zero would be far above the objective.
+    problem = Problem(X, Y + offset, risk=sorel.Mean(), fit_intercept=True)
+    spread = 0.5 * np.mean((Y - Y.mean()) ** 2)
+    floor = max(1e-6 * spread, 1e-16 * np.mean(0.5 * (Y + offset) ** 2))
+    assert problem.unit(0.0) == pytest.approx(floor, rel=1e-6)
+    result = sorel.solve(problem, tol=1e-6)
+    centred = sorel.solve(Problem(X, Y, risk=sorel.Mean(), fit_intercept=True), tol=1e-9)
+    assert result.objective == pytest.approx(centred.objective, rel=2e-6)
+
+
+def test_targets_that_are_all_alike_have_a_size():
+    problem = Problem(X, np.full(6, 7.0), fit_intercept=True)
+    assert problem.unit(0.0) == pytest.approx(1e-6 * 24.5)
+
+
+def test_where_the_loss_at_zero_is_none_the_start_counts():
+    problem = Problem(np.abs(X), np.zeros(6), penalty=sorel.Simplex(0.1))
+    start = problem.losses(problem.start()).mean()
+    assert problem.unit(0.0) == pytest.approx(1e-6 * start)
+    nothing = Problem(X, np.zeros(6))
+    assert 0.0 < nothing.unit(0.0) < 1e-200
+
+
+def test_the_floor_of_a_loss_that_is_not_bounded_below():
+    class Linear(sorel.losses.Loss):
+        name, curvature_bound, lipschitz, affine = "linear", 0.0, 1.0, True
+
+        def value(self, y, z):
+            return y - z
+
+        def derivative(self, y, z):
+            return np.full_like(z, -1.0)
+
+        def curvature(self, y, z):
+            return np.zeros_like(z)
+
+    problem = Problem(X, Y - Y.mean(), loss=Linear(), penalty=L2(0.5), risk=sorel.Mean())
+    # Such an objective passes through 0 for no reason: what counts is the spread of the losses.
+    assert problem.unit(0.0) == pytest.approx(1e-2 * np.abs(Y - Y.mean()).mean())
+    result = sorel.solve(problem, "newton", tol=1e-9)
+    # -xbar . w + |w|^2 / 4 is least at w = 2 xbar.
+    np.testing.assert_allclose(result.w, 2 * X.mean(axis=0), rtol=1e-6)
+    assert result.objective == pytest.approx(-np.sum(X.mean(axis=0) ** 2), rel=1e-9)
+    assert result.dual <= result.objective < 0.0
 
 
 def test_default_penalty_and_risk():

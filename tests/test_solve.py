@@ -191,6 +191,154 @@ def test_the_interface_of_warm_starts(solver):
     assert again.objective <= first.objective * (1 + 1e-2)
 
 
+# Numbers that agree.
+
+
+def monotone(values, sign, rounding):
+    """Whether values never fall (sign 1) or rise (sign -1) by more than rounding."""
+    return np.all(sign * np.diff(values) >= -rounding)
+
+
+@by_solver
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0)], ids=repr)
+def test_the_history_and_the_result_tell_the_same(solver, risk):
+    problem = make_problem(risk=risk)
+    result = quietly(problem, solver, tol=1e-4, max_passes=80)
+    last, rounding = result.history[-1], 1e-14 * result.objective
+    best = (last.best_objective, last.best_dual, last.best_gap, last.best_relative_gap)
+    assert best == (result.objective, result.dual, result.gap, result.relative_gap)
+    for k, record in enumerate(result.history, start=1):
+        so_far = result.history[:k]
+        assert record.best_objective == pytest.approx(min(r.objective for r in so_far), rel=1e-13)
+        assert record.best_dual == pytest.approx(max(r.dual for r in so_far), rel=1e-12)
+        difference = record.best_objective - record.best_dual
+        assert record.best_gap == pytest.approx(difference, abs=rounding)
+        assert record.best_relative_gap == record.best_gap / problem.unit(record.best_objective)
+        assert record.best_gap <= record.gap + rounding
+    assert monotone([record.best_objective for record in result.history], -1, rounding)
+    assert monotone([record.best_dual for record in result.history], 1, rounding)
+    assert monotone([record.best_gap for record in result.history], -1, rounding)
+    # The parameters are those of the lowest objective, the weights those of the highest bound.
+    assert problem.objective(result.w) == pytest.approx(result.objective, rel=1e-12)
+    proof = problem.certificate(result.w, result.weights)
+    assert proof.gap <= result.gap * (1 + 1e-6) + 1e-13 * result.objective
+
+
+def test_the_gap_of_the_run_is_not_that_of_its_last_iterate():
+    # The weights of a single iterate jump; the bound of an earlier one still holds.
+    problem = make_problem(n=200, risk=CVaR(0.1), penalty=L2(1 / 200))
+    result = quietly(problem, "prospect", tol=1e-6, max_passes=60)
+    last = result.history[-1]
+    assert max(record.relative_gap for record in result.history[-10:]) > 2 * result.relative_gap
+    assert last.best_relative_gap == result.relative_gap
+
+
+@by_solver
+def test_a_run_ends_with_the_first_best_gap_below_the_tolerance(solver):
+    problem = make_problem()
+    result = quietly(problem, solver, tol=3e-2, max_passes=300)
+    assert result.converged
+    assert result.history[-1].best_relative_gap <= 3e-2
+    assert all(record.best_relative_gap > 3e-2 for record in result.history[:-1])
+
+
+def test_callbacks_see_the_gap_that_counts():
+    seen = []
+    result = solve(make_problem(), "sorel", tol=1e-3, callback=seen.append)
+    assert seen == result.history
+    assert [record.best_relative_gap <= 1e-3 for record in seen] == [False] * (len(seen) - 1) + [
+        True
+    ]
+
+
+# Solved to rounding.
+
+
+def perfect(kind, size, dtype, seed=0):
+    """A problem that a model fits without error, or all but."""
+    rng = np.random.default_rng(seed)
+    X = (size * rng.normal(size=(40, 3))).astype(dtype)
+    w = rng.normal(size=3)
+    z = X.astype(np.float64) @ w
+    options = {"risk": CVaR(0.3), "penalty": L2(1e-12 * size**2)}
+    if kind == "exact":
+        return Problem(X, z, **options)
+    if kind == "separable":
+        X += (np.sign(z)[:, None] * w * size).astype(dtype)
+        return Problem(X, np.sign(z), loss="squared_hinge", **options)
+    if kind == "constant":
+        return Problem(X / size, np.full(40, 0.3 * size), fit_intercept=True, risk=CVaR(0.3))
+    return Problem(X, np.zeros(40), **options)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("kind", ["exact", "separable", "constant", "zero"])
+@pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg", "continuation"])
+def test_a_perfect_fit_takes_a_few_passes(solver, kind, size, dtype):
+    problem = perfect(kind, size, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = solve(problem, solver, tol=1e-6)
+    assert result.converged
+    assert result.passes <= 120
+    zero = problem.losses(np.zeros(problem.engine.shape)).mean()
+    assert result.gap <= 1.01e-6 * max(abs(result.objective), 1e-6 * zero)
+    assert result.dual <= result.objective
+
+
+@pytest.mark.parametrize("kind", ["exact", "constant", "zero"])
+@pytest.mark.parametrize("solver", ["lbfgs", "subgradient"])
+def test_methods_of_first_order_end_at_a_perfect_fit(solver, kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert solve(perfect(kind, 1.0, np.float64), solver, tol=1e-6).passes <= 200
+
+
+@pytest.mark.parametrize("tol", [1e-9, 1e-12, 1e-15])
+@pytest.mark.parametrize("kind", ["exact", "separable", "constant", "zero"])
+def test_no_tolerance_is_finer_than_rounding(kind, tol):
+    problem = perfect(kind, 1.0, np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sorel.ConvergenceWarning)
+        warnings.simplefilter("ignore", sorel.PrecisionWarning)
+        result = solve(problem, tol=tol)
+    assert result.converged
+    if result.relative_gap > tol:
+        assert result.status.startswith("solved to rounding: auto")
+        assert result.gap <= 1e-12 * problem.losses(np.zeros(problem.engine.shape)).mean()
+    else:
+        assert result.status.startswith("converged: auto")
+    assert result.passes < 900
+
+
+def test_a_tolerance_above_rounding_is_met_all_the_same():
+    # A gap below 1e-12 of the loss at zero is no reason to stop where more can be had.
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(100, 2))
+    problem = Problem(X, X @ [30.0, -40.0] + 0.1 * rng.normal(size=100), penalty=L2(1e-6))
+    result = solve(problem, "newton", tol=1e-11)
+    assert result.objective < 1e-4 * problem.objective(np.zeros(2))
+    assert result.relative_gap <= 1e-11
+
+
+def test_a_run_cut_short_is_not_solved_because_of_an_offset():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(50, 3))
+    y = 1e7 + X @ [1.0, 2.0, 3.0] + rng.normal(size=50)
+    problem = Problem(X, y, risk=CVaR(0.2), fit_intercept=True)
+    result = quietly(problem, "newton", max_passes=4)
+    assert result.gap <= 1e-12 * problem.losses(np.zeros(4)).mean()
+    assert result.relative_gap > 1e-6
+    assert not result.converged
+
+
+def test_zero_asks_for_all_that_the_budget_can_buy():
+    problem = perfect("exact", 1.0, np.float64)
+    result = quietly(problem, "sorel", tol=0.0, max_passes=30)
+    assert result.passes >= 30
+
+
 # Tolerance and warnings.
 
 
@@ -470,6 +618,32 @@ def test_float32_is_solved_as_what_it_stores(loss, solver):
     again = double.certificate(result.w, result.weights)
     assert again.primal == pytest.approx(result.objective, rel=1e-13)
     assert again.gap <= 1.0001 * result.gap + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "rounding"),
+    [
+        (np.float16, "float16", "9.8e-04"),
+        (np.float32, "float32", "1.2e-07"),
+        (np.float64, "float64", "2.2e-16"),
+        (np.int32, "float64", "2.2e-16"),
+        (bool, "float64", "2.2e-16"),
+    ],
+)
+def test_the_type_of_the_numbers_is_named(kind, named, rounding):
+    rng = np.random.default_rng(10)
+    X = (10 * rng.normal(size=(30, 2))).astype(kind)
+    problem = Problem(X, rng.normal(size=30))
+    eps = problem.data_precision
+    with pytest.warns(
+        sorel.PrecisionWarning, match=f"rounding of X, {rounding} for {named}"
+    ) as seen:
+        quietly(problem, tol=0.1 * eps, max_passes=3)
+    assert seen[0].filename == __file__
+    assert ("as float64" in str(seen[0].message)) == (named != "float64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sorel.PrecisionWarning)
+        quietly(problem, tol=1.1 * eps, max_passes=3)
 
 
 def test_a_tolerance_finer_than_float32_says_what_it_means():

@@ -31,6 +31,31 @@ def test_every_kind_has_a_name_of_its_own():
         assert any(word in name for name in names)
 
 
+@pytest.mark.parametrize("loss", sorel.losses.LOSSES)
+def test_every_loss_gets_targets_that_it_takes(loss):
+    loss = sorel.losses.LOSSES[loss]()
+    y = np.random.default_rng(0).normal(size=50)
+    _, classes = loss.encode(warmup._targets(loss, y))
+    assert loss.n_outputs(classes) == (3 if loss.name == "multinomial" else 1)
+
+
+def test_all_losses_penalties_and_solvers_are_gone_through(monkeypatch):
+    solved = []
+
+    def record(problem, solver, **options):
+        home = type(problem.engine).__name__
+        solved.append((problem.loss.name, type(problem.penalty).__name__, solver, home))
+
+    monkeypatch.setattr(warmup, "solve", record)
+    for _, action in warmup.steps():
+        action()
+    losses, penalties, solvers, homes = (set(column) for column in zip(*solved, strict=True))
+    assert losses == set(sorel.losses.LOSSES)
+    assert penalties >= {"L2", "ElasticNet", "NonNegative", "Box", "Simplex"}
+    assert solvers == set(sorel.solvers.SOLVERS)
+    assert homes >= {"DenseEngine", "SparseEngine", "BlocksEngine"}
+
+
 def test_rows_as_if_on_disk_are_streamed():
     X = np.random.default_rng(0).normal(size=(30, 3))
     problem = sorel.Problem(warmup._Streamed(X), X[:, 0])

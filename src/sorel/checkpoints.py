@@ -29,10 +29,10 @@ from sorel.problem import Problem
 __all__ = ["Checkpoint", "CheckpointError", "Keeper", "State", "read_passes"]
 
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
-_FORMAT = 1
+_FORMAT = 2
 
-# Numbers in one record of a history.
-_COLUMNS = 6
+# Numbers in one record of a history. The first format had the six of the iterate alone.
+_COLUMNS, _FIRST_COLUMNS = 10, 6
 
 # Generators of NumPy whose state can be written and read back.
 _GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -113,7 +113,7 @@ class State:
     solver : str
         Name of the solver; another one may go on.
     w, weights : array
-        Parameters of the lowest objective, and the weights lam of the smallest gap.
+        Parameters of the lowest objective, and the weights lam of the highest dual value.
     history : array of shape (checks, columns)
         The records of the run.
     passes, seconds, n_iter : float, float, int
@@ -254,11 +254,14 @@ class Keeper:
 
     def _state(self, header: dict[str, Any], archive: Any) -> State:
         problem = self._problem
+        history = archive["history"]
+        if header["format"] == 1:
+            history = _with_best(history)
         state = State(
             solver=str(header["solver"]),
             w=archive["w"],
             weights=archive["weights"],
-            history=archive["history"],
+            history=history,
             passes=_number(header["passes"]),
             seconds=_number(header["seconds"]),
             n_iter=int(header["n_iter"]),
@@ -281,6 +284,22 @@ class Keeper:
             raise ValueError("the content does not fit the header")
         state.make_generator()  # fails here or never
         return state
+
+
+def _with_best(history: FloatArray) -> FloatArray:
+    """The records of the first format with the best values so far, as later ones have them."""
+    if history.ndim != 2 or history.shape[1] != _FIRST_COLUMNS:
+        raise ValueError("the content does not fit the header")
+    _, _, objective, dual, gap, relative_gap = history.T
+    return np.column_stack(
+        [
+            history,
+            np.minimum.accumulate(objective),
+            np.maximum.accumulate(dual),
+            np.minimum.accumulate(gap),
+            np.minimum.accumulate(relative_gap),
+        ]
+    )
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any] | None:

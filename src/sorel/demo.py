@@ -221,7 +221,7 @@ def convergence(X: FloatArray, y: FloatArray) -> dict[str, tuple[FloatArray, Flo
                 max_seconds=3.0,
                 callback=lambda record: False,
             ).history
-        gaps = np.array([record.relative_gap for record in history])
+        gaps = np.array([record.best_relative_gap for record in history])
         passes = np.array([record.passes for record in history], dtype=np.float64)
         curves[solver] = passes, gaps
     return curves

@@ -11,24 +11,29 @@ is a sum of two brackets, neither of them negative: order, and Fenchel-Young.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._copies import shallow_copy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
-from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, shallow_copy
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
+from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
@@ -51,6 +56,21 @@ _FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
 # when so small a share of the bound is slack.
 _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 
+# What a gap is measured against at least, in units of the loss of a model without coefficients, and
+# the gap that counts as none, in units of the loss at zero margins. The third number is how much
+# larger a gap may be than the rounding errors in it that keep it from falling.
+_FLOOR, _NEGLIGIBLE, _ROUNDED = 1e-6, 1e-12, 1e3
+_SPREAD_SHARE = 1e-2
+
+# Relative to the loss at zero margins, that of the best intercept counts for no less than the first
+# number, and for nothing below the second: the targets are all alike then, up to rounding.
+_OFFSET, _ALIKE = 1e-10, 1e-20
+
+# The least of these units.
+_TINY = 1e-290
+
+_EPS = float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -65,8 +85,14 @@ class Certificate:
     gap : float
         primal - dual, computed without cancellation; never less than F(w) - F*.
     relative_gap : float
-        gap / max(abs(F(w)), tiny), where tiny is the rounding error of the mean loss at zero
-        margins: a problem whose optimum is 0 has no other scale.
+        gap / max(abs(F(w)), floor), where the floor is 1e-6 of the mean absolute loss at zero
+        margins: the objective of a perfect fit is no measure of anything. See
+        :meth:`Problem.unit`.
+    rounding : float
+        The part of the gap that stands for rounding errors: no gap is smaller, and `dual` is a
+        bound in spite of them.
+    primal_rounding : float
+        The part of that which stands for the error of `primal`.
     passes : float
         Passes over the data that conjugate gradients took to tighten the bound.
     """
@@ -75,7 +101,22 @@ class Certificate:
     dual: float
     gap: float
     relative_gap: float
+    rounding: float = 0.0
+    primal_rounding: float = 0.0
     passes: float = field(default=0.0, compare=False)
+
+
+class _Bound(NamedTuple):
+    """How far below lam . l + g at some point a bound on its minimum lies.
+
+    The part `rounding` of it stands for what the arithmetic may have got wrong.
+    """
+
+    total: float
+    rounding: float
+
+
+_NO_BOUND = _Bound(np.inf, 0.0)
 
 
 class Problem:
@@ -147,6 +188,7 @@ class Problem:
             thread_count(n_jobs)  # refuses what is not a number of threads
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
+        stored = getattr(X, "dtype", None)
         if engine is None:
             source, y = open_data(X, y)
             X = _check_matrix(X) if source is None else _check_source(X, source)
@@ -155,7 +197,10 @@ class Problem:
         targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
         spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
-        self._set_up(engine(X, spec), penalty)
+        home = engine(X, spec)
+        # Float16 is computed with as float64, and no better for it.
+        half = isinstance(stored, np.dtype) and stored == np.float16
+        self._set_up(home, penalty, stored if half else None)
         self._made_by = (engine, X)
 
     @classmethod
@@ -182,7 +227,9 @@ class Problem:
         problem._set_up(engine, penalty)
         return problem
 
-    def _set_up(self, engine: Engine, penalty: Penalty | None) -> None:
+    def _set_up(
+        self, engine: Engine, penalty: Penalty | None, stored: np.dtype[Any] | None = None
+    ) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(f"engine must make a sorel.engines.Engine, got {engine!r}")
         if penalty is None:
@@ -201,15 +248,19 @@ class Problem:
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
         check_penalty(penalty, self._coefficient_shape)
-        # Rounding of the stored numbers; arithmetic is in float64 whatever they are.
-        self.data_precision = float(np.finfo(engine.data_type).eps)
-        info = np.finfo(np.float64)
-        self._scale = max(engine.mean_loss_at_zero(), info.tiny)
-        if not np.isfinite(self._scale):
+        # Type of the numbers as they were stored; arithmetic is in float64 whatever it is.
+        self.data_type = engine.data_type if stored is None else stored
+        size = engine.mean_loss_at_zero() or engine.mean_size(engine.point(self.start()))
+        if not np.isfinite(size):
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
             )
-        self._tiny = max(info.eps * self._scale, info.tiny)
+        self._zero_loss = max(size, _TINY)
+
+    @property
+    def data_precision(self) -> float:
+        """Relative rounding of the stored numbers."""
+        return float(np.finfo(self.data_type).eps)
 
     @property
     def n_samples(self) -> int:
@@ -259,7 +310,9 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        # Newton steps that tighten the bound may go too far, and are then not used.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -313,6 +366,7 @@ class Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         other = shallow_copy(self)
         other.penalty = penalty
+        vars(other).pop("_least_value", None)  # known of the penalty before
         return other
 
     def with_risk(self, risk: Risk | str) -> Problem:
@@ -352,6 +406,7 @@ class Problem:
         *,
         gradient: FloatArray | None = None,
         refine: float = 0.0,
+        path: Path | None = None,
         max_products: int = _FEW_PRODUCTS,
     ) -> Certificate:
         """The certificate of a point and a weighting.
@@ -364,6 +419,9 @@ class Problem:
             A gap worth a Hessian. When only the second bracket stands above it, take one Newton
             step for this weighting and bound the dual there: exact for the squared loss, and far
             tighter than |grad|^2 / (2 mu) for the others, where mu is small.
+        path : Path, optional
+            How the margins of the point were moved since they were computed from X: each time adds
+            to their rounding errors.
         max_products : int
             Products with the Hessian that this may take where it is too large to be formed.
         """
@@ -372,59 +430,99 @@ class Problem:
         shortfall = engine.shortfall(point, dual)
         penalty = self.penalty_value(point.w)
         primal = expected + shortfall + penalty
-        # No loss is below its bound: with the least value of the penalty, a bound for free.
-        least = self.loss.lower_bound - self._penalty_conjugate_at_zero
-        if not np.isfinite(primal):
+        least = self._least_value
+        if not math.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
-        gap = shortfall + self._fenchel_young(point, dual, expected, gradient)
+        rounding = Rounding(engine, self.loss, self.penalty, self._zero_loss)
+        # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
+        error = rounding.margins(point.w, path)
+        noise = rounding.risk(point, dual, expected, shortfall, error)
+        noise += rounding.penalty_value(penalty)
+        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
+        above = shortfall + noise
+        worthwhile = above + bound.total > refine >= above
+        worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
         # Affine losses leave nothing to refine: they equal their linearisation.
-        worthwhile = gap > refine >= shortfall or (refine == np.inf and gap > 0.0)
         worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
         if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
-            target = 0.0 if refine == np.inf else refine - shortfall
-            bound, passes = self._refined_bound(
-                point, dual, expected + penalty, gradient, target, max_products
+            target = 0.0 if refine == np.inf else refine - above
+            refined, passes = self._refined_bound(
+                rounding, point, dual, expected + penalty, gradient, target, max_products
             )
-            gap = min(gap, shortfall + bound)
-        gap = min(gap, primal - least)
-        return Certificate(primal, primal - gap, gap, gap / self.unit(primal), passes)
+            if refined.total < bound.total:
+                bound = refined
+        if expected + penalty - least < bound.total:
+            bound = _Bound(expected + penalty - least, 0.0)
+        gap = above + bound.total
+        return Certificate(
+            primal,
+            max(primal - gap, least),
+            gap,
+            gap / self.unit(primal),
+            noise + bound.rounding,
+            noise,
+            passes,
+        )
 
     @property
     def _coefficient_shape(self) -> tuple[int, ...]:
         return (self.n_features, *self.engine.shape[1:])
 
-    @property
-    def _penalty_conjugate_at_zero(self) -> float:
-        return self.penalty.conjugate(np.zeros(self._coefficient_shape))
+    @cached_property
+    def _least_value(self) -> float:
+        """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
+        if self.loss.lower_bound == -np.inf:
+            return -np.inf
+        least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
+        return self.loss.lower_bound + least - 1e-15 * abs(least)
 
-    def _fenchel_young(
-        self, point: Point, dual: Dual, expected: float, gradient: FloatArray | None
-    ) -> float:
-        """lam . l(w) + g(w) less the minimum over w of its linearisation in the losses."""
+    def _linear_bound(
+        self,
+        rounding: Rounding,
+        point: Point,
+        dual: Dual,
+        expected: float,
+        penalty: float,
+        gradient: FloatArray | None,
+        margin_error: float,
+    ) -> _Bound:
+        """lam . l + g at the point, less the minimum of g and the linearised losses."""
         engine = self.engine
-        excess = 0.0
+        excess = lost = residual = 0.0
         if self.fit_intercept:
             shifted = engine.best_intercept(point, dual)
             if shifted is None:
-                return np.inf
-            excess = max(0.0, expected - engine.expected(shifted, dual))
+                return _NO_BOUND
             if shifted is not point:
-                point, gradient = shifted, None
+                least = engine.expected(shifted, dual)
+                excess, lost = max(0.0, expected - least), rounding.difference(expected)
+                point, expected, gradient = shifted, least, None
+                margin_error += rounding.shift(point.w)
         if gradient is None:
             gradient = engine.gradient(point, dual)
         coef, slope = self.coefficients(point.w), self.coefficients(gradient)
-        return excess + self.penalty.fenchel_young(coef, -slope)
+        bracket = self.penalty.fenchel_young(coef, -slope)
+        if not math.isfinite(bracket):
+            return _NO_BOUND
+        error, slopes = rounding.losses(point, dual, expected, margin_error)
+        if self.fit_intercept:
+            drop, residual = rounding.intercept(point, dual, gradient[self.n_features], slopes)
+            error += drop + lost
+        error += rounding.penalty_value(penalty)
+        error += rounding.bracket(bracket, coef, slope, slopes, residual)
+        return _Bound(excess + bracket + error, error)
 
     def _refined_bound(
         self,
+        rounding: Rounding,
         point: Point,
         dual: Dual,
         value: float,
         gradient: FloatArray | None,
         target: float,
         max_products: int,
-    ) -> tuple[float, float]:
+    ) -> tuple[_Bound, float]:
         """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
 
         A second step follows while the slack of the bound outweighs what the first one gained and
@@ -432,15 +530,17 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        rounding = (1e-12 + 10.0 * self.margin_rounding(self.unit(value))) * abs(value)
         formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
-        bound, passes, drop = np.inf, 0.0, 0.0
+        bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
             if slope is None:
                 slope = engine.gradient(current, dual)
             if formed:
-                u = self._newton_point(current, dual, slope)
+                try:
+                    u = self._newton_point(current, dual, slope)
+                except np.linalg.LinAlgError:
+                    break
             else:
                 found = self._conjugate_step(current, dual, slope, target, drop, max_products)
                 u = current.w + found.step
@@ -448,16 +548,19 @@ class Problem:
                 passes += found.passes + 1.0
             del current  # its vectors serve the next point
             current, slope = engine.point(u), None
-            expected = engine.expected(current, dual)
-            drop = value - expected - self.penalty_value(current.w)
-            # Where curvature all but vanishes the step goes so far that rounding spoils the bound.
-            if not drop >= -rounding:
+            expected, penalty = engine.expected(current, dual), self.penalty_value(u)
+            drop = value - expected - penalty
+            if not math.isfinite(drop):
                 break
-            slack = self._fenchel_young(current, dual, expected, None)
-            # Both terms together are nonnegative, up to the rounding of the drop.
-            bound = min(bound, max(drop + slack, 0.0))
+            linear, error = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            # Without the errors both terms together are nonnegative, up to rounding.
+            if max(drop + linear, error) < bound.total:
+                bound = _Bound(max(drop + linear, error), error)
+            # Where curvature all but vanishes the step may go too far, and lead nowhere.
+            if drop < -error:
+                break
             least = 0.1 if formed else _SLACK_SHARE
-            if bound <= target or slack <= least * drop:
+            if bound.total <= target or linear - error <= max(least * drop, error):
                 break
             if not formed and (max_products <= 0 or drop > target > 0.0):
                 break
@@ -509,12 +612,62 @@ class Problem:
         )
 
     def unit(self, objective: float) -> float:
-        """What a gap is measured against: the objective, or its rounding error where it is 0."""
-        return max(abs(objective), self._tiny)
+        """What a gap is measured against: the objective, but never less than a share of the losses.
+
+        The share is 1e-6 of the mean absolute loss of a model without coefficients: at zero
+        margins, or, where an intercept is fitted, at the best one, so that an offset in y does not
+        count. Where that is 0, it is the loss at the start.
+
+        An objective without a lower bound passes through 0 for no reason. There the unit is at
+        least a hundredth of the spread of the losses at the start.
+        """
+        size = abs(objective)
+        if self.loss.lower_bound == -np.inf:
+            return max(size, _SPREAD_SHARE * self._spread)
+        # The exact floor takes some work, and hardly ever matters.
+        return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
+
+    @cached_property
+    def _spread(self) -> float:
+        """Mean deviation of the losses from their mean, at the start or beside it."""
+        engine = self.engine.for_run()
+        start = self.start()
+        spread = engine.loss_scale(engine.point(start))
+        if np.any(start) or engine.mean_loss_at_zero() > 0.0:
+            return spread
+        # Losses that are all 0 at the start tell nothing of their size.
+        beside = np.full(engine.shape, 1.0 / engine.size)
+        return engine.loss_scale(engine.point(beside))
+
+    def is_negligible(self, gap: float, rounding: float) -> bool:
+        """Whether a gap counts as none, whatever the tolerance: below 1e-12 of the loss at zero.
+
+        Where an intercept is fitted and the targets have a large offset, that may be no small
+        number. It must not exceed 1e-6 of the loss of a model without coefficients then, or be all
+        but rounding.
+        """
+        if gap > _NEGLIGIBLE * self._zero_loss:
+            return False
+        return gap <= max(_FLOOR * self._scale, _ROUNDED * rounding)
+
+    @cached_property
+    def _scale(self) -> float:
+        """Mean size of the losses of a model without coefficients."""
+        engine = self.engine
+        if not self.fit_intercept:
+            return self._zero_loss
+        zero = engine.point(np.zeros(engine.shape))
+        best = engine.best_intercept(zero, engine.uniform())
+        if best is None:
+            return self._zero_loss
+        share = engine.mean_size(best) / self._zero_loss
+        return (
+            min(max(share, _OFFSET), 1.0) * self._zero_loss if share > _ALIKE else self._zero_loss
+        )
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return float(np.finfo(np.float64).eps * max(1.0, self._scale / unit) ** 0.5)
+        return _EPS * max(1.0, self._zero_loss / unit) ** 0.5
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""
@@ -526,7 +679,7 @@ class Problem:
 
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
-        return w[: self.n_features]
+        return w[: self.n_features] if self.fit_intercept else w
 
     def settled(self, w: FloatArray) -> FloatArray:
         """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""
@@ -639,7 +792,8 @@ def _check_csr(X: Any) -> Any:
     The compiled loops follow the indices blindly, so they are looked at here.
     """
     matrix = X if X.format == "csr" else X.tocsr()
-    bad, repeated = sparse.inspect_csr(matrix.indptr, matrix.indices, matrix.shape[1])
+    places = writable_view(matrix.indptr), writable_view(matrix.indices)
+    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
     if bad >= 0:
         raise ValueError(
             f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "

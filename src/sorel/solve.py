@@ -22,6 +22,15 @@ from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
+# Passes without half of the gap gone after which a gap that is no more than rounding is left alone.
+_PATIENCE = 50
+
+# Relative error of a difference of sums.
+_SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
+
+# Ends of a run that nobody needs to be warned of.
+_STOPPED, _INTERRUPTED = "stopped by the callback", "interrupted"
+
 
 class ConvergenceWarning(UserWarning):
     """The tolerance was not reached; the message says what was, and what to do."""
@@ -32,7 +41,33 @@ class PrecisionWarning(UserWarning):
 
 
 class Record(NamedTuple):
-    """One check of a run. `seconds` leaves out the time that the checks themselves took."""
+    """One check of a run: what it found, and the best that is known since.
+
+    Every objective bounds the optimum from above and every dual value from below, whichever
+    iterates they come from. So the lowest objective and the highest dual value belong together, and
+    theirs is the gap that a run is stopped by and a :class:`Result` reports. The gap of a single
+    iterate, with its own weighting, may be far larger.
+
+    Attributes
+    ----------
+    passes, seconds : float
+        Spent so far; the seconds leave out what the checks themselves took.
+    objective, dual, gap, relative_gap : float
+        The certificate of the iterate that was checked.
+    best_objective, best_dual, best_gap, best_relative_gap : float
+        The lowest objective and the highest dual value so far, and the gap between them.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 3))
+    >>> problem = sorel.Problem(X, X @ [1.0, 2.0, 3.0] + rng.standard_t(3, size=100))
+    >>> result = sorel.solve(problem, "sorel", tol=1e-3)
+    >>> last = result.history[-1]
+    >>> last.best_objective == result.objective, last.best_relative_gap == result.relative_gap
+    (True, True)
+    """
 
     passes: float
     seconds: float
@@ -40,6 +75,10 @@ class Record(NamedTuple):
     dual: float
     gap: float
     relative_gap: float
+    best_objective: float
+    best_dual: float
+    best_gap: float
+    best_relative_gap: float
 
 
 @dataclass(frozen=True)
@@ -49,21 +88,27 @@ class Result:
     Attributes
     ----------
     w : array
-        Parameters, intercept last when fitted; of shape (p, K) for K classes.
+        The parameters of the lowest objective, intercept last when fitted; of shape (p, K) for K
+        classes.
     weights : array of length n
-        lam, the worst-case weighting of the samples that certifies `w`.
+        lam, the weighting of the samples of the highest dual value: it certifies `w`.
     objective, dual, gap, relative_gap : float
-        F(w), a lower bound on the optimum, their difference, and that relative to F(w).
+        F(w), a lower bound on the optimum, their difference, and that relative to F(w), or to 1e-6
+        of the loss of a model without coefficients where F(w) is less; see
+        :meth:`sorel.Problem.unit`. The last record of the history says the same.
     passes, seconds : float
         Sample gradients divided by n, and wall-clock time without that of compiling.
     n_iter : int
         Outer iterations.
     converged : bool
-        Whether the relative gap is at most the tolerance.
+        Whether the relative gap is at most the tolerance, or the gap is no more than rounding:
+        below 1e-12 of the mean loss at zero margins. The status says which; see
+        :meth:`sorel.Problem.is_negligible`.
     status : str
         One sentence on how the run ended.
     history : list of Record
-        One record per check.
+        One record per check. Where a last certificate, made when the run had ended, has tightened
+        the bound, it has a record too.
     solver : str
         Name of the solver.
     """
@@ -83,38 +128,67 @@ class Result:
     history: list[Record] = field(repr=False)
 
 
-class _Checked(NamedTuple):
-    w: FloatArray
-    dual: Dual
-    certificate: Certificate
-
-
 class _Ledger:
-    """The certified iterates of a run: history, lowest objective, smallest gap."""
+    """The certified iterates of a run: history, lowest objective, highest dual value.
+
+    With its rounding error added, an objective is an upper bound on F(w), and a dual value without
+    that of its objective a lower bound on F*: the least of the one and the largest of the other
+    make the gap of the run.
+    """
 
     def __init__(self, problem: Problem, run: Run, history: list[Record]) -> None:
         self.problem, self.run = problem, run
         self.history = history
-        self.lowest: _Checked | None = None
-        self.tightest: _Checked | None = None
+        self.w: FloatArray | None = None
+        self.dual: Dual | None = None
+        self.objective, self.bound, self.gap = math.inf, -math.inf, math.inf
+        self.rounding = self._bound_rounding = 0.0
+        self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
+        self._halved = run.passes, math.inf
         self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
+
+    @property
+    def relative_gap(self) -> float:
+        return self.gap / self.problem.unit(self.objective) if self.gap < math.inf else math.inf
+
+    @property
+    def negligible(self) -> bool:
+        """Whether what is left of the gap is no more than rounding."""
+        return self.problem.is_negligible(self.gap, self.rounding)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the tolerance is reached, or rounding is all that is left.
+
+        A tolerance of 0 asks for all that the budget can buy.
+        """
+        if self.relative_gap <= self.run.tol:
+            return True
+        if self.run.tol == 0.0 or not self.negligible:
+            return False
+        stalled = self.run.passes > self._halved[0] + _PATIENCE
+        return stalled or self.gap <= 2.0 * self.rounding
 
     def check(self, iterate: Iterate) -> Certificate:
         begin = now()
         certificate = self.problem.certify(
-            iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
+            iterate.point,
+            iterate.dual,
+            gradient=iterate.gradient,
+            refine=iterate.refine,
+            path=iterate.path,
         )
-        self.run.passes += certificate.passes
-        if math.isfinite(certificate.primal):
-            checked = _Checked(iterate.point.w, iterate.dual, certificate)
-            if self.lowest is None or certificate.primal < self.lowest.certificate.primal:
-                self.lowest = checked
-            if self.tightest is None or certificate.gap < self.tightest.certificate.gap:
-                self.tightest = checked
         # A check that spent passes did the solver's work.
         if certificate.passes == 0.0:
             self._checking += now() - begin
+        self._enter(iterate.point.w, iterate.dual, certificate)
+        return certificate
+
+    def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
+        self.run.passes += certificate.passes
+        if math.isfinite(certificate.primal):
+            self._keep(w, dual, certificate)
         self.history.append(
             Record(
                 self.run.passes,
@@ -123,46 +197,81 @@ class _Ledger:
                 certificate.dual,
                 certificate.gap,
                 certificate.relative_gap,
+                self.objective,
+                max(self.bound, certificate.dual) if self.dual is None else self.bound,
+                self.gap,
+                self.relative_gap,
             )
         )
-        return certificate
 
-    def best(self) -> _Checked:
-        """The pair with the smallest gap if that is good enough, else the lowest objective."""
-        engine = self.problem.engine
-        if self.tightest is None or self.lowest is None:
+    def _keep(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
+        """Note what is better than before in a certificate."""
+        upper = certificate.primal + certificate.primal_rounding
+        if upper < self._upper:
+            self.w, self.objective, self._upper = w, certificate.primal, upper
+        lower = _lower_bound(certificate)
+        # Of two equal bounds, such as the one that is free for all, the weights of the smaller gap
+        # tell more.
+        tie = lower == self._lower and certificate.gap < self._own_gap
+        if self.dual is None or lower > self._lower or tie:
+            self.dual, self._lower, self._own_gap = dual, lower, certificate.gap
+            self._bound_rounding = certificate.rounding - certificate.primal_rounding
+        if self._upper == upper and self._lower == lower:
+            # Both are of this certificate, whose gap was computed without cancellation.
+            self.gap, self.bound = certificate.gap, certificate.dual
+        else:
+            self.gap = self._upper - self._lower
+            self.bound = self.objective - self.gap
+        self.rounding = self._bound_rounding + (self._upper - self.objective)
+        if self.gap <= 0.5 * self._halved[1]:
+            self._halved = self.run.passes, self.gap
+
+    def close(self, *, stopped: bool) -> tuple[FloatArray, Dual]:
+        """The best parameters and weights, after a last attempt at a gap that is not yet closed.
+
+        A run that its callback has `stopped` is left as the callback last saw it.
+        """
+        problem, engine = self.problem, self.problem.engine
+        if self.w is None or self.dual is None:
             point = engine.point(self.run.w)
             dual = engine.worst_case(point)
-            return _Checked(self.run.w, dual, self.problem.certify(point, dual))
-        if self.tightest.certificate.relative_gap <= self.run.tol:
-            return self.tightest
-        point = engine.point(self.lowest.w)
-        other = self.problem.certify(point, self.tightest.dual, refine=math.inf)
-        self.run.passes += other.passes
-        if other.gap < self.lowest.certificate.gap:
-            return _Checked(self.lowest.w, self.tightest.dual, other)
-        return self.lowest
+            self._enter(point.w, dual, problem.certify(point, dual))
+            return point.w, dual
+        if self.relative_gap > self.run.tol and not stopped:
+            # The two may never have met in one certificate, and a better bound may be worth more
+            # now than it was during the run.
+            certificate = problem.certify(engine.point(self.w), self.dual, refine=math.inf)
+            if _lower_bound(certificate) > self._lower:
+                self._enter(self.w, self.dual, certificate)
+            else:
+                self.run.passes += certificate.passes
+        return self.w, self.dual
 
     def state(self, solver: str, seconds: float) -> State | None:
         """What a checkpoint should hold, or None before the first finite check."""
-        if self.tightest is None or self.lowest is None:
+        if self.w is None or self.dual is None:
             return None
-        run, best = self.run, self.lowest
-        if self.tightest.certificate.relative_gap <= run.tol:
-            best = self.tightest
+        run = self.run
         return State(
             solver=solver,
-            w=best.w,
-            weights=self.problem.engine.weights(self.tightest.dual),
+            w=self.w,
+            weights=self.problem.engine.weights(self.dual),
             history=np.array(self.history, dtype=np.float64),
             passes=run.passes,
             seconds=seconds,
             n_iter=run.n_iter,
-            objective=best.certificate.primal,
-            relative_gap=self.tightest.certificate.relative_gap,
+            objective=self.objective,
+            relative_gap=self.relative_gap,
             # Asking for the generator would make one.
             generator=generator_state(run.rng) if "rng" in vars(run) else None,
         )
+
+
+def _lower_bound(certificate: Certificate) -> float:
+    """A bound on F* without the error of its objective, but for that of the difference."""
+    upper = certificate.primal + certificate.primal_rounding
+    lost = _SUBTRACTION * (abs(upper) + certificate.gap)
+    return max(certificate.dual, upper - certificate.gap - lost)
 
 
 class _Saver:
@@ -206,7 +315,9 @@ def solve(
     solver : str or Solver, default="auto"
         A name from ``sorel.solvers.SOLVERS`` or an instance from :mod:`sorel.solvers`.
     tol : float, default=1e-6
-        Relative duality gap to reach, the same for every solver.
+        Relative duality gap to reach, the same for every solver. A run also ends when the gap is
+        below 1e-12 of the mean loss at zero margins and no longer falls: what is left then is
+        rounding. With 0 it ends only when the budget is spent or nothing is left to try.
     max_passes : float, default=1000
         Budget of sample gradients, divided by n.
     max_seconds : float, optional
@@ -215,7 +326,8 @@ def solve(
     random_state : int, Generator, RandomState or None, default=0
         Source of randomness; the same int gives the same result. No global state is touched.
     callback : callable, optional
-        Called with a :class:`Record` after each check; a true return value ends the run.
+        Called with a :class:`Record` after each check; a true return value ends the run. Its
+        ``best_relative_gap`` is the one that `tol` is compared with.
     warm_start : Result, optional
         A result for a similar problem of the same shape to start from.
     w0 : array, optional
@@ -229,7 +341,8 @@ def solve(
     Returns
     -------
     Result
-        The best iterate found, with its certificate. Ctrl-C ends the run and returns it too.
+        The parameters of the lowest objective, the weights of the highest dual value, and the gap
+        between the two. Ctrl-C ends the run and returns them too.
 
     Raises
     ------
@@ -239,11 +352,12 @@ def solve(
     Warns
     -----
     ConvergenceWarning
-        If the tolerance was not reached.
+        If neither the tolerance was reached nor the problem solved to rounding.
     PrecisionWarning
-        If X is float32 and the tolerance is below 1.2e-7, the rounding of its numbers. Sums are
-        taken in float64, so such a tolerance can be reached, but it certifies the problem of the
-        rounded numbers, whose optimum differs from that of the original ones by about as much.
+        If the tolerance is below the rounding of the numbers in X: 1.2e-7 for float32, 9.8e-4 for
+        float16. Sums are taken in float64, so such a tolerance can be reached, but it certifies the
+        problem of the rounded numbers, whose optimum differs from that of the original ones by
+        about as much. Integers are exact, and count as float64.
     RuntimeWarning
         If a checkpoint could not be written, say because the disk is full. The run goes on.
 
@@ -279,12 +393,7 @@ def solve(
     method = make_solver(solver)
     method.check(problem)
     if 0.0 < tol < problem.data_precision:
-        warn(
-            f"tol={tol:g} is below the rounding of X, {problem.data_precision:.1e} for float32: "
-            "the answer will be certified for the rounded numbers; pass X as float64, or set "
-            f"tol={2 * problem.data_precision:.1e} or more",
-            PrecisionWarning,
-        )
+        _warn_of_precision(problem, tol)
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
@@ -315,7 +424,8 @@ def solve(
     if saved is not None:
         iterates = _from_checkpoint(problem, run, saved, iterates)
     try:
-        with problem.engine.working():
+        # A step too far may overflow; that is seen where it matters, and no news to the user.
+        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             ending = _drive(iterates, run, ledger, callback, saver)
     except BaseException as error:
         if saver is not None:
@@ -326,30 +436,33 @@ def solve(
                     ledger.check(run.latest)
             saver.save(last=True)
         raise
-    if saver is not None:
-        saver.save(last=True)
-    best = ledger.best()
-    certificate = best.certificate
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            w, dual = ledger.close(stopped=ending == _STOPPED)
+    finally:
+        if saver is not None:
+            saver.save(last=True)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
     problem.engine.release()
-    converged = certificate.relative_gap <= tol
+    last = ledger.history[-1]
+    converged = last.best_relative_gap <= tol or ledger.negligible
     result = Result(
-        w=problem.settled(best.w),
-        weights=problem.engine.weights(best.dual),
-        objective=certificate.primal,
-        dual=certificate.dual,
-        gap=certificate.gap,
-        relative_gap=certificate.relative_gap,
+        w=problem.settled(w),
+        weights=problem.engine.weights(dual),
+        objective=last.best_objective,
+        dual=last.best_dual,
+        gap=last.best_gap,
+        relative_gap=last.best_relative_gap,
         passes=run.passes,
         seconds=now() - begin,
         n_iter=run.n_iter,
         converged=converged,
-        status=_status(method, run, certificate, converged, ending, saved),
+        status=_status(method, run, last, converged, ending, saved),
         solver=method.name,
         history=ledger.history,
     )
-    if not converged and ending not in ("interrupted", "stopped by the callback"):
+    if not converged and ending not in (_INTERRUPTED, _STOPPED):
         _warn(result, run, ending)
     return result
 
@@ -371,8 +484,8 @@ def _drive(
                 return run.note or "the solver has nothing left to try"
             reply = ledger.check(iterate)
             if callback is not None and callback(ledger.history[-1]):
-                return "stopped by the callback"
-            if reply.relative_gap <= run.tol:
+                return _STOPPED
+            if ledger.finished:
                 return "converged"
             if run.passes >= run.max_passes:
                 return f"max_passes={run.max_passes:g} reached"
@@ -383,7 +496,7 @@ def _drive(
     except KeyboardInterrupt:
         if run.latest is not None:
             ledger.check(run.latest)
-        return "interrupted"
+        return _INTERRUPTED
     finally:
         iterates.close()
 
@@ -391,7 +504,7 @@ def _drive(
 def _status(
     method: Solver,
     run: Run,
-    certificate: Certificate,
+    last: Record,
     converged: bool,
     ending: str,
     saved: State | None,
@@ -399,10 +512,15 @@ def _status(
     passes = f"{run.passes:.4g} passes"
     if saved is not None:
         passes += f", resumed at pass {saved.passes:.4g}"
-    gap = f"certified relative gap {certificate.relative_gap:.2g}"
+    gap = f"certified relative gap {last.best_relative_gap:.2g}"
     how = f" ({run.note})" if run.note and run.note != ending else ""
-    if ending == "interrupted":
+    if ending == _INTERRUPTED:
         return f"interrupted: {method.name}{how} had a {gap} after {passes}"
+    if converged and last.best_relative_gap > run.tol:
+        return (
+            f"solved to rounding: {method.name}{how} has a {gap} in {passes}, and the gap itself, "
+            f"{last.best_gap:.2g}, is below 1e-12 of the loss at zero"
+        )
     if converged:
         return f"converged: {method.name}{how} reached a {gap} in {passes}"
     return (
@@ -424,6 +542,18 @@ def _warn(result: Result, run: Run, ending: str) -> None:
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}",
         convergence_warning(),
+    )
+
+
+def _warn_of_precision(problem: Problem, tol: float) -> None:
+    precision, kind = problem.data_precision, problem.data_type
+    remedy = f"set tol={2 * precision:.1e} or more"
+    if kind != np.float64:
+        remedy = f"pass the original numbers as float64, or {remedy}"
+    warn(
+        f"tol={tol:g} is below the rounding of X, {precision:.1e} for {kind}: "
+        f"the answer will be certified for the rounded numbers; {remedy}",
+        PrecisionWarning,
     )
 
 
@@ -478,7 +608,9 @@ def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterate
     assert run.dual is not None
     point = problem.engine.point(run.w)
     run.passes += 1
-    yield Iterate(point, run.dual, None, run.tol * problem.unit(saved.objective))
+    # The bound that the weights gave is worth having again, and no more than that.
+    worth = max(run.tol, saved.relative_gap) * problem.unit(saved.objective)
+    yield Iterate(point, run.dual, None, worth)
     yield from iterates
 
 

@@ -25,7 +25,7 @@ from sorel.problem import Problem
 from sorel.risks import ESRM, CVaR
 from sorel.rows import RowSource
 from sorel.solve import solve
-from sorel.solvers import SOLVERS, UnsupportedProblemError
+from sorel.solvers import SOLVERS
 
 __all__ = ["Summary", "steps", "warm_up"]
 
@@ -88,22 +88,25 @@ def _data(n: int, d: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _targets(loss: Loss, y: NDArray[np.float64]) -> NDArray[Any]:
-    """Targets that the loss takes: numbers, or classes where it is one of classification."""
-    try:
-        loss.encode(y)
-    except ValueError:
-        return np.digitize(y, [0.0] if loss.name != "multinomial" else [-1.0, 1.0])
-    return y
+    """Targets that the loss takes: three classes or two, numbers, or amounts above 0."""
+    classes = (np.digitize(y, [-1.0, 1.0]), y > 0.0)
+    for targets in classes if loss.is_classifier else (y, np.exp(y)):
+        try:
+            loss.encode(targets)
+        except ValueError:
+            continue
+        return targets
+    raise ValueError(f"no targets for the loss {loss.name!r}")
 
 
 def _solve(X: Any, y: Any, solver: str = "auto", **options: Any) -> None:
     """A few passes; whether they get anywhere does not matter."""
-    problem = Problem(X, y, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            solve(problem, solver, tol=1e-10, max_passes=_PASSES)
-        except UnsupportedProblemError:
+            solve(Problem(X, y, **options), solver, tol=1e-10, max_passes=_PASSES)
+        except ValueError:
+            # What is refused needs no code.
             return
 
 

@@ -129,11 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
         row = _report(measured(other, constant), y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
-    if _is_constant(own, y, model):
-        say(
-            "warning: the predictions of this model are (nearly) constant on these rows; "
-            "fit it to a milder risk"
-        )
+    if summary.get("constant") or _is_constant(own, y, model):
+        say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is None:
         print(_LOSS_WORDS.get(str(loss), "losses"))
         print(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
-from sorel.engines.dense import DenseEngine, writable_view
+from sorel.engines.dense import DenseEngine
 from sorel.engines.memory import shared_property
 from sorel.engines.sampled import SampledEngine, step_numbers
+from sorel.engines.views import writable_view
 from sorel.kernels import steps, vectors
 from sorel.rows import RowSource
 

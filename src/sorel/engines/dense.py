@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.handles import MemoryPoint
-from sorel.engines.memory import FEW_COLUMNS, sweep_rows
+from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine
+from sorel.engines.views import writable_view
 from sorel.kernels import dense
 
 # Rows that the Gram matrix of few columns takes at a time.
@@ -107,6 +108,16 @@ class DenseEngine(SampledEngine):
             lambda start, stop, out: dense.adjoint_columns(self._columns, c, start, stop, out),
             self.shape,
         )
+
+    @shared_property
+    def _column_scale(self) -> FloatArray:
+        def largest(start: int, stop: int) -> NDArray[Any]:
+            rows = self._X[start:stop]
+            return np.maximum(rows.max(axis=0), -rows.min(axis=0))
+
+        team = self._row_team
+        parts = [largest(0, self.n_samples)] if team is None else team.sweep(largest)
+        return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # Rows of C order are long enough to jump between them; columns are read whole anyway.
@@ -218,8 +229,9 @@ class DenseEngine(SampledEngine):
         if factor is not None or not small:
             super()._subtract_block_means(out, point, dual, eta, factor)
             return
+        sums = np.zeros((dual.n_blocks, out.shape[0] + 1))
         self._loops.subtract_block_means(
-            self._X, *self._loss_args, point.margins, dual.block, dual.n_blocks, eta, self._omega,
+            self._X, *self._loss_args, point.margins, dual.block, sums, eta, self._omega,
             self._weighted, out,
         )  # fmt: skip
 
@@ -242,24 +254,3 @@ def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
     tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
     dense.gram_few(X, h, tile, scaled, out)
-
-
-class _SameMemory:
-    """The memory of an array, declared writable; keeps the array alive."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.owner = array
-        interface = dict(np.asarray(array).__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-
-
-def writable_view(X: NDArray[Any]) -> NDArray[Any]:
-    """The same memory as a plain array that is formally writable.
-
-    Numba compiles each loop again for read-only arrays; the loops here never write to X, so the
-    flag would only cost compile time.
-    """
-    if X.flags.writeable and type(X) is np.ndarray:
-        return X
-    return np.asarray(_SameMemory(X))

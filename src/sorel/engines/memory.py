@@ -8,6 +8,7 @@ Gram matrices.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -16,11 +17,13 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec, shallow_copy
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
+from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
@@ -29,6 +32,8 @@ from sorel.permutahedron import Projector
 from sorel.risks import Deviation
 
 _MAX_INTERCEPT_STEPS = 60
+
+_EPS = float(np.finfo(np.float64).eps)
 
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
@@ -134,7 +139,7 @@ class MemoryEngine(Engine):
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
         self._matrix = X
-        self.y, self.loss = spec.targets, spec.loss
+        self.y, self.loss = writable_view(np.ascontiguousarray(spec.targets)), spec.loss
         n, weight = self.n_samples, spec.sample_weight
         self._weighted = weight is not None
         self._omega = np.full(1, 1.0 / n) if weight is None else weight
@@ -149,8 +154,7 @@ class MemoryEngine(Engine):
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
-        self._pool = Pool()
-        self._recycler = self._pool if n >= WORTH_POOLING else None
+        self._use_pool()
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
@@ -163,11 +167,17 @@ class MemoryEngine(Engine):
 
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
-        other._pool = Pool()
-        other._recycler = other._pool if self.n_samples >= WORTH_POOLING else None
+        other._use_pool()
         other._projector = self._projector.fork(other._pool)
         other._share_rows()
         return other
+
+    def _use_pool(self) -> None:
+        """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
+        self._pool = Pool()
+        pooled = self.n_samples >= WORTH_POOLING
+        self._recycler = self._pool if pooled else None
+        self._take: Any = self._pool.take if pooled else np.empty
 
     def release(self) -> None:
         if self._recycler is not None:
@@ -291,7 +301,7 @@ class MemoryEngine(Engine):
         return not self._overflows or bool(np.all(np.isfinite(point.losses)))
 
     def direction(self, delta: FloatArray) -> Change:
-        change = Change(self._pool.take(self._margin_shape), self._recycler)
+        change = Change(self._take(self._margin_shape), self._recycler)
         self._margins(np.ascontiguousarray(delta), change.margins)
         return change
 
@@ -318,17 +328,17 @@ class MemoryEngine(Engine):
 
     def _evaluated(self, point: MemoryPoint) -> tuple[Any, Any]:
         """Margins and losses of a point on a line, or of one that kept its margins alone."""
-        losses = self._pool.take((self.n_samples,))
+        losses = self._take((self.n_samples,))
         if point.line is None:
             margins = point.margins
             self._each(self._loops.losses_at, *self._loss_args, margins, losses)
         else:
-            margins = self._pool.take(self._margin_shape)
+            margins = self._take(self._margin_shape)
             self._move(point.line, margins, losses)
         return margins, losses
 
     def _new_point(self, w: FloatArray) -> MemoryPoint:
-        take = self._pool.take
+        take = self._take
         w = np.ascontiguousarray(w, dtype=np.float64)
         return MemoryPoint(w, self, take(self._margin_shape), take((self.n_samples,)))
 
@@ -336,13 +346,13 @@ class MemoryEngine(Engine):
         if self.n_outputs == 1:
             self._each(self._loops.losses_at, *self._loss_args, point.margins, point.losses)
         else:
-            point.slopes = self._pool.take(self._margin_shape)
+            point.slopes = self._take(self._margin_shape)
             self._each(
                 self._loops.softmax_losses, self.y, point.margins, point.losses, point.slopes
             )
 
     def _slopes_at(self, point: MemoryPoint) -> FloatArray:
-        slopes = self._pool.take(self._margin_shape)
+        slopes = self._take(self._margin_shape)
         self._each(self._loops.slopes_at, *self._loss_args, point.margins, slopes)
         return slopes
 
@@ -358,16 +368,10 @@ class MemoryEngine(Engine):
         return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
 
     def _signed(self, dual: Any) -> FloatArray:
-        """The densities that weigh the losses; of a Deviation, to be given back to the pool."""
-        if self._offset == 0.0:
-            return dual.density
-        signed = self._pool.take((self.n_samples,))
+        """The densities of a Deviation that weigh the losses, to be given back to the pool."""
+        signed = self._take((self.n_samples,))
         np.add(dual.density, self._offset, out=signed)
         return signed
-
-    def _give_signed(self, signed: FloatArray) -> None:
-        if self._offset != 0.0:
-            self._pool.give(signed)
 
     def shortfall(self, point: Any, dual: Any) -> float:
         return self._projector.shortfall(point.losses, dual.density)
@@ -409,20 +413,24 @@ class MemoryEngine(Engine):
 
     def _project(self, dual: Any) -> None:
         """Replace a density by its projection, and note the blocks."""
-        dual.block = self._pool.take((self.n_samples,), np.int32)
+        dual.block = self._take((self.n_samples,), np.int32)
         dual.n_blocks = self._projector.project(dual.density, dual.density, dual.block)
 
     def _new_dual(self) -> MemoryDual:
-        return MemoryDual(self._pool.take((self.n_samples,)), self._recycler)
+        return MemoryDual(self._take((self.n_samples,)), self._recycler)
 
     def as_center(self, dual: Any) -> MemoryDual:
         dual.forget_blocks()
         return dual
 
     def expected(self, point: Any, dual: Any) -> float:
+        if self._offset == 0.0:
+            return self._each(
+                vectors.weighted_sum, dual.density, point.losses, self._omega, self._weighted
+            )
         signed = self._signed(dual)
         value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
-        self._give_signed(signed)
+        self._pool.give(signed)
         return value
 
     def square_distance(self, dual: Any, other: Any) -> float:
@@ -497,6 +505,33 @@ class MemoryEngine(Engine):
         self._fill_losses(point)
         return self._mean_size(point.losses)
 
+    def mass(self, dual: Any) -> float:
+        return self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+
+    def weights_rounding(self, point: Any) -> float:
+        if not self._weighted:
+            return 0.0
+        # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
+        # size, which may be far less.
+        return _EPS * math.sqrt(self._each(vectors.square_of_used, point.losses, self._omega))
+
+    def column_scale(self) -> FloatArray | None:
+        return self._column_scale
+
+    @shared_property
+    def _column_scale(self) -> FloatArray:
+        """The largest |x_ij| of each column."""
+        raise NotImplementedError
+
+    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
+        lam = self.weights(dual)
+        if self._offset != 0.0:
+            lam = lam + abs(self._offset) * np.broadcast_to(self._omega, lam.shape)
+        curvature = self.loss.curvature(self.y, point.margins)
+        sizes = (np.abs(point.losses), np.abs(point.slopes), curvature)
+        first, second, third = (float(lam @ size) for size in sizes)
+        return first, second, third
+
     def weights(self, dual: Any) -> FloatArray:
         omega = self.spec.sample_weight if self._weighted else 1.0 / self.n_samples
         return np.asarray(dual.density * omega)
@@ -515,14 +550,15 @@ class MemoryEngine(Engine):
     # Derivatives.
 
     def gradient(self, point: Any, dual: Any) -> FloatArray:
-        c = self._pool.take(self._margin_shape)
+        c = self._take(self._margin_shape)
         if self.n_outputs == 1:
-            signed = self._signed(dual)
+            signed = dual.density if self._offset == 0.0 else self._signed(dual)
             self._each(
                 self._loops.weighted_slopes, *self._loss_args, point.margins, signed,
                 self._omega, self._weighted, c,
             )  # fmt: skip
-            self._give_signed(signed)
+            if self._offset != 0.0:
+                self._pool.give(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
@@ -531,7 +567,7 @@ class MemoryEngine(Engine):
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
         if self.n_outputs == 1:
-            signed = self._signed(dual)
+            signed = dual.density if self._offset == 0.0 else self._signed(dual)
             if point.line is not None:
                 start, _, step = point.line
                 value = self._each(
@@ -543,7 +579,8 @@ class MemoryEngine(Engine):
                     self._loops.directional_slope, *self._loss_args, point.margins, signed,
                     direction.margins, self._omega, self._weighted,
                 )  # fmt: skip
-            self._give_signed(signed)
+            if self._offset != 0.0:
+                self._pool.give(signed)
             return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
@@ -558,7 +595,7 @@ class MemoryEngine(Engine):
         block = dual.block
         if block is None or dual.n_blocks == 0:
             block, eta = _NO_BLOCKS, 0.0
-        h = self._pool.take((self.n_samples,))
+        h = self._take((self.n_samples,))
         factor = None
         if self.n_outputs == 1:
             self._each(
@@ -581,7 +618,7 @@ class MemoryEngine(Engine):
         """Thin out h in place; return the factors, or None when all rows are kept."""
         if np.count_nonzero(h) <= _WORTH_SAMPLING * n_rows:
             return None
-        factor = self._pool.take((self.n_samples,))
+        factor = self._take((self.n_samples,))
         # A block of which a handful of rows is sampled loses its covariance: then keep all of it.
         keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
         if eta == 0.0:
@@ -617,7 +654,7 @@ class MemoryEngine(Engine):
         vectors.block_totals(dual.block, *sampling, totals)
         # A block without a sampled row has no mean to take out.
         scale = eta / np.where(totals > 0.0, totals, np.inf)
-        c = self._pool.take((self.n_samples,))
+        c = self._take((self.n_samples,))
         room = min(max(_LEAST_TILE, self.n_samples // 2), _BLOCK_TILE)
         tile = max(1, min(n_blocks, room // size))
         for start in range(0, n_blocks, tile):
@@ -686,6 +723,45 @@ class MemoryEngine(Engine):
             shift = trial
         return None
 
+    def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
+        if residual == 0.0:
+            return 0.0
+        if self.n_outputs > 1:
+            return self._softmax_intercept_slack(point, dual, residual)
+
+        def statistics(shift: float) -> Any:
+            return self._each(
+                self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+                self._omega, self._weighted,
+            )  # fmt: skip
+
+        # The minimum lies between two shifts at which the derivative has either sign for certain.
+        _, curvature, size = statistics(0.0)
+        # The first try is as long as the margins' own rounding needs to show a change.
+        reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
+        for _ in range(_MAX_INTERCEPT_STEPS):
+            if statistics(-reach)[0] <= -residual and statistics(reach)[0] >= residual:
+                return residual * reach
+            reach *= 16.0
+        return np.inf
+
+    def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
+        lam = self.weights(dual)
+        hessian = self._softmax_intercept_hessian(point, lam)
+        # A class that is out of reach has neither slope nor curvature.
+        present = np.diag(hessian) > 0.0
+        if np.count_nonzero(present) < 2:
+            return 0.0
+        # The least curvature but for the direction in which all intercepts grow alike.
+        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
+        return residual**2 / curvature if curvature > 0.0 else np.inf
+
+    def _softmax_intercept_hessian(self, point: Any, lam: FloatArray) -> FloatArray:
+        p = point.slopes.copy()
+        p[np.arange(self.n_samples), self.y] += 1.0
+        weighted = lam[:, None] * p
+        return np.diag(weighted.sum(0)) - p.T @ weighted
+
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
@@ -694,10 +770,7 @@ class MemoryEngine(Engine):
             gradient = lam @ current.slopes
             if np.max(np.abs(gradient)) <= 1e-15:
                 break
-            p = current.slopes.copy()
-            p[np.arange(self.n_samples), self.y] += 1.0
-            weighted = lam[:, None] * p
-            hessian = np.diag(weighted.sum(0)) - p.T @ weighted
+            hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
             hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
             try:
@@ -801,7 +874,7 @@ class _SoftmaxRows(Curvature):
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes, omega = self._engine, self._point.slopes, self._omega
         means = np.empty(self._dual.n_blocks)
-        change = engine._pool.take(engine._margin_shape)
+        change = engine._take(engine._margin_shape)
         engine._margins(np.ascontiguousarray(v), change)
         if self._eta > 0.0:
             moved = (change * slopes).sum(axis=1)
@@ -815,7 +888,7 @@ class _SoftmaxRows(Curvature):
 
     def diagonal(self) -> FloatArray:
         engine = self._engine
-        h = engine._pool.take((engine.n_samples,))
+        h = engine._take((engine.n_samples,))
         out = np.empty(engine.shape)
         for a in range(engine.n_outputs):
             engine._each(

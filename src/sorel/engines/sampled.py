@@ -57,7 +57,7 @@ class _Table:
     key: FloatArray
     order: IntArray
     position: IntArray
-    level: FloatArray
+    pools: FloatArray
     first: IntArray
     nu: float = -1.0
     projected: bool = False
@@ -194,7 +194,7 @@ class SampledEngine(MemoryEngine):
         if plan.sampling not in ("importance", "uniform"):
             raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
         n = self.n_samples
-        probability = self._pool.take((n,))
+        probability = self._take((n,))
         if plan.sampling == "uniform":
             probability.fill(1.0 / n)
             return probability
@@ -264,7 +264,7 @@ class SampledEngine(MemoryEngine):
             key=np.empty(n),
             order=np.arange(n),
             position=np.arange(n),
-            level=np.empty(n),
+            pools=np.empty((3, n)),
             first=np.empty(n + 1, np.int64),
         )
 
@@ -288,7 +288,7 @@ class SampledEngine(MemoryEngine):
         self._steps.prospect(
             self._X, self._targets, *self._formula, rows, probes, plan.batch,
             table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
-            table.level, table.first, W, *step_numbers(plan),
+            table.pools, table.first, W, *step_numbers(plan),
         )  # fmt: skip
         return self._by_parameter(W)
 
@@ -310,7 +310,7 @@ class SampledEngine(MemoryEngine):
         self._steps.saddle_saga(
             self._X, self._targets, *self._formula, rows, probes, plan.batch,
             table.slopes, table.mean, table.losses, table.density, table.key, table.order,
-            table.position, self._rank_mass, nu, dual_step, table.level, table.first, W,
+            table.position, self._rank_mass, nu, dual_step, table.pools, table.first, W,
             *step_numbers(plan),
         )  # fmt: skip
         return self._by_parameter(W)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Spec
-from sorel.engines.dense import writable_view
-from sorel.engines.memory import WORTH_SHARING_X
+from sorel.engines.memory import WORTH_SHARING_X, shared_property
 from sorel.engines.sampled import SampledEngine, Steps
+from sorel.engines.views import writable_view
 from sorel.kernels import sparse, sparse_steps
 
 # Bytes of rows that may be copied to make products with them cheaper.
@@ -69,6 +69,13 @@ class SparseEngine(SampledEngine):
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         return self._adjoint_of(self._rows, c)
+
+    @shared_property
+    def _column_scale(self) -> FloatArray:
+        _, indices, data = self._X
+        out = np.zeros(self.n_features)
+        sparse.column_maxima_csr(indices, data, out)
+        return out
 
     def _gram(self, h: FloatArray) -> FloatArray:
         d = self.n_features

@@ -21,7 +21,8 @@ _ROUNDING = 1e-9
 
 def _formula(loss: Loss, which: str, y: Any, margins: Any) -> FloatArray:
     """One of the formulas at the margins, as an array of the right shape."""
-    # A trial step that goes too far may overflow: the line search sees that and shortens it.
+    # A trial step that goes too far may overflow: the line search sees that and shortens it. Rows
+    # that several threads share are evaluated where the settings of the run do not hold.
     with np.errstate(over="ignore", invalid="ignore"):
         out = np.asarray(getattr(loss, which)(y, margins), dtype=np.float64)
     if out.shape != margins.shape:
@@ -113,15 +114,15 @@ def block_slopes(
 
 
 def subtract_block_means(
-    X: Any, loss: Loss, delta: float, y: Any, margins: Any, block: Any, n_blocks: int, eta: float,
+    X: Any, loss: Loss, delta: float, y: Any, margins: Any, block: Any, sums: Any, eta: float,
     omega: Any, weighted: bool, out: Any,
 ) -> None:  # fmt: skip
     """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b."""
     weight = np.broadcast_to(omega if weighted else omega[0], block.shape)
     inside = block >= 0
-    totals = np.bincount(block[inside], weight[inside], n_blocks)
+    totals = np.bincount(block[inside], weight[inside], len(sums))
     c = np.where(inside, _slopes(loss, y, margins) * weight, 0.0)
-    sums = np.zeros((n_blocks, out.shape[0]))
+    sums = np.zeros((len(sums), out.shape[0]))
     dense.block_sums(X, c, block, 0, sums)
     out -= (sums * (eta / totals)[:, None]).T @ sums
 

@@ -133,8 +133,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
     @property
     def history_(self) -> Any:
-        """One row per check: passes, seconds, objective, dual, gap, relative_gap.
+        """One row per check, with the columns of a :class:`sorel.Record`.
 
+        `objective`, `dual`, `gap` and `relative_gap` are those of the iterate that was checked;
+        the same with `best_` before them are the best so far.
         A pandas DataFrame where pandas is installed, else a plain table with the same columns.
         """
         if "_history" not in vars(self):

@@ -112,8 +112,8 @@ class ProgressLine:
             return
         self._next = now + self._interval
         self._write(
-            f"sorel: {record.passes:.5g} passes, objective {record.objective:.8g}, "
-            f"relative gap {record.relative_gap:.2e} (tol {self._tol:.0e})"
+            f"sorel: {record.passes:.5g} passes, objective {record.best_objective:.8g}, "
+            f"relative gap {record.best_relative_gap:.2e} (tol {self._tol:.0e})"
         )
 
     def close(self, result: Result) -> None:

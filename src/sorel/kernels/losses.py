@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from sorel._compiled import compiled
 
 SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, LINEAR = 0, 1, 2, 3, 4
@@ -44,7 +42,8 @@ def loss_derivative(code, delta, y, z):
     if code == SQUARED:
         return z - y
     if code == HUBER:
-        return min(max(z - y, -delta), delta)
+        r = z - y
+        return -delta if r < -delta else delta if r > delta else r
     if code == LINEAR:
         return -1.0
     m = y * z
@@ -84,7 +83,8 @@ def majorant_curvature(code, delta, y, z):
     if code == SQUARED:
         return 1.0
     if code == HUBER:
-        return delta / max(abs(z - y), delta)
+        r = abs(z - y)
+        return delta / r if r > delta else 1.0
     if code == LINEAR:
         return 0.0
     if code == LOGISTIC:
@@ -177,28 +177,27 @@ def block_slopes(code, delta, y, margins, block, factor, sampled, omega, weighte
 
 
 @compiled
-def subtract_block_means(X, code, delta, y, margins, block, n_blocks, eta, omega, weighted, out):
+def subtract_block_means(X, code, delta, y, margins, block, sums, eta, omega, weighted, out):
     """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b.
 
-    For few columns, where one sweep beats a sequence of calls.
+    For few columns, where one sweep beats a sequence of calls. `sums` has a row of zeros for each
+    block, one longer than those of `out`.
     """
     n, d = X.shape
     size = out.shape[0]
     uniform = omega[0]
-    sums = np.zeros((n_blocks, size))
-    totals = np.zeros(n_blocks)
     for i in range(n):
         b = block[i]
         if b >= 0:
             weight = omega[i] if weighted else uniform
-            totals[b] += weight
+            sums[b, size] += weight
             c = weight * loss_derivative(code, delta, y[i], margins[i])
             for j in range(d):
                 sums[b, j] += c * X[i, j]
             if size > d:
                 sums[b, d] += c
-    for b in range(n_blocks):
-        scale = eta / totals[b]
+    for b in range(sums.shape[0]):
+        scale = eta / sums[b, size]
         for j in range(size):
             a = scale * sums[b, j]
             for k in range(size):

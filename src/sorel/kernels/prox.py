@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from sorel._compiled import compiled
 
@@ -46,16 +46,16 @@ def prox_inplace(w, step, code, l2, l1, lower, upper):
             top = max(top, w[j])
         for j in range(d):
             w[j] = (w[j] - top) * scale
-        ascending = np.sort(w)
-        total = -1.0
-        theta = 0.0
-        for j in range(d):
-            candidate = ascending[d - 1 - j]
-            # The support ends at the first entry that its own threshold would cut off.
-            if (candidate + total) / (j + 1.0) >= candidate:
-                break
-            total += candidate
-            theta = total / (j + 1.0)
+        # Entries below the threshold of those kept are zero: leave them out until none is left to
+        # leave out. A sort would take longer, and far longer to compile.
+        theta, kept, count = -math.inf, -1, 0
+        while count != kept:
+            kept, count, total = count, 0, -1.0
+            for j in range(d):
+                if w[j] > theta:
+                    total += w[j]
+                    count += 1
+            theta = total / count
         for j in range(d):
             w[j] = max(w[j] - theta, 0.0)
 

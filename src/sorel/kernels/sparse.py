@@ -126,6 +126,13 @@ def select_csr(indptr, indices, data, rows, new_indptr, new_indices, new_data):
 
 
 @compiled
+def column_maxima_csr(indices, data, out):
+    """The largest |x_ij| of each column, where it exceeds what `out` holds."""
+    for k in range(data.shape[0]):
+        out[indices[k]] = max(out[indices[k]], abs(data[k]))
+
+
+@compiled
 def row_squares_csr(indptr, data, out):
     """out = |x_i|^2."""
     for i in range(out.shape[0]):

@@ -207,7 +207,7 @@ def update_table(X, indices, first, batch, fresh, table, mean):
 
 @compiled
 def prospect_steps(
-    X, y, code, delta, rows, probes, batch, table, mean, key, order, position, mass, nu, level,
+    X, y, code, delta, rows, probes, batch, table, mean, key, order, position, mass, nu, pools,
     first_of, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
     upper,
 ):  # fmt: skip
@@ -226,7 +226,7 @@ def prospect_steps(
     drift = np.empty((outputs, p))
     for first in range(0, rows.shape[0] - batch + 1, batch):
         ranked_weights(
-            rows[first : first + batch], key, position, mass, nu, level, first_of, weights
+            rows[first : first + batch], key, position, mass, nu, pools, first_of, weights
         )
         table_differences(
             X, y, code, delta, rows, first, batch, W, z, weights, table, fresh, change
@@ -248,7 +248,7 @@ def prospect_steps(
 @compiled
 def saddle_saga_steps(
     X, y, code, delta, rows, probes, batch, table, mean, losses, density, key, order, position,
-    mass, nu, dual_step, level, first_of, W, shrink, step, free_shrink, free_step, proximal,
+    mass, nu, dual_step, pools, first_of, W, shrink, step, free_shrink, free_step, proximal,
     prox_step, penalty, l2, l1, lower, upper,
 ):  # fmt: skip
     """SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
@@ -283,7 +283,7 @@ def saddle_saga_steps(
         update_table(X, rows, first, batch, fresh, table, mean)
         if not saddle_ascent(
             probes[first : first + batch], probed, losses, density, key, order, position, mass, nu,
-            dual_step, level, first_of,
+            dual_step, pools, first_of,
         ):  # fmt: skip
             # Diverged: no order to repair, and the caller sees it in w.
             return

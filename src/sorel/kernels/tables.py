@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from sorel._compiled import compiled
+from sorel.permutahedron.pooling import pool
 
 
 @compiled
@@ -60,34 +61,18 @@ def repair_order(key, order, position, companion):
 
 
 @compiled
-def pool_sorted(key, mass, level, first):
+def pool_sorted(key, mass, pools, first):
     """Blocks of the projection of ascending keys onto the permutahedron of `mass`.
 
-    Block b spans first[b]:first[b + 1] and its items get q = key - key[first[b]] - level[b].
-    Levels are relative to the block's first key: keys may be large against the weights.
+    Block b spans first[b]:first[b + 1] and its items get q = key - key[first[b]] - pools[0, b].
+    Levels are relative to the block's first key: keys may be large against the weights. The other
+    two rows of `pools` are working memory.
     """
-    top = -1
-    for i in range(key.shape[0]):
-        start, size, value = i, 1, -mass[i]
-        while top >= 0:
-            left = first[top]
-            distance = key[start] - key[left]
-            if level[top] - value <= distance:
-                break
-            held = start - left
-            value = (held * level[top] + size * (value + distance)) / (held + size)
-            start = left
-            size += held
-            top -= 1
-        top += 1
-        first[top] = start
-        level[top] = value
-    first[top + 1] = key.shape[0]
-    return top + 1
+    return pool(key, mass, None, first, pools[0], pools[1], pools[2], pools[2])
 
 
 @compiled
-def pooled_density(rank, key, level, first, blocks):
+def pooled_density(rank, key, pools, first, blocks):
     """q of the item at a rank, by bisection for its block."""
     low, high = 0, blocks
     while high - low > 1:
@@ -96,24 +81,24 @@ def pooled_density(rank, key, level, first, blocks):
             low = middle
         else:
             high = middle
-    return key[rank] - key[first[low]] - level[low]
+    return key[rank] - key[first[low]] - pools[0, low]
 
 
 @compiled
-def ranked_weights(rows, key, position, mass, nu, level, first_of, weights):
+def ranked_weights(rows, key, position, mass, nu, pools, first_of, weights):
     """Prospect's weights of a batch: sigma by rank, or the projection of the keys where nu > 0."""
-    blocks = pool_sorted(key, mass, level, first_of) if nu > 0.0 else 0
+    blocks = pool_sorted(key, mass, pools, first_of) if nu > 0.0 else 0
     for b in range(rows.shape[0]):
         rank = position[rows[b]]
         if nu > 0.0:
-            weights[b] = pooled_density(rank, key, level, first_of, blocks)
+            weights[b] = pooled_density(rank, key, pools, first_of, blocks)
         else:
             weights[b] = mass[rank]
 
 
 @compiled
 def saddle_ascent(
-    probes, probed, losses, density, key, order, position, mass, nu, dual_step, level, first_of
+    probes, probed, losses, density, key, order, position, mass, nu, dual_step, pools, first_of
 ):
     """The dual step of SAGA with the probed losses of a batch; False where it diverged."""
     n, batch = key.shape[0], probes.shape[0]
@@ -130,9 +115,9 @@ def saddle_ascent(
     for b in range(batch):
         losses[position[probes[b]]] = probed[b]
     repair_order(key, order, position, losses)
-    blocks = pool_sorted(key, mass, level, first_of)
+    blocks = pool_sorted(key, mass, pools, first_of)
     for b in range(blocks):
         start = first_of[b]
         for rank in range(start, first_of[b + 1]):
-            density[rank] = key[rank] - key[start] - level[b]
+            density[rank] = key[rank] - key[start] - pools[0, b]
     return True

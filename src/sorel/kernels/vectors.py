@@ -91,6 +91,29 @@ def weighted_sum(density, losses, omega, weighted):
 
 
 @compiled
+def weighted_total(density, omega, weighted):
+    """sum_i omega_i q_i."""
+    total = 0.0
+    if weighted:
+        for i in range(density.shape[0]):
+            total += omega[i] * density[i]
+        return total
+    for i in range(density.shape[0]):
+        total += density[i]
+    return total * omega[0]
+
+
+@compiled
+def square_of_used(losses, omega):
+    """sum_i l_i^2 over the samples that have a weight."""
+    total = 0.0
+    for i in range(losses.shape[0]):
+        if omega[i] > 0.0:
+            total += losses[i] * losses[i]
+    return total
+
+
+@compiled
 def weighted_square_distance(density, others, omega, weighted):
     """sum_i omega_i (q_i - q'_i)^2."""
     total = 0.0

@@ -6,7 +6,6 @@ the risk gives is shared among forks and never written to.
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, by_ranges
 from sorel.permutahedron import values
@@ -52,7 +52,7 @@ class Core(ABC):
         self._work: tuple[FloatArray, ...] | None = None
 
     def fork(self, pool: Pool) -> Self:
-        fork = copy.copy(self)
+        fork = shallow_copy(self)
         fork._begin(pool)
         if self.threshold is not None:
             fork.threshold = self.threshold.fork()

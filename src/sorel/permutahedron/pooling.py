@@ -1,7 +1,8 @@
 """Pooling adjacent violators: the projection of a sorted vector onto the permutahedron.
 
 The blocks of the regression stand on a stack, and each new item is merged with the blocks that it
-violates. All is kept relative to the first item of a block, and sums carry their rounding errors.
+violates. All is kept relative to the first item of a block, and sums carry their rounding errors;
+inlined into a loop that may reorder sums, :func:`pool` takes plain ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sorel.permutahedron.ordering import repair
 
 
 @compiled(fastmath=False, inline=True)
-def _pool(
+def pool(
     key: Any,
     mass: Any,
     weight: Any,
@@ -119,7 +120,7 @@ def project_sorted(
     if not repair(zeta, order, key, moves * key.size):
         return -1
     # The vector that will hold q serves the pooling until then.
-    count = _pool(key, mass, None, first, levels, out, spills, spills)
+    count = pool(key, mass, None, first, levels, out, spills, spills)
     return _write_pooled(key, mass, None, order, count, first, levels, out, block)
 
 
@@ -129,5 +130,5 @@ def project_weighted(
     heavies: Any, out: Any, block: Any,
 ) -> int:  # fmt: skip
     """The projection of sorted keys with their weights and masses in the same order."""
-    count = _pool(key, mass, weight, first, levels, out, spills, heavies)
+    count = pool(key, mass, weight, first, levels, out, spills, heavies)
     return _write_pooled(key, mass, weight, order, count, first, levels, out, block)

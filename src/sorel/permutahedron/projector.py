@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import numpy.typing as npt
 
+from sorel._copies import shallow_copy
 from sorel._pool import Pool
 from sorel._threads import Team
 from sorel.permutahedron.cores import Core, Uniform, Weighted
@@ -176,7 +175,7 @@ class Projector:
         >>> Projector(CVaR(0.5), 4).fork().value(np.array([0.0, 1.0, 1.5, 9.0]))
         5.25
         """
-        fork = copy.copy(self)
+        fork = shallow_copy(self)
         fork._core = self._core.fork(Pool() if pool is None else pool)
         if self._used is not None:
             fork._inner = np.empty_like(self._inner)

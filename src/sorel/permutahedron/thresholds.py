@@ -9,7 +9,6 @@ reference one of the items: differences of near numbers are exact.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sorel._compiled import compiled
+from sorel._copies import shallow_copy
 from sorel._threads import Team, by_ranges
 from sorel.permutahedron.values import RUN
 from sorel.risks import FloatArray
@@ -26,6 +26,8 @@ BlockArray = npt.NDArray[np.int32]
 # Trials of the threshold search: first from the last threshold, then from a safe bracket.
 _WARM_TRIALS = 12
 _COLD_TRIALS = 200
+# Items that are looked at together in the search for the smallest.
+_GLANCE = 64
 # A value at a rank is looked for among those that a sample puts near it: how many values make that
 # pay, the size of the sample, and the ranks of the sample to either side that are taken in.
 _SAMPLE_FROM, _SAMPLE, _SAMPLE_MARGIN = 50_000, 10_000, 200
@@ -60,7 +62,7 @@ class Thresholder:
         self.tau = 0.0
 
     def fork(self) -> Thresholder:
-        fork = copy.copy(self)
+        fork = shallow_copy(self)
         fork.forget()
         return fork
 
@@ -156,9 +158,8 @@ def _level_sums(
     """`_split` in short runs, with a compensated sum over them."""
     at_low, at_high, free = 0.0, 0.0, 0.0
     moment, spill = 0.0, 0.0
-    n = zeta.size
-    for begin in range(0, n, RUN):
-        end = min(begin + RUN, n)
+    for begin in range(0, zeta.size, RUN):
+        end = begin + RUN
         part_low, part_high, part_free, part = _split(
             zeta[begin:end], None if weight is None else weight[begin:end],
             reference, tau, low, high,
@@ -174,25 +175,23 @@ def _level_sums(
 
 
 @compiled(fastmath=False, inline=True)
-def _beside(zeta: Any, reference: float, tau: float, low: float) -> Any:
-    """The largest item at the low level and the smallest above it, where there are such."""
-    most, least = -math.inf, math.inf
-    # No branch, since the items come in no order that could be foreseen.
-    for i in range(zeta.size):
-        x = zeta[i]
-        above = (x - reference) - tau > low
-        most = max(most, -math.inf if above else x)
-        least = min(least, x if above else math.inf)
-    return most, least
-
-
-@compiled(fastmath=False, inline=True)
-def _position(zeta: Any, value: float) -> int:
-    """Where a value first occurs, or -1."""
-    for i in range(zeta.size):
-        if zeta[i] == value:
-            return i
-    return -1
+def _nearest(zeta: Any, reference: float, tau: float, low: float, above: bool) -> int:
+    """The smallest item above the low level, or else the largest one at it; -1 without any."""
+    sign = 1.0 if above else -1.0
+    best, place = math.inf, -1
+    for begin in range(0, zeta.size, _GLANCE):
+        part = zeta[begin : begin + _GLANCE]
+        # Almost never is there a better one, which a loop without branches sees at a glance.
+        better = 0
+        for i in range(part.size):
+            x = part[i]
+            better += (((x - reference) - tau > low) == above) & (sign * x < best)
+        if better > 0:
+            for i in range(part.size):
+                x = part[i]
+                if ((x - reference) - tau > low) == above and sign * x < best:
+                    best, place = sign * x, begin + i
+    return place
 
 
 @compiled(fastmath=False, inline=True)
@@ -225,20 +224,19 @@ def _excess(
 @compiled(fastmath=False, inline=True)
 def _next_tau(
     trial: int, tau: float, below: float, above: float, span: float, excess: float, free: float,
-    most: float, least: float, low: float, high: float,
+    kink: float, low: float, high: float,
 ) -> Any:  # fmt: skip
     """The tau to try next, the bounds on it, and their distance at the last third trial.
 
-    A Newton step where items are free; else to where the next item comes free (from the low level,
-    where `most` is the nearest, or from the high one and `least`) as if it alone took up the
-    excess.
+    A Newton step where items are free; else to where the item at the distance `kink` comes free, as
+    if it alone took up the excess.
     """
     if excess > 0.0:
         below = max(below, tau)
     else:
         above = min(above, tau)
     if free == 0.0:
-        goal = (least - high if excess > 0.0 else most - low) + excess
+        goal = kink - (high if excess > 0.0 else low) + excess
     else:
         goal = tau + excess / free
         # Without a bound on that side yet, a flat piece must not throw the search far away.
@@ -280,25 +278,23 @@ def _project_levels(
     for trial in range(trials):
         sums = _level_sums(zeta, weight, reference, tau, low, high)
         excess, free = _excess(sums, tau, below, above, low, high, total), sums[2]
-        most, least = -math.inf, math.inf
+        place = -1
         if excess == 0.0 or free == 0.0:
-            most, least = _beside(zeta, reference, tau, low)
+            place = _nearest(zeta, reference, tau, low, excess >= 0.0)
+        if place < 0:
+            place = 0
         if excess != 0.0:
             tau, below, above, span = _next_tau(
-                trial, tau, below, above, span, excess, free, most - reference, least - reference,
-                low, high,
-            )  # fmt: skip
+                trial, tau, below, above, span, excess, free, zeta[place] - reference, low, high
+            )
             continue
         # Settled. Start again from the smallest free item, where differences are exact: it rarely
         # takes more than two trials, and the sets may still change in the last digits.
-        if least == math.inf:
-            least = zeta[0]
-        if least == reference:
+        if zeta[place] == reference:
             tau = _exact_tau(sums, tau, low, high, total)
-            pivot = _position(zeta, least)
-            return _fill_clipped(zeta, reference, tau, low, high, out, block), pivot, tau
-        tau -= least - reference
-        reference = least
+            return _fill_clipped(zeta, reference, tau, low, high, out, block), place, tau
+        tau -= zeta[place] - reference
+        reference = zeta[place]
         below, above, span = -math.inf, math.inf, math.inf
     return -1, -1, 0.0
 
@@ -313,26 +309,24 @@ def _share_project_levels(
     for trial in range(trials):
         sums = totals(by_ranges(team, _level_sums, zeta, weight, reference, tau, low, high))
         excess, free = _excess(sums, tau, below, above, low, high, total), sums[2]
-        most, least = -math.inf, math.inf
+        place = 0
         if excess == 0.0 or free == 0.0:
-            parts = by_ranges(team, _beside, zeta, reference, tau, low)
-            most, least = max(part[0] for part in parts), min(part[1] for part in parts)
+            found = by_ranges(team, _nearest, zeta, reference, tau, low, excess >= 0.0)
+            places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
+            best = min if excess >= 0.0 else max
+            place = best(places, key=zeta.__getitem__, default=0)
+        nearest = float(zeta[place])
         if excess != 0.0:
             tau, below, above, span = _next_tau(
-                trial, tau, below, above, span, excess, free, most - reference, least - reference,
-                low, high,
-            )  # fmt: skip
+                trial, tau, below, above, span, excess, free, nearest - reference, low, high
+            )
             continue
-        if least == math.inf:
-            least = float(zeta[0])
-        if least == reference:
+        if nearest == reference:
             tau = _exact_tau(sums, tau, low, high, total)
-            found = by_ranges(team, _position, zeta, least)
-            pivot = next(a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0)
             counts = by_ranges(team, _fill_clipped, zeta, reference, tau, low, high, out, block)
-            return sum(counts), pivot, tau
-        tau -= least - reference
-        reference = least
+            return sum(counts), place, tau
+        tau -= nearest - reference
+        reference = nearest
         below, above, span = -math.inf, math.inf, math.inf
     return -1, -1, 0.0
 

@@ -11,9 +11,9 @@ RUN = 256
 
 
 @compiled
-def _plain_dot(a: Any, b: Any, start: int, stop: int) -> float:
+def _plain_dot(a: Any, b: Any) -> float:
     total = 0.0
-    for i in range(start, stop):
+    for i in range(a.size):
         total += a[i] * b[i]
     return total
 
@@ -23,7 +23,7 @@ def dot(a: Any, b: Any) -> float:
     """Inner product as short plain sums added with compensation: no error that grows with n."""
     total, spill = 0.0, 0.0
     for begin in range(0, a.size, RUN):
-        part = _plain_dot(a, b, begin, min(begin + RUN, a.size))
+        part = _plain_dot(a[begin : begin + RUN], b[begin : begin + RUN])
         grown = total + part
         piece = grown - total
         spill += (total - (grown - piece)) + (part - piece)
@@ -73,9 +73,13 @@ def sums_beside(losses: Any, edge: float) -> Any:
 
 @compiled(fastmath=False)
 def ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: Any) -> float:
-    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)); inner sum compensated."""
+    """sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)); inner sum compensated.
+
+    What rounding has taken from the total weight is missing at the largest loss.
+    """
     total, surplus, spill = 0.0, 0.0, 0.0
-    for j in range(order.size - 1):
+    last = order.size - 1
+    for j in range(order.size):
         i = order[j]
         own = density[i] if weight is None else density[i] * weight[i]
         change = own - mass[j]
@@ -83,8 +87,9 @@ def ordered_shortfall(key: Any, mass: Any, density: Any, weight: Any, order: Any
         piece = grown - surplus
         spill += (surplus - (grown - piece)) + (change - piece)
         surplus = grown
-        total += max(surplus + spill, 0.0) * (key[j + 1] - key[j])
-    return total
+        if j < last:
+            total += max(surplus + spill, 0.0) * (key[j + 1] - key[j])
+    return total + max(-(surplus + spill) * key[last], 0.0)
 
 
 @compiled

@@ -20,6 +20,7 @@ import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem
+from sorel.rounding import Path
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
@@ -51,6 +52,9 @@ _MAX_IDLE = 4
 # Margins that are moved along and along drift away from X w: compute them afresh before the drift
 # reaches this share of the tolerance.
 _DRIFT = 0.01
+
+# The same after a certificate of which rounding errors are so large a share of the gap wanted.
+_BLUR = 0.1
 
 # Passes after which a check is made though it will hardly succeed: others may want to step in.
 _HEARTBEAT = 50
@@ -222,7 +226,7 @@ class AugmentedLagrangian(Solver):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine = problem.engine
-        point = engine.point(run.w)
+        point, path = engine.point(run.w), Path(run.w)
         run.passes += 1
         center = run.dual
         warm = run.near or center is not None
@@ -235,34 +239,41 @@ class AugmentedLagrangian(Solver):
             center = engine.as_center(center)
         elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
-            point = self._step(State(problem, point, center, 0.0), run, 1.0).point
+            try:
+                point = self._step(State(problem, point, center, 0.0), run, 1.0).point
+            except np.linalg.LinAlgError:
+                run.note = "the losses overflow at the start; scale the columns"
+                return
+            path.move(point.w)
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), warm)
         state = State(problem, point, center, schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
-        idle = moves = 0
+        idle = 0
         checked, resumed = run.passes, 0.0
         caution = used = 0.0
+        blurred = False
         while not run.exhausted:
-            run.latest = Iterate(state.point, state.dual, state.gradient, np.inf)
+            run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, _ROUNDING * unit
-            if problem.margin_rounding(unit) * moves > _DRIFT * run.tol:
+            if blurred or problem.margin_rounding(unit) * path.moves > _DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
-                state, moves = fresh, 0
+                state, path, blurred = fresh, Path(state.point.w), False
             if state.predicted <= _PROMISING * target and run.passes >= resumed:
-                reply = yield Iterate(state.point, state.dual, state.gradient, target)
+                reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
                 checked = run.passes
                 # No more is spent on certificates in vain than on steps.
                 resumed = checked + reply.passes
+                blurred = path.moves > 0 and reply.rounding > _BLUR * target
             elif (
                 run.wants_check
                 or run.passes > checked + _HEARTBEAT
                 or state.fenchel_young() <= target
             ):
-                yield Iterate(state.point, state.dual, state.gradient)
+                yield Iterate(state.point, state.dual, state.gradient, path=path)
                 checked = run.passes
             # A step cut short has gained little of what it promised, and a cautious one promised
             # less than there is: both leave work to do.
@@ -278,13 +289,17 @@ class AugmentedLagrangian(Solver):
             elif schedule.stuck:
                 state = State(problem, state.point, state.center, schedule.retreat())
             used = caution
-            state = self._step(state, run, caution)
+            try:
+                state = self._step(state, run, caution)
+            except np.linalg.LinAlgError:
+                # Beyond what rounding allows, the curvature may have no meaning left.
+                break
             schedule.note(state.length)
             caution = 1.0 if schedule.is_short(state.length) else _eased(caution)
-            moves += 1
+            path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
-        yield Iterate(state.point, state.dual, state.gradient, np.inf)
+        yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
 
     def _step(self, state: State, run: Run, caution: float) -> State:
         """The state after one Newton step with line search."""
@@ -306,6 +321,7 @@ class AugmentedLagrangian(Solver):
         if not descent > 0.0:
             return state.point, state.dual, 1.0
         change = engine.direction(delta)
+        may_overflow = not problem.loss.curvature_bound < np.inf
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         safe = 0.0
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
@@ -313,7 +329,7 @@ class AugmentedLagrangian(Solver):
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
-            if not engine.is_finite(point):
+            if may_overflow and not engine.is_finite(point):
                 # Far beyond the minimum of a loss that grows like an exponential.
                 high, slope_high, t = t, np.inf, low + _OVERFLOW * (t - low)
                 del point

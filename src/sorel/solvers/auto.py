@@ -57,21 +57,27 @@ class Auto(Solver):
     name: ClassVar[str] = "auto"
 
     def check(self, problem: Problem) -> None:
-        if not self._turns(problem):
-            self._order(problem)[0]().check(problem)
+        order = self._order(problem)
+        if self._first_able(problem, [*order, Subgradient]) is None:
+            order[0]().check(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         chosen: list[str] = []
-        waiting = self._turns(problem)
-        if run.dual is None and waiting[0] is Newton:
+        waiting = self._order(problem)
+        first = self._first_able(problem, waiting)
+        if first is None:
+            # A penalty of the user's own with very many parameters is for none but the last.
+            waiting, first = [Subgradient], 0
+        if run.dual is None and waiting[first] is Newton:
             self._start_from_part(problem, run)
-        while waiting:
-            solver, waiting = waiting[0](), waiting[1:]
+        while first is not None:
+            solver, waiting = waiting[first](), waiting[first + 1 :]
             chosen.append(solver.name)
             run.note = " then ".join(chosen)
             yield from self._turn(problem, run, solver, waiting)
             if run.exhausted:
                 return
+            first = self._first_able(problem, waiting)
         run.note = f"{' then '.join(chosen)}; rounding errors allow no further progress"
 
     def _start_from_part(self, problem: Problem, run: Run) -> None:
@@ -83,7 +89,7 @@ class Auto(Solver):
         engine, n = problem.engine, problem.n_samples
         if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample"):
             return
-        needed = _ROWS_PER_PARAMETER * int(np.prod(engine.shape)) / engine.effective_share()
+        needed = _ROWS_PER_PARAMETER * engine.size / engine.effective_share()
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
         if rows > _LARGEST_SHARE * n or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
@@ -102,15 +108,9 @@ class Auto(Solver):
         run.passes += inner.passes * rows / n
         run.near = run.near or best <= _NEAR
 
-    def _turns(self, problem: Problem) -> list[type[Solver]]:
-        """Methods that take the problem, in the order of their turns."""
-        order = self._order(problem)
-        # A penalty of the user's own with very many parameters is for none but the last.
-        return self._able(problem, order) or self._able(problem, [Subgradient])
-
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
-        size = int(np.prod(problem.engine.shape))
+        size = problem.engine.size
         if size <= _FEW_PARAMETERS:
             first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
             return [*first, Newton, Continuation, SOREL]
@@ -121,19 +121,19 @@ class Auto(Solver):
 
     def _by_products(self, problem: Problem) -> bool:
         """Whether a matrix is affordable, but products are likely to be cheaper."""
-        size, n = int(np.prod(problem.engine.shape)), problem.n_samples
+        size, n = problem.engine.size, problem.n_samples
         many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
         return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
-    def _able(self, problem: Problem, solvers: list[type[Solver]]) -> list[type[Solver]]:
-        able = []
-        for cls in solvers:
+    def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
+        """The place of the first method that takes the problem."""
+        for place, cls in enumerate(solvers):
             try:
                 cls().check(problem)
             except UnsupportedProblemError:
                 continue
-            able.append(cls)
-        return able
+            return place
+        return None
 
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
@@ -145,7 +145,7 @@ class Auto(Solver):
         best_gap, since = np.inf, run.passes
         limit = np.inf
         if isinstance(solver, NewtonCG) and self._by_products(problem):
-            limit = run.passes + _PASSES_PER_PARAMETER * int(np.prod(problem.engine.shape))
+            limit = run.passes + _PASSES_PER_PARAMETER * problem.engine.size
         try:
             iterate = next(iterates)
             while True:
@@ -157,7 +157,7 @@ class Auto(Solver):
                         since = run.passes
                     best_gap = certificate.relative_gap
                 if run.passes - since > _PATIENCE or run.passes > limit:
-                    if others:
+                    if self._first_able(problem, others) is not None:
                         break
                     since = limit = np.inf
                 iterate = iterates.send(certificate)

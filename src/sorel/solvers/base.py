@@ -19,19 +19,22 @@ import numpy as np
 from sorel._clock import now
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Certificate, Problem
+from sorel.rounding import Path
 
 
 class Iterate(NamedTuple):
     """A point and a weighting to be certified.
 
     `gradient` is that of lam . l at the point where the solver has it at hand. `refine` is a gap
-    worth a Hessian: see :meth:`Problem.certify`.
+    worth a Hessian, and `path` how the margins were moved since they were computed from X: see
+    :meth:`Problem.certify`.
     """
 
     point: Point
     dual: Dual
     gradient: FloatArray | None = None
     refine: float = 0.0
+    path: Path | None = None
 
 
 Iterates = Generator[Iterate, Certificate, None]
@@ -117,7 +120,11 @@ def rehearse(
         iterate = next(iterates)
         while True:
             certificate = problem.certify(
-                iterate.point, iterate.dual, gradient=iterate.gradient, refine=iterate.refine
+                iterate.point,
+                iterate.dual,
+                gradient=iterate.gradient,
+                refine=iterate.refine,
+                path=iterate.path,
             )
             run.passes += certificate.passes
             yield iterate, certificate

@@ -79,6 +79,16 @@ class FirstOrder(Solver):
                 "takes the steps of single samples in compiled loops, which know only sorel's own "
                 f"penalties and not the class {type(problem.penalty).__name__}"
             )
+        if (
+            "smoothness" in self.needs()
+            and getattr(self, "step_size", None) is None
+            and problem.loss.affine
+            and problem.penalty.l2 == 0.0
+        ):
+            return (
+                "takes its steps from the curvature of losses and penalty, and there is none with "
+                f"the {problem.loss.name} loss and {problem.penalty!r}"
+            )
         reasons = (problem.engine.obstacle(operation) for operation in self.needs())
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None or problem.penalty.l2 > 0.0 or "smoothness" not in self.needs():
@@ -149,7 +159,7 @@ class Watch:
         point = engine.point(run.w)
         value = engine.risk(point) + self.problem.penalty_value(point.w)
         self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
-        self._refine = run.tol * abs(value)
+        self._refine = run.tol * self.problem.unit(value)
         return point
 
     def point(self, w: FloatArray, remedy: str) -> Point | None:
@@ -167,7 +177,7 @@ class Watch:
     def refine(self) -> float:
         """The gap worth a Hessian: at every check where that is cheap, else ever more rarely."""
         self._checks += 1
-        cheap = int(np.prod(self.problem.engine.shape)) <= _CHEAP_HESSIAN
+        cheap = self.problem.engine.size <= _CHEAP_HESSIAN
         if cheap or self._checks & (self._checks - 1) == 0:
             return self._refine
         return 0.0
@@ -191,4 +201,4 @@ class Watch:
     def saw(self, reply: Certificate) -> None:
         """Take note of a certificate."""
         self._last_check = self.run.passes
-        self._refine = self.run.tol * abs(reply.primal)
+        self._refine = self.run.tol * self.problem.unit(reply.primal)

@@ -57,7 +57,7 @@ class Continuation(Newton):
         run.passes += 1
         strongest = float(np.mean(diagonal))
         own = max(problem.penalty.l2, _WEAKEST * strongest)
-        if not strongest * _FACTOR > own:
+        if not own < strongest * _FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]

@@ -63,7 +63,7 @@ class LBFGS(FirstOrder):
         bounds, length = _bounds(problem), _SEGMENT
         while True:
             before = best.value
-            yield best.iterate(refine=run.tol * abs(before))
+            yield best.iterate(refine=run.tol * problem.unit(before))
             outcome = minimize(
                 best,
                 best.w.ravel(),
@@ -85,7 +85,7 @@ class LBFGS(FirstOrder):
             if not best.value < before - _ROUNDING * abs(before):
                 run.note = "the line search found no descent, at an optimum or a kink"
                 break
-        yield best.iterate(refine=run.tol * abs(best.value))
+        yield best.iterate(refine=run.tol * problem.unit(best.value))
 
 
 class _Lowest:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
@@ -40,7 +38,7 @@ class Newton(AugmentedLagrangian):
     name: ClassVar[str] = "newton"
 
     def check(self, problem: Problem) -> None:
-        size = int(np.prod(problem.engine.shape))
+        size = problem.engine.size
         if size > MAX_SIZE and not problem.penalty.quadratic:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
@@ -48,7 +46,7 @@ class Newton(AugmentedLagrangian):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if int(np.prod(problem.engine.shape)) > MAX_SIZE:
+        if problem.engine.size > MAX_SIZE:
             return NewtonCG().iterates(problem, run)
         return super().iterates(problem, run)
 

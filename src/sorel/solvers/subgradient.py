@@ -90,7 +90,7 @@ class Subgradient(FirstOrder):
                 stuck += 1
                 if stuck >= _PATIENCE:
                     promised, stuck, delta = best, 0, _SHRINKAGE * delta
-            if delta <= _ROUNDING * abs(best):
+            if delta <= _ROUNDING * problem.unit(best):
                 run.note = "rounding errors allow no further progress"
                 break
             slope = engine.gradient(point, dual).copy()

@@ -1,0 +1,239 @@
+"""How far rounding may take a certificate from the truth.
+
+With u the unit roundoff, a margin x_i . w is known up to
+
+    e = a u sum_j m_j |w_j|,      m_j = max_i |x_ij|,
+
+where `a` grows with the number of terms. The margins z in a bound on the optimum need not be those
+of w: convexity at z gives, for every x and c = X^T (lam phi'(z)),
+
+    F(x) >= lam . l(z) - lam . (phi'(z) z) + c . x + g(x),
+
+so that their errors cost at most e sum_i lam_i |phi'_i|. An error delta of c enters through g*,
+which is 1/mu-smooth: the Fenchel-Young bracket f becomes at most
+
+    (sqrt(f) + |delta| / sqrt(2 mu))^2,
+
+or f plus what delta can gain in a bounded domain. A derivative r that is left in the intercept is
+as good as errors m_j |r| of c: at the exact intercept all slopes have moved the same way, by r in
+sum.
+
+The constants cover the worst order of a short sum, and what was measured for long sums of terms
+that are all alike, whose errors have one sign.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.losses import Loss
+from sorel.penalties import Penalty, Simplex
+
+_UNIT = 2.0**-53
+
+# Roundings in a term, beside those of the sum that it enters.
+_OPERATIONS = 8.0
+
+# Error of a margin that is moved along, in units of its size: a product and a sum.
+_MOVE = 2.0 * _UNIT
+
+# Points that a path keeps before it sums them up: most paths are shorter, and never asked.
+_REMEMBERED = 16
+
+
+class Path:
+    """The way that margins were moved since they were computed from X.
+
+    Attributes
+    ----------
+    moves : int
+        How often they were moved.
+    reach : array
+        The largest size of each parameter on the way.
+    """
+
+    __slots__ = ("_passed", "moves")
+
+    def __init__(self, w: FloatArray) -> None:
+        self.moves, self._passed = 0, [w]
+
+    def move(self, w: FloatArray) -> None:
+        """Go on to w."""
+        self.moves += 1
+        self._passed.append(w)
+        if len(self._passed) > _REMEMBERED:
+            self._passed = [self.reach]
+
+    @property
+    def reach(self) -> FloatArray:
+        return np.abs(self._passed).max(axis=0)
+
+
+class Rounding:
+    """Bounds on the rounding errors in the certificates of one problem.
+
+    Parameters
+    ----------
+    engine, loss, penalty
+        The parts of the problem.
+    size : float
+        Mean loss at zero margins: a guess at the size of margins for an engine that does not know
+        the columns of X.
+    """
+
+    def __init__(self, engine: Engine, loss: Loss, penalty: Penalty, size: float) -> None:
+        self.engine, self.loss, self.penalty = engine, loss, penalty
+        self._size = size
+        self._columns = engine.column_scale()
+        self._known: tuple[FloatArray | None, float] = None, 0.0
+        self._weighed: tuple[Dual | None, float] = None, 0.0
+        self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
+        n, d = engine.n_samples, engine.n_features
+        self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
+        self._sum = _UNIT * (_OPERATIONS + n / 100.0)
+        self._likely_sum = _UNIT * (_OPERATIONS + 0.5 * math.sqrt(n))
+        self._long_sum = _UNIT * (_OPERATIONS + n / 4.0)
+
+    def losses(
+        self, point: Point, dual: Dual, expected: float, error: float
+    ) -> tuple[float, float]:
+        """Error of lam . l, and sum_i lam_i |phi'_i| or a bound on it, from that of the margins."""
+        loss = self.loss
+        if self._bounded:
+            above = max(expected - loss.lower_bound, 0.0)
+            size = above + abs(loss.lower_bound)
+            # |phi'|^2 <= 2 L (phi - inf phi), and a mean is at most the root of the mean square.
+            # The second term is what the slopes may change over the error of a margin.
+            slopes = math.sqrt(2.0 * loss.curvature_bound * above) + loss.curvature_bound * error
+            slopes = min(slopes, loss.lipschitz)
+        else:
+            size, slopes, curvature = self.engine.absolute_sums(point, dual)
+            slopes = min(slopes + curvature * error, loss.lipschitz)
+        weights = self.engine.weights_rounding(point)
+        return error * slopes + (self._sum + self._mass_error(dual)) * size + weights, slopes
+
+    def _mass_error(self, dual: Dual) -> float:
+        if dual is not self._weighed[0]:  # a certificate asks for one weighting again and again
+            self._weighed = dual, abs(self.engine.mass(dual) - 1.0)
+        return self._weighed[1]
+
+    def risk(
+        self, point: Point, dual: Dual, expected: float, shortfall: float, error: float
+    ) -> float:
+        """Error of the spectral risk, which is that of lam . l for the worst lam."""
+        if self.loss.affine:
+            # The worst weighting gives negative losses no more weight than the mean does.
+            size = abs(expected + shortfall) + 2.0 * self.engine.mean_size(point)
+            weights = self.engine.weights_rounding(point)
+            total = self._sum + self._mass_error(dual)
+            return error * self.loss.lipschitz + total * size + weights
+        if shortfall > 0.0 and not self._bounded:
+            dual = self.engine.worst_case(point)
+        return self.losses(point, dual, expected + shortfall, error)[0]
+
+    def margins(self, w: FloatArray, path: Path | None = None) -> float:
+        """Error of margins at w that came there from X straight, or along a path."""
+        if path is None or path.moves == 0:
+            return self._product * self._margin_size(w)
+        # The directions are products with X as well, and no longer than the way in all.
+        return (2.0 * self._product + _MOVE * path.moves) * self._margin_size(path.reach)
+
+    def shift(self, w: FloatArray) -> float:
+        """Error of moving margins to w."""
+        return _MOVE * self._margin_size(w)
+
+    def _margin_size(self, w: FloatArray) -> float:
+        """sum_j m_j |w_j|, or a norm of them for several outputs."""
+        if w is self._known[0]:  # the same point is asked for more than once
+            return self._known[1]
+        d = self.engine.n_features
+        if self._columns is None:
+            size = math.sqrt(2.0 * self._size)
+        elif w.ndim == 1:
+            size = float(self._columns.dot(np.abs(w[:d])))
+            if self.engine.fit_intercept:
+                size += abs(float(w[d]))
+        else:
+            sizes = self._columns @ np.abs(w[:d])
+            if self.engine.fit_intercept:
+                sizes += np.abs(w[d])
+            size = _norm(sizes)
+        self._known = w, size
+        return size
+
+    def intercept(
+        self, point: Point, dual: Dual, derivative: Any, slopes: float
+    ) -> tuple[float, float]:
+        """What a derivative left in the intercepts costs.
+
+        The value by which lam . l may still fall, and an error of the gradient in units of the
+        columns of X.
+        """
+        residual = _norm(np.asarray(derivative)) + self._likely_sum * slopes
+        drop = self.engine.intercept_slack(point, dual, residual)
+        if self.engine.n_outputs > 1:
+            # Several intercepts may move slopes to and fro: |H t| <= sqrt(L t.H t).
+            residual += math.sqrt(2.0 * self.loss.curvature_bound * drop)
+        return drop, residual
+
+    def difference(self, value: float) -> float:
+        """What a difference from such a value loses."""
+        return _OPERATIONS * _UNIT * abs(value)
+
+    def penalty_value(self, value: float) -> float:
+        """Error of g."""
+        return self._product * abs(value)
+
+    def bracket(
+        self, value: float, coef: FloatArray, gradient: FloatArray, slopes: float, residual: float
+    ) -> float:
+        """Error of the Fenchel-Young bracket at coefficients and the gradient of lam . l in them.
+
+        `slopes` is sum_i lam_i |phi'_i|. `residual` is an error of the gradient in units of the
+        columns of X, on top of its rounding.
+        """
+        columns, l2 = self._columns, self.penalty.l2
+        if columns is None:
+            # The columns are not known: let the gradient speak for them.
+            largest, slopes = _norm(gradient), 1.0
+        else:
+            largest = _norm(columns)
+        own = _OPERATIONS * _UNIT * l2 * _norm(coef)
+        total = math.inf
+        if l2 > 0.0:
+            error = (self._likely_sum * slopes + residual) * largest + own
+            spread = error / math.sqrt(2.0 * l2)
+            total = spread * (2.0 * math.sqrt(value) + spread)
+        if l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None:
+            sizes = np.abs(gradient) if columns is None else columns
+            delta = (self._long_sum * slopes + residual) * sizes + own
+            total = min(total, self._gain(delta, coef))
+        if not self.penalty.separable:
+            # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
+            away = float(np.sum(np.abs(coef - self.penalty.project(coef))))
+            total += away * (slopes * largest + l2 * _norm(coef))
+        return total
+
+    def _gain(self, delta: FloatArray, coef: FloatArray) -> float:
+        """The most that delta . (x - coef) can be in the domain, for any signs in delta."""
+        if coef.ndim > delta.ndim:
+            delta = np.repeat(delta[:, None], coef.shape[1], axis=1)
+        if isinstance(self.penalty, Simplex):
+            return float(np.sum(delta.max(axis=0)) + np.vdot(delta, np.abs(coef)))
+        limits = self.penalty.bounds(len(coef))
+        if limits is None and self.penalty.compact:
+            # A domain of the user's own: as if it reached twice as far as the coefficients do.
+            return 2.0 * float(np.abs(coef).max() * np.sum(delta))
+        if limits is None:
+            return math.inf
+        lower, upper = (limit if coef.ndim == 1 else limit[:, None] for limit in limits)
+        reach = np.maximum(coef - lower, upper - coef)
+        return float(np.vdot(delta, reach)) if np.all(np.isfinite(reach)) else math.inf
+
+
+def _norm(x: FloatArray) -> float:
+    return math.sqrt(float(np.vdot(x, x)))

@@ -1,0 +1,624 @@
+"""Random problems of all kinds, solved with default settings and checked from outside.
+
+What a result claims is compared with formulas in plain NumPy and extended precision that share
+nothing with the package: the objective, the dual bound against every parameter vector at hand, the
+weights against the risk. Run as ``python tests/fuzz.py --count 10000 --seed 3``; each failure is
+printed with a line that makes its problem again. A new loss, penalty or risk is one more entry of
+``LOSSES``, ``PENALTIES`` or ``RISKS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+import sorel
+from sorel.losses import Huber
+
+Rng = np.random.Generator
+Long = np.longdouble
+EPS = float(np.finfo(Long).eps)
+
+# A gap below this share of the mean loss at zero margins is as good as none: no warning then.
+NEGLIGIBLE = 1e-12
+
+# What the weights may miss their set by.
+FEASIBLE = 1e-13
+
+
+def log_uniform(rng: Rng, low: float, high: float) -> float:
+    return float(10.0 ** rng.uniform(np.log10(low), np.log10(high)))
+
+
+# Losses: what the package gets, which targets it takes, and phi(y, z) from the textbook. Margins
+# have one column per output.
+
+
+class LossPart(NamedTuple):
+    argument: Any
+    targets: str
+    value: Callable[[Any, Any], Any]
+
+
+def _huber(rng: Rng) -> LossPart:
+    delta = log_uniform(rng, 1e-3, 1e3)
+
+    def value(y: Any, z: Any) -> Any:
+        r = np.abs(z[:, 0] - y)
+        return np.where(r <= delta, r * r / 2, Long(delta) * (r - Long(delta) / 2))
+
+    return LossPart(Huber(delta), "numbers", value)
+
+
+def _softmax(y: Any, z: Any) -> Any:
+    # The other classes against the own one: no digits are lost where that wins.
+    rest = z - z[np.arange(len(y)), y][:, None]
+    top = rest.max(axis=1)
+    others = np.exp(rest - top[:, None])
+    confident = top == 0
+    others[np.arange(len(y)), y] *= ~confident
+    return top + np.where(
+        confident, np.log1p(others.sum(axis=1)), np.log(np.where(confident, 1, others.sum(axis=1)))
+    )
+
+
+def _exp_excess(t: Any) -> Any:
+    """exp(t) - 1 - t, by its series where the difference would lose digits."""
+    small = np.where(np.abs(t) < 0.1, t, 0)
+    series, term = np.zeros_like(small), np.ones_like(small)
+    for k in range(1, 20):
+        term = term * small / k
+        series = series + (term if k > 1 else 0)
+    return np.where(np.abs(t) < 0.1, series, np.expm1(t) - t)
+
+
+def _poisson(y: Any, z: Any) -> Any:
+    log_y = np.log(np.where(y > 0, y, 1).astype(Long))
+    return np.where(y > 0, y * _exp_excess(z[:, 0] - log_y), np.exp(z[:, 0]))
+
+
+LOSSES: dict[str, Callable[[Rng], LossPart]] = {
+    "squared": lambda rng: LossPart("squared", "numbers", lambda y, z: (z[:, 0] - y) ** 2 / 2),
+    "huber": _huber,
+    "logistic": lambda rng: LossPart(
+        "logistic", "signs", lambda y, z: np.logaddexp(Long(0), -y * z[:, 0])
+    ),
+    "squared_hinge": lambda rng: LossPart(
+        "squared_hinge", "signs", lambda y, z: np.maximum(0, 1 - y * z[:, 0]) ** 2
+    ),
+    "multinomial": lambda rng: LossPart("multinomial", "classes", _softmax),
+    "poisson": lambda rng: LossPart("poisson", "counts", _poisson),
+    "gamma": lambda rng: LossPart(
+        "gamma", "amounts", lambda y, z: _exp_excess(np.log(y.astype(Long)) - z[:, 0])
+    ),
+}
+
+
+# Penalties: what the package gets, g on its domain, and the way from rounded coefficients to exact
+# ones in the domain.
+
+
+class PenaltyPart(NamedTuple):
+    argument: Any
+    value: Callable[[Any], Any]
+    inside: Callable[[Any], Any]
+
+
+def _modulus(rng: Rng) -> float:
+    return log_uniform(rng, 1e-9, 10.0) if rng.random() < 0.7 else log_uniform(rng, 1e-2, 1.0)
+
+
+def _elastic(rng: Rng, size: float) -> PenaltyPart:
+    l2, l1 = _modulus(rng), log_uniform(rng, 1e-6, 1.0)
+    return PenaltyPart(
+        sorel.ElasticNet(l2, l1),
+        lambda w: Long(l2) / 2 * np.sum(w * w) + Long(l1) * np.sum(np.abs(w)),
+        lambda w: w,
+    )
+
+
+def _ridge(make: Callable[..., Any], inside: Callable[[Any], Any]) -> Any:
+    def draw(rng: Rng, size: float) -> PenaltyPart:
+        l2 = _modulus(rng)
+        return PenaltyPart(make(l2), lambda w: Long(l2) / 2 * np.sum(w * w), inside)
+
+    return draw
+
+
+def _box(rng: Rng, size: float) -> PenaltyPart:
+    l2, reach = _modulus(rng), size * log_uniform(rng, 1e-2, 1e2)
+    lower, upper = -reach * rng.random(), reach * rng.random()
+    return PenaltyPart(
+        sorel.Box(l2, lower, upper),
+        lambda w: Long(l2) / 2 * np.sum(w * w),
+        lambda w: np.clip(w, Long(lower), Long(upper)),
+    )
+
+
+def _on_simplex(w: Any) -> Any:
+    w = np.maximum(w, 0)
+    return w / w.sum(axis=0)
+
+
+# The size is that of the coefficients of the model behind the targets.
+PENALTIES: dict[str, Callable[[Rng, float], PenaltyPart]] = {
+    "l2": _ridge(sorel.L2, lambda w: w),
+    "elastic": _elastic,
+    "nonnegative": _ridge(sorel.NonNegative, lambda w: np.maximum(w, 0)),
+    "box": _box,
+    "simplex": _ridge(sorel.Simplex, _on_simplex),
+}
+
+
+# Risks: what the package gets, and S(u).
+
+
+class RiskPart(NamedTuple):
+    argument: Any
+    cumulative: Callable[[Any], Any]
+
+
+def _cvar(rng: Rng) -> RiskPart:
+    alpha = float(rng.choice([0.5, 0.1, 1.0, rng.uniform(0.01, 1.0), log_uniform(rng, 1e-4, 1.0)]))
+    return RiskPart(sorel.CVaR(alpha), lambda u: np.maximum(0, 1 - (1 - u) / Long(alpha)))
+
+
+def _esrm(rng: Rng) -> RiskPart:
+    rho = float(rng.choice([2.0, log_uniform(rng, 1e-4, 100.0)]))
+    return RiskPart(sorel.ESRM(rho), lambda u: np.expm1(Long(rho) * u) / np.expm1(Long(rho)))
+
+
+def _extremile(rng: Rng) -> RiskPart:
+    r = float(rng.choice([2.5, 1.0 + log_uniform(rng, 1e-3, 50.0)]))
+    return RiskPart(sorel.Extremile(r), lambda u: u ** Long(r))
+
+
+def _mixture(rng: Rng) -> RiskPart:
+    names = rng.choice(["mean", "cvar", "esrm", "extremile", "max"], size=2)
+    parts = [RISKS[name](rng) for name in names]
+    share = float(rng.uniform(0.05, 0.95))
+    risk = sorel.Mixture([part.argument for part in parts], [share, 1.0 - share])
+    first, second = (part.cumulative for part in parts)
+    return RiskPart(risk, lambda u: Long(share) * first(u) + Long(1.0 - share) * second(u))
+
+
+def _steps(rng: Rng) -> RiskPart:
+    heights = np.sort(rng.integers(0, 5, size=int(rng.integers(1, 6)))).astype(float)
+    heights[-1] += 1.0
+    knots = np.concatenate([[Long(0)], np.cumsum(heights.astype(Long))])
+    knots /= knots[-1]
+
+    def cumulative(u: Any) -> Any:
+        place = np.minimum((u * len(heights)).astype(int), len(heights) - 1)
+        return knots[place] + (u * len(heights) - place) * (knots[place + 1] - knots[place])
+
+    return RiskPart(sorel.CustomSpectrum(heights), cumulative)
+
+
+RISKS: dict[str, Callable[[Rng], RiskPart]] = {
+    "mean": lambda rng: RiskPart(sorel.Mean(), lambda u: u),
+    "cvar": _cvar,
+    "esrm": _esrm,
+    "extremile": _extremile,
+    "max": lambda rng: RiskPart(sorel.Max(), lambda u: (u >= 1).astype(Long)),
+    "mixture": _mixture,
+    "custom": _steps,
+}
+
+
+# Rows of X, and targets from the margins of a model.
+
+
+def _rows(rng: Rng, n: int, d: int) -> tuple[np.ndarray, str]:
+    """A matrix, and in a word what is special about it."""
+    X = rng.standard_normal((n, d))
+    style = str(rng.choice(["normal", "whole", "tails", "scales", "size", "offset", "collinear",
+                            "equal rows", "equal columns", "zeros"]))  # fmt: skip
+    if style == "whole":
+        X = np.round(X)
+    elif style == "tails":
+        X = rng.standard_t(1.5, (n, d))
+    elif style == "scales":
+        X *= 10.0 ** rng.uniform(-6, 6, d)
+    elif style == "size":
+        X *= log_uniform(rng, 1e-6, 1e6)
+    elif style == "offset":
+        X += 10.0 ** rng.uniform(0, 3, d)
+    elif style == "collinear" and d > 1:
+        X[:, 1:] = X[:, :1] + log_uniform(rng, 1e-12, 1e-2) * X[:, 1:]
+    elif style == "equal rows":
+        X = X[rng.integers(0, max(1, n // 3), n)]
+    elif style == "equal columns":
+        X = X[:, rng.integers(0, max(1, d // 2), d)]
+    elif style == "zeros":
+        X[rng.random((n, d)) < 0.7] = 0.0
+    return X, style
+
+
+def _numbers(rng: Rng, z: np.ndarray) -> tuple[np.ndarray, str]:
+    styles = ["noise", "noise", "tails", "perfect", "constant", "zero", "ties", "offset"]
+    style, n = str(rng.choice(styles)), len(z)
+    size = float(np.abs(z).mean()) or 1.0
+    y = z[:, 0]
+    if style == "noise":
+        y = y + size * log_uniform(rng, 1e-4, 10.0) * rng.standard_normal(n)
+    elif style == "tails":
+        y = y + size * rng.standard_t(1.5, n)
+    elif style == "constant":
+        y = np.full(n, size)
+    elif style == "zero":
+        y = np.zeros(n)
+    elif style == "ties":
+        y = size * np.round(y / size + rng.standard_normal(n))
+    elif style == "offset":
+        y = y + size * (log_uniform(rng, 1.0, 1e5) + rng.standard_normal(n))
+    return y, style
+
+
+def _signs(rng: Rng, z: np.ndarray) -> tuple[np.ndarray, str]:
+    style, n = str(rng.choice(["noise", "separable", "random"])), len(z)
+    margin = z[:, 0] / (np.abs(z).mean() or 1.0)
+    if style == "noise":
+        margin = margin + rng.logistic(size=n)
+    elif style == "random":
+        margin = rng.standard_normal(n)
+    y = np.where(margin > 0, 1, -1)
+    y[:2] = [-1, 1]
+    return y, style
+
+
+def _classes(rng: Rng, z: np.ndarray) -> tuple[np.ndarray, str]:
+    style, k = str(rng.choice(["noise", "separable"])), z.shape[1]
+    scores = z / (np.abs(z).mean() or 1.0)
+    if style == "noise":
+        scores = scores + rng.gumbel(size=z.shape)
+    y = np.argmax(scores, axis=1)
+    y[:k] = np.arange(k)
+    return y, style
+
+
+def _means(rng: Rng, z: np.ndarray) -> np.ndarray:
+    """Positive numbers of all sizes whose logarithms follow the margins."""
+    return np.exp(z[:, 0] / (np.abs(z).max() or 1.0)) * log_uniform(rng, 1e-3, 1e3)
+
+
+def _counts(rng: Rng, z: np.ndarray) -> tuple[np.ndarray, str]:
+    style, mean = str(rng.choice(["noise", "perfect", "few"])), _means(rng, z)
+    if style == "perfect":
+        return mean, style
+    y = rng.poisson(mean if style == "noise" else 0.1, len(z)).astype(float)
+    y[int(rng.integers(len(y)))] += 1.0
+    return y, style
+
+
+def _amounts(rng: Rng, z: np.ndarray) -> tuple[np.ndarray, str]:
+    style, mean = str(rng.choice(["noise", "perfect"])), _means(rng, z)
+    return mean * rng.gamma(2.0, size=len(z)) if style == "noise" else mean, style
+
+
+TARGETS: dict[str, Callable[[Rng, np.ndarray], tuple[np.ndarray, str]]] = {
+    "numbers": _numbers,
+    "signs": _signs,
+    "classes": _classes,
+    "counts": _counts,
+    "amounts": _amounts,
+}
+
+
+def _sample_weights(rng: Rng, n: int) -> tuple[np.ndarray | None, str]:
+    style = str(rng.choice(["none", "none", "whole", "uniform", "wide", "some zero"]))
+    if style == "whole":
+        return rng.integers(1, 4, n).astype(float), style
+    if style == "uniform":
+        return rng.uniform(0.1, 1.0, n), style
+    if style == "wide":
+        return 10.0 ** rng.uniform(-6, 6, n), style
+    if style == "some zero":
+        weight = rng.integers(0, 3, n).astype(float)
+        weight[int(rng.integers(n))] = 1.0
+        return weight, style
+    return None, style
+
+
+@dataclass(frozen=True)
+class Case:
+    """The problem of one number in the sequence of a seed.
+
+    Attributes
+    ----------
+    seed, number : int
+        What the problem is drawn from.
+    losses : tuple of str
+        Kinds of losses to draw from; all when empty.
+    """
+
+    seed: int
+    number: int
+    losses: tuple[str, ...] = ()
+
+    @cached_property
+    def parts(self) -> dict[str, Any]:
+        """Everything that was drawn."""
+        rng = np.random.default_rng([self.seed, self.number])
+        n = int(
+            rng.choice([1, 2, *(rng.integers(*ends) for ends in ((3, 12), (10, 60), (60, 300)))])
+        )
+        d = int(rng.choice([1, rng.integers(2, 6), rng.integers(2, 12), rng.integers(10, 40)]))
+        name = str(rng.choice(self.losses or tuple(LOSSES)))
+        loss = LOSSES[name](rng)
+        outputs = int(rng.integers(3, 5)) if loss.targets == "classes" else 1
+        n = max(n, {"numbers": 1, "signs": 2, "classes": outputs}.get(loss.targets, 1))
+        X, rows = _rows(rng, n, d)
+        storage = str(rng.choice(["C", "F", "float32", "sparse", "integers", "sparse float32"]))
+        if storage == "integers" and rows != "whole":
+            storage = "C"
+        if "float32" in storage:
+            X = X.astype(np.float32).astype(np.float64)
+        model = rng.standard_normal((d, outputs)) * log_uniform(rng, 1e-6, 1e6)
+        model /= np.sqrt(np.mean(X * X, axis=0))[:, None] + (np.abs(X).max(axis=0) == 0)[:, None]
+        if rng.random() < 0.3:
+            model = np.abs(model)
+        y, targets = TARGETS[loss.targets](rng, X @ model)
+        weight, weights = _sample_weights(rng, n)
+        if loss.targets in ("signs", "classes", "counts") and weight is not None:
+            weight = np.maximum(weight, 1e-3)  # a class without weight is another problem
+        penalty_name = str(rng.choice(tuple(PENALTIES)))
+        risk_name = str(rng.choice(tuple(RISKS)))
+        return {
+            "loss_name": name, "loss": loss, "outputs": outputs, "X": X, "rows": rows,
+            "storage": storage, "y": y, "targets": targets, "weight": weight, "weights": weights,
+            "penalty_name": penalty_name,
+            "penalty": PENALTIES[penalty_name](rng, float(np.abs(model).mean()) or 1.0),
+            "risk_name": risk_name, "risk": RISKS[risk_name](rng),
+            "intercept": bool(rng.random() < 0.5),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        p = self.parts
+        n, d = p["X"].shape
+        return (
+            f"{n} x {d} ({p['rows']}, {p['storage']}), y {p['targets']}, {p['risk'].argument!r}, "
+            f"{p['loss'].argument!r}, {p['penalty'].argument!r}, "
+            f"intercept {p['intercept']}, weights {p['weights']}"
+        )
+
+    @property
+    def snippet(self) -> str:
+        kinds = f", losses={self.losses!r}" if self.losses else ""
+        return f"from fuzz import Case; case = Case({self.seed}, {self.number}{kinds}); print(case)"
+
+    def problem(self) -> sorel.Problem:
+        p = self.parts
+        X, storage = p["X"], p["storage"]
+        if "float32" in storage:
+            X = X.astype(np.float32)
+        if "sparse" in storage:
+            X = scipy.sparse.csr_array(X)
+        elif storage == "F":
+            X = np.asfortranarray(X)
+        elif storage == "integers":
+            X = X.astype(np.int64)
+        return sorel.Problem(
+            X,
+            p["y"],
+            risk=p["risk"].argument,
+            loss=p["loss"].argument,
+            penalty=p["penalty"].argument,
+            fit_intercept=p["intercept"],
+            sample_weight=p["weight"],
+        )
+
+    # The oracle.
+
+    @cached_property
+    def omega(self) -> Any:
+        n, weight = len(self.parts["y"]), self.parts["weight"]
+        weight = np.ones(n) if weight is None else weight
+        weight = weight.astype(Long)
+        return weight / weight.sum()
+
+    def _margins(self, w: Any) -> tuple[Any, Any]:
+        """Margins at exact parameters of shape (p, K), and how far rounding may take them."""
+        X = self.parts["X"].astype(Long)
+        d = X.shape[1]
+        z, size = X @ w[:d], np.abs(X) @ np.abs(w[:d])
+        if self.parts["intercept"]:
+            z, size = z + w[d], size + np.abs(w[d])
+        return z, (d + 2) * EPS * size
+
+    def exact(self, w: Any) -> Any:
+        """Parameters in the domain and in extended precision, of shape (p, K)."""
+        d = self.parts["X"].shape[1]
+        w = np.array(w, dtype=Long).reshape(-1, self.parts["outputs"])
+        w[:d] = self.parts["penalty"].inside(w[:d])
+        return w
+
+    def risk_of(self, losses: Any) -> Any:
+        """sum_i sigma_i l_[i] for the sample weights."""
+        used = self.omega > 0
+        order = np.argsort(losses[used], kind="stable")
+        reach = np.cumsum(self.omega[used][order])
+        reach[-1] = 1
+        S = self.parts["risk"].cumulative(np.concatenate([[Long(0)], reach]))
+        return np.sum(np.diff(S) * losses[used][order])
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def objective(self, w: Any) -> tuple[Any, Any]:
+        """F at exact parameters: the value, and one that rounding keeps above the true one."""
+        z, error = self._margins(w)
+        y, phi = self.parts["y"], self.parts["loss"].value
+        value = phi(y, z)
+        if self.parts["loss"].targets == "classes":
+            worse = z + error
+            own = np.arange(len(y)), y
+            worse[own] -= 2 * error[own]
+            upper = phi(y, worse)
+        else:
+            upper = np.maximum(phi(y, z - error), phi(y, z + error))
+        g = self.parts["penalty"].value(w[: self.parts["X"].shape[1]])
+        values = [self.risk_of(losses) + g for losses in (value, np.maximum(value, upper))]
+        return values[0], values[1] + 64 * EPS * np.abs(values[1])
+
+    def loss_at_zero(self) -> float:
+        """Mean loss where all margins are 0."""
+        y = self.parts["y"]
+        zero = np.zeros((len(y), self.parts["outputs"]), dtype=Long)
+        return float(np.sum(self.omega * np.abs(self.parts["loss"].value(y, zero))))
+
+    def infeasibility(self, lam: Any) -> float:
+        """By how much a weighting leaves the dual set: the mass of some samples beyond theirs."""
+        lam = lam.astype(Long)
+        used = self.omega > 0
+        if np.any(lam[~used] != 0):
+            return float(np.abs(lam[~used]).max())
+        density = lam[used] / self.omega[used]
+        order = np.argsort(-density, kind="stable")
+        left = 1 - np.cumsum(self.omega[used][order])
+        left[-1] = 0
+        due = 1 - self.parts["risk"].cumulative(np.maximum(left, 0))
+        excess = np.cumsum(lam[used][order]) - due
+        return float(max(excess.max(), -lam.min(), abs(lam.sum() - 1)))
+
+
+@dataclass
+class Report:
+    """What came of one case."""
+
+    case: Case
+    failures: list[str] = field(default_factory=list)
+    outcome: str = ""
+    seconds: float = 0.0
+
+
+def check(case: Case) -> Report:
+    """Solve a case with default settings, and look for whatever is wrong with the answer."""
+    report = Report(case)
+    begin = time.perf_counter()
+    try:
+        _check(case, report)
+    except Exception:
+        report.failures.append("exception: " + traceback.format_exc(limit=-3).strip())
+        report.outcome = "exception"
+    report.seconds = time.perf_counter() - begin
+    return report
+
+
+def _check(case: Case, report: Report) -> None:
+    problem = case.problem()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = sorel.solve(problem)
+    complaints = [w for w in caught if not issubclass(w.category, sorel.ConvergenceWarning)]
+    fail = report.failures.append
+    for complaint in complaints:
+        fail(f"warning: {complaint.category.__name__}: {complaint.message}")
+    missed = len(caught) > len(complaints)
+    negligible = result.gap <= NEGLIGIBLE * case.loss_at_zero()
+    report.outcome = "missed" if missed else "solved" if result.relative_gap <= 1e-6 else "rounding"
+    if missed and negligible:
+        fail(f"warns though the gap {result.gap:.3g} is negligible: {result.status}")
+    if missed == result.converged:
+        fail(f"converged={result.converged}, and a warning: {missed}")
+    last = result.history[-1]
+    told = (last.best_objective, last.best_dual, last.best_gap, last.best_relative_gap)
+    if told != (result.objective, result.dual, result.gap, result.relative_gap):
+        fail(f"the last record tells {told}, the result {result}")
+    away = case.infeasibility(result.weights)
+    if not away <= FEASIBLE:
+        fail(f"the weights leave their set by {away:.3g}")
+    candidates = _candidates(case, problem, result)
+    values = [case.objective(w) for w in candidates]
+    lowest = min(upper for _, upper in values)
+    claims = {"result": (result.objective, result.dual, result.gap, values[0][0])}
+    rng = np.random.default_rng(case.number)
+    claims |= _claims(case, problem, result, candidates, rng)
+    for name, (primal, dual, gap, value) in claims.items():
+        if not np.isfinite(primal) and not np.isfinite(gap):
+            continue  # the losses overflow, and nothing is claimed
+        if dual > lowest:
+            share = float((dual - lowest) / max(abs(lowest), Long(1e-300)))
+            fail(f"{name}: the dual {dual!r} is above an attained value, by {share:.3g} of it")
+        if gap < value - lowest:
+            fail(f"{name}: the gap {gap!r} is below F(w) - F(w') = {float(value - lowest)!r}")
+        if abs(primal - value) > gap + 1e-9 * abs(value):
+            fail(f"{name}: the objective is {primal!r}, and {float(value)!r} by the formulas")
+
+
+def _candidates(case: Case, problem: sorel.Problem, result: sorel.Result) -> list[Any]:
+    """Parameters in the domain, that of the result first, good ones after it."""
+    found = [result.w]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.append(sorel.solve(problem, "newton", 1e-14, 300, warm_start=result).w)
+        found.append(sorel.solve(problem, "newton", 1e-14, 100).w)
+    return [case.exact(w) for w in found] + [sum(map(case.exact, found)) / len(found)]
+
+
+def _claims(
+    case: Case, problem: sorel.Problem, result: sorel.Result, candidates: list[Any], rng: Rng
+) -> dict[str, tuple[float, float, float, Any]]:
+    """What certificates say of parameters and weights of all kinds."""
+    n, shape = len(case.parts["y"]), problem.engine.shape
+    noise = rng.standard_normal(shape) * (np.abs(result.w).mean() or 1.0)
+    d = case.parts["X"].shape[1]
+    points = {"w": result.w, "near w": result.w + 1e-6 * noise, "far": noise}
+    if not np.any(result.w):
+        points["tiny"] = 1e-6 * noise
+    random = rng.standard_normal(n) * log_uniform(rng, 1e-3, 1e3) / n
+    weights = {
+        "lam": result.weights,
+        "random": sorel.project_permutahedron(random, problem.risk, problem.sample_weight),
+    }
+    claims = {}
+    for name, w in points.items():
+        w = np.array(w)
+        w[:d] = problem.penalty.project(w[:d])
+        for kind, lam in weights.items():
+            found = problem.certificate(w, lam)
+            value = case.objective(case.exact(w))[0]
+            claims[f"certificate({name}, {kind})"] = (found.primal, found.dual, found.gap, value)
+    return claims
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first problem")
+    parser.add_argument("--losses", nargs="+", choices=tuple(LOSSES), default=())
+    parser.add_argument("--max-seconds", type=float, default=np.inf)
+    options = parser.parse_args(argv)
+    begin, outcomes, failed, slowest = time.perf_counter(), collections.Counter(), 0, (0.0, "")
+    for number in range(options.first, options.first + options.count):
+        case = Case(options.seed, number, tuple(options.losses))
+        report = check(case)
+        outcomes[report.outcome] += 1
+        slowest = max(slowest, (report.seconds, str(case)))
+        if report.failures:
+            failed += 1
+            print(f"FAILED {number}: {case}")
+            for failure in report.failures:
+                print(f"  {failure}")
+            print(f"  {case.snippet}", flush=True)
+        if time.perf_counter() - begin > options.max_seconds:
+            break
+    total = sum(outcomes.values())
+    words = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    print(f"{total} problems in {time.perf_counter() - begin:.0f} s: {words}; {failed} failed")
+    print(f"slowest: {slowest[0]:.1f} s, {slowest[1]}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

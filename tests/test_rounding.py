@@ -1,0 +1,253 @@
+"""Bounds on rounding errors against the errors themselves, in extended precision."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import LOSSES, RISKS, make_data, make_loss
+
+import sorel
+from sorel import L2, Problem
+from sorel.engines import DenseEngine, Engine
+from sorel.losses import Loss
+from sorel.rounding import Path, Rounding
+
+Long = np.longdouble
+needs_long = pytest.mark.skipif(
+    np.finfo(Long).eps > 1e-18, reason="long double is no longer than double here"
+)
+
+
+class Linear(Loss):
+    """y - z: neither bounded below nor curved."""
+
+    name = "linear"
+    lower_bound, curvature_bound, lipschitz, affine = -math.inf, 0.0, 1.0, True
+
+    def value(self, y, z):
+        return y - z
+
+    def derivative(self, y, z):
+        return np.full_like(z, -1.0)
+
+    def curvature(self, y, z):
+        return np.zeros_like(z)
+
+
+class Shifted(Loss):
+    """The squared loss less 3: bounded below by a number other than 0."""
+
+    name = "shifted"
+    lower_bound, curvature_bound = -3.0, 1.0
+
+    def value(self, y, z):
+        return 0.5 * (z - y) ** 2 - 3.0
+
+    def derivative(self, y, z):
+        return z - y
+
+    def curvature(self, y, z):
+        return np.ones_like(z)
+
+
+def rounding_of(problem):
+    return Rounding(
+        problem.engine, problem.loss, problem.penalty, problem.engine.mean_loss_at_zero()
+    )
+
+
+# Facts that the bounds are made of.
+
+
+@pytest.mark.parametrize("storage", ["C", "F", "float32", "sparse", "blocks"])
+def test_the_scale_of_the_columns(storage, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 4)) * [1.0, 1e6, 1e-6, 0.0]
+    X[7, 0] = -9.0
+    given = {
+        "C": X,
+        "F": np.asfortranarray(X),
+        "float32": X.astype(np.float32),
+        "sparse": scipy.sparse.csr_array(X),
+        "blocks": X,
+    }[storage]
+    if storage == "blocks":
+        monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+        sorel.rows.write_blocks(tmp_path / "blocks", X, rows_per_block=7)
+        given = tmp_path / "blocks"
+    problem = Problem(given, rng.normal(size=50))
+    expected = np.abs(X.astype(np.float32) if storage == "float32" else X).max(axis=0)
+    np.testing.assert_array_equal(problem.engine.column_scale(), expected)
+
+
+@needs_long
+@pytest.mark.parametrize("d", [1, 3, 40, 700])
+@pytest.mark.parametrize("storage", ["C", "F", "sparse"])
+def test_margins_are_known_up_to_their_bound(d, storage):
+    rng = np.random.default_rng(d)
+    X = rng.normal(size=(30, d)) * 10.0 ** rng.uniform(-3, 3, d)
+    given = {"C": X, "F": np.asfortranarray(X), "sparse": scipy.sparse.csr_array(X)}[storage]
+    problem = Problem(given, rng.normal(size=30), fit_intercept=True)
+    rounding = rounding_of(problem)
+    w = rng.normal(size=d + 1)
+    path, point = Path(w), problem.engine.point(w)
+
+    def error(point):
+        exact = X.astype(Long) @ point.w[:d].astype(Long) + Long(point.w[d])
+        return float(np.abs(point.margins - exact).max())
+
+    assert error(point) <= rounding.margins(point.w)
+    for step in (1e6, 1.0, -1e6, 1e-3):
+        delta = step * rng.normal(size=d + 1)
+        point = problem.engine.moved(point, delta, problem.engine.direction(delta), 0.7)
+        path.move(point.w)
+        assert error(point) <= rounding.margins(point.w, path)
+    assert rounding.margins(point.w, path) >= rounding.margins(point.w)
+
+
+@needs_long
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("risk", RISKS)
+def test_the_objective_is_known_up_to_its_bound(loss, risk):
+    X, y = make_data(loss, 60, 4, seed=1)
+    problem = Problem(1e3 * X, y, risk=RISKS[risk], loss=make_loss(loss), penalty=L2(1e-3))
+    rng = np.random.default_rng(2)
+    for size in (1e-6, 1e-3, 1.0):
+        w = size * rng.normal(size=problem.engine.shape)
+        point = problem.engine.point(w)
+        found = problem.certify(point, problem.engine.worst_case(point))
+        z = (1e3 * X).astype(Long) @ w.reshape(4, -1).astype(Long)
+        exact = _risk(problem, _losses(loss, y, z)) + Long(1e-3) / 2 * np.sum(w.astype(Long) ** 2)
+        assert abs(Long(found.primal) - exact) <= found.primal_rounding
+        assert found.primal_rounding <= found.rounding <= found.gap
+        assert found.rounding <= 1e-11 * found.primal  # of some use
+
+
+def _losses(loss, y, z):
+    if loss == "squared":
+        return (z[:, 0] - y) ** 2 / 2
+    if loss == "huber":
+        r, delta = np.abs(z[:, 0] - y), Long(0.7)
+        return np.where(r <= delta, r * r / 2, delta * (r - delta / 2))
+    if loss == "logistic":
+        return np.logaddexp(Long(0), -y * z[:, 0])
+    if loss == "squared_hinge":
+        return np.maximum(0, 1 - y * z[:, 0]) ** 2
+    return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(y)), y]
+
+
+def _risk(problem, losses):
+    return np.sum(problem.risk.weights(len(losses)).astype(Long) * np.sort(losses))
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
+def test_what_the_intercept_may_still_gain(loss):
+    rng = np.random.default_rng(3)
+    X, y = make_data(loss, 30, 2, seed=3)
+    given = sorel.losses.Huber(0.01) if loss == "huber" else loss
+    problem = Problem(X, y, loss=given, risk=sorel.ESRM(3.0), fit_intercept=True)
+    engine = problem.engine
+    point = engine.point(rng.normal(size=3))
+    dual = engine.worst_case(point)
+    best = engine.best_intercept(point, dual)
+    left = abs(float(engine.gradient(best, dual)[-1])) + 1e-14
+    slack = engine.intercept_slack(best, dual, left)
+    if loss != "huber":
+        # Without a bracket, from the curvature, which the linear part of huber lacks.
+        slack = min(slack, Engine.intercept_slack(engine, best, dual, left))
+    assert 0.0 < slack <= 1e-12
+    value = engine.expected(best, dual)
+    for step in 10.0 ** np.arange(-16, 3):
+        for shift in (-step, step):
+            moved = engine.point(best.w + np.array([0.0, 0.0, shift]))
+            assert engine.expected(moved, dual) >= value - slack - 1e-15 * value
+
+
+def test_weights_that_do_not_add_up_are_charged():
+    rng = np.random.default_rng(4)
+    problem = Problem(rng.normal(size=(20, 2)), rng.normal(size=20), risk=sorel.ESRM(2.0))
+    engine = problem.engine
+    point = engine.point(np.zeros(2))
+    dual = engine.worst_case(point)
+    fine = problem.certify(point, dual)
+    for share in (1e-10, -1e-10):
+        other = engine.worst_case(point)
+        other.density *= 1.0 + share
+        found = problem.certify(point, other)
+        assert found.dual <= fine.dual + fine.rounding
+        assert found.rounding >= 1e-10 * found.primal
+        assert found.primal + found.primal_rounding >= fine.primal
+
+
+# Certificates of engines and losses of all kinds.
+
+
+class Blind(DenseEngine):
+    """An engine that knows nothing of its rounding errors."""
+
+    def column_scale(self):
+        return None
+
+    def mass(self, dual):
+        return 1.0
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_an_engine_may_leave_it_out(fit_intercept):
+    X, y = make_data("squared", 40, 3, seed=5)
+    options = {"risk": sorel.CVaR(0.2), "fit_intercept": fit_intercept}
+    blind, seeing = Problem(X, y, engine=Blind, **options), Problem(X, y, **options)
+    result = sorel.solve(blind, tol=1e-10)
+    assert result.converged
+    assert result.gap > 0.0
+    found = seeing.certificate(result.w, result.weights)
+    assert found.relative_gap <= 2e-10
+    guess = blind.certificate(result.w, result.weights)
+    assert guess.rounding == pytest.approx(found.rounding, rel=0.99)
+
+
+@pytest.mark.parametrize("loss", [Linear(), Shifted(), "poisson", "gamma"], ids=str)
+@pytest.mark.parametrize("risk", ["cvar", "esrm", "max"])
+def test_losses_without_bounds_are_certified(loss, risk):
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(50, 3))
+    y = rng.gamma(2.0, size=50)
+    problem = Problem(X, y, loss=loss, risk=RISKS[risk], penalty=L2(0.1))
+    result = sorel.solve(problem, "newton", tol=1e-9)
+    assert result.converged
+    best = sorel.solve(problem, "newton", tol=1e-13, max_passes=200, warm_start=result)
+    assert result.dual <= best.objective + 1e-15 * abs(best.objective)
+    for size in (0.0, 1e-3, 1.0):
+        w = best.w + size * rng.normal(size=3)
+        for lam in (best.weights, np.full(50, 0.02)):
+            found = problem.certificate(w, lam)
+            assert found.dual <= best.objective + 1e-15 * abs(best.objective)
+            assert found.gap >= found.primal - best.objective
+            assert 0.0 < found.rounding <= 1e-12 * (1.0 + abs(found.primal))
+
+
+def test_an_engine_that_lacks_the_sums_says_so():
+    class Poor(DenseEngine):
+        absolute_sums = Engine.absolute_sums
+
+    rng = np.random.default_rng(7)
+    X, y = rng.normal(size=(10, 2)), rng.gamma(2.0, size=10)
+    problem = Problem(X, y, loss="poisson", engine=Poor)
+    with pytest.raises(NotImplementedError, match=r"Poor has no operation 'absolute_sums'"):
+        problem.certificate(np.zeros(2), np.full(10, 0.1))
+    # Losses with bounds do without.
+    assert sorel.solve(Problem(X, y, engine=Poor)).converged
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_rounding_is_in_proportion(size):
+    X, y = make_data("squared", 60, 4, seed=8)
+    penalty = L2(0.01)
+    plain = sorel.solve(Problem(X, y, penalty=penalty), "newton", tol=1e-12)
+    scaled = Problem(size * X, size * y, penalty=L2(0.01 * size**2))
+    found = scaled.certificate(plain.w, plain.weights)
+    assert found.relative_gap <= 1e-12
+    assert 0.0 < found.rounding <= 1e-13 * found.primal
