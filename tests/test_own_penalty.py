@@ -72,7 +72,7 @@ def test_the_elastic_net_rewritten_is_the_elastic_net(loss, shape, risk):
 
 def test_columns_of_many_scales():
     X, y = make_data("squared", 60, 9, seed=2)
-    X = X * np.logspace(-2, 2, 9)
+    X = X * np.logspace(-3, 3, 9)
     penalty = GroupLasso(1e-3, 0.1, np.arange(9) // 3)
     certified(Problem(X, y, risk=CVaR(0.2), penalty=penalty, fit_intercept=True), tol=1e-7)
 
