@@ -250,6 +250,18 @@ def test_names_forms_and_scenarios():
     assert model.score(frame) == pytest.approx(-model.risk_)
 
 
+def test_saved_and_loaded(tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("skops", reason="skops is an extra")
+    frame = pd.DataFrame(returns(), columns=list("abcd"))
+    for index in (pd.date_range("2024-01-01", periods=120), [f"day {i}" for i in range(120)]):
+        model = Portfolio(upper=0.5).fit(frame.set_axis(index, axis=0))
+        sorel.save_model(model, tmp_path / "model.skops")
+        loaded = sorel.load_model(tmp_path / "model.skops")
+        np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+        pd.testing.assert_frame_equal(loaded.worst_scenarios_, model.worst_scenarios_)
+
+
 def test_weights_of_scenarios():
     R = returns(30, 3, 4)
     weight = np.random.default_rng(0).integers(0, 3, 30).astype(float)

@@ -1,4 +1,4 @@
-"""Pictures in scikit-learn's Display style: tails of losses, convergence, spectra, paths, frontiers.
+"""Pictures in scikit-learn's Display style: tails of losses, convergence, spectra, paths and more.
 
 Each picture has a class, which holds the data and draws them as often as wanted, and a function,
 which draws them once and returns the axes. Colours are those of Okabe and Ito, told apart in every
