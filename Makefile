@@ -9,12 +9,13 @@ BENCH_ARGS ?=
 DEMO_OUT ?= demo-output
 REPRODUCE_OUT ?= sorel-reproduction
 REPRODUCE_ARGS ?=
+FUZZ_ARGS ?=
 
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench bench-scale bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test fuzz lint format bench bench-scale bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +24,13 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
+
+fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
+	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(BIN)/ruff check .

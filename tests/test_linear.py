@@ -161,6 +161,25 @@ def test_stochastic_solvers_refuse_deviations_and_serve_the_risk():
             sorel.solve(deviation, solver)
 
 
+@pytest.mark.parametrize("solver", ["sorel", "lsvrg", "sgd", "prospect", "saddle_saga"])
+def test_stochastic_solvers_need_some_curvature(solver):
+    X, y = make_rows()
+    problem = sorel.Problem(X, y, risk=CVaR(0.3), loss="linear", penalty=sorel.Simplex(0.0))
+    with pytest.raises(UnsupportedProblemError, match="curvature of losses and penalty"):
+        sorel.solve(problem, solver)
+
+
+def test_rows_and_columns_that_agree():
+    # Inside a block of equal rows the curvature is rounding, of either sign.
+    X = np.array([[0.00427881, -0.01144367, 0.00427881]] * 3)
+    X = np.r_[X, [[-0.04080657, 0.01036631, -0.04080657], [0.01655207, -0.00677468, 0.01655207]]]
+    problem = sorel.Problem(
+        X, np.zeros(5), risk=CVaR(0.2), loss="linear", penalty=sorel.Simplex(0.0)
+    )
+    for solver in ("auto", "newton"):
+        assert sorel.solve(problem, solver, tol=1e-9).converged
+
+
 @pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg", "continuation", "subgradient"])
 def test_solvers_of_full_passes(solver):
     X, y = make_rows()

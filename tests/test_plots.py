@@ -175,7 +175,7 @@ def test_models_without_a_common_loss_are_refused(models):
 def test_convergence_shows_the_best_gap_so_far(results):
     ax = plot_convergence(results, tol=1e-6)
     for line, (name, result) in zip(ax.get_lines(), results.items(), strict=False):
-        gaps = np.array([record.relative_gap for record in result.history])
+        gaps = np.array([record.best_relative_gap for record in result.history])
         assert line.get_label() == name
         np.testing.assert_array_equal(line.get_xdata(), [r.passes for r in result.history])
         np.testing.assert_array_equal(

@@ -191,8 +191,8 @@ class Blind(DenseEngine):
     def column_scale(self):
         return None
 
-    def weights_rounding(self, point, dual, size):
-        return 0.0
+    def mass(self, dual):
+        return 1.0
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])

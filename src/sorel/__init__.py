@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sorel import losses, penalties, risks, solvers
 from sorel.checkpoints import Checkpoint, CheckpointError
-from sorel.penalties import L2, Box, ElasticNet, NonNegative, Simplex
+from sorel.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
 from sorel.permutahedron import project_permutahedron
 from sorel.problem import Certificate, Problem
 from sorel.risks import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         QuantileRegressor,
         RankRegressor,
         SpectralRiskClassifier,
+        SpectralRiskPortfolio,
         SpectralRiskRegressor,
     )
     from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
@@ -40,6 +41,7 @@ __all__ = [
     "ESRM",
     "L2",
     "Box",
+    "Budget",
     "CVaR",
     "Certificate",
     "Checkpoint",
@@ -64,6 +66,7 @@ __all__ = [
     "Simplex",
     "SpectralRiskClassifier",
     "SpectralRiskClassifierCV",
+    "SpectralRiskPortfolio",
     "SpectralRiskRegressor",
     "SpectralRiskRegressorCV",
     "load_model",
@@ -87,6 +90,7 @@ _LAZY = {
     "SpectralRiskClassifier": "sorel.estimators",
     "SpectralRiskClassifierCV": "sorel.model_selection",
     "QuantileRegressor": "sorel.estimators",
+    "SpectralRiskPortfolio": "sorel.estimators",
     "RankRegressor": "sorel.estimators",
     "SpectralRiskRegressor": "sorel.estimators",
     "SpectralRiskRegressorCV": "sorel.model_selection",

@@ -1,4 +1,4 @@
-"""Pictures: tails of losses, convergence, spectra and paths, in scikit-learn's Display style.
+"""Pictures in scikit-learn's Display style: loss tails, convergence, spectra, paths, frontiers.
 
 Each picture has a class, which holds the data and draws them as often as wanted, and a function,
 which draws them once and returns the axes. Colours are those of Okabe and Ito, told apart in every
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from sorel.estimators import Frontier
     from sorel.metrics import LossLike
     from sorel.paths import PathResult
 
 __all__ = [
     "ConvergenceDisplay",
+    "FrontierDisplay",
     "LossTailDisplay",
     "PathDisplay",
     "SpectrumDisplay",
     "plot_convergence",
+    "plot_frontier",
     "plot_loss_tails",
     "plot_path",
     "plot_spectrum",
@@ -831,6 +834,157 @@ class PathDisplay:
             self.ax_, [handles[place] for place in places], [names[place] for place in places]
         )
         return self
+
+
+class FrontierDisplay:
+    """The efficient frontier: mean return against risk, with the assets on their own.
+
+    Parameters
+    ----------
+    risk, expected_return : array of shape (m,)
+        Risk and mean return of the portfolios.
+    assets : mapping of str to (risk, mean return), optional
+        The assets alone.
+    risk_name : str, default="risk"
+        What the axis calls the risk.
+    converged : array of bool of shape (m,), optional
+        Points that missed the tolerance are marked.
+
+    Attributes
+    ----------
+    ax_, figure_ : Axes, Figure
+        Where it was drawn.
+    line_ : Line2D
+        The frontier.
+
+    See Also
+    --------
+    plot_frontier : The same in one call.
+
+    Examples
+    --------
+    >>> from sorel.plots import FrontierDisplay
+    >>> display = FrontierDisplay([0.01, 0.02], [0.001, 0.0015], risk_name="CVaR(0.05)").plot()
+    >>> display.ax_.get_xlabel()
+    'CVaR(0.05) of the losses'
+    """
+
+    ax_: Axes
+    figure_: Figure
+    line_: Any
+
+    def __init__(
+        self,
+        risk: ArrayLike,
+        expected_return: ArrayLike,
+        *,
+        assets: Mapping[str, tuple[float, float]] | None = None,
+        risk_name: str = "risk",
+        converged: ArrayLike | None = None,
+    ) -> None:
+        self.risk = np.asarray(risk, dtype=np.float64)
+        self.expected_return = np.asarray(expected_return, dtype=np.float64)
+        if self.risk.ndim != 1 or self.risk.shape != self.expected_return.shape:
+            raise ValueError(
+                "risk and expected_return must have one value per portfolio, got shapes "
+                f"{self.risk.shape} and {self.expected_return.shape}"
+            )
+        self.assets = dict(assets or {})
+        self.risk_name = risk_name
+        done = np.ones(len(self.risk)) if converged is None else converged
+        self.converged = np.asarray(done, dtype=bool)
+
+    @classmethod
+    def from_frontier(cls, frontier: Frontier, *, ax: Axes | None = None) -> FrontierDisplay:
+        """Draw what :meth:`sorel.SpectralRiskPortfolio.frontier` returned.
+
+        Parameters
+        ----------
+        frontier, ax
+            As in :func:`plot_frontier`.
+
+        Returns
+        -------
+        FrontierDisplay
+        """
+        places = zip(frontier.asset_risk.tolist(), frontier.asset_return.tolist(), strict=True)
+        display = cls(
+            frontier.risk,
+            frontier.expected_return,
+            assets=dict(zip(frontier.names, places, strict=True)),
+            risk_name=_risk_name(frontier.risk_measure),
+            converged=frontier.converged,
+        )
+        return display.plot(ax)
+
+    def plot(self, ax: Axes | None = None) -> FrontierDisplay:
+        """Draw.
+
+        Assets have names where there are few of them.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        FrontierDisplay
+            Itself, with ``ax_``, ``figure_`` and ``line_`` set.
+        """
+        self.ax_, self.figure_ = _axes(ax)
+        look = {**style(0), "marker": _marker(0), "markersize": 4, "linewidth": _LINE_WIDTH}
+        (self.line_,) = self.ax_.plot(
+            self.risk, self.expected_return, label="efficient frontier", zorder=3, **look
+        )
+        if self.assets:
+            places = np.array(list(self.assets.values()))
+            self.ax_.plot(
+                places[:, 0], places[:, 1], linestyle="", marker="s", markersize=4, color="0.55",
+                label="single assets", zorder=2,
+            )  # fmt: skip
+            if len(self.assets) <= _NAMED_COEFFICIENTS:
+                for name, place in self.assets.items():
+                    self.ax_.annotate(
+                        name, place, xytext=(5, 3), textcoords="offset points", fontsize="small",
+                        color="0.35",
+                    )  # fmt: skip
+        missed = ~self.converged
+        if missed.any():
+            self.ax_.plot(
+                self.risk[missed], self.expected_return[missed], linestyle="", marker="x",
+                markersize=8, color="0.2", label="tolerance missed", zorder=4,
+            )  # fmt: skip
+        self.ax_.set_xlabel(f"{self.risk_name} of the losses")
+        self.ax_.set_ylabel("mean return")
+        self.ax_.legend(frameon=False)
+        return self
+
+
+def plot_frontier(frontier: Frontier, *, ax: Axes | None = None) -> Axes:
+    """Draw the efficient frontier, with the assets on their own.
+
+    Parameters
+    ----------
+    frontier : Frontier
+        What :meth:`sorel.SpectralRiskPortfolio.frontier` returned.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    Axes
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.plots import plot_frontier
+    >>> R = np.random.default_rng(0).normal([0.01, 0.02], [0.01, 0.04], size=(200, 2))
+    >>> frontier = sorel.SpectralRiskPortfolio().frontier(R, n_points=4)
+    >>> plot_frontier(frontier).get_ylabel()
+    'mean return'
+    """
+    return FrontierDisplay.from_frontier(frontier, ax=ax).ax_
 
 
 def plot_loss_tails(

@@ -69,6 +69,8 @@ _OFFSET, _ALIKE = 1e-10, 1e-20
 # The least of these units.
 _TINY = 1e-290
 
+_EPS = float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -308,7 +310,9 @@ class Problem:
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
-        return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+        # Newton steps that tighten the bound may go too far, and are then not used.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -362,6 +366,7 @@ class Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         other = shallow_copy(self)
         other.penalty = penalty
+        vars(other).pop("_least_value", None)  # known of the penalty before
         return other
 
     def with_risk(self, risk: Risk | str) -> Problem:
@@ -394,8 +399,6 @@ class Problem:
         other.engine, other._made_by = engine, None
         return other
 
-    # Far from the optimum numbers may overflow; what is not finite is no bound, and no surprise.
-    @np.errstate(over="ignore", invalid="ignore")
     def certify(
         self,
         point: Point,
@@ -466,7 +469,7 @@ class Problem:
     def _coefficient_shape(self) -> tuple[int, ...]:
         return (self.n_features, *self.engine.shape[1:])
 
-    @property
+    @cached_property
     def _least_value(self) -> float:
         """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
         if self.loss.lower_bound == -np.inf:
@@ -664,7 +667,7 @@ class Problem:
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return float(np.finfo(np.float64).eps * max(1.0, self._zero_loss / unit) ** 0.5)
+        return _EPS * max(1.0, self._zero_loss / unit) ** 0.5
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""
@@ -676,7 +679,7 @@ class Problem:
 
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""
-        return w[: self.n_features]
+        return w[: self.n_features] if self.fit_intercept else w
 
     def settled(self, w: FloatArray) -> FloatArray:
         """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""

@@ -6,8 +6,8 @@ An L2 penalty takes one Cholesky solve. The others take an active-set method: co
 descent (pairwise on the simplex) finds the face on which the minimiser lies, a Cholesky solve
 minimises over that face, and the two alternate until the optimality conditions hold to rounding.
 Both moves only ever decrease the objective, so no face is minimised twice and the method is finite.
-A penalty that is not one of the package's own has no faces that could be known here, and takes the
-proximal method of `proximal.py`.
+A budget has such faces too, in `budgeted.py`. A penalty that is not one of the package's own has
+none that could be known here, and takes the proximal method of `proximal.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._compiled import compiled
-from sorel.penalties import SIMPLEX, Penalty
+from sorel.penalties import SIMPLEX, Budget, Penalty
 from sorel.proximal import ProximalModel
 
 __all__ = ["QuadraticInfo", "minimize_quadratic"]
@@ -128,6 +128,11 @@ def minimize_quadratic(
     """
     if penalty.quadratic:
         return _minimize_smooth(H, gradient, w, penalty.l2, n_penalized)
+    if type(penalty) is Budget and n_outputs == 1:
+        # Here, because it builds on this module.
+        from sorel.budgeted import minimize_budget
+
+        return minimize_budget(H, gradient, w, penalty, n_penalized)
     if not penalty.compiled:
         return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
     return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs)
@@ -686,6 +691,9 @@ def _reduce(
                 if i0 >= 0:
                     entry += A[i0, j0]
             reduced[a, b] = entry
+        # Columns that agree leave rounding errors of either sign where there is no curvature.
+        size = abs(A[i, i]) + (abs(A[i0, i0]) if i0 >= 0 else 0.0)
+        reduced[a, a] = max(reduced[a, a], _RIDGE * size)
 
 
 @compiled

@@ -41,6 +41,9 @@ _OPERATIONS = 8.0
 # Error of a margin that is moved along, in units of its size: a product and a sum.
 _MOVE = 2.0 * _UNIT
 
+# Points that a path keeps before it sums them up: most paths are shorter, and never asked.
+_REMEMBERED = 16
+
 
 class Path:
     """The way that margins were moved since they were computed from X.
@@ -53,15 +56,21 @@ class Path:
         The largest size of each parameter on the way.
     """
 
-    __slots__ = ("moves", "reach")
+    __slots__ = ("_passed", "moves")
 
     def __init__(self, w: FloatArray) -> None:
-        self.moves, self.reach = 0, np.abs(w)
+        self.moves, self._passed = 0, [w]
 
     def move(self, w: FloatArray) -> None:
         """Go on to w."""
         self.moves += 1
-        self.reach = np.maximum(self.reach, np.abs(w))
+        self._passed.append(w)
+        if len(self._passed) > _REMEMBERED:
+            self._passed = [self.reach]
+
+    @property
+    def reach(self) -> FloatArray:
+        return np.abs(self._passed).max(axis=0)
 
 
 class Rounding:
@@ -81,6 +90,7 @@ class Rounding:
         self._size = size
         self._columns = engine.column_scale()
         self._known: tuple[FloatArray | None, float] = None, 0.0
+        self._weighed: tuple[Dual | None, float] = None, 0.0
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
         self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
@@ -103,8 +113,13 @@ class Rounding:
         else:
             size, slopes, curvature = self.engine.absolute_sums(point, dual)
             slopes = min(slopes + curvature * error, loss.lipschitz)
-        weights = self.engine.weights_rounding(point, dual, size)
-        return error * slopes + self._sum * size + weights, slopes
+        weights = self.engine.weights_rounding(point)
+        return error * slopes + (self._sum + self._mass_error(dual)) * size + weights, slopes
+
+    def _mass_error(self, dual: Dual) -> float:
+        if dual is not self._weighed[0]:  # a certificate asks for one weighting again and again
+            self._weighed = dual, abs(self.engine.mass(dual) - 1.0)
+        return self._weighed[1]
 
     def risk(
         self, point: Point, dual: Dual, expected: float, shortfall: float, error: float
@@ -113,8 +128,9 @@ class Rounding:
         if self.loss.affine:
             # The worst weighting gives negative losses no more weight than the mean does.
             size = abs(expected + shortfall) + 2.0 * self.engine.mean_size(point)
-            weights = self.engine.weights_rounding(point, dual, size)
-            return error * self.loss.lipschitz + self._sum * size + weights
+            weights = self.engine.weights_rounding(point)
+            total = self._sum + self._mass_error(dual)
+            return error * self.loss.lipschitz + total * size + weights
         if shortfall > 0.0 and not self._bounded:
             dual = self.engine.worst_case(point)
         return self.losses(point, dual, expected + shortfall, error)[0]

@@ -75,6 +75,11 @@ def nonnegative(text: str) -> float:
     return value
 
 
+def finite(text: str) -> float:
+    """A number."""
+    return _number(text)
+
+
 def _number(text: str) -> float:
     try:
         value = float(text)

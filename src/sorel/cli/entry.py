@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sorel.cli import demo, evaluate, fit, info, predict, reproduce, warmup
+from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
 from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
-COMMANDS = (fit, predict, evaluate, info, demo, reproduce, warmup)
+COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
 
 # Packages that a command may miss, with a message that names the extra.
 _OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
@@ -25,6 +25,8 @@ examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
   sorel evaluate model.skops test.csv --groups region
   sorel predict model.skops new.csv -o predictions.csv
+  sorel quantile train.csv --target price --quantiles 0.1 0.5 0.9
+  sorel portfolio returns.csv --risk cvar:0.05 --upper 0.1
   sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
   sorel warmup                    compile everything once, for images and new machines

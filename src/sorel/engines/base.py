@@ -358,10 +358,14 @@ class Engine(ABC):
             return 2.0 * residual**2 / curvature
         return 0.0 if residual == 0.0 else np.inf
 
-    def weights_rounding(self, point: Point, dual: Dual, size: float) -> float:
+    def mass(self, dual: Dual) -> float:
+        """sum_i lam_i: 1, but for rounding errors where the projection makes some."""
+        return 1.0
+
+    def weights_rounding(self, point: Point) -> float:
         """Error of lam . l because lam is in the dual set up to rounding only.
 
-        `size` is sum_i lam_i |l_i|. Here 0: the weights are as good as the sums that they enter.
+        Beside that of its sum. Here 0: the weights are as good as the sums that they enter.
         """
         return 0.0
 

@@ -154,8 +154,7 @@ class MemoryEngine(Engine):
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
-        self._pool = Pool()
-        self._recycler = self._pool if n >= WORTH_POOLING else None
+        self._use_pool()
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
@@ -168,11 +167,17 @@ class MemoryEngine(Engine):
 
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
-        other._pool = Pool()
-        other._recycler = other._pool if self.n_samples >= WORTH_POOLING else None
+        other._use_pool()
         other._projector = self._projector.fork(other._pool)
         other._share_rows()
         return other
+
+    def _use_pool(self) -> None:
+        """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
+        self._pool = Pool()
+        pooled = self.n_samples >= WORTH_POOLING
+        self._recycler = self._pool if pooled else None
+        self._take: Any = self._pool.take if pooled else np.empty
 
     def release(self) -> None:
         if self._recycler is not None:
@@ -296,7 +301,7 @@ class MemoryEngine(Engine):
         return not self._overflows or bool(np.all(np.isfinite(point.losses)))
 
     def direction(self, delta: FloatArray) -> Change:
-        change = Change(self._pool.take(self._margin_shape), self._recycler)
+        change = Change(self._take(self._margin_shape), self._recycler)
         self._margins(np.ascontiguousarray(delta), change.margins)
         return change
 
@@ -323,17 +328,17 @@ class MemoryEngine(Engine):
 
     def _evaluated(self, point: MemoryPoint) -> tuple[Any, Any]:
         """Margins and losses of a point on a line, or of one that kept its margins alone."""
-        losses = self._pool.take((self.n_samples,))
+        losses = self._take((self.n_samples,))
         if point.line is None:
             margins = point.margins
             self._each(self._loops.losses_at, *self._loss_args, margins, losses)
         else:
-            margins = self._pool.take(self._margin_shape)
+            margins = self._take(self._margin_shape)
             self._move(point.line, margins, losses)
         return margins, losses
 
     def _new_point(self, w: FloatArray) -> MemoryPoint:
-        take = self._pool.take
+        take = self._take
         w = np.ascontiguousarray(w, dtype=np.float64)
         return MemoryPoint(w, self, take(self._margin_shape), take((self.n_samples,)))
 
@@ -341,13 +346,13 @@ class MemoryEngine(Engine):
         if self.n_outputs == 1:
             self._each(self._loops.losses_at, *self._loss_args, point.margins, point.losses)
         else:
-            point.slopes = self._pool.take(self._margin_shape)
+            point.slopes = self._take(self._margin_shape)
             self._each(
                 self._loops.softmax_losses, self.y, point.margins, point.losses, point.slopes
             )
 
     def _slopes_at(self, point: MemoryPoint) -> FloatArray:
-        slopes = self._pool.take(self._margin_shape)
+        slopes = self._take(self._margin_shape)
         self._each(self._loops.slopes_at, *self._loss_args, point.margins, slopes)
         return slopes
 
@@ -363,16 +368,10 @@ class MemoryEngine(Engine):
         return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
 
     def _signed(self, dual: Any) -> FloatArray:
-        """The densities that weigh the losses; of a Deviation, to be given back to the pool."""
-        if self._offset == 0.0:
-            return dual.density
-        signed = self._pool.take((self.n_samples,))
+        """The densities of a Deviation that weigh the losses, to be given back to the pool."""
+        signed = self._take((self.n_samples,))
         np.add(dual.density, self._offset, out=signed)
         return signed
-
-    def _give_signed(self, signed: FloatArray) -> None:
-        if self._offset != 0.0:
-            self._pool.give(signed)
 
     def shortfall(self, point: Any, dual: Any) -> float:
         return self._projector.shortfall(point.losses, dual.density)
@@ -414,20 +413,24 @@ class MemoryEngine(Engine):
 
     def _project(self, dual: Any) -> None:
         """Replace a density by its projection, and note the blocks."""
-        dual.block = self._pool.take((self.n_samples,), np.int32)
+        dual.block = self._take((self.n_samples,), np.int32)
         dual.n_blocks = self._projector.project(dual.density, dual.density, dual.block)
 
     def _new_dual(self) -> MemoryDual:
-        return MemoryDual(self._pool.take((self.n_samples,)), self._recycler)
+        return MemoryDual(self._take((self.n_samples,)), self._recycler)
 
     def as_center(self, dual: Any) -> MemoryDual:
         dual.forget_blocks()
         return dual
 
     def expected(self, point: Any, dual: Any) -> float:
+        if self._offset == 0.0:
+            return self._each(
+                vectors.weighted_sum, dual.density, point.losses, self._omega, self._weighted
+            )
         signed = self._signed(dual)
         value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
-        self._give_signed(signed)
+        self._pool.give(signed)
         return value
 
     def square_distance(self, dual: Any, other: Any) -> float:
@@ -502,15 +505,15 @@ class MemoryEngine(Engine):
         self._fill_losses(point)
         return self._mean_size(point.losses)
 
-    def weights_rounding(self, point: Any, dual: Any, size: float) -> float:
-        total = self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
-        error = abs(total - 1.0) * size
-        if self._weighted:
-            # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
-            # own size, which may be far less.
-            square = self._each(vectors.square_of_used, point.losses, self._omega)
-            error += _EPS * math.sqrt(square)
-        return error
+    def mass(self, dual: Any) -> float:
+        return self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+
+    def weights_rounding(self, point: Any) -> float:
+        if not self._weighted:
+            return 0.0
+        # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
+        # size, which may be far less.
+        return _EPS * math.sqrt(self._each(vectors.square_of_used, point.losses, self._omega))
 
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
@@ -547,14 +550,15 @@ class MemoryEngine(Engine):
     # Derivatives.
 
     def gradient(self, point: Any, dual: Any) -> FloatArray:
-        c = self._pool.take(self._margin_shape)
+        c = self._take(self._margin_shape)
         if self.n_outputs == 1:
-            signed = self._signed(dual)
+            signed = dual.density if self._offset == 0.0 else self._signed(dual)
             self._each(
                 self._loops.weighted_slopes, *self._loss_args, point.margins, signed,
                 self._omega, self._weighted, c,
             )  # fmt: skip
-            self._give_signed(signed)
+            if self._offset != 0.0:
+                self._pool.give(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
@@ -563,7 +567,7 @@ class MemoryEngine(Engine):
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
         if self.n_outputs == 1:
-            signed = self._signed(dual)
+            signed = dual.density if self._offset == 0.0 else self._signed(dual)
             if point.line is not None:
                 start, _, step = point.line
                 value = self._each(
@@ -575,7 +579,8 @@ class MemoryEngine(Engine):
                     self._loops.directional_slope, *self._loss_args, point.margins, signed,
                     direction.margins, self._omega, self._weighted,
                 )  # fmt: skip
-            self._give_signed(signed)
+            if self._offset != 0.0:
+                self._pool.give(signed)
             return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
@@ -590,7 +595,7 @@ class MemoryEngine(Engine):
         block = dual.block
         if block is None or dual.n_blocks == 0:
             block, eta = _NO_BLOCKS, 0.0
-        h = self._pool.take((self.n_samples,))
+        h = self._take((self.n_samples,))
         factor = None
         if self.n_outputs == 1:
             self._each(
@@ -613,7 +618,7 @@ class MemoryEngine(Engine):
         """Thin out h in place; return the factors, or None when all rows are kept."""
         if np.count_nonzero(h) <= _WORTH_SAMPLING * n_rows:
             return None
-        factor = self._pool.take((self.n_samples,))
+        factor = self._take((self.n_samples,))
         # A block of which a handful of rows is sampled loses its covariance: then keep all of it.
         keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
         if eta == 0.0:
@@ -649,7 +654,7 @@ class MemoryEngine(Engine):
         vectors.block_totals(dual.block, *sampling, totals)
         # A block without a sampled row has no mean to take out.
         scale = eta / np.where(totals > 0.0, totals, np.inf)
-        c = self._pool.take((self.n_samples,))
+        c = self._take((self.n_samples,))
         room = min(max(_LEAST_TILE, self.n_samples // 2), _BLOCK_TILE)
         tile = max(1, min(n_blocks, room // size))
         for start in range(0, n_blocks, tile):
@@ -869,7 +874,7 @@ class _SoftmaxRows(Curvature):
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes, omega = self._engine, self._point.slopes, self._omega
         means = np.empty(self._dual.n_blocks)
-        change = engine._pool.take(engine._margin_shape)
+        change = engine._take(engine._margin_shape)
         engine._margins(np.ascontiguousarray(v), change)
         if self._eta > 0.0:
             moved = (change * slopes).sum(axis=1)
@@ -883,7 +888,7 @@ class _SoftmaxRows(Curvature):
 
     def diagonal(self) -> FloatArray:
         engine = self._engine
-        h = engine._pool.take((engine.n_samples,))
+        h = engine._take((engine.n_samples,))
         out = np.empty(engine.shape)
         for a in range(engine.n_outputs):
             engine._each(

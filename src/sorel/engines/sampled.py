@@ -194,7 +194,7 @@ class SampledEngine(MemoryEngine):
         if plan.sampling not in ("importance", "uniform"):
             raise ValueError(f"sampling must be 'uniform' or 'importance', got {plan.sampling!r}")
         n = self.n_samples
-        probability = self._pool.take((n,))
+        probability = self._take((n,))
         if plan.sampling == "uniform":
             probability.fill(1.0 / n)
             return probability

@@ -7,6 +7,8 @@ weights, callbacks), hand a :class:`sorel.Problem` to :func:`sorel.solve`, and k
 
 from sorel.estimators.classifier import SpectralRiskClassifier
 from sorel.estimators.constant import ConstantModelWarning as ConstantModelWarning
+from sorel.estimators.portfolio import Frontier as Frontier
+from sorel.estimators.portfolio import SpectralRiskPortfolio
 from sorel.estimators.progress import ProgressLine as ProgressLine
 from sorel.estimators.quantile import QuantileRegressor
 from sorel.estimators.rank import RankRegressor
@@ -16,5 +18,6 @@ __all__ = [
     "QuantileRegressor",
     "RankRegressor",
     "SpectralRiskClassifier",
+    "SpectralRiskPortfolio",
     "SpectralRiskRegressor",
 ]

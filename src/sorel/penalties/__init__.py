@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 from sorel.penalties.base import Kernel, Penalty
+from sorel.penalties.budget import Budget
 from sorel.penalties.builtin import L2, Box, ElasticNet, NonNegative, Simplex
 from sorel.penalties.checks import check_penalty, sample_values
 from sorel.penalties.choice import choose_penalty, resolve_l2
 
 __all__ = [
     "Box",
+    "Budget",
     "ElasticNet",
     "Kernel",
     "L2",

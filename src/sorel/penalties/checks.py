@@ -11,6 +11,7 @@ from sorel.penalties.base import Array, Penalty, check_number, dot, plain_gap
 
 # Up to this, relative to their terms, the formulas of a penalty must agree with each other.
 _AGREEMENT = 1e-6
+_ROUNDING = 8.0 * float(np.finfo(np.float64).eps)
 
 
 def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
@@ -23,7 +24,8 @@ def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
         penalty.kernel(shape[0])  # bounds of another length are refused here
         return
     _check_modulus(penalty)
-    pairs = [_subgradient_pair(penalty, z, step) for z, step in _test_points(shape)]
+    points = _test_points(shape)
+    pairs = [_subgradient_pair(penalty, z, step) for z, step in points]
     values = [float(penalty.value(u)) for u, _ in pairs]
     conjugates = [float(penalty.conjugate(q)) for _, q in pairs]
     for i, (u, _) in enumerate(pairs):
@@ -38,9 +40,13 @@ def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
                     f"it must be {'0' if i == j else 'at least 0'}. Check that value, prox and "
                     "conjugate belong to the same g."
                 )
-    for (u, q), (v, r) in itertools.combinations(pairs, 2):
+    for i, j in itertools.combinations(range(len(pairs)), 2):
+        (u, q), (v, r) = pairs[i], pairs[j]
         slope, square = dot(q - r, u - v), dot(u - v, u - v)
-        if slope < penalty.l2 * square - _AGREEMENT * (abs(slope) + penalty.l2 * square):
+        # Two points that agree but for rounding may seem to bend the other way.
+        largest = max(float(np.abs(z).max()) for z in (points[i][0], points[j][0], u, v))
+        noise = _ROUNDING * largest * float(np.abs(q - r).sum())
+        if slope < penalty.l2 * square - _AGREEMENT * (abs(slope) + penalty.l2 * square) - noise:
             raise ValueError(
                 f"l2={penalty.l2:g} of the {penalty.name} penalty is not its modulus of strong "
                 f"convexity: between two points g bends by {slope / square:.3g} only. Lower it."

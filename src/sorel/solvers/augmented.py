@@ -321,6 +321,7 @@ class AugmentedLagrangian(Solver):
         if not descent > 0.0:
             return state.point, state.dual, 1.0
         change = engine.direction(delta)
+        may_overflow = not problem.loss.curvature_bound < np.inf
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         safe = 0.0
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
@@ -328,7 +329,7 @@ class AugmentedLagrangian(Solver):
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
-            if not engine.is_finite(point):
+            if may_overflow and not engine.is_finite(point):
                 # Far beyond the minimum of a loss that grows like an exponential.
                 high, slope_high, t = t, np.inf, low + _OVERFLOW * (t - low)
                 del point

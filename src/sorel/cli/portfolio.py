@@ -1,0 +1,201 @@
+"""``sorel portfolio``: a table of returns in, the weights of least tail risk out."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from sorel._defaults import MAX_PASSES
+from sorel.cli.arguments import (
+    above_zero,
+    add_command,
+    add_table,
+    finite,
+    nonnegative,
+    positive,
+    risk_spec,
+)
+from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DESCRIPTION = """\
+Find the portfolio of least tail risk. The table has a column of returns for each asset and a row
+for each scenario, such as a day; a first column of dates or texts names the scenarios.
+"""
+
+_EXAMPLES = """\
+examples:
+  sorel portfolio returns.csv --risk cvar:0.05
+      long-only and fully invested: the mean of the worst twentieth of the losses, least
+  sorel portfolio returns.csv --risk deviation:extremile:2 --target-return 0.0005 -o weights.csv
+      least Gini deviation for a mean return of at least 0.0005 per scenario
+  sorel portfolio returns.csv --upper 0.1 --plot frontier.png
+      no more than a tenth in any asset, and a picture of the efficient frontier
+
+risks:
+  cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R, max, mean; deviation:RISK is RISK minus
+  the mean
+"""
+
+_DEFAULT_RISK = "cvar:0.05"
+_POINTS = 20
+
+
+def add(commands: Any) -> None:
+    """Declare the command and its arguments."""
+    parser = add_command(
+        commands,
+        "portfolio",
+        run,
+        help="find the portfolio of least tail risk for a table of returns",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    add_table(parser, "data", "the returns")
+    parser.add_argument(
+        "--risk", type=risk_spec, default=_DEFAULT_RISK,
+        help="risk of the losses (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reward", type=nonnegative, default=0.0, metavar="NUMBER",
+        help="how much risk a unit of mean return is worth (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target-return", type=finite, metavar="NUMBER", help="least mean return of a scenario"
+    )
+    parser.add_argument(
+        "--budget", type=finite, default=1.0, metavar="NUMBER",
+        help="what the weights add up to (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lower", type=finite, default=0.0, metavar="NUMBER",
+        help="least weight of an asset (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--upper", type=finite, metavar="NUMBER", help="largest weight of an asset (default: none)"
+    )
+    parser.add_argument(
+        "--l2", type=nonnegative, default=0.0, metavar="NUMBER",
+        help="strength of a ridge penalty, which spreads the weights (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN",
+        help="leave this column out; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tol", type=above_zero, default=1e-6, metavar="NUMBER",
+        help="certified relative distance to the optimum to reach (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
+        help="passes over the table to spend at most (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N",
+        help="threads for large data (default: what the environment allows)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the efficient frontier, e.g. to frontier.png"
+    )
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE",
+        help="weights and risk contributions as CSV or, if it ends in .parquet, Parquet; - is "
+        "standard output (default)",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command is for; the exit code."""
+    import pandas as pd
+
+    from sorel import ConvergenceWarning, tables
+    from sorel._files import check_writable
+    from sorel.estimators import SpectralRiskPortfolio
+
+    if arguments.reward and arguments.target_return is not None:
+        raise Misuse("--reward and --target-return exclude each other: a target finds its reward")
+    for path in (arguments.output, arguments.plot):
+        if path is not None and path != tables.STANDARD:
+            check_writable(path)
+    returns = _returns(arguments)
+    model = SpectralRiskPortfolio(
+        arguments.risk, reward=arguments.reward, target_return=arguments.target_return,
+        budget=arguments.budget, lower=arguments.lower, upper=arguments.upper, l2=arguments.l2,
+        tol=arguments.tol, max_passes=arguments.max_passes, n_jobs=arguments.jobs,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        # Said below, in the words of the command line.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(returns)
+        frontier = None
+        if arguments.plot is not None:
+            frontier = model.frontier(returns, _POINTS)
+    table = pd.DataFrame(
+        {
+            "asset": returns.columns,
+            "weight": model.weights_,
+            "risk_contribution": model.risk_contributions_,
+        }
+    )
+    tables.write_table(table, arguments.output)
+    if frontier is not None:
+        _draw(frontier, model, arguments.plot)
+    if not arguments.quiet:
+        held = int((abs(model.weights_) > 1e-9).sum())
+        say(
+            f"{arguments.risk} {model.risk_:.6g}, mean return {model.expected_return_:.6g} in "
+            f"{len(returns)} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
+            f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes"
+        )
+    if not model.converged_:
+        say(
+            f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
+            f"{arguments.tol:g}; raise --max-passes, --tol or --l2"
+        )
+        return NOT_CONVERGED
+    return DONE
+
+
+def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
+    """The columns of returns, indexed by the first column where that is none."""
+    from sorel import tables
+
+    frame = tables.read_table(arguments.data, format=arguments.format, sep=arguments.sep)
+    absent = [name for name in arguments.drop if name not in frame.columns]
+    if absent:
+        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    frame = frame.drop(columns=arguments.drop)
+    if not len(frame.columns):
+        raise tables.TableError("no column is left to invest in")
+    first = frame.columns[0]
+    # Dates come as texts from CSV, and as dates from Parquet.
+    if len(frame.columns) > 1 and frame[first].dtype.kind not in "iufb":
+        frame = frame.set_index(first)
+    kinds = tables.column_kinds(frame)
+    for column, kind in kinds.items():
+        if kind != "numeric":
+            raise tables.TableError(
+                f"column {column!r} holds {kind}s, and returns are numbers; leave it out with "
+                f"--drop {column!r}"
+            )
+    return frame.astype("float64")
+
+
+def _draw(frontier: Any, model: Any, path: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from sorel.plots import FrontierDisplay
+
+    display = FrontierDisplay.from_frontier(frontier)
+    ax = display.ax_
+    ax.plot(
+        [model.risk_], [model.expected_return_], marker="*", markersize=13, color="#D55E00",
+        linestyle="", label="this portfolio", zorder=4,
+    )  # fmt: skip
+    ax.legend(frameon=False)
+    display.figure_.savefig(path, dpi=150, bbox_inches="tight")

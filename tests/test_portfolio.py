@@ -1,0 +1,394 @@
+"""Portfolios against a conic solver, their certificates in plain NumPy, and bad input."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.optimize import linprog
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import sorel
+from sorel import ESRM, Budget, CVaR, Deviation, Extremile, Max, Mean, Mixture
+from sorel import SpectralRiskPortfolio as Portfolio
+from sorel.portfolios import portfolio_penalty, with_reward
+
+RISKS = [
+    CVaR(0.2),
+    CVaR(0.03),
+    ESRM(5.0),
+    Extremile(3.0),
+    Max(),
+    Mean(),
+    Mixture([CVaR(0.2), Mean()], [0.7, 0.3]),
+    Deviation(Extremile(2.0)),
+    Deviation(CVaR(0.25)),
+    Deviation(ESRM(3.0), 0.5),
+]
+
+
+def returns(n=120, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    market = rng.standard_t(4, size=(n, 1))
+    scale = rng.uniform(0.005, 0.03, d)
+    return 0.001 * rng.normal(size=d) + scale * (0.6 * market + rng.standard_t(4, size=(n, d)))
+
+
+def random_case(seed):
+    """Settings of every kind, on returns with repeated rows and columns."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(2, 15)), int(rng.integers(1, 6))
+    R = returns(n, d, seed)
+    if seed % 3 == 0:
+        R = R[rng.integers(0, n, n)]
+    if seed % 4 == 0 and d > 1:
+        R[:, -1] = R[:, 0]
+    if seed % 7 == 0:
+        R = np.round(R, 2)
+    settings = {"reward": float(rng.choice([0.0, 0.0, 0.3, 2.0])), "l2": 0.0}
+    if seed % 2:
+        settings["l2"] = float(rng.choice([1e-4, 1e-2]))
+    if seed % 5 in (1, 2, 3):
+        settings["lower"] = rng.choice([0.0, -0.3, 0.05], d)
+        settings["upper"] = settings["lower"] + rng.choice([0.4, 0.9, 2.0], d)
+        middle = rng.uniform(0.1, 0.9)
+        low, high = settings["lower"].sum(), settings["upper"].sum()
+        settings["budget"] = float(low + middle * (high - low))
+    if seed % 5 in (2, 3, 4):
+        settings["transaction_cost"] = rng.choice([0.0, 1e-3, 1e-2], d)
+        settings["previous_weights"] = rng.choice([0.0, 0.2, 0.5], d)
+    weight = rng.integers(1, 4, n).astype(float) if seed % 6 == 5 else None
+    return R, RISKS[seed % len(RISKS)], settings, weight
+
+
+def conic_optimum(R, risk, settings, weight, target=None):
+    """The optimal value, from the sums of the largest losses, with weights as repeated rows."""
+    cp = pytest.importorskip("cvxpy")
+    rows = R if weight is None else np.repeat(R, weight.astype(int), axis=0)
+    n, d = rows.shape
+    w = cp.Variable(d)
+    u = -rows @ w
+    base, share = (risk.risk, risk.share) if isinstance(risk, Deviation) else (risk, 0.0)
+    rises = np.diff(base.weights(n), prepend=0.0)
+    value = sum(
+        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
+        for k, rise in enumerate(rises)
+        if rise > 1e-15
+    )
+    value += (settings.get("reward", 0.0) - share) * cp.sum(u) / n
+    value += 0.5 * settings.get("l2", 0.0) * cp.sum_squares(w)
+    cost = settings.get("transaction_cost", np.zeros(d))
+    value += cost @ cp.abs(w - settings.get("previous_weights", np.zeros(d)))
+    limits = [w >= settings.get("lower", 0.0), cp.sum(w) == settings.get("budget", 1.0)]
+    if "upper" in settings:
+        limits.append(w <= settings["upper"])
+    if target is not None:
+        limits.append(rows.mean(axis=0) @ w >= target)
+    program = cp.Problem(cp.Minimize(100 * value), limits)
+    program.solve(cp.CLARABEL, **dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11))
+    return program.value / 100
+
+
+def objective_by_hand(R, risk, settings, weight, w):
+    omega = np.full(len(R), 1.0) if weight is None else weight
+    u = -R @ w
+    value = risk(u, weight) + settings.get("reward", 0.0) * np.average(u, weights=omega)
+    cost = settings.get("transaction_cost", np.zeros(len(w)))
+    value += cost @ np.abs(w - settings.get("previous_weights", np.zeros(len(w))))
+    return value + 0.5 * settings.get("l2", 0.0) * w @ w
+
+
+@pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
+@pytest.mark.parametrize("block", range(10))
+def test_optima_of_a_conic_solver(block):
+    for seed in range(20 * block, 20 * block + 20):
+        R, risk, settings, weight = random_case(seed)
+        model = Portfolio(risk, tol=1e-9, **settings).fit(R, sample_weight=weight)
+        value = objective_by_hand(R, risk, settings, weight, model.weights_)
+        best = conic_optimum(R, risk, settings, weight)
+        spread = np.ptp(R @ model.weights_) + np.abs(R).max()
+        assert value == pytest.approx(best, abs=1e-7 * spread), (seed, risk, settings)
+        assert model.objective_ == pytest.approx(value, abs=1e-12 * spread)
+        assert best >= model.objective_ - model.gap_ - 1e-9 * spread
+        assert 0.0 <= model.gap_ <= 1e-7 * spread, (seed, model.status_)
+        w, lower, upper = model.weights_, settings.get("lower", 0.0), settings.get("upper", np.inf)
+        assert np.all(w >= lower - 1e-12)
+        assert np.all(w <= upper + 1e-12)
+        assert w.sum() == pytest.approx(settings.get("budget", 1.0), abs=1e-12)
+        assert model.risk_ == pytest.approx(risk(-R @ w, weight), abs=1e-15)
+        assert model.risk_contributions_.sum() == pytest.approx(model.risk_, abs=1e-14)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 8, 12, 14, 24, 28, 32, 38])
+def test_the_certificate_by_hand(seed):
+    R, risk, settings, _weight = random_case(seed)
+    model = Portfolio(risk, tol=1e-7, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        model.fit(R)
+    lam, (n, d) = model.risk_weights_, R.shape
+    base, share = (risk.risk, risk.share) if isinstance(risk, Deviation) else (risk, 0.0)
+    # lam lies in P(sigma): no k of its entries exceed the k largest weights of the risk.
+    sigma = np.sort(base.weights(n))[::-1]
+    assert np.all(np.cumsum(np.sort(lam)[::-1]) <= np.cumsum(sigma) + 1e-12)
+    assert lam.sum() == pytest.approx(1.0)
+    assert lam.min() >= 0.0
+    # min_w (lam - share/n + reward/n).(-R w) + costs, a linear program in w = previous + a - b.
+    slope = -R.T @ (lam + (settings["reward"] - share) / n)
+    previous = settings.get("previous_weights", np.zeros(d))
+    cost = settings.get("transaction_cost", np.zeros(d))
+    eye = np.eye(d)
+    lower = np.broadcast_to(settings.get("lower", 0.0), d)
+    upper = np.broadcast_to(settings.get("upper", 1e3), d)
+    program = linprog(
+        np.r_[slope + cost, -slope + cost],
+        A_ub=np.block([[eye, -eye], [-eye, eye]]),
+        b_ub=np.r_[upper - previous, previous - lower],
+        A_eq=np.ones((1, 2 * d)) * np.r_[np.ones(d), -np.ones(d)],
+        b_eq=[settings.get("budget", 1.0) - previous.sum()],
+    )
+    bound = program.fun + slope @ previous
+    value = objective_by_hand(R, risk, settings, None, model.weights_)
+    assert value - bound == pytest.approx(model.gap_, abs=1e-9 * np.abs(R).max())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_least_mean_return(seed):
+    R, risk, settings, _ = random_case(seed)
+    settings["reward"] = 0.0
+    base = Portfolio(risk, **settings)
+    ends = base.frontier(R, 2)
+    target = float(ends.target_return.mean())
+    model = clone(base).set_params(target_return=target, tol=1e-7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        model.fit(R)
+    spread = np.ptp(R @ model.weights_) + np.abs(R).max()
+    assert model.expected_return_ >= target - 1e-12
+    best = conic_optimum(R, risk, settings, None, target)
+    assert model.objective_ == pytest.approx(best, abs=1e-6 * spread), (seed, risk, settings)
+    assert model.objective_ - model.gap_ <= best + 1e-8 * spread
+
+
+def test_targets_at_the_ends():
+    R = returns()
+    free = Portfolio().fit(R)
+    easy = Portfolio(target_return=free.expected_return_ - 0.01).fit(R)
+    np.testing.assert_array_equal(easy.weights_, free.weights_)
+    assert easy.reward_ == 0.0
+    top = R.mean(axis=0).max()
+    richest = Portfolio(target_return=top).fit(R)
+    assert richest.weights_[R.mean(axis=0).argmax()] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=rf"out of reach.*is {top:.8g}"):
+        Portfolio(target_return=1.01 * top).fit(R)
+    capped = np.sort(R.mean(axis=0))[-2:].mean()
+    with pytest.raises(ValueError, match=rf"is {capped:.8g}"):
+        Portfolio(target_return=top, upper=0.5).fit(R)
+
+
+def test_a_reward_is_a_mixture():
+    u = np.random.default_rng(0).normal(size=30)
+    for risk in RISKS:
+        for reward in (0.0, 0.2, 0.5, 1.0, 3.0):
+            other, factor = with_reward(risk, reward)
+            assert factor * other(u) == pytest.approx(risk(u) + reward * u.mean(), abs=1e-14)
+
+
+def test_the_frontier():
+    R = returns(200, 6, 1)
+    frontier = Portfolio(CVaR(0.1), upper=0.6).frontier(R, 8)
+    assert len(frontier) == 8
+    assert frontier.converged.all()
+    np.testing.assert_allclose(frontier.expected_return, frontier.target_return, atol=1e-12)
+    assert np.all(np.diff(frontier.risk) >= 0.0)
+    # The frontier is convex, and its slope is the reward.
+    slopes = np.diff(frontier.risk) / np.diff(frontier.expected_return)
+    assert np.all(np.diff(slopes) >= -1e-5 * slopes.max())
+    for k in (0, 3, 7):
+        target = frontier.target_return[k]
+        best = conic_optimum(R, CVaR(0.1), {"upper": 0.6}, None, target - 1e-15)
+        assert frontier.risk[k] == pytest.approx(best, rel=2e-6)
+    pd = pytest.importorskip("pandas")
+    table = Portfolio().frontier(pd.DataFrame(R, columns=list("abcdef")), 3).to_frame()
+    assert list(table.columns[-6:]) == list("abcdef")
+    given = Portfolio().frontier(R, targets=[0.0, table["target_return"][1]])
+    assert given.expected_return[1] == pytest.approx(table["target_return"][1])
+
+
+def test_simplex_and_budget_agree():
+    R = returns(60, 5, 2)
+    assert portfolio_penalty(5) == sorel.Simplex(0.0)
+    fast = Portfolio(ESRM(5.0), tol=1e-9).fit(R)
+    slow = Portfolio(ESRM(5.0), tol=1e-9, upper=[0.999999, 1, 1, 1, 1]).fit(R)
+    assert fast.objective_ == pytest.approx(slow.objective_, rel=1e-8)
+
+
+def test_names_forms_and_scenarios():
+    pd = pytest.importorskip("pandas")
+    R = returns(80, 4, 3)
+    dates = pd.date_range("2024-01-01", periods=80)
+    frame = pd.DataFrame(R, columns=list("abcd"), index=dates)
+    model = Portfolio(CVaR(0.1), upper={"a": 0.5, "b": 0.5}, l2=1e-3).fit(frame)
+    assert list(model.feature_names_in_) == list("abcd")
+    by_hand = Portfolio(CVaR(0.1), upper=[0.5, 0.5, np.inf, np.inf], l2=1e-3).fit(R)
+    np.testing.assert_allclose(model.weights_, by_hand.weights_, atol=1e-12)
+    worst = model.worst_scenarios_
+    assert worst.index.name == "scenario"
+    assert set(worst.index) <= set(dates)
+    # Sorted by weight; the scenarios of full weight are the worst returns.
+    assert np.all(np.diff(worst["weight"]) <= 0.0)
+    lowest = np.sort(model.predict(frame))[: len(worst)]
+    np.testing.assert_allclose(np.sort(worst["return"]), lowest, atol=1e-6)
+    sparse = Portfolio(CVaR(0.1), upper=[0.5, 0.5, np.inf, np.inf], l2=1e-3)
+    sparse.fit(scipy.sparse.csr_array(R))
+    np.testing.assert_allclose(sparse.weights_, by_hand.weights_, atol=1e-6)
+    np.testing.assert_allclose(model.predict(frame), R @ model.weights_, atol=1e-15)
+    assert model.score(frame) == pytest.approx(-model.risk_)
+
+
+def test_weights_of_scenarios():
+    R = returns(30, 3, 4)
+    weight = np.random.default_rng(0).integers(0, 3, 30).astype(float)
+    model = Portfolio(CVaR(0.2), tol=1e-9).fit(R, sample_weight=weight)
+    repeated = Portfolio(CVaR(0.2), tol=1e-9).fit(np.repeat(R, weight.astype(int), axis=0))
+    assert model.objective_ == pytest.approx(repeated.objective_, rel=1e-8)
+    assert np.all(model.risk_weights_[weight == 0.0] == 0.0)
+
+
+def test_more_assets_than_scenarios():
+    R = returns(20, 60, 5)
+    model = Portfolio(CVaR(0.2)).fit(R)
+    assert model.gap_ <= 1e-6 * np.ptp(R)
+    assert model.objective_ == pytest.approx(
+        conic_optimum(R, CVaR(0.2), {}, None), abs=1e-6 * np.ptp(R)
+    )
+
+
+def test_one_asset():
+    R = returns(20, 1, 6)
+    for settings in ({}, {"upper": 2.0}, {"transaction_cost": 0.1}, {"target_return": R.mean()}):
+        model = Portfolio(CVaR(0.2), **settings).fit(R)
+        np.testing.assert_allclose(model.weights_, [1.0])
+        assert model.risk_ == pytest.approx(CVaR(0.2)(-R[:, 0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lower": 0.3}, "lower bounds of 4 weights add up to 1.2, above the budget of 1"),
+        ({"upper": 0.2}, "upper bounds of 4 weights add up to 0.8, below the budget of 1"),
+        ({"lower": [0, 0, 0.5, 0], "upper": 0.4}, "lower=0.5 and upper=0.4 at index 2"),
+        ({"budget": 0.0}, "budget=0 leaves nothing to invest"),
+        ({"budget": np.inf}, "budget must be a finite number"),
+        ({"lower": None}, "unbounded"),
+        ({"upper": [0.5, 0.5]}, "one value for each of the 4 assets"),
+        ({"reward": -1.0}, "reward must be a finite number >= 0, got -1"),
+        ({"reward": 1.0, "target_return": 0.0}, "drop one"),
+        ({"target_return": np.nan}, "target_return must be a finite number, got nan"),
+        ({"l2": -1.0}, "l2 must be a finite number >= 0"),
+        ({"transaction_cost": -0.1}, "cost must be at least 0, got -0.1"),
+        ({"upper": {"z": 0.1}}, "upper names 'z', which is no column"),
+        ({"solver": "simplex"}, "unknown solver"),
+    ],
+)
+def test_settings_that_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Portfolio(**settings).fit(returns())
+
+
+def test_long_and_short():
+    R = returns(60, 4, 7)
+    settings = {"lower": -1.0, "upper": 1.0, "budget": 0.0, "l2": 1e-2, "reward": 1.0}
+    model = Portfolio(CVaR(0.2), tol=1e-9, **settings).fit(R)
+    assert model.weights_.sum() == pytest.approx(0.0, abs=1e-14)
+    settings |= {"lower": np.full(4, -1.0), "upper": np.ones(4)}
+    best = conic_optimum(R, CVaR(0.2), settings, None)
+    assert model.objective_ == pytest.approx(best, abs=1e-7 * np.ptp(R))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_returns_that_are_missing(value):
+    R = returns()
+    R[17, 2] = value
+    with pytest.raises(ValueError, match="return of asset 2 in scenario 17 is"):
+        Portfolio().fit(R)
+    with pytest.raises(ValueError, match="asset 2 in scenario 17"):
+        Portfolio().fit(scipy.sparse.csr_array(R))
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(R, columns=list("abcd"), index=pd.date_range("2024-01-01", periods=120))
+    with pytest.raises(ValueError, match=r"return of asset 'c' in scenario 2024-01-18"):
+        Portfolio().fit(frame)
+
+
+def test_model_selection_of_scikit_learn():
+    R = returns(150, 4, 8)
+    search = GridSearchCV(
+        Portfolio(), {"risk__alpha": [0.05, 0.5], "l2": [0.0, 0.01]}, cv=TimeSeriesSplit(3)
+    ).fit(R)
+    assert search.best_params_["risk__alpha"] in (0.05, 0.5)
+    assert search.cv_results_["mean_test_score"].shape == (4,)
+    fitted = search.best_estimator_
+    assert fitted.score(R) == pytest.approx(-fitted.risk(-R @ fitted.weights_))
+    copy = clone(fitted)
+    assert copy.get_params()["risk__alpha"] == search.best_params_["risk__alpha"]
+
+
+def test_model_selection_of_skfolio():
+    pytest.importorskip("skfolio", reason="skfolio is an extra")
+    pd = pytest.importorskip("pandas")
+    from skfolio.model_selection import WalkForward, cross_val_predict
+
+    from sorel.skfolio import SpectralRiskOptimization
+
+    frame = pd.DataFrame(
+        returns(150, 4, 9), columns=list("abcd"), index=pd.date_range("2024-01-01", periods=150)
+    )
+    walk = WalkForward(train_size=60, test_size=30)
+    for settings in ({}, {"transaction_cost": 0.001}):
+        model = SpectralRiskOptimization(Portfolio(CVaR(0.1), **settings))
+        path = cross_val_predict(model, frame, cv=walk)
+        assert len(path.portfolios) == 3
+        first = Portfolio(CVaR(0.1), **settings).fit(frame[:60])
+        np.testing.assert_allclose(path.portfolios[0].weights, first.weights_, atol=1e-6)
+    # With costs, each fold starts from the weights of the one before.
+    second = Portfolio(CVaR(0.1), previous_weights=first.weights_, **settings).fit(frame[30:90])
+    np.testing.assert_allclose(path.portfolios[1].weights, second.weights_, atol=1e-5)
+
+
+def test_checks_of_scikit_learn():
+    failed = [
+        (result["check_name"], result["exception"]) for result in _checks() if result is not None
+    ]
+    assert failed == []
+
+
+def _checks():
+    for estimator, check in estimator_checks_generator(Portfolio()):
+        name = getattr(check, "func", check).__name__
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(estimator)
+        except pytest.skip.Exception:
+            continue
+        except Exception as error:
+            if type(error).__name__ == "SkipTest":
+                continue
+            yield {"check_name": name, "exception": error}
+
+
+def test_budget_in_other_problems():
+    # A budget with the squared loss and an intercept, against coordinates eliminated by hand.
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+    penalty = Budget(0.1, lower=-np.inf, budget=2.0)
+    problem = sorel.Problem(X, y, risk=Mean(), penalty=penalty, fit_intercept=True)
+    w = sorel.solve(problem, tol=1e-10).w
+    A = np.block([[X.T @ X / 50 + 0.1 * np.eye(3), X.mean(axis=0)[:, None], np.ones((3, 1))],
+                  [X.mean(axis=0), 1.0, 0.0], [np.ones(3), 0.0, 0.0]])  # fmt: skip
+    solution = np.linalg.solve(A, np.r_[X.T @ y / 50, y.mean(), 2.0])
+    np.testing.assert_allclose(w, solution[:4], atol=1e-6)
