@@ -126,7 +126,8 @@ def _minimize_on_face(
         shift = max(shift, used_shift)
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
-        step, length, blocking, border = _breakpoint(x, cost, lower, upper, free, reference, y)
+        step = np.zeros(len(x))
+        length, blocking, border = _breakpoint(x, cost, lower, upper, free, reference, y, step)
         if blocking < 0:
             x += step
             break
