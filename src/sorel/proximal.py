@@ -54,8 +54,10 @@ _MAX_MULTIPLIERS, _MAX_NEWTON = 25, 40
 _SLOPE_SHARE, _MAX_TRIALS = 0.5, 12
 _INNER_SHARE = 0.1
 
-# Relative length of the differences that stand for the derivative of prox.
-_DIFFERENCE = 1e-5
+# Relative length of the differences that stand for the derivative of prox: the usual one and the
+# least. A Newton step that fails to halve the gradient may have seen across a kink, and the next
+# differences are a tenth as long.
+_DIFFERENCE, _LEAST_DIFFERENCE = 1e-5, 1e-9
 
 
 class ProximalModel:
@@ -200,6 +202,7 @@ class ProximalModel:
     ) -> tuple[Array, Array, Array]:
         """Newton steps on m + e for one multiplier: the last x, its z, and u = prox(z)."""
         z, u, gradient = self._split(x, multiplier, step)
+        relative = _DIFFERENCE
         while self.n_iter < budget:
             size = float(np.linalg.norm(gradient))
             terms = (self._slope, self._largest * (x - self._w), z / step)
@@ -207,11 +210,15 @@ class ProximalModel:
             if size <= max(rounding, _INNER_SHARE * float(np.linalg.norm(x - u)) / step):
                 break
             self.n_iter += 1
-            direction = -_solve(self._newton_matrix(z, step), gradient)
+            direction = -_solve(self._newton_matrix(z, step, relative), gradient)
             slope = float(gradient @ direction)
             if not slope < 0.0:
                 break
             x, z, u, gradient = self._search(x, direction, slope, multiplier, step)
+            if float(np.linalg.norm(gradient)) > 0.5 * size:
+                relative = max(0.1 * relative, _LEAST_DIFFERENCE)
+            else:
+                relative = min(10.0 * relative, _DIFFERENCE)
         return x, z, u
 
     def _split(self, x: Array, multiplier: Array, step: float) -> tuple[Array, Array, Array]:
@@ -240,10 +247,10 @@ class ProximalModel:
             t = low + min(max(secant, 0.05), 0.95) * (high - low)
         return new, z, u, gradient
 
-    def _newton_matrix(self, z: Array, step: float) -> Array:
+    def _newton_matrix(self, z: Array, step: float, relative: float) -> Array:
         """H + (I - J) / step, with J the derivative of prox at z by differences."""
-        typical = float(np.linalg.norm(z)) / math.sqrt(z.size)
-        lengths = _DIFFERENCE * np.maximum(np.abs(z), typical or 1.0)
+        typical = float(np.linalg.norm(z)) / math.sqrt(z.size) or 1.0
+        lengths = relative * np.maximum(np.abs(z), typical)
         diagonal = slice(None, None, z.size + 1)
         if self._penalty.separable:
             A = np.array(self._H, order="C")
