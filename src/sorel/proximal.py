@@ -252,7 +252,8 @@ def _largest_curvature(H: Array, gradient: Array) -> float:
     vector = np.cos(np.arange(float(len(gradient))))
     length = float(np.linalg.norm(gradient))
     if length > 0.0:
-        vector += gradient / length
+        # Half of it, which cannot cancel the only entry where there is one coefficient.
+        vector += 0.5 * gradient / length
     size = 0.0
     for _ in range(_POWER_STEPS):
         vector = H @ (vector / np.linalg.norm(vector))
