@@ -481,15 +481,25 @@ class Case:
         w[:d] = self.parts["penalty"].inside(w[:d])
         return w
 
-    def risk_of(self, losses: Any) -> Any:
-        """sum_i sigma_i l_[i] for the sample weights."""
+    def risk_of(self, losses: Any, error: Any) -> tuple[Any, Any]:
+        """sum_i sigma_i l_[i] for the sample weights, and an upper bound on it.
+
+        The losses are known up to the error.
+        """
         used = self.omega > 0
-        order = np.argsort(losses[used], kind="stable")
-        reach = np.cumsum(self.omega[used][order])
+        losses, error, omega = losses[used], error[used], self.omega[used]
+        share = self.parts["risk"].share
+        mean = np.sum(omega * losses)
+        upper = self._spectral(losses + error, omega) - share * (mean - np.sum(omega * error))
+        size = self._spectral(np.abs(losses), omega) + share * np.sum(omega * np.abs(losses))
+        return self._spectral(losses, omega) - share * mean, upper + 64 * EPS * size
+
+    def _spectral(self, losses: Any, omega: Any) -> Any:
+        order = np.argsort(losses, kind="stable")
+        reach = np.cumsum(omega[order])
         reach[-1] = 1
         S = self.parts["risk"].cumulative(np.concatenate([[Long(0)], reach]))
-        mean = np.sum(self.omega[used] * losses[used])
-        return np.sum(np.diff(S) * losses[used][order]) - self.parts["risk"].share * mean
+        return np.sum(np.diff(S) * losses[order])
 
     @np.errstate(over="ignore", invalid="ignore")
     def objective(self, w: Any) -> tuple[Any, Any]:
@@ -505,8 +515,9 @@ class Case:
         else:
             upper = np.maximum(phi(y, z - error), phi(y, z + error))
         g = self.parts["penalty"].value(w[: self.parts["X"].shape[1]])
-        values = [self.risk_of(losses) + g for losses in (value, np.maximum(value, upper))]
-        return values[0], values[1] + 64 * EPS * np.abs(values[1])
+        # A loss that overflows is infinite, and known to be.
+        risk, above = self.risk_of(value, np.where(upper > value, upper - value, 0))
+        return risk + g, above + g * (1 + 64 * EPS)
 
     def loss_at_zero(self) -> float:
         """Mean loss where all margins are 0."""

@@ -535,7 +535,11 @@ class MemoryEngine(Engine):
             return self._each(vectors.absolute_sum, *args), (1.0 + share) * self.loss.lipschitz, 0.0
         lam = self.weights(dual)
         curvature = self.loss.curvature(self.y, point.margins)
-        sizes = (np.abs(point.losses), np.abs(point.slopes), curvature)
+        losses, slopes = np.abs(point.losses), np.abs(point.slopes)
+        if self.loss.link == "log":
+            # The formulas compare the margin with log y, whose error is as good as one of the loss.
+            losses += slopes * np.abs(np.log(np.where(self.y > 0.0, self.y, 1.0)))
+        sizes = (losses, slopes, curvature)
         first, second, third = (float(lam @ size) for size in sizes)
         return first, second, third
 
