@@ -373,6 +373,9 @@ def test_where_the_loss_at_zero_is_none_the_start_counts():
     assert problem.unit(0.0) == pytest.approx(1e-6 * start)
     nothing = Problem(X, np.zeros(6))
     assert 0.0 < nothing.unit(0.0) < 1e-200
+    # A start at which the losses overflow has no say.
+    beyond = Problem(1e6 * np.abs(X), np.ones(6), loss="poisson", penalty=sorel.Simplex(0.1))
+    assert 0.0 < beyond.unit(0.0) < 1e-200
 
 
 def test_the_floor_of_a_loss_that_is_not_bounded_below():

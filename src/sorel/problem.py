@@ -250,11 +250,14 @@ class Problem:
         check_penalty(penalty, self._coefficient_shape)
         # Type of the numbers as they were stored; arithmetic is in float64 whatever it is.
         self.data_type = engine.data_type if stored is None else stored
-        size = engine.mean_loss_at_zero() or engine.mean_size(engine.point(self.start()))
+        size = engine.mean_loss_at_zero()
         if not np.isfinite(size):
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
             )
+        if size == 0.0:
+            start = engine.mean_size(engine.point(self.start()))
+            size = start if np.isfinite(start) else 0.0
         self._zero_loss = max(size, _TINY)
 
     @property
