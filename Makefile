@@ -15,7 +15,7 @@ FUZZ_ARGS ?=
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
 	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
+
+bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolios against other libraries
+	$(BIN)/python -m benchmarks.linear $(BENCH_ARGS)
 
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)

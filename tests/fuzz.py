@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse
 
 import sorel
-from sorel.losses import Huber
+from sorel.losses import Huber, Loss
 
 Rng = np.random.Generator
 Long = np.longdouble
@@ -49,6 +49,7 @@ class LossPart(NamedTuple):
     argument: Any
     targets: str
     value: Callable[[Any, Any], Any]
+    affine: bool = False
 
 
 def _huber(rng: Rng) -> LossPart:
@@ -88,6 +89,27 @@ def _poisson(y: Any, z: Any) -> Any:
     return np.where(y > 0, y * _exp_excess(z[:, 0] - log_y), np.exp(z[:, 0]))
 
 
+class PseudoHuber(Loss):
+    """sqrt(1 + r^2) - 1: a loss that the package does not know."""
+
+    name = "pseudo_huber"
+
+    def __repr__(self) -> str:
+        return "PseudoHuber()"
+
+    lower_bound, curvature_bound, lipschitz = 0.0, 1.0, 1.0
+
+    def value(self, y: Any, z: Any) -> Any:
+        r = z - y
+        return r * r / (np.sqrt(1 + r * r) + 1)
+
+    def derivative(self, y: Any, z: Any) -> Any:
+        return (z - y) / np.sqrt(1 + (z - y) ** 2)
+
+    def curvature(self, y: Any, z: Any) -> Any:
+        return (1 + (z - y) ** 2) ** -1.5
+
+
 LOSSES: dict[str, Callable[[Rng], LossPart]] = {
     "squared": lambda rng: LossPart("squared", "numbers", lambda y, z: (z[:, 0] - y) ** 2 / 2),
     "huber": _huber,
@@ -98,6 +120,10 @@ LOSSES: dict[str, Callable[[Rng], LossPart]] = {
         "squared_hinge", "signs", lambda y, z: np.maximum(0, 1 - y * z[:, 0]) ** 2
     ),
     "multinomial": lambda rng: LossPart("multinomial", "classes", _softmax),
+    "linear": lambda rng: LossPart("linear", "numbers", lambda y, z: y - z[:, 0], affine=True),
+    "own": lambda rng: LossPart(
+        PseudoHuber(), "numbers", lambda y, z: PseudoHuber().value(y.astype(Long), z[:, 0])
+    ),
     "poisson": lambda rng: LossPart("poisson", "counts", _poisson),
     "gamma": lambda rng: LossPart(
         "gamma", "amounts", lambda y, z: _exp_excess(np.log(y.astype(Long)) - z[:, 0])
@@ -115,7 +141,9 @@ class PenaltyPart(NamedTuple):
     inside: Callable[[Any], Any]
 
 
-def _modulus(rng: Rng) -> float:
+def _modulus(rng: Rng, least: float = 1e-9) -> float:
+    if least == 0.0 and rng.random() < 0.3:
+        return 0.0
     return log_uniform(rng, 1e-9, 10.0) if rng.random() < 0.7 else log_uniform(rng, 1e-2, 1.0)
 
 
@@ -128,16 +156,16 @@ def _elastic(rng: Rng, size: float) -> PenaltyPart:
     )
 
 
-def _ridge(make: Callable[..., Any], inside: Callable[[Any], Any]) -> Any:
+def _ridge(make: Callable[..., Any], inside: Callable[[Any], Any], least: float = 1e-9) -> Any:
     def draw(rng: Rng, size: float) -> PenaltyPart:
-        l2 = _modulus(rng)
+        l2 = _modulus(rng, least)
         return PenaltyPart(make(l2), lambda w: Long(l2) / 2 * np.sum(w * w), inside)
 
     return draw
 
 
 def _box(rng: Rng, size: float) -> PenaltyPart:
-    l2, reach = _modulus(rng), size * log_uniform(rng, 1e-2, 1e2)
+    l2, reach = _modulus(rng, 0.0), size * log_uniform(rng, 1e-2, 1e2)
     lower, upper = -reach * rng.random(), reach * rng.random()
     return PenaltyPart(
         sorel.Box(l2, lower, upper),
@@ -157,7 +185,7 @@ PENALTIES: dict[str, Callable[[Rng, float], PenaltyPart]] = {
     "elastic": _elastic,
     "nonnegative": _ridge(sorel.NonNegative, lambda w: np.maximum(w, 0)),
     "box": _box,
-    "simplex": _ridge(sorel.Simplex, _on_simplex),
+    "simplex": _ridge(sorel.Simplex, _on_simplex, least=0.0),
 }
 
 
@@ -167,6 +195,7 @@ PENALTIES: dict[str, Callable[[Rng, float], PenaltyPart]] = {
 class RiskPart(NamedTuple):
     argument: Any
     cumulative: Callable[[Any], Any]
+    share: Any = 0  # of the mean that is taken off
 
 
 def _cvar(rng: Rng) -> RiskPart:
@@ -204,6 +233,11 @@ def _steps(rng: Rng) -> RiskPart:
         return knots[place] + (u * len(heights) - place) * (knots[place + 1] - knots[place])
 
     return RiskPart(sorel.CustomSpectrum(heights), cumulative)
+
+
+def _deviation(rng: Rng, risk: RiskPart) -> RiskPart:
+    share = float(rng.choice([1.0, 0.5]))
+    return RiskPart(sorel.Deviation(risk.argument, share), risk.cumulative, Long(share))
 
 
 RISKS: dict[str, Callable[[Rng], RiskPart]] = {
@@ -375,13 +409,16 @@ class Case:
             weight = np.maximum(weight, 1e-3)  # a class without weight is another problem
         penalty_name = str(rng.choice(tuple(PENALTIES)))
         risk_name = str(rng.choice(tuple(RISKS)))
+        risk = RISKS[risk_name](rng)
+        if loss.affine and rng.random() < 0.5:
+            risk = _deviation(rng, risk)
         return {
             "loss_name": name, "loss": loss, "outputs": outputs, "X": X, "rows": rows,
             "storage": storage, "y": y, "targets": targets, "weight": weight, "weights": weights,
             "penalty_name": penalty_name,
             "penalty": PENALTIES[penalty_name](rng, float(np.abs(model).mean()) or 1.0),
-            "risk_name": risk_name, "risk": RISKS[risk_name](rng),
-            "intercept": bool(rng.random() < 0.5),
+            "risk_name": risk_name, "risk": risk,
+            "intercept": bool(rng.random() < 0.5) and not loss.affine,
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -451,7 +488,8 @@ class Case:
         reach = np.cumsum(self.omega[used][order])
         reach[-1] = 1
         S = self.parts["risk"].cumulative(np.concatenate([[Long(0)], reach]))
-        return np.sum(np.diff(S) * losses[used][order])
+        mean = np.sum(self.omega[used] * losses[used])
+        return np.sum(np.diff(S) * losses[used][order]) - self.parts["risk"].share * mean
 
     @np.errstate(over="ignore", invalid="ignore")
     def objective(self, w: Any) -> tuple[Any, Any]:
@@ -576,9 +614,10 @@ def _claims(
     if not np.any(result.w):
         points["tiny"] = 1e-6 * noise
     random = rng.standard_normal(n) * log_uniform(rng, 1e-3, 1e3) / n
+    risk = getattr(problem.risk, "risk", problem.risk)  # that of a deviation
     weights = {
         "lam": result.weights,
-        "random": sorel.project_permutahedron(random, problem.risk, problem.sample_weight),
+        "random": sorel.project_permutahedron(random, risk, problem.sample_weight),
     }
     claims = {}
     for name, w in points.items():

@@ -118,7 +118,7 @@ def test_perfect_fits_and_constant_columns():
     w = np.array([0.6, 0.4, 0.0, 0.0])
     for penalty in (Simplex(0.0), Box(0.0, 0.0, 1.0)):
         result = certified(Problem(X, X @ w, risk=CVaR(0.2), penalty=penalty), tol=1e-6)
-        assert result.objective < 1e-25
+        assert result.objective < 1e-20
     assert certified(Problem(X, rng.standard_normal(20), penalty=Simplex(0.0)), tol=1e-9).converged
 
 

@@ -511,7 +511,7 @@ def test_progress_line_of_a_terminal():
     terminal = Terminal()
     line = ProgressLine(1, 1e-4, terminal)
     for passes in range(50):
-        line(sorel.Record(float(passes), 0.0, 1.0, 0.5, 0.5, 0.5))
+        line(sorel.Record(float(passes), 0.0, *(1.0, 0.5, 0.5, 0.5), *(1.0, 0.5, 0.5, 0.5)))
     result = sorel.solve(sorel.Problem(*regression()))
     line.close(result)
     assert terminal.text.count("\r") < 10  # ten a second

@@ -72,7 +72,7 @@ def test_the_elastic_net_rewritten_is_the_elastic_net(loss, shape, risk):
 
 def test_columns_of_many_scales():
     X, y = make_data("squared", 60, 9, seed=2)
-    X = X * np.logspace(-2, 2, 9)
+    X = X * np.logspace(-3, 3, 9)
     penalty = GroupLasso(1e-3, 0.1, np.arange(9) // 3)
     certified(Problem(X, y, risk=CVaR(0.2), penalty=penalty, fit_intercept=True), tol=1e-7)
 
@@ -183,3 +183,23 @@ def test_a_problem_looks_at_the_formulas():
     slip = type("Slip", (Ball,), {"conjugate": lambda self, v: 0.0})()
     with pytest.raises(ValueError, match="Slip penalty contradicts itself"):
         Problem(X, y, penalty=slip)
+
+
+@pytest.mark.parametrize("radius", [1e-9, 1e-4, 1e6])
+def test_a_domain_may_be_small_or_large(radius):
+    # All points that the formulas are tried at may have the same one nearest to them.
+    class Scaled(Ball):
+        def value(self, w):
+            return 0.0 if np.linalg.norm(w) <= radius * (1.0 + 1e-12) else np.inf
+
+        def prox(self, v, step):
+            return np.asarray(v) / max(1.0, np.linalg.norm(v) / radius)
+
+        def conjugate(self, v):
+            return radius * np.linalg.norm(v)
+
+    X = np.array([[1.0], [2.0], [-1.0]])
+    problem = Problem(X, radius * np.array([5.0, 5.0, -5.0]), penalty=Scaled(), risk=sorel.Mean())
+    result = sorel.solve(problem, "newton", tol=1e-6)
+    assert result.converged
+    np.testing.assert_allclose(result.w, radius, rtol=1e-3)

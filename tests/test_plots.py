@@ -401,3 +401,19 @@ def test_a_risk_that_towers_above_the_others_leaves_them_room():
     alone = plots.plot_spectrum("max")
     assert alone.get_ylim()[1] >= 100.0
     plt.close("all")
+
+
+def test_frontier():
+    R = np.random.default_rng(0).normal([0.01, 0.02, 0.0], [0.01, 0.04, 0.02], size=(100, 3))
+    frontier = sorel.SpectralRiskPortfolio(sorel.CVaR(0.1)).frontier(R, 5)
+    display = plots.FrontierDisplay.from_frontier(frontier)
+    np.testing.assert_array_equal(display.line_.get_xdata(), frontier.risk)
+    np.testing.assert_array_equal(display.line_.get_ydata(), frontier.expected_return)
+    assert {text.get_text() for text in display.ax_.texts} == {"x0", "x1", "x2"}
+    _, ax = plt.subplots()
+    assert plots.plot_frontier(frontier, ax=ax) is ax
+    missed = plots.FrontierDisplay([1.0, 2.0], [0.0, 1.0], converged=[True, False]).plot()
+    assert "tolerance missed" in legend(missed.ax_)
+    with pytest.raises(ValueError, match="one value per portfolio"):
+        plots.FrontierDisplay([1.0, 2.0], [0.0])
+    plt.close("all")

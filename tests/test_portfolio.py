@@ -250,6 +250,18 @@ def test_names_forms_and_scenarios():
     assert model.score(frame) == pytest.approx(-model.risk_)
 
 
+def test_saved_and_loaded(tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("skops", reason="skops is an extra")
+    frame = pd.DataFrame(returns(), columns=list("abcd"))
+    for index in (pd.date_range("2024-01-01", periods=120), [f"day {i}" for i in range(120)]):
+        model = Portfolio(upper=0.5).fit(frame.set_axis(index, axis=0))
+        sorel.save_model(model, tmp_path / "model.skops")
+        loaded = sorel.load_model(tmp_path / "model.skops")
+        np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+        pd.testing.assert_frame_equal(loaded.worst_scenarios_, model.worst_scenarios_)
+
+
 def test_weights_of_scenarios():
     R = returns(30, 3, 4)
     weight = np.random.default_rng(0).integers(0, 3, 30).astype(float)
@@ -302,9 +314,10 @@ def test_settings_that_are_refused(settings, words):
 
 def test_long_and_short():
     R = returns(60, 4, 7)
-    settings = {"lower": -1.0, "upper": 1.0, "budget": 0.0, "l2": 1e-2, "reward": 1.0}
+    settings = {"lower": -1.0, "upper": 1.0, "budget": 0.0, "l2": 1e-4, "reward": 50.0}
     model = Portfolio(CVaR(0.2), tol=1e-9, **settings).fit(R)
     assert model.weights_.sum() == pytest.approx(0.0, abs=1e-14)
+    assert np.abs(model.weights_).max() > 0.1
     settings |= {"lower": np.full(4, -1.0), "upper": np.ones(4)}
     best = conic_optimum(R, CVaR(0.2), settings, None)
     assert model.objective_ == pytest.approx(best, abs=1e-7 * np.ptp(R))

@@ -34,11 +34,11 @@ def model(kind, p, seed=0):
     if kind == "correlated":
         X = 0.1 * np.cumsum(X, axis=1) + rng.standard_normal((len(X), 1))
     if kind == "scaled":
-        X = X * 10.0 ** rng.uniform(-1.5, 1.5, p)
+        X = X * 10.0 ** rng.uniform(-3.0, 3.0, p)
     H = X.T @ X / len(X)
     if kind == "stiff":
         B = rng.standard_normal((p // 3, p))
-        H = H + 1e5 * B.T @ B
+        H = H + 1e7 * B.T @ B
     return H, 2.0 * X.T @ rng.standard_normal(len(X)) / len(X), rng.standard_normal(p)
 
 
@@ -113,6 +113,16 @@ def test_a_step_from_the_minimiser_stays_there():
     steps = [np.abs(step).max() for step in (first - w, second - first, third - second)]
     assert steps[1] <= 1e-3 * steps[0]
     assert steps[2] <= 1e-3 * steps[1]
+
+
+def test_one_parameter():
+    """u = soft(w - gradient / H) in one dimension, whatever the signs."""
+    for gradient in (-3.0, -0.1, 0.1, 3.0):
+        penalty = GroupLasso(0.5, 1.0, [0])
+        u = ProximalModel(np.eye(1), np.array([gradient]), np.ones(1), penalty, (1,)).minimize()
+        free = 1.0 - gradient
+        expected = np.sign(free) * max(abs(free) - 1.0, 0.0) / 1.5
+        np.testing.assert_allclose(u, expected, atol=1e-3)
 
 
 def test_refuses_what_is_not_finite():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import unittest
 import warnings
 
 import numpy as np
@@ -112,8 +114,8 @@ def test_sparse_rows_and_large_shifts():
 
 
 def test_scikit_learn_s_checks():
-    for estimator, check in estimator_checks_generator(sorel.RankRegressor()):
-        with warnings.catch_warnings():
+    for estimator, check in estimator_checks_generator(sorel.RankRegressor(l2=0.1, tol=1e-12)):
+        with warnings.catch_warnings(), contextlib.suppress(unittest.SkipTest):
             warnings.simplefilter("ignore")
             check(estimator)
 

@@ -32,11 +32,14 @@ __all__ = ["DeviationFit", "minimize_deviation"]
 
 FloatArray = NDArray[np.float64]
 
-# The l2 that stands in for none: it may cost this share of the tolerance, by what is known of w
-# before the first stage and after each. So many stages, of which each has this share of the
-# tolerance.
-_L2_SHARE, _STAGE_SHARE = 0.1, 0.3
+# The l2 that stands in for none: it may cost these shares of the tolerance, by what is known of w
+# before the first stage and after each. Each stage has the third share of the tolerance; there are
+# so many at most.
+_FIRST, _L2_SHARE, _STAGE_SHARE = 0.1, 0.1, 0.3
 _MAX_STAGES = 8
+
+# A stage that rounding has stopped is followed by one with so many times its l2.
+_BACK = 30.0
 
 # A certificate of the original problem is charged for X^T s that is not quite zero where there is
 # no l1: as if a solution were no longer than this many times the one found.
@@ -164,6 +167,10 @@ def minimize_deviation(
         interrupted = result.status.startswith("interrupted")
         if best[3] <= tol or l2 > 0.0 or passes >= max_passes or interrupted:
             break
+        if not result.converged:
+            # Too little to hold on to: the next stage starts near this one's answer.
+            mu *= _BACK
+            continue
         square = float(np.vdot(result.w, result.w))
         mu = min(0.01 * mu, _L2_SHARE * tol * bounds.unit(best[0]) / max(square, 1e-300))
         if not mu > 0.0:
@@ -202,7 +209,8 @@ class _Bounds:
         """An l2 that costs next to nothing, by the sizes of y and of the columns of X."""
         squares = np.diag(self._covariance())
         squares = squares[squares > 0.0]
-        return tol * (float(squares.mean()) if len(squares) else 1.0) / self.spread
+        square = float(squares.mean()) if len(squares) else 1.0
+        return _FIRST * tol * square / self.spread
 
     def _covariance(self) -> FloatArray:
         """The covariance of the columns of X under the sample weights."""

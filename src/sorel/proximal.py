@@ -2,20 +2,23 @@
 
     min_x  m(x) + g(x),    m(x) = gradient.(x - w) + 1/2 (x - w)^T H (x - w)
 
-The minimiser is the x that a proximal gradient step leaves where it is. Newton's method solves that
-equation, with the derivative of prox by differences. It is fast near the minimiser, and from afar
-where its steps lower the forward-backward envelope, the value of m + g as a proximal gradient step
-sees it (Stella, Themelis, Sopasakis and Patrinos, 2017). Where they do not, accelerated proximal
-gradient steps come nearer.
+Accelerated proximal gradient steps find the minimiser where the curvatures are of one scale, and
+come near it elsewhere. The rest is an augmented Lagrangian on the split of x into itself and the u
+that g sees. With a multiplier lam,
+
+    min_x  m(x) + e(x + s lam),    e(z) = min_u g(u) + |u - z|^2 / (2 s),
+
+is smooth and convex, and its Newton matrix H + (I - J) / s, with J the derivative of prox by
+differences, takes H as it is, whatever its scales. lam then becomes the subgradient of g at u.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.penalties import Penalty
 
@@ -30,33 +33,31 @@ _EPS = float(np.finfo(np.float64).eps)
 _TOLERANCE = 8.0 * _EPS
 _FORCING = 1e-6
 
-# The proximal step, in units of the longest that is sure to descend, and the share of what such a
-# step takes away from the envelope that a Newton step must take away as well.
-_STEP, _DESCENT = 0.95, 0.5
-
-# Products that estimate the largest curvature. It is raised where it proves too small.
+# Products that estimate the largest curvature, and the margin above. It is doubled where it proves
+# too small.
 _POWER_STEPS, _POWER_MARGIN = 12, 1.1
 
-# Parts of a Newton step that are tried, each so much shorter than the last, and how often.
-_SHRINKAGE, _TRIALS = 0.3, 3
+# Accelerated steps of the first round, by the number of parameters and at least so many: they cost
+# what a Newton step or some of them do, whose matrix takes proximal maps for every column unless
+# the penalty is separable. How many more each next round has; rounds; steps between two looks.
+_STEPS, _STEPS_SEPARABLE, _LEAST_STEPS = 2.0, 0.33, 50
+_MORE_STEPS, _MOST_STEPS = 4, 2000
+_MAX_ROUNDS, _LOOK_EVERY = 5, 25
 
-# Gradient steps after a Newton step cut short: as many as cost about the same, and at least so
-# many, doubled every time. How often, and Newton steps in all.
-_LEAST_STEPS, _MOST_STEPS, _MAX_ROUNDS = 50, 2000, 10
-_MAX_NEWTON = 50
+# The step s of the multiplier: each time this much shorter, down to this share of the inverse of
+# the largest curvature. How often, with how many Newton steps in a round.
+_SHORTER, _SHORTEST = 0.1, 1e-2
+_MAX_MULTIPLIERS, _MAX_NEWTON = 25, 40
 
-# Relative length of the differences that stand for the derivative of prox.
-_DIFFERENCE = 1e-5
+# A Newton step ends when the slope along it has fallen to this share, after so many trials at most.
+# Those of one multiplier end when the gradient is this share of what moves the next.
+_SLOPE_SHARE, _MAX_TRIALS = 0.5, 12
+_INNER_SHARE = 0.1
 
-
-class _State(NamedTuple):
-    """A point x, the gradient of m there, and the proximal gradient step z -> u from it."""
-
-    x: Array
-    gradient: Array
-    z: Array
-    u: Array
-    envelope: float
+# Relative length of the differences that stand for the derivative of prox: the usual one and the
+# least. A Newton step that fails to halve the gradient may have seen across a kink, and the next
+# differences are a tenth as long.
+_DIFFERENCE, _LEAST_DIFFERENCE = 1e-5, 1e-9
 
 
 class ProximalModel:
@@ -85,7 +86,7 @@ class ProximalModel:
     >>> from sorel.proximal import ProximalModel
     >>> H = np.array([[2.0, 1.0], [1.0, 2.0]])
     >>> model = ProximalModel(H, np.array([-3.0, 3.0]), np.zeros(2), NonNegative(1.0), (2,))
-    >>> model.minimize().round(12)
+    >>> model.minimize().round(9)
     array([1., 0.])
     """
 
@@ -100,42 +101,41 @@ class ProximalModel:
         self.n_iter, self.kkt = 0, math.inf
 
     def minimize(self) -> Array:
-        """The minimiser, or where the search for it has ended."""
-        first = self._prox(self._w - self._step * self._slope)
+        """The minimiser, or the best point that was found."""
+        u = self._prox(self._w - self._slope / self._largest, 1.0 / self._largest)
         if not math.isfinite(self._start):
-            self._start = self._value(first)
-        state, best = self._at(first), first
-        # A matrix of differences takes two proximal maps for every column.
-        steps = _LEAST_STEPS if self._penalty.separable else max(_LEAST_STEPS, 2 * self._w.size)
-        rounds = 0
-        while True:
-            state, step, residual = self._safe(state)
-            kkt = residual / self._size(state)
-            if kkt < self.kkt:
-                best, self.kkt = state.u, kkt
-            if kkt <= _TOLERANCE or self._suffices(state.u, residual):
-                return best
-            if self.n_iter >= _MAX_NEWTON or rounds >= _MAX_ROUNDS:
-                return best
-            state, whole = self._newton_step(state, step)
-            self.n_iter += 1
-            if not whole:
-                state = self._at(self._accelerate(state.u, steps))
-                steps = min(2 * steps, _MOST_STEPS)
-                rounds += 1
+            self._start = self._value(u)
+        lowest = self._value(u)
+        steps = int((_STEPS_SEPARABLE if self._penalty.separable else _STEPS) * u.size)
+        for _ in range(_MAX_ROUNDS):
+            steps = min(max(steps, _LEAST_STEPS), _MOST_STEPS)
+            new, solved = self._accelerate(u, steps)
+            steps *= _MORE_STEPS
+            if solved:
+                return new
+            value = self._value(new)
+            if not value <= lowest:
+                # Steps of a safe length never climb.
+                self._largest *= 2.0
+                continue
+            u, lowest = new, value
+            new, solved = self._multipliers(u)
+            if solved:
+                return new
+            value = self._value(new)
+            if value < lowest:
+                u, lowest = new, value
+        return u
 
-    @property
-    def _step(self) -> float:
-        return _STEP / self._largest
-
-    def _prox(self, z: Array) -> Array:
-        u = self._penalty.prox(z.reshape(self._shape), self._step)
+    def _prox(self, z: Array, step: float) -> Array:
+        u = self._penalty.prox(z.reshape(self._shape), step)
         return np.asarray(u, dtype=np.float64).reshape(-1)
 
     def _penalty_value(self, x: Array) -> float:
         return float(self._penalty.value(x.reshape(self._shape)))
 
     def _gradient(self, x: Array) -> Array:
+        """Gradient of m."""
         return self._slope + self._H @ (x - self._w)
 
     def _value(self, x: Array) -> float:
@@ -143,116 +143,155 @@ class ProximalModel:
         moved = x - self._w
         return float((self._slope + 0.5 * (self._H @ moved)) @ moved) + self._penalty_value(x)
 
-    def _at(self, x: Array) -> _State:
-        gradient = self._gradient(x)
-        z = x - self._step * gradient
-        u = self._prox(z)
-        step = u - x
-        envelope = 0.5 * float((self._slope + gradient) @ (x - self._w)) + self._penalty_value(u)
-        envelope += float(gradient @ step) + float(step @ step) / (2.0 * self._step)
-        return _State(x, gradient, z, u, envelope)
-
-    def _safe(self, state: _State) -> tuple[_State, Array, float]:
-        """The state under a step that is short enough, that step, and the residual at u."""
-        while True:
-            step = state.u - state.x
-            bend = self._H @ step
-            if float(step @ bend) <= self._largest * float(step @ step):
-                # The gradient of m at u plus the subgradient of g that prox has found there.
-                return state, step, float(np.linalg.norm(bend - step / self._step))
-            self._largest *= 2.0
-            state = self._at(state.x)
-
-    def _size(self, state: _State) -> float:
-        """Size of the terms that cancel in the residual, errors of their last digits included."""
-        parts = (self._slope, state.gradient, self._largest * state.z)
-        return max(sum(float(np.linalg.norm(part)) for part in parts), np.finfo(np.float64).tiny)
-
-    def _suffices(self, u: Array, residual: float) -> bool:
+    def _solved(self, u: Array, subgradient: Array) -> bool:
+        """Whether u is good enough, to judge by a subgradient of g at u."""
+        gradient = self._gradient(u)
+        residual = float(np.linalg.norm(gradient + subgradient))
+        # u has errors of its own size, which the curvature passes on.
+        parts = (self._slope, gradient, subgradient, self._largest * u)
+        size = sum(float(np.linalg.norm(part)) for part in parts)
+        self.kkt = residual / max(size, np.finfo(np.float64).tiny)
+        if self.kkt <= _TOLERANCE:
+            return True
         l2 = self._penalty.l2
         # No more than residual^2 / (2 l2) is left to gain.
         return l2 > 0.0 and residual**2 <= 2.0 * l2 * _FORCING * (self._start - self._value(u))
 
-    def _accelerate(self, x: Array, steps: int) -> Array:
-        """Accelerated proximal gradient steps, begun anew whenever they turn back."""
-        y, inertia = x, 1.0
-        for _ in range(steps):
-            new = self._prox(y - self._step * self._gradient(y))
-            moved = new - x
+    def _accelerate(self, u: Array, steps: int) -> tuple[Array, bool]:
+        """Accelerated proximal gradient steps, begun anew whenever they turn back.
+
+        Returns the last point, and whether it is good enough.
+        """
+        step = 1.0 / self._largest
+        y, inertia = u, 1.0
+        for k in range(1, steps + 1):
+            z = y - step * self._gradient(y)
+            new = self._prox(z, step)
+            moved = new - u
             if float((y - new) @ moved) > 0.0:
                 y, inertia = new, 1.0
             else:
                 grown = 0.5 + math.sqrt(0.25 + inertia * inertia)
                 y = new + ((inertia - 1.0) / grown) * moved
                 inertia = grown
-            x = new
-        return x
+            u = new
+            if k % _LOOK_EVERY == 0 and self._solved(u, (z - u) / step):
+                return u, True
+        return u, False
 
-    def _newton_step(self, state: _State, step: Array) -> tuple[_State, bool]:
-        """The next state, and whether the whole Newton step has led to it."""
-        newton = self._newton(state, step)
-        square = float(step @ step)
-        enough = state.envelope - _DESCENT * (1.0 - _STEP) * square / (2.0 * self._step)
-        part = 1.0
-        for _ in range(_TRIALS):
-            new = self._at(state.x + (1.0 - part) * step + part * newton)
-            left = new.u - new.x
-            # Near the solution rounding hides the descent, but not that steps become shorter.
-            if new.envelope <= enough or 4.0 * float(left @ left) <= square:
-                return new, part == 1.0
-            part *= _SHRINKAGE
-        return state, False
+    def _multipliers(self, x: Array) -> tuple[Array, bool]:
+        """The augmented Lagrangian: the last u, and whether it is good enough."""
+        # What it has to be at the minimiser, and more nearly so than a subgradient at x.
+        multiplier = -self._gradient(x)
+        diagonal = self._H.diagonal()
+        typical = float(np.median(diagonal[diagonal > 0.0])) if np.any(diagonal > 0.0) else 0.0
+        step = 1.0 / max(typical, _EPS * self._largest)
+        u, budget = x, self.n_iter + _MAX_NEWTON
+        for _ in range(_MAX_MULTIPLIERS):
+            x, z, u = self._descend(x, multiplier, step, budget)
+            multiplier = (z - u) / step
+            if self._solved(u, multiplier):
+                return u, True
+            if self.n_iter >= budget:
+                break
+            step = max(_SHORTER * step, _SHORTEST / self._largest)
+        return u, False
 
-    def _newton(self, state: _State, step: Array) -> Array:
-        """Solve (I - J (I - s H)) d = u - x, with J the derivative of prox at z.
+    def _descend(
+        self, x: Array, multiplier: Array, step: float, budget: int
+    ) -> tuple[Array, Array, Array]:
+        """Newton steps on m + e for one multiplier: the last x, its z, and u = prox(z)."""
+        z, u, gradient = self._split(x, multiplier, step)
+        relative = _DIFFERENCE
+        while self.n_iter < budget:
+            size = float(np.linalg.norm(gradient))
+            terms = (self._slope, self._largest * (x - self._w), z / step)
+            rounding = 4.0 * _EPS * sum(float(np.linalg.norm(term)) for term in terms)
+            if size <= max(rounding, _INNER_SHARE * float(np.linalg.norm(x - u)) / step):
+                break
+            self.n_iter += 1
+            direction = -_solve(self._newton_matrix(z, step, relative), gradient)
+            slope = float(gradient @ direction)
+            if not slope < 0.0:
+                break
+            x, z, u, gradient = self._search(x, direction, slope, multiplier, step)
+            if float(np.linalg.norm(gradient)) > 0.5 * size:
+                relative = max(0.1 * relative, _LEAST_DIFFERENCE)
+            else:
+                relative = min(10.0 * relative, _DIFFERENCE)
+        return x, z, u
 
-        Where a row of J is 0, prox stays put and d is u - x. The others make the system.
-        """
-        J = self._derivative(state.z)
-        if J.ndim == 1:
-            moving = J != 0.0
-            product = J[moving, None] * self._H[moving]
-            J = np.diag(J[moving])
-        else:
-            moving = J.any(axis=1)
-            J = J[np.ix_(moving, moving)]
-            product = J @ self._H[moving]
-        product *= self._step
-        system = product[:, moving] - J
-        system.ravel()[:: len(system) + 1] += 1.0
-        rest = step[moving] - product[:, ~moving] @ step[~moving]
-        out = step.copy()
-        try:
-            out[moving] = np.linalg.solve(system, rest)
-        except np.linalg.LinAlgError:
-            return step
-        return out if np.all(np.isfinite(out)) else step
+    def _split(self, x: Array, multiplier: Array, step: float) -> tuple[Array, Array, Array]:
+        """z, u = prox(z), and the gradient of m + e at x."""
+        z = x + step * multiplier
+        u = self._prox(z, step)
+        return z, u, self._gradient(x) + (z - u) / step
 
-    def _derivative(self, z: Array) -> Array:
-        """Derivative of prox at z: a matrix, or its diagonal where g is separable."""
-        typical = float(np.linalg.norm(z)) / math.sqrt(z.size)
-        lengths = _DIFFERENCE * np.maximum(np.abs(z), typical or 1.0)
+    def _search(
+        self, x: Array, direction: Array, slope: float, multiplier: Array, step: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """A point near the minimum along a direction, in (0, 1], by the slope."""
+        low, high, slope_low, slope_high = 0.0, 1.0, slope, math.inf
+        t = 1.0
+        for _ in range(_MAX_TRIALS):
+            new = x + t * direction
+            z, u, gradient = self._split(new, multiplier, step)
+            here = float(gradient @ direction)
+            if abs(here) <= -_SLOPE_SHARE * slope or (here < 0.0 and t == 1.0):
+                break
+            if here > 0.0:
+                high, slope_high = t, here
+            else:
+                low, slope_low = t, here
+            secant = slope_low / (slope_low - slope_high) if slope_high < math.inf else 0.5
+            t = low + min(max(secant, 0.05), 0.95) * (high - low)
+        return new, z, u, gradient
+
+    def _newton_matrix(self, z: Array, step: float, relative: float) -> Array:
+        """H + (I - J) / step, with J the derivative of prox at z by differences."""
+        typical = float(np.linalg.norm(z)) / math.sqrt(z.size) or 1.0
+        lengths = relative * np.maximum(np.abs(z), typical)
+        diagonal = slice(None, None, z.size + 1)
         if self._penalty.separable:
-            return (self._prox(z + lengths) - self._prox(z - lengths)) / (2.0 * lengths)
+            A = np.array(self._H, order="C")
+            rise = self._prox(z + lengths, step) - self._prox(z - lengths, step)
+            A.ravel()[diagonal] += (1.0 - rise / (2.0 * lengths)) / step
+            return A
         J = np.empty((z.size, z.size))
         moved = z.copy()
         for j, length in enumerate(lengths):
             moved[j] = z[j] + length
-            J[:, j] = self._prox(moved)
+            J[:, j] = self._prox(moved, step)
             moved[j] = z[j] - length
-            J[:, j] -= self._prox(moved)
+            J[:, j] -= self._prox(moved, step)
             moved[j] = z[j]
         J /= 2.0 * lengths
-        # It is the second derivative of a convex function.
-        return 0.5 * (J + J.T)
+        # J is the second derivative of a convex function, hence symmetric.
+        A = self._H - (0.5 / step) * (J + J.T)
+        A.ravel()[diagonal] += 1.0 / step
+        return A
+
+
+def _solve(A: Array, b: Array) -> Array:
+    """Solve A x = b for a matrix that is positive definite up to the errors of differences."""
+    largest, shift = max(float(A.diagonal().max()), np.finfo(np.float64).tiny), 0.0
+    while shift < 1.0:
+        shifted = A.copy()
+        shifted.ravel()[:: len(b) + 1] += shift * largest
+        factor, failed = dpotrf(shifted.T, lower=1, clean=0, overwrite_a=1)
+        if not failed and np.isfinite(factor.diagonal()).all():
+            return dpotrs(factor, b, lower=1)[0]
+        shift = max(8.0 * shift, 4.0 * _EPS)
+    return b / largest
 
 
 def _largest_curvature(H: Array, gradient: Array) -> float:
     """Estimate of the largest eigenvalue of H."""
-    vector = np.cos(np.arange(float(len(gradient))))
+    # Any start will do that is not 0, and half a unit of the gradient cannot cancel this one.
+    vector = np.cos(np.arange(1.0, len(gradient) + 1.0))
     length = float(np.linalg.norm(gradient))
     if length > 0.0:
-        vector += gradient / length
+        vector += 0.5 * gradient / length
     size = 0.0
     for _ in range(_POWER_STEPS):
         vector = H @ (vector / np.linalg.norm(vector))

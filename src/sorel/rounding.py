@@ -41,6 +41,9 @@ _OPERATIONS = 8.0
 # Error of a margin that is moved along, in units of its size: a product and a sum.
 _MOVE = 2.0 * _UNIT
 
+# What is far from every point of a bounded domain, for a gradient of unit length or about that.
+_FAR = 1e9
+
 # Points that a path keeps before it sums them up: most paths are shorter, and never asked.
 _REMEMBERED = 16
 
@@ -211,14 +214,14 @@ class Rounding:
         if l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None:
             sizes = np.abs(gradient) if columns is None else columns
             delta = (self._long_sum * slopes + residual) * sizes + own
-            total = min(total, self._gain(delta, coef))
+            total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
             away = float(np.sum(np.abs(coef - self.penalty.project(coef))))
             total += away * (slopes * largest + l2 * _norm(coef))
         return total
 
-    def _gain(self, delta: FloatArray, coef: FloatArray) -> float:
+    def _gain(self, delta: FloatArray, coef: FloatArray, gradient: FloatArray) -> float:
         """The most that delta . (x - coef) can be in the domain, for any signs in delta."""
         if coef.ndim > delta.ndim:
             delta = np.repeat(delta[:, None], coef.shape[1], axis=1)
@@ -226,8 +229,10 @@ class Rounding:
             return float(np.sum(delta.max(axis=0)) + np.vdot(delta, np.abs(coef)))
         limits = self.penalty.bounds(len(coef))
         if limits is None and self.penalty.compact:
-            # A domain of the user's own: as if it reached twice as far as the coefficients do.
-            return 2.0 * float(np.abs(coef).max() * np.sum(delta))
+            # A domain of the user's own: as if it reached no more than twice as far as it does
+            # down the gradient, which is where the minimum of the linear model lies.
+            far = self.penalty.project(-_FAR * (1.0 + _norm(coef)) * gradient)
+            return 2.0 * _norm(delta) * (_norm(far) + _norm(coef))
         if limits is None:
             return math.inf
         lower, upper = (limit if coef.ndim == 1 else limit[:, None] for limit in limits)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sorel._compiled import cache_folder, cache_folders, trouble
 from sorel.losses import LOSSES, Loss
-from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
+from sorel.penalties import L2, Box, Budget, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.permutahedron import project_permutahedron
 from sorel.problem import Problem
 from sorel.risks import ESRM, CVaR
@@ -139,6 +139,7 @@ def steps() -> Iterator[tuple[str, Callable[[], None]]]:
             for solver in ("auto", "newton_cg", "sorel"):
                 _solve(X, y, solver, penalty=penalty)
                 _solve(X, classes, solver, loss="multinomial", penalty=penalty)
+        _solve(X, y, penalty=Budget(0.1, upper=0.9, cost=0.1))
 
     def weights() -> None:
         for risk in risks:

@@ -492,7 +492,11 @@ class MemoryEngine(Engine):
         return self._mean_size(point.losses)
 
     def _mean_size(self, losses: FloatArray) -> float:
-        return self._mean(losses if self.loss.lower_bound >= 0.0 else np.abs(losses))
+        if self.loss.lower_bound >= 0.0:
+            return self._mean(losses)
+        # Densities of 0 and a share of 1 make the plain mean.
+        zero = np.broadcast_to(0.0, losses.shape)
+        return self._each(vectors.absolute_sum, zero, losses, self._omega, self._weighted, 1.0)
 
     def mean_loss_at_zero(self) -> float:
         return self._mean_loss_at_zero
@@ -524,9 +528,12 @@ class MemoryEngine(Engine):
         raise NotImplementedError
 
     def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
+        if self.loss.affine:
+            # Under a Deviation the weights are no larger than the sum of both parts.
+            share = abs(self._offset)
+            args = (dual.density, point.losses, self._omega, self._weighted, share)
+            return self._each(vectors.absolute_sum, *args), (1.0 + share) * self.loss.lipschitz, 0.0
         lam = self.weights(dual)
-        if self._offset != 0.0:
-            lam = lam + abs(self._offset) * np.broadcast_to(self._omega, lam.shape)
         curvature = self.loss.curvature(self.y, point.margins)
         sizes = (np.abs(point.losses), np.abs(point.slopes), curvature)
         first, second, third = (float(lam @ size) for size in sizes)

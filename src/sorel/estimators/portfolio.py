@@ -458,15 +458,27 @@ class SpectralRiskPortfolio(SpectralModel):
         carry = np.flatnonzero(found.lam > _CARRIES * found.lam.max())
         carry = carry[np.argsort(-found.lam[carry], kind="stable")]
         returns = np.asarray(family.R @ found.w, dtype=np.float64)
-        rows = at[carry]
-        named = rows if labels is None else np.asarray(labels, dtype=object)[rows]
-        columns: dict[str, Any] = {"weight": found.lam[carry], "return": returns[carry]}
-        self.worst_scenarios_ = as_table(columns, named.tolist(), "scenario")
+        # Plain arrays, which every way of saving a model takes.
+        names = np.arange(n) if labels is None else np.asarray(labels)
+        names = names.astype(str) if names.dtype.kind == "O" else names
+        self._worst = names[at[carry]], found.lam[carry], returns[carry]
+
+    @property
+    def worst_scenarios_(self) -> Any:
+        """The scenarios that carry the risk, the heaviest first: their weight, and the return.
+
+        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        """
+        if "_worst" not in vars(self):
+            raise AttributeError(f"this {type(self).__name__} has no scenarios: fit it first")
+        names, weights, values = self._worst
+        columns: dict[str, Any] = {"weight": weights, "return": values}
+        return as_table(columns, list(names), "scenario")
 
     weights_: FloatArray
     risk_weights_: FloatArray
     risk_contributions_: FloatArray
-    worst_scenarios_: Any
+    _worst: tuple[NDArray[Any], FloatArray, FloatArray]
     risk_: float
     expected_return_: float
     reward_: float

@@ -333,9 +333,11 @@ def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | Non
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), 0.5)
     2.0
     """
+    if weight is None:
+        place = int(np.ceil(level * len(values) * (1.0 - 1e-14))) - 1
+        return float(np.partition(values, max(place, 0))[max(place, 0)])
     order = np.argsort(values, kind="stable")
-    omega = np.ones(len(values)) if weight is None else weight[order]
-    reach = np.cumsum(omega)
+    reach = np.cumsum(weight[order])
     # Rounding of the sum must not carry the quantile to the next value.
     place = np.searchsorted(reach, level * reach[-1] * (1.0 - 1e-14))
     return float(values[order[min(place, len(values) - 1)]])

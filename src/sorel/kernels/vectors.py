@@ -91,6 +91,19 @@ def weighted_sum(density, losses, omega, weighted):
 
 
 @compiled
+def absolute_sum(density, losses, omega, weighted, share):
+    """sum_i omega_i (q_i + share) |l_i|."""
+    total = 0.0
+    if weighted:
+        for i in range(density.shape[0]):
+            total += omega[i] * (density[i] + share) * abs(losses[i])
+        return total
+    for i in range(density.shape[0]):
+        total += (density[i] + share) * abs(losses[i])
+    return total * omega[0]
+
+
+@compiled
 def weighted_total(density, omega, weighted):
     """sum_i omega_i q_i."""
     total = 0.0

@@ -79,23 +79,16 @@ class FirstOrder(Solver):
                 "takes the steps of single samples in compiled loops, which know only sorel's own "
                 f"penalties and not the class {type(problem.penalty).__name__}"
             )
-        if (
-            "smoothness" in self.needs()
-            and getattr(self, "step_size", None) is None
-            and problem.loss.affine
-            and problem.penalty.l2 == 0.0
-        ):
-            return (
-                "takes its steps from the curvature of losses and penalty, and there is none with "
-                f"the {problem.loss.name} loss and {problem.penalty!r}"
-            )
         reasons = (problem.engine.obstacle(operation) for operation in self.needs())
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None or problem.penalty.l2 > 0.0 or "smoothness" not in self.needs():
             return reason
         if problem.engine.smoothness().largest > 0.0:
             return None
-        return "takes its step from a curvature, and neither losses nor penalty have any"
+        return (
+            "takes its steps from the curvature of losses and penalty, and there is none with the "
+            f"{problem.loss.name} loss, {problem.penalty!r} and this X"
+        )
 
     def needs(self) -> tuple[str, ...]:
         """The optional operations that the method needs of an engine, with its settings."""

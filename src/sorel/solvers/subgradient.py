@@ -78,7 +78,9 @@ class Subgradient(FirstOrder):
             if lowest is None or value < best:
                 best, lowest = value, point
             if k % _CHECK_EVERY == 0:
-                reply = yield Iterate(lowest, mean, None, watch.refine())
+                # The steps go by the bound: the first is worth a Hessian.
+                refine = np.inf if k == 0 else watch.refine()
+                reply = yield Iterate(lowest, mean, None, refine)
                 watch.saw(reply)
                 bound = max(bound, reply.dual)
                 delta = min(delta, best - bound)

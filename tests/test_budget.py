@@ -1,0 +1,159 @@
+"""The budget penalty and its quadratic model against a conic solver, and its formulas by hand."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from sorel import Budget, Simplex
+from sorel.penalties import check_penalty
+from sorel.quadratic import minimize_quadratic
+
+TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
+
+
+def random_budget(seed, bounded=False):
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 8))
+    lower = rng.choice([0.0, -1.0, -0.2], d)
+    upper = lower + rng.choice([0.5, 1.0, 3.0, np.inf], d)
+    l2 = float(rng.choice([0.0, 1e-3, 1.0]))
+    if seed % 5 == 0 and not bounded:
+        lower, l2 = np.full(d, -np.inf), max(l2, 1e-3)
+        upper = np.full(d, np.inf) if seed % 10 else rng.uniform(0.0, 1.0, d)
+    low = np.where(np.isinf(lower), -2.0, lower)
+    high = np.where(np.isinf(upper), np.maximum(low, 0.0) + 2.0, upper)
+    budget = float((low + (high - low) * rng.uniform(0.0, 1.0, d)).sum())
+    cost = rng.choice([0.0, 0.1, 1.0], d) * (seed % 2)
+    return Budget(l2, budget, lower, upper, cost, rng.choice([0.0, 0.2, -0.3, 2.0], d)), d, rng
+
+
+def conic_parts(cp, penalty, d, extra=0):
+    x = cp.Variable(d + extra)
+    limits = [cp.sum(x[:d]) == penalty.budget]
+    limits += [x[j] >= penalty.lower[j] for j in range(d) if np.isfinite(penalty.lower[j])]
+    limits += [x[j] <= penalty.upper[j] for j in range(d) if np.isfinite(penalty.upper[j])]
+    g = 0.5 * penalty.l2 * cp.sum_squares(x[:d]) + penalty.cost @ cp.abs(x[:d] - penalty.previous)
+    return x, limits, g
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_prox_and_conjugate_of_a_conic_solver(seed):
+    cp = pytest.importorskip("cvxpy")
+    penalty, d, rng = random_budget(seed)
+    check_penalty(penalty, (d,))
+    v, step = rng.normal(size=d) * rng.choice([0.1, 1.0, 10.0]), float(rng.choice([0.1, 1.0, 10.0]))
+    x, limits, g = conic_parts(cp, penalty, d)
+    u = penalty.prox(v, step)
+    program = cp.Problem(cp.Minimize(g + cp.sum_squares(x - v) / (2.0 * step)), limits)
+    program.solve(cp.CLARABEL, **TIGHT)
+    value = penalty.value(u) + (u - v) @ (u - v) / (2.0 * step)
+    assert value == pytest.approx(program.value, rel=1e-7, abs=1e-7)
+    dual = cp.Problem(cp.Maximize(v @ x - g), limits)
+    dual.solve(cp.CLARABEL, **TIGHT)
+    assert penalty.conjugate(v) == pytest.approx(dual.value, rel=1e-6, abs=1e-6)
+    best = penalty.conjugate_gradient(v)
+    assert v @ best - penalty.value(best) == pytest.approx(penalty.conjugate(v), abs=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fenchel_young(seed):
+    penalty, d, rng = random_budget(seed)
+    for scale in (0.1, 1.0, 10.0):
+        v = scale * rng.normal(size=d)
+        w = penalty.project(rng.normal(size=d))
+        plain = penalty.value(w) + penalty.conjugate(v) - v @ w
+        size = abs(penalty.conjugate(v)) + abs(penalty.value(w)) + np.abs(v * w).sum() + 1.0
+        gap = penalty.fenchel_young(w, v)
+        assert gap >= 0.0
+        assert gap == pytest.approx(plain, abs=1e-11 * size)
+        # At a subgradient it is zero, without the error of a difference.
+        u = penalty.prox(v, 0.7)
+        q = (v - u) / 0.7
+        assert penalty.fenchel_young(u, q) <= 1e-13 * (np.abs(q).max() + 1.0) * np.abs(u).sum()
+    off = w + 0.1
+    assert penalty.fenchel_young(off, v) == np.inf
+    assert penalty.value(off) == np.inf
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_directional_derivative(seed):
+    penalty, d, rng = random_budget(seed, bounded=True)
+    w, other = penalty.project(rng.normal(size=d)), penalty.project(rng.normal(size=d))
+    delta = other - w
+    slope = (penalty.value(w + 1e-7 * delta) - penalty.value(w)) / 1e-7
+    assert penalty.directional_derivative(w, delta) == pytest.approx(slope, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_quadratic_model_of_a_conic_solver(seed):
+    cp = pytest.importorskip("cvxpy")
+    penalty, d, rng = random_budget(seed, bounded=True)
+    extra = seed % 3 == 0  # an intercept
+    M = rng.normal(size=(int(rng.integers(1, d + 3)), d + extra))
+    H = M.T @ M * rng.choice([1e-3, 1.0, 1e3])
+    if extra:
+        H[-1, -1] += 1.0
+    gradient = rng.normal(size=d + extra)
+    w = np.r_[penalty.project(rng.normal(size=d)), np.zeros(int(extra))]
+    u, info = minimize_quadratic(H, gradient, w, penalty, d)
+    assert info.kkt <= 1e-11
+    x, limits, g = conic_parts(cp, penalty, d, int(extra))
+    root = np.linalg.cholesky(H + 1e-13 * np.trace(H) * np.eye(len(H))).T
+    model = gradient @ (x - w) + 0.5 * cp.sum_squares(root @ (x - w)) + g
+    program = cp.Problem(cp.Minimize(model), limits)
+    program.solve(cp.CLARABEL)
+    value = gradient @ (u - w) + 0.5 * (u - w) @ H @ (u - w) + penalty.value(u[:d])
+    assert value <= program.value + 1e-6 * (1.0 + abs(value))
+
+
+def test_several_columns_and_the_simplex():
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(4, 3))
+    budget, simplex = Budget(0.5), Simplex(0.5)
+    np.testing.assert_allclose(budget.prox(v, 0.3), simplex.prox(v, 0.3), atol=1e-14)
+    assert budget.conjugate(v) == pytest.approx(simplex.conjugate(v))
+    w = simplex.project(rng.normal(size=(4, 3)))
+    assert budget.fenchel_young(w, v) == pytest.approx(simplex.fenchel_young(w, v))
+    assert budget.value(w) == pytest.approx(simplex.value(w))
+
+
+def test_equality_copies_and_ridge():
+    penalty = Budget(0.0, upper=[0.5, 1.0], cost=0.1, previous=[0.2, 0.8])
+    for other in (copy.deepcopy(penalty), pickle.loads(pickle.dumps(penalty))):
+        assert other == penalty
+        assert hash(other) == hash(penalty)
+        assert not other.upper.flags.writeable
+    assert penalty != Budget(0.0)
+    assert penalty.plus_ridge(0.5).l2 == 0.5
+    assert penalty.plus_ridge(0.5).cost == 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"l2": -1.0}, "l2 must be a finite number >= 0"),
+        ({"lower": -np.inf}, "l2 is 0 and the weights are unbounded"),
+        ({"lower": [0.6, 0.6]}, "lower bounds of 2 weights add up to 1.2, above the budget of 1"),
+        ({"upper": [0.1, 0.1]}, "upper bounds of 2 weights add up to 0.2, below the budget of 1"),
+        ({"lower": 0.5, "upper": 0.2}, "lower=0.5 and upper=0.2"),
+        ({"cost": [-1.0, 0.0]}, "cost must be at least 0, got -1"),
+        ({"cost": [0.0, 0.0], "previous": [0.0] * 3}, "lengths"),
+        ({"previous": [np.nan, 0.0]}, "previous must not contain nan"),
+        ({"budget": np.inf}, "budget must be a finite number"),
+    ],
+)
+def test_what_is_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Budget(**settings)
+
+
+def test_bounds_that_follow_from_the_budget():
+    lower, upper = Budget(lower=[0.1, 0.2, 0.0], upper=[0.3, np.inf, np.inf]).bounds(3)
+    np.testing.assert_allclose(lower, [0.1, 0.2, 0.0])
+    np.testing.assert_allclose(upper, [0.3, 0.9, 0.7])
+    # Weights are bounded where the others are: one open side in each direction.
+    assert Budget(lower=[-np.inf, 0.0], upper=[1.0, 1.0]).compact

@@ -1,0 +1,136 @@
+"""The commands portfolio and quantile: from a table to a table, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel import cli
+
+pd = pytest.importorskip("pandas", reason="pandas is an extra")
+
+
+def run(*arguments):
+    return cli.main([str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def returns(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(0.001 + 0.01 * rng.standard_t(4, size=(80, 3)), columns=["a", "b", "c"])
+    dated = frame.copy()
+    dated.insert(0, "date", pd.date_range("2024-01-01", periods=80).strftime("%Y-%m-%d"))
+    dated.to_csv(tmp_path / "returns.csv", index=False)
+    return tmp_path / "returns.csv", frame
+
+
+def test_portfolio(returns, tmp_path, capsys):
+    path, frame = returns
+    out = tmp_path / "weights.csv"
+    assert run("portfolio", path, "--risk", "cvar:0.1", "--upper", 0.6, "-o", out) == 0
+    table = pd.read_csv(out)
+    model = sorel.SpectralRiskPortfolio(sorel.CVaR(0.1), upper=0.6).fit(frame)
+    assert table["asset"].tolist() == ["a", "b", "c"]
+    np.testing.assert_allclose(table["weight"], model.weights_, atol=1e-12)
+    assert table["risk_contribution"].sum() == pytest.approx(model.risk_)
+    words = capsys.readouterr().err
+    assert "in 80 scenarios" in words
+    assert "certified gap" in words
+
+
+def test_portfolio_with_a_target_and_a_picture(returns, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    path, frame = returns
+    target = float(frame.mean().sort_values().iloc[1:].mean())
+    picture = tmp_path / "frontier.png"
+    assert run("portfolio", path, "--target-return", target, "--plot", picture) == 0
+    assert picture.stat().st_size > 5000
+    lines = capsys.readouterr().out.splitlines()
+    weights = np.array([float(line.split(",")[1]) for line in lines[1:]])
+    assert weights @ frame.mean().to_numpy() == pytest.approx(target)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--target-return", "1"], 1, "out of reach: the largest mean return"),
+        (["--upper", "0.2"], 1, "upper bounds of 3 weights add up to 0.6"),
+        (["--budget", "0"], 1, "budget=0 leaves nothing to invest"),
+        (["--reward", "1", "--target-return", "0"], 2, "exclude each other"),
+        (["--drop", "z"], 1, "'z'"),
+    ],
+)
+def test_what_portfolio_refuses(returns, capsys, arguments, code, words):
+    assert run("portfolio", returns[0], *arguments) == code
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+
+
+def test_portfolio_names_the_missing_return(returns, tmp_path, capsys):
+    path, _ = returns
+    lines = path.read_text().splitlines()
+    cells = lines[8].split(",")
+    lines[8] = ",".join([*cells[:2], "", cells[3]])
+    path.write_text("\n".join(lines))
+    assert run("portfolio", path) == 1
+    assert "return of asset 'b' in scenario 2024-01-08 is nan" in capsys.readouterr().err
+    frame = pd.DataFrame({"day": ["x", "y"], "a": [0.1, 0.2], "note": ["p", "q"]})
+    frame.to_csv(tmp_path / "texts.csv", index=False)
+    assert run("portfolio", tmp_path / "texts.csv") == 1
+    assert "column 'note' holds texts" in capsys.readouterr().err
+
+
+@pytest.fixture
+def people(tmp_path):
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.normal(size=150), "kind": rng.choice(["p", "q"], 150)})
+    frame["y"] = 2.0 * frame["x"] + (frame["kind"] == "q") + rng.standard_t(3, size=150)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path / "people.csv", frame
+
+
+def test_quantile(people, tmp_path):
+    path, frame = people
+    out = tmp_path / "coefficients.csv"
+    levels = ["0.9", "0.1", "0.5"]
+    arguments = ["--target", "y", "--quantiles", *levels, "--noncrossing", "-o", out]
+    assert run("quantile", path, *arguments) == 0
+    table = pd.read_csv(out)
+    assert table["quantile"].tolist() == [0.1, 0.5, 0.9]
+    assert list(table.columns[-3:]) == ["intercept", "x", "kind_q"]
+    X = np.column_stack([frame["x"], frame["kind"] == "q"])
+    model = sorel.QuantileRegressor(quantile=0.5, alpha=0.0).fit(X, frame["y"])
+    np.testing.assert_allclose(table.loc[1, ["x", "kind_q"]].astype(float), model.coef_, atol=1e-5)
+    np.testing.assert_allclose(table["coverage"], table["quantile"], atol=0.03)
+    assert (table["relative_gap"] <= 1e-6).all()
+
+
+def test_a_picture_of_quantiles(people, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    picture = tmp_path / "q.png"
+    assert run("quantile", people[0], "--target", "y", "--plot", picture, "-q") == 0
+    assert picture.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--target", "kind"], 1, "target 'kind' holds texts"),
+        (["--target", "z"], 1, "'z'"),
+        (["--target", "y", "--quantiles", "0.5", "0.5"], 2, "0.5 twice"),
+        (["--target", "y", "--drop", "x", "--drop", "kind"], 1, "no columns to learn from"),
+    ],
+)
+def test_what_quantile_refuses(people, capsys, arguments, code, words):
+    assert run("quantile", people[0], *arguments) == code
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+
+
+def test_a_level_is_between_0_and_1(people, capsys):
+    with pytest.raises(SystemExit):
+        run("quantile", people[0], "--target", "y", "--quantiles", "1.2")
+    assert "expected a number between 0 and 1, got '1.2'" in capsys.readouterr().err
