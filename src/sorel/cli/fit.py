@@ -69,7 +69,7 @@ _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
 _FIRST_ROWS = 100_000
 
-_REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma")
+_REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma", "linear")
 _CLASSIFICATION_LOSSES = ("logistic", "squared_hinge")
 
 
@@ -113,9 +113,9 @@ def add(commands: Any) -> None:
         "among the models whose mean loss is near the best (default: 5 folds)",
     )  # fmt: skip
     parser.add_argument(
-        "--intercept", choices=("free", "mean", "none"), default="free",
+        "--intercept", choices=("free", "mean", "none"),
         help="an intercept of its own, one that keeps the mean of the target, or none "
-        "(default: %(default)s)",
+        "(default: free; none for --loss linear)",
     )  # fmt: skip
     parser.add_argument(
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
@@ -551,6 +551,12 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
             "(--task says what the target is)"
         )
     intercepts: dict[str, bool | str] = {"free": True, "mean": "mean", "none": False}
+    intercept = arguments.intercept or ("none" if loss == "linear" else "free")
+    if loss == "linear" and intercept != "none":
+        raise Misuse(
+            f"--loss linear has no best intercept, so --intercept {intercept} is of no use; leave "
+            "it out, or give --intercept none"
+        )
     if arguments.intercept == "mean" and task == "classification":
         raise Misuse("--intercept mean is for targets that are numbers, not for labels")
     extra = {}
@@ -565,7 +571,7 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
         "l2": arguments.l2,
         "l1": arguments.l1,
         "positive": arguments.positive,
-        "fit_intercept": intercepts[arguments.intercept],
+        "fit_intercept": intercepts[intercept],
         "tol": arguments.tol,
         "max_passes": arguments.max_passes,
         "random_state": arguments.seed,
