@@ -83,8 +83,8 @@ def measure(kinds: list[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Seconds and CPU seconds of the import and of the first fit, seconds of another fit, and the
-        CPU seconds that each function took to compile, callees left out.
+        Seconds and CPU seconds of the import and of the first fit, CPU seconds of another fit and
+        those that each function took to compile, callees left out.
     """
     import scipy.sparse  # noqa: F401
     import sklearn.linear_model  # noqa: F401
@@ -102,9 +102,9 @@ def measure(kinds: list[str]) -> dict[str, Any]:
         first = (time.perf_counter() - begin[0], time.process_time() - begin[1])
     again = []
     for _ in range(5):
-        since = time.perf_counter()
+        since = time.process_time()
         fit(kinds[-1])
-        again.append(time.perf_counter() - since)
+        again.append(time.process_time() - since)
     return {"import": imported, "first": first, "again": min(again), "functions": functions}
 
 
@@ -172,7 +172,7 @@ def case(kind: str, before: str | None, repeats: int, folder: Path) -> dict[str,
     return best
 
 
-HEADER = ["empty: s", "CPU s", "filled: s", "CPU s", "functions", "once more: ms"]
+HEADER = ["empty: s", "CPU s", "filled: s", "CPU s", "functions", "once more: CPU ms"]
 
 
 def row(kind: str, found: dict[str, Any]) -> list[str]:

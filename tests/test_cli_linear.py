@@ -134,3 +134,30 @@ def test_a_level_is_between_0_and_1(people, capsys):
     with pytest.raises(SystemExit):
         run("quantile", people[0], "--target", "y", "--quantiles", "1.2")
     assert "expected a number between 0 and 1, got '1.2'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.2", "deviation:cvar:0.2"])
+def test_fit_with_the_linear_loss(risk, tmp_path, capsys):
+    pytest.importorskip("skops", reason="skops is an extra")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(200, 3)), columns=["a", "b", "c"])
+    frame["y"] = frame.sum(axis=1) + rng.normal(size=200)
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    given = ("fit", tmp_path / "data.csv", "--target", "y", "--risk", risk, "--loss", "linear")
+    out = tmp_path / "model.skops"
+    assert run(*given, "--l2", 0.1, "-o", out) == 0
+    model = sorel.load_model(out)[-1]
+    assert model.intercept_ == 0.0
+    assert model.converged_
+    X = (frame[["a", "b", "c"]] - frame[["a", "b", "c"]].mean()) / frame[["a", "b", "c"]].std(
+        ddof=0
+    )
+    problem = sorel.Problem(
+        X.to_numpy(), frame["y"], risk=risk, loss="linear", penalty=sorel.L2(0.1)
+    )
+    best = sorel.solve(problem, tol=1e-8).objective
+    assert problem.objective(model.coef_) == pytest.approx(best, rel=1e-3)
+    capsys.readouterr()
+    assert run(*given, "--intercept", "free", "-o", out) == 2
+    assert "--loss linear has no best intercept" in capsys.readouterr().err
+    assert run("evaluate", out, tmp_path / "data.csv") == 0

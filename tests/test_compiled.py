@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 
 import numba
@@ -261,3 +262,24 @@ def test_read_only_and_strided_data_need_no_code_of_their_own(loss, solver, spar
     y, weight = np.repeat(y, 2)[::2], np.repeat(weight, 2)[::2]
     solve()
     assert signatures() - before == set()
+
+
+def test_the_garbage_collector_goes_on_after_compiling_in_many_threads():
+    def pause():
+        for _ in range(200):
+            with _compiled._pause, _compiled._pause:
+                pass
+
+    threads = [threading.Thread(target=pause) for _ in range(8)]
+    assert gc.isenabled()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        pause()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -12,6 +12,7 @@ import gc
 import hashlib
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from types import CodeType, FunctionType, ModuleType
@@ -114,23 +115,28 @@ def trouble() -> Exception | None:
 class _Pause(event.Listener):
     """Keeps the garbage collector from searching all that the compiler holds, again and again.
 
-    A tenth of the time to compile, or to load what is compiled, goes there. numba does both in one
-    thread at a time, but compiles functions inside others.
+    A tenth of the time to compile, or to load what is compiled, goes there. Functions are compiled
+    inside others, and perhaps in several threads: the last to end lets the collector go on, if it
+    was on when the first began.
     """
 
-    _depth = 0
-    _collecting = False
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._collecting = False
 
     def __enter__(self) -> None:
-        if self._depth == 0:
-            self._collecting = gc.isenabled()
-            gc.disable()
-        self._depth += 1
+        with self._lock:
+            if self._depth == 0:
+                self._collecting = gc.isenabled()
+                gc.disable()
+            self._depth += 1
 
     def __exit__(self, *error: object) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self._collecting:
-            gc.enable()
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0 and self._collecting:
+                gc.enable()
 
     def on_start(self, event: Any) -> None:
         self.__enter__()

@@ -6,6 +6,8 @@ import argparse
 import math
 from typing import Any
 
+from sorel._defaults import MAX_PASSES
+
 OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
 
 
@@ -33,6 +35,35 @@ def add_table(parser: argparse.ArgumentParser, name: str, words: str, more: str 
         "--sep", type=separator, metavar="CHARACTER",
         help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
     )  # fmt: skip
+
+
+def add_drop(parser: argparse.ArgumentParser) -> None:
+    """Add columns to leave out."""
+    parser.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN",
+        help="leave this column out; may be repeated",
+    )  # fmt: skip
+
+
+def add_effort(parser: argparse.ArgumentParser, tol: float, each: str = "") -> None:
+    """Add how far to go, and what it may cost; `each` says what the passes are counted for."""
+    parser.add_argument(
+        "--tol", type=above_zero, default=tol, metavar="NUMBER",
+        help="certified relative distance to the optimum to reach (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-passes", type=above_zero, default=float(MAX_PASSES), metavar="NUMBER",
+        help=f"passes over the table to spend at most{each} (default: {MAX_PASSES:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N",
+        help="threads for large data (default: what the environment allows)",
+    )  # fmt: skip
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add a wish for silence."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
 
 
 def add_unknown(parser: argparse.ArgumentParser) -> None:

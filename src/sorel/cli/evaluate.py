@@ -33,6 +33,7 @@ _LOSS_WORDS = {
     "squared_hinge": "losses: squared shortfall of the margin",
     "poisson": "losses: half the Poisson deviance",
     "gamma": "losses: half the gamma deviance",
+    "linear": "losses: target minus prediction",
 }
 
 

@@ -9,11 +9,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorel._defaults import MAX_PASSES, MODEL_TOL, RISK
+from sorel._defaults import MODEL_TOL, RISK
 from sorel.cli.arguments import (
     OR_FOLDER,
-    above_zero,
     add_command,
+    add_drop,
+    add_effort,
+    add_quiet,
     add_table,
     l2_or_auto,
     nonnegative,
@@ -67,7 +69,7 @@ _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
 _FIRST_ROWS = 100_000
 
-_REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma")
+_REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma", "linear")
 _CLASSIFICATION_LOSSES = ("logistic", "squared_hinge")
 
 
@@ -111,23 +113,16 @@ def add(commands: Any) -> None:
         "among the models whose mean loss is near the best (default: 5 folds)",
     )  # fmt: skip
     parser.add_argument(
-        "--intercept", choices=("free", "mean", "none"), default="free",
+        "--intercept", choices=("free", "mean", "none"),
         help="an intercept of its own, one that keeps the mean of the target, or none "
-        "(default: %(default)s)",
+        "(default: free; none for --loss linear)",
     )  # fmt: skip
     parser.add_argument(
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
         help="strength of the lasso penalty (default: 0)",
     )  # fmt: skip
     parser.add_argument("--positive", action="store_true", help="allow no coefficient below 0")
-    parser.add_argument(
-        "--tol", type=above_zero, default=MODEL_TOL, metavar="NUMBER",
-        help="certified relative distance to the optimum to reach (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
-        help="passes over the table to spend at most (default: 1000)",
-    )  # fmt: skip
+    add_effort(parser, MODEL_TOL)
     parser.add_argument(
         "--seed", type=seed_number, default=0, metavar="N",
         help="seed of the random choices, where a solver makes any (default: %(default)s)",
@@ -136,10 +131,7 @@ def add(commands: Any) -> None:
         "--impute", action="store_true",
         help="fill in missing values: the median of numbers, the most frequent text",
     )  # fmt: skip
-    parser.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN",
-        help="leave this column out; may be repeated",
-    )  # fmt: skip
+    add_drop(parser)
     parser.add_argument(
         "--categorical", action="append", default=[], metavar="COLUMN",
         help="take the values of this column as names, even if they are numbers; may be repeated",
@@ -166,10 +158,6 @@ def add(commands: Any) -> None:
         help="leave out the rows that have no target",
     )  # fmt: skip
     parser.add_argument(
-        "--jobs", type=positive, metavar="N",
-        help="threads for large data (default: what the environment allows)",
-    )  # fmt: skip
-    parser.add_argument(
         "--checkpoint", metavar="FILE",
         help="keep the state of the fit in this file, and go on from it if it exists; "
         "it stays when the fit is done",
@@ -188,7 +176,7 @@ def add(commands: Any) -> None:
         "--no-baselines", dest="baselines", action="store_false",
         help="do not fit the plain model beside it, with which `sorel evaluate` compares",
     )  # fmt: skip
-    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -563,6 +551,12 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
             "(--task says what the target is)"
         )
     intercepts: dict[str, bool | str] = {"free": True, "mean": "mean", "none": False}
+    intercept = arguments.intercept or ("none" if loss == "linear" else "free")
+    if loss == "linear" and intercept != "none":
+        raise Misuse(
+            f"--loss linear has no best intercept, so --intercept {intercept} is of no use; leave "
+            "it out, or give --intercept none"
+        )
     if arguments.intercept == "mean" and task == "classification":
         raise Misuse("--intercept mean is for targets that are numbers, not for labels")
     extra = {}
@@ -577,7 +571,7 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
         "l2": arguments.l2,
         "l1": arguments.l1,
         "positive": arguments.positive,
-        "fit_intercept": intercepts[arguments.intercept],
+        "fit_intercept": intercepts[intercept],
         "tol": arguments.tol,
         "max_passes": arguments.max_passes,
         "random_state": arguments.seed,

@@ -6,14 +6,14 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from sorel._defaults import MAX_PASSES
 from sorel.cli.arguments import (
-    above_zero,
     add_command,
+    add_drop,
+    add_effort,
+    add_quiet,
     add_table,
     finite,
     nonnegative,
-    positive,
     risk_spec,
 )
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
@@ -81,22 +81,8 @@ def add(commands: Any) -> None:
         "--l2", type=nonnegative, default=0.0, metavar="NUMBER",
         help="strength of a ridge penalty, which spreads the weights (default: 0)",
     )  # fmt: skip
-    parser.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN",
-        help="leave this column out; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tol", type=above_zero, default=1e-6, metavar="NUMBER",
-        help="certified relative distance to the optimum to reach (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
-        help="passes over the table to spend at most (default: 1000)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=positive, metavar="N",
-        help="threads for large data (default: what the environment allows)",
-    )  # fmt: skip
+    add_drop(parser)
+    add_effort(parser, 1e-6)
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the efficient frontier, e.g. to frontier.png"
     )
@@ -105,7 +91,7 @@ def add(commands: Any) -> None:
         help="weights and risk contributions as CSV or, if it ends in .parquet, Parquet; - is "
         "standard output (default)",
     )  # fmt: skip
-    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

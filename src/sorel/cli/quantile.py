@@ -7,8 +7,14 @@ import itertools
 import warnings
 from typing import Any
 
-from sorel._defaults import MAX_PASSES
-from sorel.cli.arguments import above_zero, add_command, add_table, nonnegative, positive
+from sorel.cli.arguments import (
+    add_command,
+    add_drop,
+    add_effort,
+    add_quiet,
+    add_table,
+    nonnegative,
+)
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
 
 _DESCRIPTION = """\
@@ -50,22 +56,8 @@ def add(commands: Any) -> None:
         "--noncrossing", action="store_true",
         help="sort the predictions of each row before they are measured",
     )  # fmt: skip
-    parser.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN",
-        help="leave this column out; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tol", type=above_zero, default=1e-6, metavar="NUMBER",
-        help="certified relative distance to the optimum to reach (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-passes", type=above_zero, default=MAX_PASSES, metavar="NUMBER",
-        help="passes over the table to spend at most for each quantile (default: 1000)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=positive, metavar="N",
-        help="threads for large data (default: what the environment allows)",
-    )  # fmt: skip
+    add_drop(parser)
+    add_effort(parser, 1e-6, each=" for each quantile")
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the coefficients against the quantiles"
     )
@@ -74,7 +66,7 @@ def add(commands: Any) -> None:
         help="one row per quantile, as CSV or, if it ends in .parquet, Parquet; - is standard "
         "output (default)",
     )  # fmt: skip
-    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
