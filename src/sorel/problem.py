@@ -259,6 +259,7 @@ class Problem:
             start = engine.mean_size(engine.point(self.start()))
             size = start if np.isfinite(start) else 0.0
         self._zero_loss = max(size, _TINY)
+        self._known_rounding: Rounding | None = None
 
     @property
     def data_precision(self) -> float:
@@ -436,7 +437,7 @@ class Problem:
         least = self._least_value
         if not math.isfinite(primal):
             return Certificate(np.inf, least, np.inf, np.inf)
-        rounding = Rounding(engine, self.loss, self.penalty, self._zero_loss)
+        rounding = self._rounding()
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
@@ -458,6 +459,7 @@ class Problem:
         if expected + penalty - least < bound.total:
             bound = _Bound(expected + penalty - least, 0.0)
         gap = above + bound.total
+        rounding.forget_weighting()
         return Certificate(
             primal,
             max(primal - gap, least),
@@ -471,6 +473,15 @@ class Problem:
     @property
     def _coefficient_shape(self) -> tuple[int, ...]:
         return (self.n_features, *self.engine.shape[1:])
+
+    def _rounding(self) -> Rounding:
+        """Rounding errors of the certificates, of which a run asks for many."""
+        known = self._known_rounding
+        if known is not None and known.engine is self.engine and known.penalty is self.penalty:
+            return known
+        known = Rounding(self.engine, self.loss, self.penalty, self._zero_loss)
+        self._known_rounding = known
+        return known
 
     @cached_property
     def _least_value(self) -> float:
@@ -675,10 +686,6 @@ class Problem:
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""
         return self.penalty.value(self.coefficients(w))
-
-    def penalty_slope(self, w: FloatArray, delta: FloatArray) -> float:
-        """How fast g has been growing on arriving at w along delta: its derivative from there."""
-        return -self.penalty.directional_derivative(self.coefficients(w), -self.coefficients(delta))
 
     def coefficients(self, w: FloatArray) -> FloatArray:
         """The penalised part of a parameter array: everything but the intercept."""

@@ -119,6 +119,10 @@ class Rounding:
         weights = self.engine.weights_rounding(point)
         return error * slopes + (self._sum + self._mass_error(dual)) * size + weights, slopes
 
+    def forget_weighting(self) -> None:
+        """Let go of the last weighting, which may be a long vector."""
+        self._weighed = None, 0.0
+
     def _mass_error(self, dual: Dual) -> float:
         if dual is not self._weighed[0]:  # a certificate asks for one weighting again and again
             self._weighed = dual, abs(self.engine.mass(dual) - 1.0)

@@ -125,7 +125,7 @@ class BlocksEngine(DenseEngine):
                     self._slopes_of(point, some), scale[part], np.arange(len(some)), plan.batch,
                     W, sums, summed, *numbers,
                 )  # fmt: skip
-        self._pool.give(probability)
+        self._give(probability)
         if total is not None:
             total += self._by_parameter(sums)
         return self._by_parameter(W)

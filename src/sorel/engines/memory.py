@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -94,8 +95,8 @@ class shared_property(Generic[_Value]):
             return value
 
 
-def _call(kernel: Any, *args: Any) -> Any:
-    return kernel(*args)
+def _leave(*arrays: Any) -> None:
+    """Leave short arrays to Python."""
 
 
 def sweep_rows(team: Team, weighted: bool, kernel: Any, args: tuple[Any, ...]) -> Any:
@@ -178,6 +179,7 @@ class MemoryEngine(Engine):
         pooled = self.n_samples >= WORTH_POOLING
         self._recycler = self._pool if pooled else None
         self._take: Any = self._pool.take if pooled else np.empty
+        self._give: Any = self._pool.give if pooled else _leave
 
     def release(self) -> None:
         if self._recycler is not None:
@@ -210,7 +212,7 @@ class MemoryEngine(Engine):
         self._team = team if large else None
         # Runs a loop on every range of rows, and returns the sum of what it returned. A small
         # problem makes hundreds of such calls in a millisecond, so it pays for no more than one.
-        self._each: Any = _call if self._team is None else self._each_range
+        self._each: Any = operator.call if self._team is None else self._each_range
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
@@ -430,7 +432,7 @@ class MemoryEngine(Engine):
             )
         signed = self._signed(dual)
         value = self._each(vectors.weighted_sum, signed, point.losses, self._omega, self._weighted)
-        self._pool.give(signed)
+        self._give(signed)
         return value
 
     def square_distance(self, dual: Any, other: Any) -> float:
@@ -569,11 +571,11 @@ class MemoryEngine(Engine):
                 self._omega, self._weighted, c,
             )  # fmt: skip
             if self._offset != 0.0:
-                self._pool.give(signed)
+                self._give(signed)
         else:
             np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
         out = self._adjoint(c)
-        self._pool.give(c)
+        self._give(c)
         return out
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
@@ -591,7 +593,7 @@ class MemoryEngine(Engine):
                     direction.margins, self._omega, self._weighted,
                 )  # fmt: skip
             if self._offset != 0.0:
-                self._pool.give(signed)
+                self._give(signed)
             return value
         return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
 
@@ -618,7 +620,7 @@ class MemoryEngine(Engine):
             out = self._gram(h)
         else:
             out = self._softmax_hessian(point, dual, block, eta, h)
-        self._pool.give(h)
+        self._give(h)
         if eta > 0.0:
             self._subtract_block_means(out, point, dual, eta, factor)
         return out
@@ -683,7 +685,7 @@ class MemoryEngine(Engine):
                     cube[:, :, a] = self._block_sums(dual.block, start, stop, c)
                 sums = cube.reshape(stop - start, size)
             out -= (sums * scale[start:stop, None]).T @ sums
-        self._pool.give(c, factor)
+        self._give(c, factor)
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, caution: float = 0.0) -> Curvature:
         if self.n_outputs > 1:
@@ -894,7 +896,7 @@ class _SoftmaxRows(Curvature):
             engine.y, slopes, self._dual.density, self._block, means, self._eta, *omega, change
         )
         out = engine._adjoint(change)
-        engine._pool.give(change)
+        engine._give(change)
         return out
 
     def diagonal(self) -> FloatArray:
@@ -907,7 +909,7 @@ class _SoftmaxRows(Curvature):
                 self._dual.density, self._block, self._eta, *self._omega, a, a, h,
             )  # fmt: skip
             out[:, a] = engine._gram_diagonal(h)
-        engine._pool.give(h)
+        engine._give(h)
         return out
 
     @property

@@ -186,7 +186,7 @@ class SampledEngine(MemoryEngine):
         else:
             indices = rng.integers(self.n_samples, size=count)
         scale = self._scales(dual, probability, indices)
-        self._pool.give(probability)
+        self._give(probability)
         return indices, scale
 
     def _probabilities(self, dual: Any, plan: Plan) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX
-from sorel.penalties.base import Array, Kernel, Penalty, check_number, check_step, dot
+from sorel.penalties.base import Array, Kernel, Penalty, check_number, check_step
 
 # A point that leaves the domain by less than this, relative to the bound, was rounded out of it.
 _FEASIBILITY = 1e-12
@@ -121,7 +121,7 @@ class L2(_BuiltIn):
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
-        return self.l2 * dot(w, delta)
+        return self.l2 * float(np.vdot(np.asarray(w), np.asarray(delta)))
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Return slope + l2 w: there is no other."""
@@ -552,7 +552,7 @@ class Simplex(_BuiltIn):
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
-        return self.l2 * dot(w, delta)
+        return self.l2 * float(np.vdot(np.asarray(w), np.asarray(delta)))
 
     def project(self, w: ArrayLike) -> Array:
         """Project every column onto the simplex."""

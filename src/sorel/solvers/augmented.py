@@ -321,6 +321,8 @@ class AugmentedLagrangian(Solver):
         if not descent > 0.0:
             return state.point, state.dual, 1.0
         change = engine.direction(delta)
+        # How fast the penalty has been growing on the way to a trial: its derivative, looking back.
+        growth, backwards = problem.penalty.directional_derivative, -problem.coefficients(delta)
         may_overflow = not problem.loss.curvature_bound < np.inf
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         safe = 0.0
@@ -337,7 +339,8 @@ class AugmentedLagrangian(Solver):
             dual = state.center
             if state.eta > 0:
                 dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change) + problem.penalty_slope(point.w, delta)
+            slope = engine.slope(point, dual, change)
+            slope -= growth(problem.coefficients(point.w), backwards)
             if slope <= enough and (slope >= -enough or t == 1.0):
                 return point, dual, t
             if slope <= 0:
