@@ -438,7 +438,7 @@ def test_figures_of_one_problem_are_whole(tmp_path):
         for artist in [*figure.legends, *figure.axes]:
             box = artist.get_tightbbox()
             assert box.x0 >= -1 and box.y0 >= -1  # noqa: PT018 (one box)
-            assert box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1  # noqa: PT018
+            assert box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1  # noqa: PT018 (one box)
         for legend in figure.legends:
             for ax in figure.axes:
                 assert not legend.get_window_extent().overlaps(ax.get_window_extent())

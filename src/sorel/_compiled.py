@@ -93,7 +93,7 @@ def _compile(function: Any, fastmath: bool, inline: bool) -> Any:
     }
     dispatcher: Any = numba.njit(**options)(function)
     if isinstance(dispatcher, Dispatcher):
-        dispatcher._cache = _Store(function)  # type: ignore[attr-defined]
+        dispatcher._cache = _Store(function)  # type: ignore[attr-defined] # numba's
     return dispatcher
 
 

@@ -96,7 +96,7 @@ def _library_threads() -> int:
 def _controller() -> Any:
     # Looking for the loaded libraries takes milliseconds, asking those found takes none. scipy
     # brings a library of its own, which must be loaded to be found.
-    import scipy.linalg  # noqa: F401
+    import scipy.linalg  # noqa: F401 (loads the library)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

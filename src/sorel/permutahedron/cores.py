@@ -58,13 +58,6 @@ class Core(ABC):
             fork.threshold = self.threshold.fork()
         return fork
 
-    def forget(self) -> None:
-        for order in (self._project_order, self._value_order):
-            if order is not None:
-                order.known = False
-        if self.threshold is not None:
-            self.threshold.forget()
-
     def _general(self) -> tuple[Order, npt.NDArray[Any]]:
         """The order of the vectors to be projected, and where its blocks begin."""
         if self._project_order is None or self._first is None:

@@ -232,10 +232,6 @@ class Projector:
         sigma = self.risk.weights(min(self.n, _SHARE_ITEMS))
         return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
 
-    def forget(self) -> None:
-        """Drop what earlier calls left behind, so that the next results do not depend on them."""
-        self._core.forget()
-
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         """Fill q with the maximiser of ``sum_i omega_i q_i losses_i``, and return that maximum.
 
