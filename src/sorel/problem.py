@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
+from sorel._tensors import is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
@@ -189,12 +190,19 @@ class Problem:
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
         stored = getattr(X, "dtype", None)
-        if engine is None:
-            source, y = open_data(X, y)
-            X = _check_matrix(X) if source is None else _check_source(X, source)
-            engine = make_engine
+        if engine is None and is_tensor(X):
+            # Torch takes longer to import than all the rest.
+            from sorel.engines.tensors import TensorEngine, read_data
+
+            X, targets, classes = read_data(X, y, loss)
+            engine = TensorEngine
+        else:
+            if engine is None:
+                source, y = open_data(X, y)
+                X = _check_matrix(X) if source is None else _check_source(X, source)
+                engine = make_engine
+            targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
-        targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
         spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
         home = engine(X, spec)
@@ -845,7 +853,7 @@ def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray 
     """Weights that sum to 1, or None where all are alike: then the faster loops serve."""
     if sample_weight is None:
         return None
-    weight = np.asarray(sample_weight, dtype=np.float64)
+    weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
     if weight.ndim == 0:
         weight = np.full(n, float(weight))
     weight = normalised_sample_weight(weight, n)

@@ -1,0 +1,284 @@
+"""Products with X on its device, dense or CSR, float64 or float32, summed in float64.
+
+No product is taken in float32, so that no setting of torch about reduced precision matters. What is
+not summed as it is read goes through tiles of float64 rows, whose size does not grow with n beyond
+some vectors of that length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sorel.engines.tensors import cuda
+
+FloatArray = NDArray[np.float64]
+
+# Numbers in a tile: two vectors of length n, or 64 matrices of d x d up to this many.
+_MOST_OF_SQUARES = 2**24
+
+# Rows that one matrix product of a batch sums over: a d x d result alone keeps few cores busy.
+_BATCH_ROWS = 512
+
+# Up to this share of rows with a weight, these rows are gathered first.
+_WORTH_GATHERING = 0.5
+
+
+class Matrix:
+    """What both kinds of X share: everything that goes through tiles of dense rows."""
+
+    def __init__(self, X: Tensor) -> None:
+        self.X, self.shape = X, tuple(X.shape)
+        self.n, self.d = int(X.shape[0]), int(X.shape[1])
+        self.device = X.device
+
+    def margins(self, w: Tensor) -> Tensor:
+        """X w, for one column or several."""
+        raise NotImplementedError
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        """X^T c, for one column or several; rows where c is 0 may be left out."""
+        raise NotImplementedError
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Rows as a dense tile of float64."""
+        raise NotImplementedError
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Chosen rows as a dense tile of float64."""
+        raise NotImplementedError
+
+    def columns(self) -> Tensor:
+        """The largest |x_ij| of each column; not finite where some x_ij is not."""
+        raise NotImplementedError
+
+    def first_bad(self) -> str:
+        """Where the first value is that is not finite."""
+        raise NotImplementedError
+
+    def take(self, index: Tensor) -> Tensor:
+        """Chosen rows of X as they are stored."""
+        raise NotImplementedError
+
+    @cached_property
+    def column_scale(self) -> FloatArray:
+        """The same on the host, found once."""
+        return self.columns().cpu().numpy()
+
+    @cached_property
+    def height(self) -> int:
+        """Rows of a tile."""
+        room = max(2 * self.n, min(64 * self.d * self.d, _MOST_OF_SQUARES))
+        return max(1, min(self.n, room // self.d))
+
+    def tiles(self, index: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
+        """Rows in order, all or the chosen ones, with what selects them from a vector."""
+        count = self.n if index is None else len(index)
+        for start in range(0, count, self.height):
+            stop = min(start + self.height, count)
+            if index is None:
+                yield slice(start, stop), self.rows(start, stop)
+            else:
+                part = index[start:stop]
+                yield part, self.gather(part)
+
+    def used(self, h: Tensor) -> Tensor | None:
+        """The rows with a weight, where they are few enough to be gathered; else None."""
+        if int(torch.count_nonzero(h)) > _WORTH_GATHERING * self.n:
+            return None
+        return torch.nonzero(h).ravel()
+
+    def gram(self, h: Tensor, index: Tensor | None = None, intercept: bool = False) -> Tensor:
+        """[X 1]^T diag(h) [X 1]; of the chosen rows, of which h has the weights then.
+
+        h may have either sign.
+        """
+        chosen = index is not None
+        if index is None:
+            index = self.used(h)
+        size = self.d + int(intercept)
+        out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
+        done = 0
+        for part, tile in self.tiles(index):
+            weight = h[done : done + len(tile)] if chosen else h[part]
+            done += len(tile)
+            scaled = tile * weight[:, None]
+            out[: self.d, : self.d] += _transposed_product(tile, scaled)
+            if intercept:
+                out[: self.d, self.d] += scaled.sum(dim=0)
+        if intercept:
+            out[self.d, : self.d] = out[: self.d, self.d]
+            out[self.d, self.d] = h.sum()
+        return out
+
+    def gram_diagonal(self, h: Tensor, intercept: bool) -> Tensor:
+        """Diagonal of that matrix."""
+        out = torch.zeros(self.d + int(intercept), dtype=torch.float64, device=self.device)
+        for part, tile in self.tiles(self.used(h)):
+            out[: self.d] += tile.square().T @ h[part]
+        if intercept:
+            out[self.d] = h.sum()
+        return out
+
+
+def _transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b of tall tiles, in batches where a device would otherwise have next to nothing to do."""
+    batches = len(a) // _BATCH_ROWS if a.is_cuda else 0
+    if batches < 2:
+        return a.T @ b
+    cut = batches * _BATCH_ROWS
+    left = a[:cut].view(batches, _BATCH_ROWS, -1)
+    right = b[:cut].view(batches, _BATCH_ROWS, -1)
+    out = torch.bmm(left.transpose(1, 2), right).sum(dim=0)
+    return out if cut == len(a) else out + a[cut:].T @ b[cut:]
+
+
+class DenseMatrix(Matrix):
+    """A tensor with rows that follow each other in memory."""
+
+    def margins(self, w: Tensor) -> Tensor:
+        if w.ndim == 1 and cuda.serves(self.X):
+            return cuda.margins(self.X, w)
+        if self.X.dtype == torch.float64:
+            return self.X @ w
+        out = torch.empty((self.n, *w.shape[1:]), dtype=torch.float64, device=self.device)
+        for part, tile in self.tiles(None):
+            torch.matmul(tile, w, out=out[part])
+        return out
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        if c.ndim == 1 and cuda.serves(self.X):
+            return cuda.adjoint(self.X, c)
+        if self.X.dtype == torch.float64:
+            return self.X.T @ c
+        out = torch.zeros((self.d, *c.shape[1:]), dtype=torch.float64, device=self.device)
+        for part, tile in self.tiles(None):
+            out += tile.T @ c[part]
+        return out
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        return self.X[start:stop].double()
+
+    def gather(self, index: Tensor) -> Tensor:
+        return self.X[index].double()
+
+    def take(self, index: Tensor) -> Tensor:
+        return self.X[index]
+
+    def columns(self) -> Tensor:
+        if cuda.serves(self.X):
+            return cuda.columns(self.X)
+        least, most = torch.aminmax(self.X, dim=0)
+        return torch.maximum(most, least.neg_()).double()
+
+    def first_bad(self) -> str:
+        for start in range(0, self.n, self.height):
+            bad = ~torch.isfinite(self.X[start : start + self.height])
+            if bad.any():
+                row, column = (int(place) for place in torch.nonzero(bad)[0])
+                row += start
+                return f"X[{row}, {column}] = {float(self.X[row, column])}"
+        raise AssertionError("all values are finite")
+
+
+class CsrMatrix(Matrix):
+    """A sparse tensor in the layout CSR, read in runs of rows; never made dense as a whole."""
+
+    def __init__(self, X: Tensor) -> None:
+        super().__init__(X)
+        self._starts, self._columns, self._values = (
+            X.crow_indices(),
+            X.col_indices(),
+            X.values(),
+        )
+        # Runs of rows with so many entries that their copies are no larger than a tile.
+        room = max(2 * self.n, 2**16)
+        stored = self._starts.cpu().numpy()
+        cuts = [0]
+        while cuts[-1] < self.n:
+            beyond = int(np.searchsorted(stored, stored[cuts[-1]] + room, side="right")) - 1
+            cuts.append(min(max(beyond, cuts[-1] + 1), self.n))
+        self._runs = [
+            (first, last, int(stored[first]), int(stored[last]))
+            for first, last in itertools.pairwise(cuts)
+        ]
+
+    def _row_numbers(self, first: int, last: int) -> Tensor:
+        """For each entry of some rows, the number of its row among them."""
+        counts = self._starts[first : last + 1].diff()
+        return torch.repeat_interleave(torch.arange(last - first, device=self.device), counts)
+
+    def margins(self, w: Tensor) -> Tensor:
+        out = torch.empty((self.n, *w.shape[1:]), dtype=torch.float64, device=self.device)
+        for first, last, begin, end in self._runs:
+            terms = _scaled(w[self._columns[begin:end]], self._values[begin:end])
+            counts = self._starts[first : last + 1].diff()
+            out[first:last] = torch.segment_reduce(terms, "sum", lengths=counts, initial=0.0)
+        return out
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        out = torch.zeros((self.d, *c.shape[1:]), dtype=torch.float64, device=self.device)
+        for first, last, begin, end in self._runs:
+            rows = self._row_numbers(first, last)
+            terms = _scaled(c[first:last][rows], self._values[begin:end])
+            out.index_add_(0, self._columns[begin:end], terms)
+        return out
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        begin, end = int(self._starts[start]), int(self._starts[stop])
+        places = self._row_numbers(start, stop), self._columns[begin:end]
+        return self._dense(stop - start, places, self._values[begin:end])
+
+    def gather(self, index: Tensor) -> Tensor:
+        rows, entries = self._entries(index)
+        return self._dense(len(index), (rows, self._columns[entries]), self._values[entries])
+
+    def _entries(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the entries of chosen rows, the number of the row among them and where they are."""
+        counts = self._starts[index + 1] - self._starts[index]
+        rows = torch.repeat_interleave(torch.arange(len(index), device=self.device), counts)
+        before = counts.cumsum(0) - counts
+        inside = torch.arange(len(rows), device=self.device) - before[rows]
+        return rows, self._starts[index][rows] + inside
+
+    def _dense(self, height: int, places: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
+        out = torch.zeros((height, self.d), dtype=torch.float64, device=self.device)
+        return out.index_put_(places, values.double(), accumulate=True)
+
+    def take(self, index: Tensor) -> Tensor:
+        rows, entries = self._entries(index)
+        counts = torch.bincount(rows, minlength=len(index))
+        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return torch.sparse_csr_tensor(
+            starts, self._columns[entries], self._values[entries], (len(index), self.d)
+        )
+
+    def columns(self) -> Tensor:
+        out = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+        for _, _, begin, end in self._runs:
+            sizes = self._values[begin:end].abs().double()
+            out.scatter_reduce_(0, self._columns[begin:end], sizes, "amax")
+        return out
+
+    def first_bad(self) -> str:
+        place = torch.nonzero(~torch.isfinite(self._values))[0]
+        row = int(torch.searchsorted(self._starts, place, right=True)) - 1
+        value = float(self._values[place])
+        return f"X[{row}, {int(self._columns[place])}] = {value}"
+
+
+def _scaled(rows: Tensor, values: Tensor) -> Tensor:
+    """Rows, or numbers, each times its value."""
+    return rows * (values if rows.ndim == 1 else values[:, None])
+
+
+def make_matrix(X: Tensor) -> Matrix:
+    """The products for this kind of X."""
+    return DenseMatrix(X) if X.layout == torch.strided else CsrMatrix(X)
