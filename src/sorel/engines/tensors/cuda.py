@@ -29,6 +29,9 @@ THREADS, _BLOCKS = 256, 4
 # Columns that fit into the shared memory of a block beside each other.
 _MOST_COLUMNS = 6000
 
+# Threads that share a row, by the packs of numbers in it.
+_LANES = ((20, 32), (8, 8), (3, 4), (0, 1))
+
 # Blocks of rows for sums over all rows.
 _ROW_BLOCKS = 1056
 
@@ -203,38 +206,47 @@ def _real(X: Tensor) -> str:
     return "double" if X.dtype == torch.float64 else "float"
 
 
+def _pack(X: Tensor) -> int:
+    """Numbers of a row that are read together."""
+    size = 16 // X.element_size()
+    return size if X.shape[1] % size == 0 and X.data_ptr() % 16 == 0 else 1
+
+
 def margins(X: Tensor, w: Tensor) -> Tensor:
     """X w."""
-    n, d = X.shape
-    # So many threads share a row that each has some of its numbers.
-    lanes = 32 if d >= 128 else 16 if d >= 48 else 4 if d >= 8 else 1
+    (n, d), size = X.shape, _pack(X)
+    # So many threads share a row that each has some of its packs.
+    lanes = next(lanes for least, lanes in _LANES if d // size >= least)
     out = torch.empty(n, dtype=torch.float64, device=X.device)
     kernels = _loops(X)
     blocks = min(math.ceil(n / (4 * THREADS // lanes)), 2 * kernels.sweep)
-    name = f"margins_{_real(X)}_{lanes}"
+    name = f"margins_{_real(X)}{size}_{lanes}"
     kernels.launch(name, blocks, THREADS, X, w.contiguous(), n, d, out, shared=8 * d)
     return out
 
 
-def adjoint(X: Tensor, c: Tensor) -> Tensor:
-    """X^T c; rows where c is 0 are not read."""
-    return _by_rows(f"adjoint_{_real(X)}", X, c).sum(dim=0)
+def adjoint(X: Tensor, c: Tensor, some: bool) -> Tensor:
+    """X^T c; where c has weights for `some` rows only, the others are not read."""
+    size = _pack(X)
+    name = f"adjoint_some_{_real(X)}{size}" if some else f"adjoint_{_real(X)}{size}"
+    return _by_rows(name, X, size, c).sum(dim=0)
 
 
 def columns(X: Tensor) -> Tensor:
     """The largest |x_ij| of each column; NaN where there is one."""
-    return _by_rows(f"columns_{_real(X)}", X).amax(dim=0)
+    return _by_rows(f"columns_{_real(X)}", X, 1).amax(dim=0)
 
 
-def _by_rows(name: str, X: Tensor, *vectors: Tensor) -> Tensor:
+def _by_rows(name: str, X: Tensor, size: int, *vectors: Tensor) -> Tensor:
     """What a loop finds for each of some blocks of rows, in rows of length d."""
     n, d = X.shape
     blocks = min(_ROW_BLOCKS, math.ceil(n / 64))
     height = math.ceil(n / blocks)
     blocks = math.ceil(n / height)
-    # Columns are shared evenly among blocks of threads.
-    tiles = math.ceil(d / THREADS)
-    width = math.ceil(d / tiles)
+    # Packs of columns are shared evenly among blocks of threads.
+    packs = d // size
+    tiles = math.ceil(packs / THREADS)
+    width = math.ceil(packs / tiles)
     parts = torch.empty((blocks, d), dtype=torch.float64, device=X.device)
     arguments = (X, *(vector.contiguous() for vector in vectors), n, d, height, width, parts)
     _loops(X).launch(name, (blocks, tiles), THREADS, *arguments, shared=8 * THREADS)

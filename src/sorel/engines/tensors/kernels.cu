@@ -7,7 +7,7 @@
 typedef long long integer;
 typedef unsigned long long bits;
 
-// sums of two doubles: a prefix sum over 1e7 keys would lose the digits that decide
+// Sums of two doubles: prefix sums over 1e7 keys in one would lose the digits that decide.
 
 struct twofold {
   double hi, lo;
@@ -41,24 +41,39 @@ __device__ __forceinline__ bool above(twofold a, twofold b) {
   return a.hi > b.hi || (a.hi == b.hi && a.lo > b.lo);
 }
 
-// products with X: rows follow each other, sums are double
+// Products with X, whose rows follow each other in memory. Sums are double; numbers are read in
+// packs, up to 16 bytes at a time.
+
+template <typename real, int size>
+struct alignas(sizeof(real) * size) pack {
+  real x[size];
+};
 
 // `lanes` threads share a row; every thread has four rows under way.
-template <typename real, int lanes>
-__device__ void margins(const real* X, const double* w, integer n, integer d, double* out) {
+template <typename real, int size, int lanes>
+__device__ void margins(const pack<real, size>* X, const double* w, integer n, integer d,
+                        double* out) {
   extern __shared__ double shared[];
   for (int j = threadIdx.x; j < d; j += blockDim.x) shared[j] = w[j];
   __syncthreads();
-  const int lane = threadIdx.x % lanes;
+  const int lane = threadIdx.x % lanes, packs = d / size;
   const integer rows = blockDim.x / lanes, mine = threadIdx.x / lanes;
   for (integer first = 4 * rows * blockIdx.x; first < n; first += 4 * rows * gridDim.x) {
     const integer row = first + mine;
     double sums[4] = {0.0, 0.0, 0.0, 0.0};
-    for (int j = lane; j < d; j += lanes) {
+    for (int j = lane; j < packs; j += lanes) {
+      pack<real, size> read[4];
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        const integer i = row + k * rows;
-        if (i < n) sums[k] += (double)X[i * d + j] * shared[j];
+        // Beyond the end the last row is read again, and not written.
+        const integer i = min(row + k * rows, n - 1);
+        read[k] = X[i * packs + j];
+      }
+#pragma unroll
+      for (int v = 0; v < size; v++) {
+        const double weight = shared[j * size + v];
+#pragma unroll
+        for (int k = 0; k < 4; k++) sums[k] += (double)read[k].x[v] * weight;
       }
     }
 #pragma unroll
@@ -71,48 +86,61 @@ __device__ void margins(const real* X, const double* w, integer n, integer d, do
   }
 }
 
-// A block of threads has some rows and up to `width` columns; consecutive threads read consecutive
-// numbers. Rows without a weight are not read.
-template <typename real>
-__device__ void adjoint(const real* X, const double* c, integer n, integer d, integer height,
-                        int width, double* parts) {
+// A block of threads has some rows and up to `width` packs of each; consecutive threads read
+// consecutive packs. With `skips`, rows without a weight are not read.
+template <typename real, int size, bool skips>
+__device__ void adjoint(const pack<real, size>* X, const double* c, integer n, integer d,
+                        integer height, integer width, double* parts) {
   extern __shared__ double shared[];
-  const integer column = (integer)blockIdx.y * width;
-  const int columns = min((integer)width, d - column), rows = blockDim.x / columns;
+  const integer packs = d / size, column = blockIdx.y * width;
+  const int columns = (int)min(width, packs - column), rows = blockDim.x / columns;
   const integer start = height * blockIdx.x, stop = min(n, start + height);
-  double sum = 0.0;
-  if (threadIdx.x < rows * columns) {
-    const int own = threadIdx.x / columns;
-    const real* base = X + column + threadIdx.x % columns;
-    for (integer i = start + own; i < stop; i += 8 * rows) {
-      double weight[8];
-      real x[8];
+  double sums[size];
 #pragma unroll
-      for (int k = 0; k < 8; k++) {
+  for (int v = 0; v < size; v++) sums[v] = 0.0;
+  if (threadIdx.x < rows * columns) {
+    const pack<real, size>* base = X + column + threadIdx.x % columns;
+    for (integer i = start + threadIdx.x / columns; i < stop; i += 4 * rows) {
+      double weight[4];
+      pack<real, size> read[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
         const integer row = i + k * rows;
         weight[k] = row < stop ? c[row] : 0.0;
+        if (!skips) read[k] = base[min(row, stop - 1) * packs];
       }
 #pragma unroll
-      for (int k = 0; k < 8; k++) x[k] = weight[k] != 0.0 ? base[(i + k * rows) * d] : real(0);
+      for (int k = 0; k < 4; k++) {
+        if (skips && weight[k] != 0.0) read[k] = base[(i + k * rows) * packs];
+      }
 #pragma unroll
-      for (int k = 0; k < 8; k++) sum += weight[k] * (double)x[k];
+      for (int k = 0; k < 4; k++) {
+#pragma unroll
+        for (int v = 0; v < size; v++)
+          if (!skips || weight[k] != 0.0) sums[v] += weight[k] * (double)read[k].x[v];
+      }
     }
   }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x < columns) {
-    for (int own = 1; own < rows; own++) sum += shared[own * columns + threadIdx.x];
-    parts[blockIdx.x * d + column + threadIdx.x] = sum;
+#pragma unroll
+  for (int v = 0; v < size; v++) {
+    shared[threadIdx.x] = sums[v];
+    __syncthreads();
+    if (threadIdx.x < columns) {
+      double sum = sums[v];
+      for (int own = 1; own < rows; own++) sum += shared[own * columns + threadIdx.x];
+      parts[blockIdx.x * d + (column + threadIdx.x) * size + v] = sum;
+    }
+    __syncthreads();
   }
 }
 
 // The largest |x| of each column; NaN where there is one.
 template <typename real>
-__device__ void columns(const real* X, integer n, integer d, integer height, int width,
+__device__ void columns(const real* X, integer n, integer d, integer height, integer width,
                         double* parts) {
   extern __shared__ double shared[];
-  const integer column = (integer)blockIdx.y * width;
-  const int columns = min((integer)width, d - column), rows = blockDim.x / columns;
+  const integer column = blockIdx.y * width;
+  const int columns = (int)min(width, d - column), rows = blockDim.x / columns;
   const integer start = height * blockIdx.x, stop = min(n, start + height);
   double most = 0.0;
   if (threadIdx.x < rows * columns) {
@@ -137,29 +165,34 @@ __device__ void columns(const real* X, integer n, integer d, integer height, int
   }
 }
 
-#define MARGINS(real, lanes)                                                                  \
-  extern "C" __global__ void margins_##real##_##lanes(const real* X, const double* w,         \
-                                                      integer n, integer d, double* out) {    \
-    margins<real, lanes>(X, w, n, d, out);                                                    \
+#define MARGINS(real, size, lanes)                                                            \
+  extern "C" __global__ void margins_##real##size##_##lanes(                                  \
+      const pack<real, size>* X, const double* w, integer n, integer d, double* out) {        \
+    margins<real, size, lanes>(X, w, n, d, out);                                              \
   }
-#define PRODUCTS(real)                                                                        \
-  MARGINS(real, 1)                                                                            \
-  MARGINS(real, 4)                                                                            \
-  MARGINS(real, 16)                                                                           \
-  MARGINS(real, 32)                                                                           \
-  extern "C" __global__ void adjoint_##real(const real* X, const double* c, integer n,        \
-                                            integer d, integer height, integer width,         \
-                                            double* parts) {                                  \
-    adjoint<real>(X, c, n, d, height, (int)width, parts);                                     \
-  }                                                                                           \
+#define ADJOINT(name, real, size, skips)                                                      \
+  extern "C" __global__ void name(const pack<real, size>* X, const double* c, integer n,      \
+                                  integer d, integer height, integer width, double* parts) {  \
+    adjoint<real, size, skips>(X, c, n, d, height, width, parts);                             \
+  }
+#define PRODUCTS(real, size)                                                                  \
+  MARGINS(real, size, 1)                                                                      \
+  MARGINS(real, size, 4)                                                                      \
+  MARGINS(real, size, 8)                                                                      \
+  MARGINS(real, size, 32)                                                                     \
+  ADJOINT(adjoint_##real##size, real, size, false)                                            \
+  ADJOINT(adjoint_some_##real##size, real, size, true)
+#define COLUMNS(real)                                                                         \
   extern "C" __global__ void columns_##real(const real* X, integer n, integer d,              \
                                             integer height, integer width, double* parts) {   \
-    columns<real>(X, n, d, height, (int)width, parts);                                        \
+    columns<real>(X, n, d, height, width, parts);                                             \
   }
-PRODUCTS(double)
-PRODUCTS(float)
-
-// reductions over all samples
+PRODUCTS(double, 1)
+PRODUCTS(double, 2)
+PRODUCTS(float, 1)
+PRODUCTS(float, 4)
+COLUMNS(double)
+COLUMNS(float)
 
 // Adds up `count` sums of every thread. True in the last block alone, whose first thread then has
 // the totals of all blocks in `sums`.
@@ -200,7 +233,7 @@ __device__ bool add_up(double* sums, int count, double* parts, unsigned* ticket)
   return true;
 }
 
-// the value at a rank, eleven bits at a time
+// Selection: the value at a rank, eleven bits at a time.
 
 // Bits that ascend with the numbers.
 __device__ __forceinline__ bits ascending(double x) {
@@ -257,7 +290,7 @@ extern "C" __global__ void select_pass(const double* x, integer n, integer numbe
   }
 }
 
-// two levels: q = clip(x - reference - tau, low, high) with a given sum
+// Two levels: q = clip(x - reference - tau, low, high) with a given sum.
 
 struct threshold {
   double tau, below, above, span;
@@ -360,42 +393,48 @@ extern "C" __global__ void level_sums(const double* x, const double* q, integer 
   }
 }
 
+// Running sums over the threads of a block, in place.
+__device__ void add_before(twofold* room) {
+  __syncthreads();
+  for (int step = 1; step < blockDim.x; step *= 2) {
+    const twofold other = threadIdx.x >= step ? room[threadIdx.x - step] : twofold{0.0, 0.0};
+    __syncthreads();
+    room[threadIdx.x] = plus(room[threadIdx.x], other);
+    __syncthreads();
+  }
+}
+
 // Any spectrum: the isotonic fit of sorted keys less masses is the convex minorant of the
 // points (k, P_k), P_k the sum of the first k differences.
 
-// The sum of each run of `length` differences.
+// The sum of the differences before each run of `length` of them, inside a block of threads, and
+// the sum of all runs of the block: one thread a run.
 extern "C" __global__ void run_totals(const double* key, const double* mass, integer n,
-                                      integer length, twofold* totals) {
+                                      integer length, twofold* before, twofold* totals) {
+  __shared__ twofold room[64];
   const integer run = blockIdx.x * (integer)blockDim.x + threadIdx.x;
-  const integer start = run * length, stop = min(n, start + length);
-  if (start >= n) return;
+  const integer start = min(n, run * length), stop = min(n, start + length);
   twofold sum = {0.0, 0.0};
   for (integer i = start; i < stop; i++) sum = plus(plus(sum, key[i]), -mass[i]);
-  totals[run] = sum;
+  room[threadIdx.x] = sum;
+  add_before(room);
+  if (run * length <= n) before[run] = threadIdx.x > 0 ? room[threadIdx.x - 1] : twofold{0.0, 0.0};
+  if (threadIdx.x == blockDim.x - 1) totals[blockIdx.x] = room[threadIdx.x];
 }
 
-// From totals of runs to the sum before each of them, in place; one block of threads.
-extern "C" __global__ void before_runs(twofold* totals, integer runs) {
+// From totals of blocks to the sum before each of them, in place; one block of threads.
+extern "C" __global__ void before_blocks(twofold* totals, integer blocks) {
   __shared__ twofold room[1024];
-  const integer share = (runs + blockDim.x - 1) / blockDim.x;
-  const integer start = min(runs, share * threadIdx.x), stop = min(runs, start + share);
+  const integer share = (blocks + blockDim.x - 1) / blockDim.x;
+  const integer start = min(blocks, share * threadIdx.x), stop = min(blocks, start + share);
   twofold sum = {0.0, 0.0};
-  for (integer r = start; r < stop; r++) sum = plus(sum, totals[r]);
+  for (integer b = start; b < stop; b++) sum = plus(sum, totals[b]);
   room[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    twofold before = {0.0, 0.0};
-    for (int t = 0; t < blockDim.x; t++) {
-      const twofold own = room[t];
-      room[t] = before;
-      before = plus(before, own);
-    }
-  }
-  __syncthreads();
-  sum = room[threadIdx.x];
-  for (integer r = start; r < stop; r++) {
-    const twofold own = totals[r];
-    totals[r] = sum;
+  add_before(room);
+  sum = threadIdx.x > 0 ? room[threadIdx.x - 1] : twofold{0.0, 0.0};
+  for (integer b = start; b < stop; b++) {
+    const twofold own = totals[b];
+    totals[b] = sum;
     sum = plus(sum, own);
   }
 }
@@ -408,14 +447,15 @@ __device__ __forceinline__ bool bulges(integer a, twofold pa, integer b, twofold
 
 // Prefix sums, and the minorant of the points of each run, by a stack: one thread a run.
 extern "C" __global__ void run_minorants(const double* key, const double* mass, integer n,
-                                         integer length, const twofold* before, twofold* sums,
-                                         int* vertex, int* counts) {
+                                         integer length, const twofold* before,
+                                         const twofold* blocks, twofold* sums, int* vertex,
+                                         int* counts) {
   const integer run = blockIdx.x * (integer)blockDim.x + threadIdx.x;
   const integer start = run * length, stop = min(n + 1, start + length);
   if (start > n) return;
   int* stack = vertex + start;
   int height = 0;
-  twofold sum = before[run], top = sum, second = sum;
+  twofold sum = plus(before[run], blocks[blockIdx.x]), top = sum, second = sum;
   for (integer k = start; k < stop; k++) {
     sums[k] = sum;
     while (height >= 2 && bulges(stack[height - 2], second, stack[height - 1], top, k, sum)) {
@@ -540,11 +580,11 @@ extern "C" __global__ void write_pooled(const double* key, const double* mass,
 // the width of the gap: a sum for each run.
 extern "C" __global__ void run_shortfalls(const double* q, const double* mass, const double* key,
                                           integer n, integer length, const twofold* before,
-                                          double* out) {
+                                          const twofold* blocks, double* out) {
   const integer run = blockIdx.x * (integer)blockDim.x + threadIdx.x;
   const integer start = run * length, stop = min(n, start + length);
   if (start >= n) return;
-  twofold surplus = before[run];
+  twofold surplus = plus(before[run], blocks[blockIdx.x]);
   double total = 0.0;
   for (integer i = start; i < stop; i++) {
     surplus = plus(plus(surplus, q[i]), -mass[i]);

@@ -43,8 +43,8 @@ class Matrix:
         """X w, for one column or several."""
         raise NotImplementedError
 
-    def adjoint(self, c: Tensor) -> Tensor:
-        """X^T c, for one column or several; rows where c is 0 may be left out."""
+    def adjoint(self, c: Tensor, some: bool = False) -> Tensor:
+        """X^T c, for one column or several; `some` says that c is 0 for most rows."""
         raise NotImplementedError
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -153,9 +153,9 @@ class DenseMatrix(Matrix):
             torch.matmul(tile, w, out=out[part])
         return out
 
-    def adjoint(self, c: Tensor) -> Tensor:
+    def adjoint(self, c: Tensor, some: bool = False) -> Tensor:
         if c.ndim == 1 and cuda.serves(self.X):
-            return cuda.adjoint(self.X, c)
+            return cuda.adjoint(self.X, c, some)
         if self.X.dtype == torch.float64:
             return self.X.T @ c
         out = torch.zeros((self.d, *c.shape[1:]), dtype=torch.float64, device=self.device)
@@ -223,7 +223,7 @@ class CsrMatrix(Matrix):
             out[first:last] = torch.segment_reduce(terms, "sum", lengths=counts, initial=0.0)
         return out
 
-    def adjoint(self, c: Tensor) -> Tensor:
+    def adjoint(self, c: Tensor, some: bool = False) -> Tensor:
         out = torch.zeros((self.d, *c.shape[1:]), dtype=torch.float64, device=self.device)
         for first, last, begin, end in self._runs:
             rows = self._row_numbers(first, last)

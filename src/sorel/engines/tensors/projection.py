@@ -178,14 +178,14 @@ class CudaProjection:
         n, device, mass = self._n, density.device, self._mass
         key, order = torch.sort(density, stable=True)
         points, runs = n + 1, n // RUN + 1
-        before = self._before_runs(key)
+        before, totals = self._before_runs(key)
         sums = torch.empty((points, 2), dtype=torch.float64, device=device)
         vertex, joined = torch.empty((2, points), dtype=torch.int32, device=device)
         counts, new_counts = torch.empty((2, runs), dtype=torch.int32, device=device)
         cuts = torch.empty(2 * runs, dtype=torch.int32, device=device)
         kernels = self._kernels
         kernels.over(
-            "run_minorants", runs, key, mass, n, RUN, before, sums, vertex, counts,
+            "run_minorants", runs, key, mass, n, RUN, before, totals, sums, vertex, counts,
             threads=_RUN_THREADS,
         )  # fmt: skip
         span = RUN
@@ -214,15 +214,20 @@ class CudaProjection:
         )  # fmt: skip
         return Blocks(block, len(sizes), sizes)
 
-    def _before_runs(self, ordered: Tensor) -> Tensor:
-        """Sums of values less masses before each run of ranks, each as a sum of two doubles."""
+    def _before_runs(self, ordered: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of values less masses before each run of ranks, each as a sum of two doubles.
+
+        Those before a run in its block of threads, and those before the block.
+        """
         n, runs = self._n, self._n // RUN + 1
-        out = torch.zeros((runs, 2), dtype=torch.float64, device=ordered.device)
+        blocks = math.ceil(runs / _RUN_THREADS)
+        before = torch.empty((runs, 2), dtype=torch.float64, device=ordered.device)
+        totals = torch.empty((blocks, 2), dtype=torch.float64, device=ordered.device)
         self._kernels.over(
-            "run_totals", runs, ordered, self._mass, n, RUN, out, threads=_RUN_THREADS
+            "run_totals", runs, ordered, self._mass, n, RUN, before, totals, threads=_RUN_THREADS
         )
-        self._kernels.launch("before_runs", 1, 1024, out, runs)
-        return out
+        self._kernels.launch("before_blocks", 1, 1024, totals, blocks)
+        return before, totals
 
     def _level_sums(
         self, losses: Tensor, density: Tensor | None, levels: Levels
@@ -255,10 +260,10 @@ class CudaProjection:
         key, order = torch.sort(losses, stable=True)
         ordered = density[order]
         del order
-        before = self._before_runs(ordered)
+        before, totals = self._before_runs(ordered)
         out = torch.zeros(len(before), dtype=torch.float64, device=losses.device)
         self._kernels.over(
-            "run_shortfalls", len(before), ordered, self._mass, key, self._n, RUN, before, out,
+            "run_shortfalls", len(before), ordered, self._mass, key, self._n, RUN, before, totals, out,
             threads=_RUN_THREADS,
         )  # fmt: skip
         return float(out.sum()) / self._n
@@ -327,9 +332,8 @@ def _masses(risk: Risk, n: int, device: torch.device) -> Tensor:
         out.div_(n).pow_(r).mul_(share).mul_(n)
     else:
         return torch.from_numpy(risk.weights(n) * n).to(device)
-    # Rounding must not leave them short, or out of order.
-    out.mul_(n / float(out.sum()))
-    return torch.cummax(out, 0).values if n > 1 else out
+    # Rounding must not leave them short.
+    return out.mul_(n / float(out.sum()))
 
 
 def make_projection(
