@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_tensor", "is_tensor", "like", "to_numpy"]
+__all__ = ["as_tensor", "is_on_device", "is_tensor", "like", "to_numpy"]
 
 # DLPack's number for memory that the host can read.
 _HOST = 1
@@ -35,6 +35,14 @@ def is_tensor(X: Any) -> bool:
         return True
     device = getattr(X, "__dlpack_device__", None)
     return callable(device) and hasattr(X, "__dlpack__") and device()[0] != _HOST
+
+
+def is_on_device(X: Any) -> bool:
+    """Whether X is an array that NumPy cannot read."""
+    if not is_tensor(X):
+        return False
+    device = getattr(X, "device", None)
+    return getattr(device, "type", "") != "cpu"
 
 
 def as_tensor(X: Any) -> Any:

@@ -1,7 +1,8 @@
-"""The tests of tensors use the helpers of the others, and run on the CPU or on every device."""
+"""Tensors of the tests live where SOREL_TEST_DEVICE says: on the CPU, or on ``cuda``."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,16 +10,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-torch = pytest.importorskip("torch")
-
-
-def pytest_addoption(parser):
-    parser.addoption("--device", default="cpu", help="where the tensors of the tests live")
+try:
+    import torch
+except ImportError:
+    collect_ignore_glob = ["*"]
 
 
 @pytest.fixture(scope="session")
-def device(request):
-    name = request.config.getoption("--device")
+def device():
+    name = os.environ.get("SOREL_TEST_DEVICE", "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        pytest.exit(f"--device {name}, and this torch sees no CUDA device", returncode=2)
+        pytest.exit(f"SOREL_TEST_DEVICE={name}, and torch {torch.__version__} sees no CUDA device")
+    # One thread: the tests are small, and others may be at work.
+    torch.set_num_threads(1)
     return torch.device(name)

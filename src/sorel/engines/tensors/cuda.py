@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sorel._warnings import warn
 
-__all__ = ["Kernels", "adjoint", "columns", "kernels_for", "margins", "serves"]
+__all__ = ["Kernels", "adjoint", "columns", "kernels_for", "margins", "serves", "weighted_squares"]
 
 # Threads of a block in sweeps over samples, and blocks for each multiprocessor.
 THREADS, _BLOCKS = 256, 4
@@ -230,6 +230,12 @@ def adjoint(X: Tensor, c: Tensor, some: bool) -> Tensor:
     size = _pack(X)
     name = f"adjoint_some_{_real(X)}{size}" if some else f"adjoint_{_real(X)}{size}"
     return _by_rows(name, X, size, c).sum(dim=0)
+
+
+def weighted_squares(X: Tensor, c: Tensor) -> Tensor:
+    """sum_i c_i x_ij^2 for each column j."""
+    size = _pack(X)
+    return _by_rows(f"squares_{_real(X)}{size}", X, size, c).sum(dim=0)
 
 
 def columns(X: Tensor) -> Tensor:

@@ -131,6 +131,11 @@ class TensorEngine(Engine):
         super().__init__(int(X.shape[0]), int(X.shape[1]), spec)
         self.device = X.device
         self.formulas = formulas(spec.loss)
+        with out_of_memory(self.n_samples, self.device):
+            self._place(X, spec)
+
+    def _place(self, X: Tensor | Matrix, spec: Spec) -> None:
+        """Bring what is not X to its device."""
         kind = torch.int64 if self.n_outputs > 1 else torch.float64
         self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
         self.matrix = X if isinstance(X, Matrix) else make_matrix(X)
@@ -207,7 +212,8 @@ class TensorEngine(Engine):
     # Points.
 
     def point(self, w: FloatArray) -> TensorPoint:
-        return TensorPoint(np.array(w, dtype=np.float64), self, self._margins(w))
+        with out_of_memory(self.n_samples, self.device):
+            return TensorPoint(np.array(w, dtype=np.float64), self, self._margins(w))
 
     def losses(self, point: Any) -> FloatArray:
         return _to_host(point.losses)
@@ -313,9 +319,10 @@ class TensorEngine(Engine):
         if "mean loss at zero" not in self._facts:
             # No product with X is needed for margins of 0.
             shape = (self.n_samples,) if self.n_outputs == 1 else (self.n_samples, self.n_outputs)
-            margins = torch.zeros(shape, dtype=torch.float64, device=self.device)
-            point = TensorPoint(np.zeros(self.shape), self, margins)
-            self._facts["mean loss at zero"] = self.mean_size(point)
+            with out_of_memory(self.n_samples, self.device):
+                margins = torch.zeros(shape, dtype=torch.float64, device=self.device)
+                point = TensorPoint(np.zeros(self.shape), self, margins)
+                self._facts["mean loss at zero"] = self.mean_size(point)
         return self._facts["mean loss at zero"]
 
     def mass(self, dual: Any) -> float:
@@ -348,7 +355,8 @@ class TensorEngine(Engine):
         )
 
     def weights(self, dual: Any) -> FloatArray:
-        return _to_host(self._lam(dual.density))
+        with out_of_memory(self.n_samples, self.device):
+            return _to_host(self._lam(dual.density))
 
     def nearest_dual(self, lam: FloatArray) -> tuple[TensorDual, float]:
         given = self._to_device(lam)

@@ -106,8 +106,7 @@ def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | Non
         tensor = tensor[:, 0]
     if tensor.is_complex():
         raise ValueError(f"y must be real, got {tensor.dtype}")
-    if tensor.is_floating_point():
-        _refuse(~torch.isfinite(tensor), tensor, "y has a value that is not finite")
+    refuse_infinite(tensor)
     if not loss.is_classifier:
         targets = tensor.to(torch.float64).contiguous()
         if isinstance(loss, Poisson):
@@ -134,6 +133,12 @@ def check_length(shape: tuple[int, ...], X: Tensor) -> None:
         raise ValueError(f"X has {X.shape[0]} rows but y has {length} values; they must agree")
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(f"y must be one-dimensional, got shape {shape}")
+
+
+def refuse_infinite(y: Tensor) -> None:
+    """Refuse targets that are not finite."""
+    if y.is_floating_point():
+        _refuse(~torch.isfinite(y), y, "y has a value that is not finite")
 
 
 def _refuse(bad: Tensor, values: Tensor, rule: str) -> None:

@@ -87,8 +87,9 @@ __device__ void margins(const pack<real, size>* X, const double* w, integer n, i
 }
 
 // A block of threads has some rows and up to `width` packs of each; consecutive threads read
-// consecutive packs. With `skips`, rows without a weight are not read.
-template <typename real, int size, bool skips>
+// consecutive packs. With `skips`, rows without a weight are not read; with `squares`, the numbers
+// are squared: the diagonal of a Gram matrix.
+template <typename real, int size, bool skips, bool squares>
 __device__ void adjoint(const pack<real, size>* X, const double* c, integer n, integer d,
                         integer height, integer width, double* parts) {
   extern __shared__ double shared[];
@@ -116,8 +117,11 @@ __device__ void adjoint(const pack<real, size>* X, const double* c, integer n, i
 #pragma unroll
       for (int k = 0; k < 4; k++) {
 #pragma unroll
-        for (int v = 0; v < size; v++)
-          if (!skips || weight[k] != 0.0) sums[v] += weight[k] * (double)read[k].x[v];
+        for (int v = 0; v < size; v++) {
+          if (skips && weight[k] == 0.0) continue;
+          const double x = (double)read[k].x[v];
+          sums[v] += weight[k] * (squares ? x * x : x);
+        }
       }
     }
   }
@@ -170,18 +174,19 @@ __device__ void columns(const real* X, integer n, integer d, integer height, int
       const pack<real, size>* X, const double* w, integer n, integer d, double* out) {        \
     margins<real, size, lanes>(X, w, n, d, out);                                              \
   }
-#define ADJOINT(name, real, size, skips)                                                      \
+#define ADJOINT(name, real, size, skips, squares)                                                    \
   extern "C" __global__ void name(const pack<real, size>* X, const double* c, integer n,      \
                                   integer d, integer height, integer width, double* parts) {  \
-    adjoint<real, size, skips>(X, c, n, d, height, width, parts);                             \
+    adjoint<real, size, skips, squares>(X, c, n, d, height, width, parts);                    \
   }
 #define PRODUCTS(real, size)                                                                  \
   MARGINS(real, size, 1)                                                                      \
   MARGINS(real, size, 4)                                                                      \
   MARGINS(real, size, 8)                                                                      \
   MARGINS(real, size, 32)                                                                     \
-  ADJOINT(adjoint_##real##size, real, size, false)                                            \
-  ADJOINT(adjoint_some_##real##size, real, size, true)
+  ADJOINT(adjoint_##real##size, real, size, false, false)                                     \
+  ADJOINT(adjoint_some_##real##size, real, size, true, false)                                 \
+  ADJOINT(squares_##real##size, real, size, false, true)
 #define COLUMNS(real)                                                                         \
   extern "C" __global__ void columns_##real(const real* X, integer n, integer d,              \
                                             integer height, integer width, double* parts) {   \
@@ -495,15 +500,17 @@ __device__ integer touched(integer a, const int* right, integer count, const two
 // The common tangent of two neighbouring minorants, one block of threads for each pair: the last
 // vertex of the left one and the first of the right one that stay.
 extern "C" __global__ void tangents(const twofold* sums, const int* vertex, const int* counts,
-                                    integer points, integer length, integer span, int* cuts) {
-  const integer start = 2 * span * blockIdx.x, middle = start + span;
-  const integer n_left = counts[start / length];
+                                    integer points, integer run_bits, integer span_bits,
+                                    int* cuts) {
+  const integer start = (integer)blockIdx.x << (span_bits + 1);
+  const integer middle = start + (1ll << span_bits);
+  const integer n_left = counts[start >> run_bits];
   if (middle >= points) {
     if (threadIdx.x == 0) cuts[2 * blockIdx.x] = (int)n_left - 1, cuts[2 * blockIdx.x + 1] = 0;
     return;
   }
   const int *left = vertex + start, *right = vertex + middle;
-  const integer n_right = counts[middle / length];
+  const integer n_right = counts[middle >> run_bits];
   integer low = 0, high = n_left - 1;
   // Most pairs stay as they are where little is pooled.
   const integer a = left[high], b = right[0];
@@ -530,14 +537,15 @@ extern "C" __global__ void tangents(const twofold* sums, const int* vertex, cons
 
 // Joins the vertices that stay.
 extern "C" __global__ void join(const int* vertex, const int* counts, const int* cuts,
-                                integer points, integer length, integer span, int* joined,
+                                integer points, integer run_bits, integer span_bits, int* joined,
                                 int* new_counts) {
   const integer p = blockIdx.x * (integer)blockDim.x + threadIdx.x;
   if (p >= points) return;
-  const integer pair = p / (2 * span), start = 2 * span * pair, middle = start + span;
+  const integer pair = p >> (span_bits + 1), start = pair << (span_bits + 1);
+  const integer middle = start + (1ll << span_bits);
   const integer kept = cuts[2 * pair] + 1, skipped = cuts[2 * pair + 1], place = p - start;
-  const integer n_right = middle < points ? counts[middle / length] - skipped : 0;
-  if (place == 0) new_counts[start / length] = (int)(kept + n_right);
+  const integer n_right = middle < points ? counts[middle >> run_bits] - skipped : 0;
+  if (place == 0) new_counts[start >> run_bits] = (int)(kept + n_right);
   if (place < kept)
     joined[p] = vertex[p];
   else if (place < kept + n_right)
@@ -547,15 +555,15 @@ extern "C" __global__ void join(const int* vertex, const int* counts, const int*
 // q and the number of its block for every rank, put where the sample is. `nearby` has the block of
 // the first rank of each run; `number` is -1 for a block of one.
 extern "C" __global__ void write_pooled(const double* key, const double* mass,
-                                        const integer* order, integer n, integer length,
+                                        const integer* order, integer n, integer run_bits,
                                         const twofold* sums, const int* vertex,
                                         integer n_vertices, const int* number, const int* nearby,
                                         double* out, int* block) {
   const integer rank = blockIdx.x * (integer)blockDim.x + threadIdx.x;
   if (rank >= n) return;
-  const integer run = rank / length;
+  const integer run = rank >> run_bits;
   integer low = nearby[run];
-  integer high = (run + 1) * length < n ? nearby[run + 1] : n_vertices - 2;
+  integer high = (run + 1) << run_bits < n ? nearby[run + 1] : n_vertices - 2;
   while (low < high) {
     const integer b = (low + high + 1) / 2;
     if (vertex[b] <= rank)

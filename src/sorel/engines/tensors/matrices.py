@@ -8,6 +8,7 @@ some vectors of that length.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -21,8 +22,8 @@ from sorel.engines.tensors import cuda
 
 FloatArray = NDArray[np.float64]
 
-# Numbers in a tile: two vectors of length n, or 64 matrices of d x d up to this many.
-_MOST_OF_SQUARES = 2**24
+# Numbers in a tile: a vector of length n, or so many matrices of d x d, up to a limit.
+_SQUARES, _MOST_OF_SQUARES = 8, 2**24
 
 # Rows that one matrix product of a batch sums over: a d x d result alone keeps few cores busy.
 _BATCH_ROWS = 512
@@ -75,7 +76,7 @@ class Matrix:
     @cached_property
     def height(self) -> int:
         """Rows of a tile."""
-        room = max(2 * self.n, min(64 * self.d * self.d, _MOST_OF_SQUARES))
+        room = max(self.n, min(_SQUARES * self.d * self.d, _MOST_OF_SQUARES))
         return max(1, min(self.n, room // self.d))
 
     def tiles(self, index: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
@@ -120,11 +121,14 @@ class Matrix:
 
     def gram_diagonal(self, h: Tensor, intercept: bool) -> Tensor:
         """Diagonal of that matrix."""
-        out = torch.zeros(self.d + int(intercept), dtype=torch.float64, device=self.device)
+        out = self.squares(h)
+        return torch.cat([out, h.sum().reshape(1)]) if intercept else out
+
+    def squares(self, h: Tensor) -> Tensor:
+        """sum_i h_i x_ij^2 for each column j."""
+        out = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for part, tile in self.tiles(self.used(h)):
-            out[: self.d] += tile.square().T @ h[part]
-        if intercept:
-            out[self.d] = h.sum()
+            out += tile.square().T @ h[part]
         return out
 
 
@@ -162,6 +166,11 @@ class DenseMatrix(Matrix):
         for part, tile in self.tiles(None):
             out += tile.T @ c[part]
         return out
+
+    def squares(self, h: Tensor) -> Tensor:
+        if cuda.serves(self.X):
+            return cuda.weighted_squares(self.X, h)
+        return super().squares(h)
 
     def rows(self, start: int, stop: int) -> Tensor:
         return self.X[start:stop].double()
@@ -256,9 +265,11 @@ class CsrMatrix(Matrix):
         rows, entries = self._entries(index)
         counts = torch.bincount(rows, minlength=len(index))
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return torch.sparse_csr_tensor(
-            starts, self._columns[entries], self._values[entries], (len(index), self.d)
-        )
+        parts = starts, self._columns[entries], self._values[entries]
+        with warnings.catch_warnings():
+            # Whoever made X has heard that CSR tensors are young.
+            warnings.simplefilter("ignore")
+            return torch.sparse_csr_tensor(*parts, (len(index), self.d))
 
     def columns(self) -> Tensor:
         out = torch.zeros(self.d, dtype=torch.float64, device=self.device)

@@ -21,7 +21,8 @@ from sorel.risks import ESRM, CVaR, Extremile, FloatArray, Mean, Risk
 
 # Ranks that one thread takes, and threads of a block then: few, so that all multiprocessors have
 # some of them.
-RUN, _RUN_THREADS = 256, 64
+_RUN_BITS, _RUN_THREADS = 8, 64
+RUN = 1 << _RUN_BITS
 
 # Threads that look for a tangent, by the number of pairs at work: more where there are few pairs.
 _TANGENT_THREADS = ((4096, 32), (512, 128), (1, 256))
@@ -188,18 +189,27 @@ class CudaProjection:
             "run_minorants", runs, key, mass, n, RUN, before, totals, sums, vertex, counts,
             threads=_RUN_THREADS,
         )  # fmt: skip
-        span = RUN
-        while span < points:
-            pairs = math.ceil(points / (2 * span))
+        span_bits = _RUN_BITS
+        while 1 << span_bits < points:
+            pairs = math.ceil(points / (2 << span_bits))
             threads = next(threads for least, threads in _TANGENT_THREADS if pairs >= least)
             kernels.launch(
-                "tangents", pairs, threads, sums, vertex, counts, points, RUN, span, cuts
+                "tangents", pairs, threads, sums, vertex, counts, points, _RUN_BITS, span_bits, cuts
             )
             kernels.over(
-                "join", points, vertex, counts, cuts, points, RUN, span, joined, new_counts
+                "join",
+                points,
+                vertex,
+                counts,
+                cuts,
+                points,
+                _RUN_BITS,
+                span_bits,
+                joined,
+                new_counts,
             )
             vertex, joined, counts, new_counts = joined, vertex, new_counts, counts
-            span *= 2
+            span_bits += 1
         vertex = vertex[: int(counts[0])]
         sizes = vertex.diff()
         pooled = sizes >= 2
@@ -209,8 +219,8 @@ class CudaProjection:
         nearby = torch.searchsorted(vertex, first, right=True, out_int32=True).sub_(1)
         block = torch.empty(n, dtype=torch.int32, device=device)
         kernels.over(
-            "write_pooled", n, key, mass, order, n, RUN, sums, vertex, len(vertex), number, nearby,
-            density, block,
+            "write_pooled", n, key, mass, order, n, _RUN_BITS, sums, vertex, len(vertex), number,
+            nearby, density, block,
         )  # fmt: skip
         return Blocks(block, len(sizes), sizes)
 
@@ -263,8 +273,8 @@ class CudaProjection:
         before, totals = self._before_runs(ordered)
         out = torch.zeros(len(before), dtype=torch.float64, device=losses.device)
         self._kernels.over(
-            "run_shortfalls", len(before), ordered, self._mass, key, self._n, RUN, before, totals, out,
-            threads=_RUN_THREADS,
+            "run_shortfalls", len(before), ordered, self._mass, key, self._n, RUN, before, totals,
+            out, threads=_RUN_THREADS,
         )  # fmt: skip
         return float(out.sum()) / self._n
 
