@@ -201,7 +201,7 @@ class Tally(TorchDispatchMode):
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_memory_beside_x_is_at_most_sixteen_vectors(device, risk, loss):
-    n, d = 40_000, 6
+    n, d = 200_000, 4
     X, y = regression(n, d)
     y = y > 0 if loss == "logistic" else y
     X, y = torch.tensor(X, device=device), torch.tensor(y, device=device)
@@ -218,8 +218,8 @@ def test_memory_beside_x_is_at_most_sixteen_vectors(device, risk, loss):
         torch.cuda.reset_peak_memory_stats()
         result = solve()
         peak = torch.cuda.max_memory_allocated() - before
-        # Small sorts and products take rounded-up rooms.
-        small += 2**21
+        # Tiles have a least size on a device.
+        small += 3 * 8 * 2**20
         assert torch.cuda.memory_allocated() == before
     else:
         with Tally(X, y) as tally:

@@ -21,7 +21,7 @@ from torch import Tensor
 from sorel._copies import shallow_copy
 from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.tensors.losses import formulas, softmax_losses
-from sorel.engines.tensors.matrices import Matrix, make_matrix
+from sorel.engines.tensors.matrices import Matrix, ProductSum, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.risks import CVaR
@@ -39,6 +39,9 @@ _WORTH_SAMPLING, _ROWS_PER_BLOCK = 3, 50
 
 # Up to this share of rows with a weight, products leave out the others.
 _FEW = 0.3
+
+# Numbers in a tile of sampled rows.
+_SAMPLED_NUMBERS = 2**23
 
 # Vectors of length n that a run holds at most, beside X.
 _MOST_VECTORS = 16
@@ -407,16 +410,14 @@ class TensorEngine(Engine):
         index = factor = None
         if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
             index, factor = self._sample_rows(h, dual, eta, n_rows)
-        if index is None:
-            out = self.matrix.gram(h, None, self.fit_intercept)
-        else:
-            h = h[index].mul_(factor)
-            out = self.matrix.gram(h, index, self.fit_intercept)
-        del h
-        if eta > 0.0:
-            c = self._weigh(point.slopes)
-            out -= self._block_part(dual.blocks, [c], eta, index, factor)
-        return out.cpu().numpy()
+        if index is None or factor is None:
+            out = self.matrix.gram(h, self.fit_intercept)
+            del h
+            if eta > 0.0:
+                out -= self._block_part(dual.blocks, [self._weigh(point.slopes)], eta)
+            return out.cpu().numpy()
+        h = h[index].mul_(factor)
+        return self._sampled_hessian(h, point, dual, eta, index, factor).cpu().numpy()
 
     def _sample_rows(
         self, h: Tensor, dual: Any, eta: float, n_rows: int
@@ -427,27 +428,75 @@ class TensorEngine(Engine):
         to be sampled by rows, which would lose their covariance. Blocks are numbered by rank, so
         that every n-th of them is a sample of all sizes of losses.
         """
-        if int(torch.count_nonzero(h)) <= _WORTH_SAMPLING * n_rows:
-            return None, None
-        factor = torch.zeros_like(h)
-        alone = h
+        factor, alone = torch.zeros_like(h), h
         if eta > 0.0:
             block, _, sizes = dual.blocks
             small = sizes < _ROWS_PER_BLOCK * self.n_samples / n_rows
-            inside = block >= 0
-            inside &= small[block.clamp(min=0)]
-            alone = torch.where(inside, 0.0, h)
-            stride = max(1, math.ceil(int(sizes[small].sum()) / n_rows))
+            place = block.clamp(min=0)
+            inside = (block >= 0) & small[place]
+            alone = h.masked_fill(inside, 0.0)
+            together = (sizes * small).sum()
+        else:
+            together = h.new_zeros(())
+        # The host waits once for all that it has to know.
+        sums = torch.stack([torch.count_nonzero(h), together, alone.sum()]).tolist()
+        if sums[0] <= _WORTH_SAMPLING * n_rows:
+            return None, None
+        if eta > 0.0:
+            stride = max(1, math.ceil(sums[1] / n_rows))
             taken = small & (small.cumsum(0) % stride == stride // 2)
-            inside &= taken[block.clamp(min=0)]
-            factor.masked_fill_(inside, float(stride))
-        unit = float(alone.sum()) / n_rows
+            factor.masked_fill_(inside & taken[place], float(stride))
+            del inside, place
+        unit = sums[2] / n_rows
         if unit > 0.0:
             steps = alone.cumsum(0).div_(unit).add_(0.5).floor_()
-            passed = steps.diff(prepend=steps.new_zeros(1)) > 0.0
-            factor += torch.where(passed & (alone > 0.0), (unit / alone).clamp_(min=1.0), 0.0)
+            passed = alone > 0.0
+            passed[1:] &= steps[1:] > steps[:-1]
+            passed[0] &= steps[0] > 0.0
+            del steps
+            rows = torch.nonzero(passed).ravel()
+            factor[rows] += (unit / alone[rows]).clamp_(min=1.0)
         index = torch.nonzero(factor).ravel()
         return index, factor[index]
+
+    def _sampled_hessian(
+        self, h: Tensor, point: Any, dual: Any, eta: float, index: Tensor, factor: Tensor
+    ) -> Tensor:
+        """The Hessian from rows that stand for all, a tile of them at a time.
+
+        Tiles of rows in the order of their blocks: a block that is cut by the end of a tile counts
+        as two, which takes a little less of its mean out.
+        """
+        block = None
+        if eta > 0.0:
+            block, order = torch.sort(dual.blocks.block[index], stable=True)
+            index, h, factor = index[order], h[order], factor[order]
+            omega = 1.0 / self.n_samples if self._omega is None else self._omega[index]
+            # Rows of no block have neither weight nor slope here.
+            weight = (factor * omega).masked_fill_(block < 0, 0.0)
+            slopes = self.formulas.derivative(self.y[index], point.margins[index]).mul_(weight)
+        size = self.shape[0]
+        out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
+        products = ProductSum(size, self.device)
+        height = max(1, _SAMPLED_NUMBERS // size)
+        for start in range(0, len(index), height):
+            part = slice(start, start + height)
+            tile = self.matrix.gather(index[part])
+            if self.fit_intercept:
+                tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
+            products.add(tile, tile * h[part, None])
+            if block is None:
+                continue
+            own = block[part]
+            ends = torch.nonzero(
+                torch.cat([own[1:] != own[:-1], own.new_ones(1, dtype=torch.bool)])
+            )
+            terms = torch.cat([tile * slopes[part, None], weight[part, None]], dim=1)
+            sums = _segment_sums(terms, ends.ravel())
+            totals = sums[-1]
+            scale = eta / torch.where(totals > 0.0, totals, torch.inf)
+            out -= (sums[:-1] * scale) @ sums[:-1].T
+        return out.add_(products.total())
 
     def _softmax_hessian(self, point: Any, dual: Any, eta: float) -> FloatArray:
         rows, k = self.shape[0], self.n_outputs
@@ -459,13 +508,13 @@ class TensorEngine(Engine):
                 h = self._softmax_pair(slopes, dual, a, b)
                 if inside is not None:
                     h.add_(slopes[:, a] * slopes[:, b] * inside, alpha=eta)
-                gram = self.matrix.gram(self._weigh(h), None, self.fit_intercept)
+                gram = self.matrix.gram(self._weigh(h), self.fit_intercept)
                 out[:, a, :, b] = gram
                 out[:, b, :, a] = gram
         out = out.reshape(rows * k, rows * k)
         if eta > 0.0:
             columns = [self._weigh(slopes[:, a].clone()) for a in range(k)]
-            out -= self._block_part(dual.blocks, columns, eta, None, None)
+            out -= self._block_part(dual.blocks, columns, eta)
         return out.cpu().numpy()
 
     def _softmax_pair(self, slopes: Tensor, dual: Any, a: int, b: int) -> Tensor:
@@ -477,66 +526,43 @@ class TensorEngine(Engine):
             return torch.where(own, -slopes[:, a], 1.0 - p).mul_(p).mul_(dual.density)
         return (slopes[:, b] + (self.y == b)).mul_(p).mul_(dual.density).neg_()
 
-    def _block_part(
-        self,
-        blocks: Blocks,
-        columns: list[Tensor],
-        eta: float,
-        index: Tensor | None,
-        factor: Tensor | None,
-    ) -> Tensor:
+    def _block_part(self, blocks: Blocks, columns: list[Tensor], eta: float) -> Tensor:
         """eta sum_b u_b u_b^T / omega_b, u_b the sum over block b of c_i [x_i 1].
 
         Inside a pooled block only differences of losses move the weights: this takes the mean out.
-        Of sampled rows, the estimate of it. There is one vector c for every margin.
+        There is one vector c for every margin.
         """
-        block = blocks.block
-        if index is None:
-            index = torch.nonzero(block >= 0).ravel()
-        else:
-            pooled = block[index] >= 0
-            index = index[pooled]
-            factor = None if factor is None else factor[pooled]
         size = self.shape[0] * self.n_outputs
         out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
-        if len(index) == 0:
-            return out
-        place, order = torch.sort(block[index], stable=True)
-        index = index[order]
-        used, counts = torch.unique_consecutive(place, return_counts=True)
-        number = torch.repeat_interleave(torch.arange(len(used), device=self.device), counts)
-        weight = torch.ones(len(index), dtype=torch.float64, device=self.device)
-        if factor is not None:
-            weight = factor[order]
-        omega = 1.0 / self.n_samples if self._omega is None else self._omega[index]
-        totals = torch.zeros((len(used), 1), dtype=torch.float64, device=self.device)
-        _add_segments((weight * omega)[:, None], number, totals)
+        place, index = torch.sort(blocks.block, stable=True)
+        index = index[place >= 0]
+        ends = blocks.sizes.cumsum(0)
+        if self._omega is None:
+            totals = blocks.sizes.double() / self.n_samples
+        else:
+            totals = _segment_sums(self._omega[index][:, None], ends - 1)[0]
         scale = eta / torch.where(totals > 0.0, totals, torch.inf)
-        ends = counts.cumsum(0)
-        # A run of blocks at a time: their rows and their sums are tiles.
+        # A run of blocks at a time: their sums make a tile, and so do some of their rows.
         height = max(1, self.matrix.height // self.n_outputs)
-        stops = _runs(ends.cpu().numpy(), height)
+        last, stops = ends.cpu().numpy(), _runs(ends.cpu().numpy(), height)
         first = 0
         for start, stop in zip([0, *stops[:-1]], stops, strict=True):
-            last = int(ends[stop - 1])
-            sums = torch.zeros(
-                (stop - start, self.shape[0], self.n_outputs),
-                dtype=torch.float64,
-                device=self.device,
-            )
-            for begin in range(first, last, height):
-                end = min(begin + height, last)
-                part = index[begin:end]
+            shape = (self.n_outputs, self.shape[0], stop - start)
+            sums = torch.zeros(shape, dtype=torch.float64, device=self.device)
+            for begin in range(first, int(last[stop - 1]), height):
+                part = index[begin : min(begin + height, int(last[stop - 1]))]
+                own = place[len(place) - len(index) + begin :][: len(part)]
+                found, counts = torch.unique_consecutive(own, return_counts=True)
                 tile = self.matrix.gather(part)
+                if self.fit_intercept:
+                    tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
                 for k, c in enumerate(columns):
-                    own = c[part] * weight[begin:end]
-                    terms = tile * own[:, None]
-                    if self.fit_intercept:
-                        terms = torch.cat([terms, own[:, None]], dim=1)
-                    _add_segments(terms, number[begin:end] - start, sums[:, :, k])
-            flat = sums.reshape(stop - start, size)
-            out += (flat * scale[start:stop]).T @ flat
-            first = last
+                    terms = tile * c[part][:, None]
+                    sums[k][:, found - start] += _segment_sums(terms, counts.cumsum(0) - 1)
+            # Parameters of one feature follow each other, margin by margin.
+            flat = sums.transpose(0, 1).reshape(size, stop - start)
+            out += (flat * scale[start:stop]) @ flat.T
+            first = int(last[stop - 1])
         return out
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, caution: float = 0.0) -> Curvature:
@@ -778,13 +804,15 @@ class _BlockSums:
         return sums if self._order is None else sums[self._block.clamp(min=0)]
 
 
-def _add_segments(terms: Tensor, number: Tensor, out: Tensor) -> None:
-    """Add to each row of `out` the terms of its number, which ascends: always in the same order."""
-    rows, counts = torch.unique_consecutive(number, return_counts=True)
-    # A running sum along rows in memory is many times faster than one across them.
-    sums = terms.T.contiguous().cumsum(1)[:, counts.cumsum(0) - 1]
+def _segment_sums(terms: Tensor, ends: Tensor) -> Tensor:
+    """Sums over consecutive rows, of which `ends` has the last ones; a column for each.
+
+    As differences of running sums, which are the same every time. Along rows of memory these are
+    many times faster than across them.
+    """
+    sums = terms.T.contiguous().cumsum(1)[:, ends]
     sums[:, 1:] -= sums[:, :-1].clone()
-    out[rows] += sums.T
+    return sums
 
 
 def _to_host(vector: Tensor) -> FloatArray:

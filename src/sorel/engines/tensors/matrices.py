@@ -22,8 +22,9 @@ from sorel.engines.tensors import cuda
 
 FloatArray = NDArray[np.float64]
 
-# Numbers in a tile: a vector of length n, or so many matrices of d x d, up to a limit.
-_SQUARES, _MOST_OF_SQUARES = 8, 2**24
+# Numbers in a tile: a vector of length n, or so many matrices of d x d, up to a limit; on a device
+# at least the last number, since many small operations would take longer than one of that size.
+_SQUARES, _MOST_OF_SQUARES, _LEAST_ON_DEVICE = 8, 2**24, 2**20
 
 # Rows that one matrix product of a batch sums over: a d x d result alone keeps few cores busy.
 _BATCH_ROWS = 512
@@ -77,7 +78,10 @@ class Matrix:
     def height(self) -> int:
         """Rows of a tile."""
         room = max(self.n, min(_SQUARES * self.d * self.d, _MOST_OF_SQUARES))
-        return max(1, min(self.n, room // self.d))
+        if self.device.type != "cpu":
+            room = max(room, _LEAST_ON_DEVICE)
+        height = room // self.d
+        return max(1, min(self.n, height - height % _BATCH_ROWS or height))
 
     def tiles(self, index: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
         """Rows in order, all or the chosen ones, with what selects them from a vector."""
@@ -96,28 +100,20 @@ class Matrix:
             return None
         return torch.nonzero(h).ravel()
 
-    def gram(self, h: Tensor, index: Tensor | None = None, intercept: bool = False) -> Tensor:
-        """[X 1]^T diag(h) [X 1]; of the chosen rows, of which h has the weights then.
-
-        h may have either sign.
-        """
-        chosen = index is not None
-        if index is None:
-            index = self.used(h)
-        size = self.d + int(intercept)
-        out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
-        done = 0
-        for part, tile in self.tiles(index):
-            weight = h[done : done + len(tile)] if chosen else h[part]
-            done += len(tile)
-            scaled = tile * weight[:, None]
-            out[: self.d, : self.d] += _transposed_product(tile, scaled)
+    def gram(self, h: Tensor, intercept: bool) -> Tensor:
+        """[X 1]^T diag(h) [X 1]; h may have either sign."""
+        sums = ProductSum(self.d, self.device)
+        across = torch.zeros(self.d, dtype=torch.float64, device=self.device)
+        for part, tile in self.tiles(self.used(h)):
+            scaled = tile * h[part][:, None]
+            sums.add(tile, scaled)
             if intercept:
-                out[: self.d, self.d] += scaled.sum(dim=0)
-        if intercept:
-            out[self.d, : self.d] = out[: self.d, self.d]
-            out[self.d, self.d] = h.sum()
-        return out
+                across += scaled.sum(dim=0)
+        out = sums.total()
+        if not intercept:
+            return out
+        below = torch.cat([across, h.sum().reshape(1)])
+        return torch.cat([torch.cat([out, across[None]]), below[:, None]], dim=1)
 
     def gram_diagonal(self, h: Tensor, intercept: bool) -> Tensor:
         """Diagonal of that matrix."""
@@ -132,16 +128,31 @@ class Matrix:
         return out
 
 
-def _transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b of tall tiles, in batches where a device would otherwise have next to nothing to do."""
-    batches = len(a) // _BATCH_ROWS if a.is_cuda else 0
-    if batches < 2:
-        return a.T @ b
-    cut = batches * _BATCH_ROWS
-    left = a[:cut].view(batches, _BATCH_ROWS, -1)
-    right = b[:cut].view(batches, _BATCH_ROWS, -1)
-    out = torch.bmm(left.transpose(1, 2), right).sum(dim=0)
-    return out if cut == len(a) else out + a[cut:].T @ b[cut:]
+class ProductSum:
+    """The sum of a^T b over tall tiles, in batches where a device would else have little to do."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._total = torch.zeros((size, size), dtype=torch.float64, device=device)
+        self._batches: Tensor | None = None
+
+    def add(self, a: Tensor, b: Tensor) -> None:
+        """Add the product of two tiles."""
+        count = len(a) // _BATCH_ROWS if a.is_cuda else 0
+        if self._batches is not None:
+            count = len(self._batches) if count >= len(self._batches) else 0
+        cut = count * _BATCH_ROWS if count > 1 else 0
+        if cut > 0:
+            left, right = (x[:cut].view(count, _BATCH_ROWS, -1) for x in (a, b))
+            if self._batches is None:
+                self._batches = torch.bmm(left.transpose(1, 2), right)
+            else:
+                self._batches.baddbmm_(left.transpose(1, 2), right)
+        if cut < len(a):
+            self._total += a[cut:].T @ b[cut:]
+
+    def total(self) -> Tensor:
+        """What has been added up."""
+        return self._total if self._batches is None else self._total + self._batches.sum(dim=0)
 
 
 class DenseMatrix(Matrix):
