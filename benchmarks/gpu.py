@@ -114,7 +114,7 @@ def fits(torch: Any, cases: list[Case], repeats: int, with_host: bool) -> None:
                 f"{result.passes:.1f}", f"{result.relative_gap:.1e}", f"{vectors:.1f}",
             ]
         )  # fmt: skip
-        print(rows[-1], flush=True)
+        print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
         if with_host and case.kind == "float64" and case.d == 100:
             rows_on_host, targets = X.cpu().numpy(), y.cpu().numpy()
             there, other = timed(lambda a=rows_on_host, b=targets, c=case: fit(a, b, c), 1)
@@ -122,7 +122,7 @@ def fits(torch: Any, cases: list[Case], repeats: int, with_host: bool) -> None:
                 [case.risk, f"{there:.2f} s", f"{seconds:.3f} s", f"{there / seconds:.0f}",
                  f"{abs(result.objective / other.objective - 1.0):.1e}"]
             )  # fmt: skip
-            print(against[-1], flush=True)
+            print(*against[-1], sep=", ", file=sys.stderr, flush=True)
             del rows_on_host, targets
     head = ["fit", "bar", "goal", "measured", "goal met", "passes", "relative gap", "peak, vectors"]
     print(markdown(head, rows))

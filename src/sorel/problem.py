@@ -130,7 +130,8 @@ class Problem:
         in place, sparse ones where they are CSR without repeated entries. Or rows on disk: a
         memory-mapped array; the path of a .npy file, of a folder of .npy blocks, of a Parquet file
         or a folder of them; a ``pyarrow.dataset.Dataset``; or a :class:`sorel.rows.RowSource`.
-        Beyond 256 MB they are read anew at every pass.
+        Beyond 256 MB they are read anew at every pass. Or a torch tensor on any device, dense or
+        CSR, or an array of another library on a device: the computation then takes place there.
     y : array of length n
         Numbers for regression, labels for classification. Or the path of a .npy file or a folder of
         them, or the name of a column of Parquet data, which is then no feature.

@@ -46,8 +46,8 @@ _SAMPLED_NUMBERS = 2**23
 # Vectors of length n that a run holds at most, beside X.
 _MOST_VECTORS = 16
 
-# Numbers of a long vector that go to the host together.
-_STAGE = 2**22
+# Vectors up to this length go to ordinary pages of the host.
+_FEW_TO_HOST = 2**17
 
 # Arrays up to this size are hashed on the host.
 _FEW_NUMBERS = 2**23
@@ -816,17 +816,16 @@ def _segment_sums(terms: Tensor, ends: Tensor) -> Tensor:
 
 
 def _to_host(vector: Tensor) -> FloatArray:
-    """A copy in host memory: of a long vector by way of pages that the device can write to."""
+    """A copy in host memory.
+
+    A long vector goes to pages that the device writes to itself, which torch keeps for the next one
+    when the array is dropped: other pages would have to be found anew every time.
+    """
+    if vector.device.type == "cuda" and len(vector) > _FEW_TO_HOST:
+        pages = torch.empty(len(vector), dtype=torch.float64, pin_memory=True)
+        return pages.copy_(vector).numpy()
     out = np.empty(len(vector))
-    view = torch.from_numpy(out)
-    if vector.device.type != "cuda" or len(vector) <= _STAGE:
-        view.copy_(vector)
-        return out
-    stage = torch.empty(_STAGE, dtype=torch.float64, pin_memory=True)
-    for start in range(0, len(vector), _STAGE):
-        part = view[start : start + _STAGE]
-        stage[: len(part)].copy_(vector[start : start + _STAGE])
-        part.copy_(stage[: len(part)])
+    torch.from_numpy(out).copy_(vector)
     return out
 
 
