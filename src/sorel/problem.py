@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
-from sorel._tensors import is_tensor, to_numpy
+from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import make_engine
@@ -734,6 +734,11 @@ class Problem:
 
 
 def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    if is_on_device(y):
+        raise ValueError(
+            f"X is in host memory and y on {getattr(y, 'device', 'a device')}; move one of them, "
+            "e.g. with y.cpu()"
+        )
     length = len(np.asarray(y)) if np.ndim(y) else 0
     if length != n:
         raise ValueError(f"X has {n} rows but y has {length} values; they must agree")

@@ -115,6 +115,42 @@ def test_projections_agree_with_the_host(kernels, risk, n):
             np.testing.assert_allclose(worst.sort().values, risk.weights(n) * n, rtol=1e-13)
 
 
+@pytest.mark.parametrize(
+    "risk",
+    [
+        sorel.CVaR(0.1), sorel.CVaR(0.53), sorel.Mean(),
+        sorel.Mixture([sorel.Mean(), sorel.CVaR(0.15)], [0.4, 0.6]),
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("n", [1, 2, 31, 700])
+def test_two_levels_with_sample_weights(kernels, risk, n):
+    device = kernels.device
+    rng = np.random.default_rng(n)
+    omega = rng.uniform(0.2, 2.0, n)
+    omega /= omega.sum()
+    host, ours = HostProjection(risk, n, omega), CudaProjection(risk, n, kernels, omega)
+    lam = torch.tensor(omega)
+    for eta in (1e-3, 0.3, 10.0, 1e4):
+        for tied in (False, True):
+            losses = rng.standard_t(3, n) ** 2
+            losses = np.round(losses, 1) if tied else losses
+            there = torch.tensor(1.0 + eta * losses)
+            here = there.clone().to(device)
+            blocks, others = ours.project(here), host.project(there)
+            np.testing.assert_allclose(here.cpu(), there, rtol=0, atol=1e-11)
+            assert float(here.cpu() @ lam) == pytest.approx(1.0, abs=1e-13)
+            if not tied:
+                np.testing.assert_array_equal(blocks.block.cpu(), others.block)
+            other = torch.tensor(losses + rng.exponential(size=n))
+            value, size = host.value(other), 1e-12 * float(other.max())
+            short = ours.shortfall(other.to(device), here)
+            assert short == pytest.approx(host.shortfall(other, there), abs=size)
+            assert ours.value(other.to(device)) == pytest.approx(value, rel=1e-12)
+            worst = ours.worst_case(other.to(device)).cpu()
+            assert float((worst * lam) @ other) == pytest.approx(value, rel=1e-12)
+
+
 def test_a_projection_of_many_numbers(device, kernels):
     if device.type != "cuda":
         pytest.skip("one thread would take long")

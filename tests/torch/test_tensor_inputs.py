@@ -48,6 +48,11 @@ def test_two_devices_are_named(data):
         sorel.Problem(X, elsewhere)
     with pytest.raises(ValueError, match="and y on meta"):
         sorel.SpectralRiskRegressor().fit(X, elsewhere)
+    host = X.cpu().numpy()
+    with pytest.raises(ValueError, match="X is in host memory and y on meta"):
+        sorel.Problem(host, elsewhere)
+    with pytest.raises(ValueError, match="X is in host memory and y on meta"):
+        sorel.SpectralRiskRegressor().fit(host, elsewhere)
 
 
 def test_gradients_are_no_part_of_a_fit(data):

@@ -153,6 +153,11 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
                 f"{type(self).__name__} does not take data on a device; pass NumPy arrays, such as "
                 "X.cpu().numpy()"
             )
+        if is_on_device(y):
+            raise ValueError(
+                f"X is in host memory and y on {getattr(y, 'device', 'a device')}; move one of "
+                "them, e.g. with y.cpu()"
+            )
         _refuse_many_targets(self, y)
         if numeric:
             _refuse_texts(self, y)

@@ -295,7 +295,8 @@ extern "C" __global__ void select_pass(const double* x, integer n, integer numbe
   }
 }
 
-// Two levels: q = clip(x - reference - tau, low, high) with a given sum.
+// Two levels: q = clip(x - reference - tau, low, high) with a given sum, of equal weights where no
+// others are given.
 
 struct threshold {
   double tau, below, above, span;
@@ -314,22 +315,24 @@ extern "C" __global__ void begin_threshold(threshold* at, double low, double hig
 }
 
 // One trial: a Newton step inside a bracket, which is halved where three trials did not.
-extern "C" __global__ void try_threshold(const double* x, integer n, double low, double high,
-                                         double total, const selection* edge, threshold* at,
-                                         double* parts, unsigned* ticket) {
+extern "C" __global__ void try_threshold(const double* x, const double* weight, integer n,
+                                         double low, double high, double total,
+                                         const selection* edge, threshold* at, double* parts,
+                                         unsigned* ticket) {
   if (at->done) return;
   const double reference = edge->value, tau = at->tau;
   double sums[4] = {0.0, 0.0, 0.0, 0.0};
   for (integer i = blockIdx.x * (integer)blockDim.x + threadIdx.x; i < n;
        i += (integer)gridDim.x * blockDim.x) {
     const double distance = x[i] - reference, q = distance - tau;
+    const double own = weight ? weight[i] : 1.0;
     if (q <= low) {
-      sums[0] += 1.0;
+      sums[0] += own;
     } else if (q >= high) {
-      sums[1] += 1.0;
+      sums[1] += own;
     } else {
-      sums[2] += 1.0;
-      sums[3] += distance;
+      sums[2] += own;
+      sums[3] += own * distance;
     }
   }
   if (!add_up(sums, 4, parts, ticket) || threadIdx.x != 0) return;
@@ -374,23 +377,23 @@ extern "C" __global__ void fill_threshold(double* x, integer n, double low, doub
   if (inside) atomicAdd((bits*)&at->inside, (bits)inside);
 }
 
-// Beside the edge: sum and count of the losses below, the same above, and what q falls short.
-extern "C" __global__ void level_sums(const double* x, const double* q, integer n, double low,
-                                      double high, const selection* edge, double* parts,
-                                      unsigned* ticket, double* out) {
+// Beside the edge: sum and weight of the losses below, the same above, and what q falls short.
+extern "C" __global__ void level_sums(const double* x, const double* weight, const double* q,
+                                      integer n, double low, double high, const selection* edge,
+                                      double* parts, unsigned* ticket, double* out) {
   const double reference = edge->value;
   double sums[5] = {0.0, 0.0, 0.0, 0.0, 0.0};
   for (integer i = blockIdx.x * (integer)blockDim.x + threadIdx.x; i < n;
        i += (integer)gridDim.x * blockDim.x) {
-    const double distance = x[i] - reference;
+    const double distance = x[i] - reference, own = weight ? weight[i] : 1.0;
     if (distance < 0.0) {
-      sums[0] += x[i];
-      sums[1] += 1.0;
+      sums[0] += own * x[i];
+      sums[1] += own;
     } else if (distance > 0.0) {
-      sums[2] += x[i];
-      sums[3] += 1.0;
+      sums[2] += own * x[i];
+      sums[3] += own;
     }
-    if (q) sums[4] += fmax(((distance > 0.0 ? high : low) - q[i]) * distance, 0.0);
+    if (q) sums[4] += own * fmax(((distance > 0.0 ? high : low) - q[i]) * distance, 0.0);
   }
   if (add_up(sums, 5, parts, ticket) && threadIdx.x == 0) {
     for (int k = 0; k < 5; k++) out[k] = sums[k];

@@ -1,7 +1,8 @@
 """Projections of tensors onto the dual set of a risk, in density form.
 
-Where the tensors are in host memory, or samples have weights, the compiled projection of
-:mod:`sorel.permutahedron` does the work, on views of the tensors or on copies.
+Where the tensors are in host memory, or samples have weights under a spectrum of more than two
+levels, the compiled projection of :mod:`sorel.permutahedron` does the work, on views of the tensors
+or on copies.
 """
 
 from __future__ import annotations
@@ -89,22 +90,35 @@ class HostProjection:
 
 
 class CudaProjection:
-    """The same on a CUDA device, for samples of equal weight.
+    """The same on a CUDA device; sample weights only where the spectrum has two levels.
 
-    Two levels need a selection and some trials of a threshold. For any other spectrum the isotonic
+    These need a selection and some trials of a threshold. For any other spectrum the isotonic
     fit is the convex minorant of running sums: that of short runs comes from a stack each, and
     neighbours are joined by their common tangent until one is left.
     """
 
-    def __init__(self, risk: Risk, n: int, kernels: Kernels) -> None:
+    def __init__(
+        self, risk: Risk, n: int, kernels: Kernels, sample_weight: FloatArray | None = None
+    ) -> None:
         if n >= _MOST_SAMPLES:
             raise ValueError(f"a device takes up to {_MOST_SAMPLES - 1} rows, got {n}")
         self._risk, self._n, self._kernels = risk, n, kernels
-        self._levels = _two_levels(risk, n)
+        self._levels = _two_levels(risk, n, sample_weight is not None)
+        self._weight: Tensor | None = None
+        if sample_weight is not None:
+            assert self._levels is not None
+            # Of mean 1, so that sizes match those of equal weights.
+            self._weight = torch.from_numpy(sample_weight * n).to(kernels.device)
         self._mass: Tensor | None = None
         if self._levels is None:
             self._mass = _masses(risk, n, kernels.device)
         self._begin()
+
+    @property
+    def _total(self) -> float:
+        """What the weighted densities sum to."""
+        assert self._levels is not None
+        return self._levels.total(self._n) if self._weight is None else float(self._n)
 
     def _begin(self) -> None:
         """Working memory of a run: some numbers for each block of threads."""
@@ -132,32 +146,39 @@ class CudaProjection:
         """Replace a vector by its projection."""
         return self._pool(density) if self._levels is None else self._clip(density, self._levels)
 
-    def _select(self, values: Tensor, rank: int) -> None:
-        """Find the value at a rank of the ascending order, and leave it on the device."""
+    def _select(self, values: Tensor, levels: Levels) -> None:
+        """Find the value at the edge between the levels, and leave it on the device."""
+        if self._weight is not None:
+            key, order = torch.sort(values, stable=True)
+            reach = self._weight[order].cumsum_(0)
+            # So much weight stays at the low level; of one level alone every edge is right.
+            low = self._n * (levels.high - 1.0) / ((levels.high - levels.low) or 1.0)
+            place = torch.searchsorted(reach, reach.new_full((1,), low)).clamp_(max=self._n - 1)
+            self._edge[2:].copy_(key[place])
+            return
         counts, ticket = self._counts[:-1], self._counts[-1:]
         for number in range(_SELECTION_PASSES):
             self._kernels.launch(
-                "select_pass", self._kernels.sweep, THREADS, values, self._n, number, rank,
+                "select_pass", self._kernels.sweep, THREADS, values, self._n, number, levels.bend,
                 self._edge, counts, ticket,
             )  # fmt: skip
 
     def _clip(self, density: Tensor, levels: Levels) -> Blocks:
-        low, _, high, bend = levels
+        low, _, high, _ = levels
         n, kernels = self._n, self._kernels
         block = torch.empty(n, dtype=torch.int32, device=density.device)
         if low == high:
             density.fill_(low)
             return Blocks(block.fill_(-1), 0, block.new_zeros(0))
         ticket = self._counts[-1:]
-        total = levels.total(n)
-        self._select(density, bend)
+        self._select(density, levels)
         state = self._threshold.view(torch.int64)
         kernels.launch("begin_threshold", 1, 1, self._threshold, low, high, self._warm)
         for _ in range(_MOST_TRIALS):
             for _ in range(_TRIALS):
                 kernels.launch(
-                    "try_threshold", kernels.sweep, THREADS, density, n, low, high, total,
-                    self._edge, self._threshold, self._parts, ticket,
+                    "try_threshold", kernels.sweep, THREADS, density, self._weight, n, low, high,
+                    self._total, self._edge, self._threshold, self._parts, ticket,
                 )  # fmt: skip
             # It does nothing before a threshold is found.
             kernels.launch(
@@ -242,11 +263,11 @@ class CudaProjection:
     def _level_sums(
         self, losses: Tensor, density: Tensor | None, levels: Levels
     ) -> tuple[float, ...]:
-        self._select(losses, levels.bend)
+        self._select(losses, levels)
         out = torch.empty(6, dtype=torch.float64, device=losses.device)
         self._kernels.launch(
-            "level_sums", self._kernels.sweep, THREADS, losses, density, self._n, levels.low,
-            levels.high, self._edge, self._parts, self._counts[-1:], out,
+            "level_sums", self._kernels.sweep, THREADS, losses, self._weight, density, self._n,
+            levels.low, levels.high, self._edge, self._parts, self._counts[-1:], out,
         )  # fmt: skip
         return tuple(out.tolist())
 
@@ -256,12 +277,11 @@ class CudaProjection:
         if levels is None:
             assert self._mass is not None
             return float(torch.dot(self._mass, torch.sort(losses).values)) / self._n
-        low, middle, high, bend = levels
+        low, _, high, _ = levels
         below, n_below, above, n_above, _, edge = self._level_sums(losses, None, levels)
-        # Losses equal to the edge fill the ranks between; the middle rank is one of them.
-        at_low, at_high = bend - n_below, self._n - 1 - bend - n_above
-        beside = edge * (low * at_low + middle + high * at_high)
-        return (low * below + high * above + beside) / self._n
+        # Losses equal to the edge take what is left.
+        left = self._total - (low * n_below + high * n_above)
+        return (low * below + high * above + edge * left) / self._n
 
     def shortfall(self, losses: Tensor, density: Tensor) -> float:
         """The spectral risk less q . l, without cancellation."""
@@ -286,9 +306,14 @@ class CudaProjection:
             out[torch.sort(losses, stable=True).indices] = self._mass
             return out
         low, middle, high, bend = self._levels
-        self._select(losses, bend)
+        self._select(losses, self._levels)
         edge = self._edge[2]
         out.fill_(low).masked_fill_(losses > edge, high)
+        if self._weight is not None:
+            tied = losses == edge
+            left = self._total - torch.dot(self._weight, out.masked_fill(tied, 0.0))
+            share = left / torch.dot(self._weight, tied.double())
+            return torch.where(tied, share.clamp_(low, high), out)
         # Ties with the edge by position: the low level as far as it goes, and the middle one.
         tied = torch.nonzero(losses == edge).ravel()
         first = bend - int((losses < edge).sum())
@@ -298,7 +323,10 @@ class CudaProjection:
 
 
 class Levels(NamedTuple):
-    """A spectrum of two levels in density form: `middle` at the rank `bend`, `low` before it."""
+    """A spectrum of two levels in density form: `middle` at the rank `bend`, `low` before it.
+
+    With sample weights there is no such rank.
+    """
 
     low: float
     middle: float
@@ -310,7 +338,10 @@ class Levels(NamedTuple):
         return math.fsum((self.low * self.bend, self.middle, self.high * (n - 1 - self.bend)))
 
 
-def _two_levels(risk: Risk, n: int) -> Levels | None:
+def _two_levels(risk: Risk, n: int, weighted: bool) -> Levels | None:
+    if weighted:
+        pair = risk.levels(n, np.ones(1))
+        return None if pair is None else Levels(pair[0], math.nan, pair[1], -1)
     if type(risk) is CVaR:
         # As the weights of the host, without a vector of them.
         reach = n * Fraction(float(risk.alpha))
@@ -351,6 +382,6 @@ def make_projection(
 ) -> HostProjection | CudaProjection:
     """The projection for this device."""
     kernels = kernels_for(device)
-    if kernels is None or sample_weight is not None:
+    if kernels is None or (sample_weight is not None and risk.levels(n, sample_weight) is None):
         return HostProjection(risk, n, sample_weight)
-    return CudaProjection(risk, n, kernels)
+    return CudaProjection(risk, n, kernels, sample_weight)
