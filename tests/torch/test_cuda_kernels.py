@@ -188,6 +188,20 @@ def test_products(device, kind, d):
         assert torch.isnan(cuda.columns(X)[d // 2])
 
 
+def test_compiled_loops_are_stored(device, tmp_path, monkeypatch):
+    if device.type != "cuda":
+        pytest.skip("only a CUDA build of torch has NVRTC")
+    monkeypatch.setattr(cuda, "cache_folder", lambda: str(tmp_path / "store"))
+    code = cuda._machine_code("sm_90")
+    (path,) = (tmp_path / "store").glob("cuda-*.cubin")
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda, "_compile", None)
+        assert cuda._machine_code("sm_90") == code
+    path.write_bytes(b"damaged")
+    assert cuda._machine_code("sm_90") == code
+    assert path.read_bytes().endswith(code)
+
+
 def test_nvrtc_that_is_missing_leaves_torch(device, monkeypatch):
     def missing():
         raise OSError("no NVRTC")

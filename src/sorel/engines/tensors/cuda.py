@@ -1,4 +1,4 @@
-"""The loops of ``kernels.cu``: compiled when a process first needs them, launched on tensors.
+"""The loops of ``kernels.cu``: compiled when first needed, stored, and launched on tensors.
 
 The compiler is NVRTC, which comes with every CUDA build of torch, and the launches go through the
 driver: neither a CUDA toolkit nor a C compiler has to be there. Where NVRTC cannot be found,
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import hashlib
 import math
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sorel._compiled import cache_folder
+from sorel._files import write_atomically
 from sorel._warnings import warn
 
 __all__ = ["Kernels", "adjoint", "columns", "kernels_for", "margins", "serves", "weighted_squares"]
@@ -44,7 +47,7 @@ class Kernels:
         properties = torch.cuda.get_device_properties(device)
         self.device = device
         self.sweep = _BLOCKS * properties.multi_processor_count
-        code = _compile(f"sm_{properties.major}{properties.minor}")
+        code = _machine_code(f"sm_{properties.major}{properties.minor}")
         self._driver = _load_driver()
         module = ctypes.c_void_p()
         with torch.cuda.device(device):
@@ -164,10 +167,33 @@ def _load_nvrtc() -> Any:
     raise OSError(f"no NVRTC of CUDA {major} was found")
 
 
-def _compile(architecture: str) -> bytes:
-    """The machine code of ``kernels.cu``."""
+def _machine_code(architecture: str) -> bytes:
+    """The compiled ``kernels.cu``, from the store of compiled code where it is there."""
     nvrtc = _load_nvrtc()
     source = Path(__file__).with_name("kernels.cu").read_bytes()
+    version = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(*map(ctypes.byref, version))
+    kind = f"{architecture} {version[0].value}.{version[1].value} ".encode()
+    folder = cache_folder()
+    path = None if folder is None else Path(folder) / f"cuda-{_digest(kind + source)}.cubin"
+    if path is not None and path.exists():
+        digest, _, code = path.read_bytes().partition(b"\n")
+        if digest.decode(errors="replace") == _digest(code):
+            return code
+    code = _compile(nvrtc, source, architecture)
+    if path is not None:
+        # A folder that cannot be written to costs a compilation, and nothing else.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, f"{_digest(code)}\n".encode() + code)
+    return code
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _compile(nvrtc: Any, source: bytes, architecture: str) -> bytes:
     program = ctypes.c_void_p()
 
     def check(result: int) -> None:
@@ -180,9 +206,8 @@ def _compile(architecture: str) -> bytes:
 
     check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"kernels.cu", 0, None, None))
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    check(
-        nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    )
+    given = (ctypes.c_char_p * len(options))(*options)
+    check(nvrtc.nvrtcCompileProgram(program, len(options), given))
     size = ctypes.c_size_t()
     check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
     code = ctypes.create_string_buffer(size.value)
