@@ -99,6 +99,7 @@ _LAZY = {
     "path": "sorel.paths",
     "plots": "sorel.plots",
     "save_model": "sorel.saving",
+    "torch": "sorel.torch",
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -113,6 +116,15 @@ def test_sparse_layouts(data):
     plain = sorel.solve(sorel.Problem(X, y)).objective
     for made in (X.to_sparse_csr(), X.to_sparse(), X.to_sparse_csc()):
         assert sorel.solve(sorel.Problem(made, y)).objective == pytest.approx(plain, rel=1e-6)
+
+
+def test_torch_is_loaded_by_nobody_who_has_no_tensors():
+    code = (
+        "import sys, sorel, numpy as np; X = np.eye(3);"
+        "sorel.SpectralRiskRegressor().fit(X, X[0]).predict(X); assert 'torch' not in sys.modules;"
+        "assert sorel.torch.TensorEngine"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 class OnDevice:

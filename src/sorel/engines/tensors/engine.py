@@ -141,7 +141,7 @@ class TensorEngine(Engine):
         """Bring what is not X to its device."""
         kind = torch.int64 if self.n_outputs > 1 else torch.float64
         self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
-        self.matrix = X if isinstance(X, Matrix) else make_matrix(X)
+        self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
         n, weight = self.n_samples, spec.sample_weight
         self._omega: Tensor | None = None
         if weight is not None:
