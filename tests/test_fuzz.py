@@ -44,6 +44,18 @@ def test_bounds_hold_in_spite_of_rounding(kind):
         assert not report.failures, f"{report.case}: {report.failures}; {report.case.snippet}"
 
 
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [
+        (4242, 8694),  # a Newton step in an intercept without curvature goes out to 1e10 and back
+        (2026, 1333),  # coefficients whose sum is 4e-15 off, at a fit that is perfect but for that
+    ],
+)
+def test_problems_that_were_certified_wrongly(seed, number):
+    report = check(Case(seed, number))
+    assert not report.failures, report.failures
+
+
 def tail_case():
     """A problem with some samples at the cap of their weights, and others below it."""
     return next(

@@ -566,7 +566,9 @@ class Problem:
             drop = value - expected - penalty
             if not math.isfinite(drop):
                 break
-            linear, error = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            linear, error = self._linear_bound(
+                rounding, current, dual, expected, penalty, None, rounding.margins(u)
+            )
             # Without the errors both terms together are nonnegative, up to rounding.
             if max(drop + linear, error) < bound.total:
                 bound = _Bound(max(drop + linear, error), error)

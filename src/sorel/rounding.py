@@ -92,6 +92,7 @@ class Rounding:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size = size
         self._columns = engine.column_scale()
+        self._largest_column = 0.0 if self._columns is None else float(self._columns.max())
         self._known: tuple[FloatArray | None, float] = None, 0.0
         self._weighed: tuple[Dual | None, float] = None, 0.0
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
@@ -144,10 +145,17 @@ class Rounding:
 
     def margins(self, w: FloatArray, path: Path | None = None) -> float:
         """Error of margins at w that came there from X straight, or along a path."""
+        beside = 0.0 if self.penalty.separable else self._beside(w) * self._largest_column
         if path is None or path.moves == 0:
-            return self._product * self._margin_size(w)
+            return self._product * self._margin_size(w) + beside
         # The directions are products with X as well, and no longer than the way in all.
-        return (2.0 * self._product + _MOVE * path.moves) * self._margin_size(path.reach)
+        moved = 2.0 * self._product + _MOVE * path.moves
+        return moved * self._margin_size(path.reach) + beside
+
+    def _beside(self, w: FloatArray) -> float:
+        """How far rounding has put coefficients beside the domain, where the truth is asked for."""
+        coef = w[: self.engine.n_features]
+        return float(np.sum(np.abs(coef - self.penalty.project(coef))))
 
     def shift(self, w: FloatArray) -> float:
         """Error of moving margins to w."""
@@ -221,8 +229,7 @@ class Rounding:
             total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
-            away = float(np.sum(np.abs(coef - self.penalty.project(coef))))
-            total += away * (slopes * largest + l2 * _norm(coef))
+            total += self._beside(coef) * (slopes * largest + l2 * _norm(coef))
         return total
 
     def _gain(self, delta: FloatArray, coef: FloatArray, gradient: FloatArray) -> float:
