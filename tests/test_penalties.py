@@ -541,8 +541,10 @@ def test_shortest_subgradient_is_the_steepest_descent(penalty, w, slope):
     """Along -s the objective slope.w + g falls by |s|^2, faster than along any other direction."""
     w = penalty.project(w)
     s = penalty.shortest_subgradient(w, slope)
-    rate = penalty.directional_derivative(w, -s) - float(slope @ s)
-    assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
+    # What rounding leaves of a subgradient of 0 may point out of the domain.
+    if np.linalg.norm(s) > 1e-6:
+        rate = penalty.directional_derivative(w, -s) - float(slope @ s)
+        assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
     for angle in np.linspace(0.0, 2.0 * math.pi, 13):
         d = penalty.project(w + np.array([math.cos(angle), math.sin(angle)])) - w
         rate = penalty.directional_derivative(w, d) + float(slope @ d)
