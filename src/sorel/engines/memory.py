@@ -728,7 +728,7 @@ class MemoryEngine(Engine):
                 self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
                 self._omega, self._weighted,
             )  # fmt: skip
-            if abs(first) <= 4e-16 * rounding:
+            if abs(first) <= 4e-16 * rounding < np.inf:
                 return shift
             if first < 0:
                 low = shift
