@@ -713,3 +713,17 @@ def test_careless_proximal_maps_are_refused():
         check_penalty(InPlace(), (4,))
     with pytest.raises(ValueError, match=r"shape of its argument, \(4,\); got shape \(3,\)"):
         check_penalty(Flat(), (4,))
+
+
+def test_the_compiled_simplex_ends_where_rounding_decides():
+    # Entries within a rounding error of the threshold used to come and go for ever.
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        d = int(rng.integers(2, 9))
+        v = np.zeros(d)
+        v[rng.integers(d)] = 1.0
+        v += rng.integers(-4, 5, d) * 2.0 ** rng.integers(-58, -50, d)
+        w = v.copy()
+        prox_inplace(w, 1.0, *Simplex(0.0).kernel(d))
+        np.testing.assert_allclose(w, Simplex(0.0).prox(v, 1.0), atol=1e-14)
+        assert w.sum() == pytest.approx(1.0, abs=1e-14)

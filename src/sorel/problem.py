@@ -527,6 +527,15 @@ class Problem:
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 
+    def least_gap(self, w: FloatArray, dual: Dual) -> float:
+        """What rounding errors leave of a gap at these parameters, however good they are."""
+        engine, rounding = self.engine, self._rounding()
+        point = engine.point(w)
+        error = rounding.margins(w)
+        lost, slopes = rounding.losses(point, dual, engine.expected(point, dual), error)
+        coef = self.coefficients(w)
+        return lost + rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+
     def _refined_bound(
         self,
         rounding: Rounding,

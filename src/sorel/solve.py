@@ -28,6 +28,9 @@ _PATIENCE = 50
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
 
+# Entries of X beyond which sums of their squares may overflow.
+_LARGEST_ENTRY = 1e150
+
 # Ends of a run that nobody needs to be warned of.
 _STOPPED, _INTERRUPTED = "stopped by the callback", "interrupted"
 
@@ -398,6 +401,7 @@ def solve(
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
     problem = problem.for_run()
+    _check_scale(problem)
     begin = now()
     run = Run(
         w=problem.start(),
@@ -442,11 +446,17 @@ def solve(
     finally:
         if saver is not None:
             saver.save(last=True)
+    last = ledger.history[-1]
+    converged = last.best_relative_gap <= tol or ledger.negligible
+    lost = 0.0
+    if not converged and math.isfinite(last.best_objective):
+        with np.errstate(over="ignore", invalid="ignore"):
+            lost = problem.least_gap(w, dual) / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
     problem.engine.release()
-    last = ledger.history[-1]
-    converged = last.best_relative_gap <= tol or ledger.negligible
+    if not math.isfinite(last.best_objective) and ending not in (_INTERRUPTED, _STOPPED):
+        raise ValueError(_overflow(problem))
     result = Result(
         w=problem.settled(w),
         weights=problem.engine.weights(dual),
@@ -463,7 +473,7 @@ def solve(
         history=ledger.history,
     )
     if not converged and ending not in (_INTERRUPTED, _STOPPED):
-        _warn(result, run, ending)
+        _warn(result, run, ending, lost)
     return result
 
 
@@ -529,8 +539,34 @@ def _status(
     )
 
 
-def _warn(result: Result, run: Run, ending: str) -> None:
-    if ending.startswith("max_"):
+def _check_scale(problem: Problem) -> None:
+    """Refuse an X whose squares would overflow: nothing could be computed with it."""
+    columns = problem.engine.column_scale()
+    if columns is not None and not columns.max(initial=0.0) <= _LARGEST_ENTRY:
+        j = int(np.argmax(columns))
+        raise ValueError(
+            f"X has an entry of size {columns[j]:.3g} in column {j}, whose square overflows; "
+            f"divide that column by a number such as {columns[j]:.0e}"
+        )
+
+
+def _overflow(problem: Problem) -> str:
+    """What to say where no point of finite losses was found."""
+    columns = problem.engine.column_scale()
+    sizes = "" if columns is None else f", and X has entries of size {columns.max():.3g}"
+    return (
+        f"the {problem.loss.name} losses overflow at all parameters that were tried{sizes}; scale "
+        "the columns of X, or take a penalty that allows smaller coefficients"
+    )
+
+
+def _warn(result: Result, run: Run, ending: str, rounding: float) -> None:
+    if rounding > run.tol > 0.0:
+        remedy = (
+            f"scale the columns of X or raise l2: rounding errors alone leave {rounding:.1g}, "
+            "however long it runs"
+        )
+    elif ending.startswith("max_"):
         remedy = "raise " + ending.split("=")[0].split(" ")[0]
         if result.solver not in ("auto", "newton"):
             remedy += ", or use solver='auto'"
