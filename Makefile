@@ -29,7 +29,7 @@ ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
 
-fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
+fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
@@ -65,7 +65,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -29,10 +29,10 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
-from sorel.losses import Loss, parse_loss
+from sorel.losses import Loss, Squared, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
 
@@ -393,6 +393,22 @@ class Problem:
         )
         other._made_by = self._made_by
         return other
+
+    def tamed(self) -> Problem | None:
+        """Squared distances of the margins from those behind the targets, and the largest counts.
+
+        Where losses grow like exponentials and 0 is not in the domain, they may overflow at the
+        start. The solution of this problem is a better one. None for a problem that cannot be had.
+        """
+        if self._made_by is None or self.loss.link != "log":
+            return None
+        make, X = self._made_by
+        spec = self.engine.spec
+        positive = np.maximum(np.asarray(spec.targets, dtype=np.float64), np.finfo(np.float64).tiny)
+        return Problem.from_engine(
+            make(X, replace(spec, targets=np.log(positive), loss=Squared(), risk=Max())),
+            self.penalty,
+        )
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""

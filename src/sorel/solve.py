@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ _PATIENCE = 50
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
+
+# What to spend on a start where the losses are finite: no more than it needs.
+_TAMING_TOL, _TAMING_PASSES = 0.1, 100
 
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
@@ -418,6 +421,8 @@ def solve(
         _apply_warm_start(problem, run, warm_start)
     elif w0 is not None:
         _start_at(problem, run, problem.check_parameters(w0))
+    elif saved is None:
+        _start_where_finite(problem, run)
     history: list[Record] = []
     if saved is not None:
         history = _apply_checkpoint(problem, run, saved)
@@ -625,6 +630,23 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
 def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
     run.w = w.copy()
     run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
+
+
+def _start_where_finite(problem: Problem, run: Run) -> None:
+    """Look for another start where the losses overflow at the usual one."""
+    if problem.loss.curvature_bound < math.inf or not np.any(run.w):
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if problem.engine.is_finite(problem.engine.point(run.w)):
+            return
+    tamed = problem.tamed()
+    if tamed is not None:
+        trial = replace(run, w=tamed.start(), tol=_TAMING_TOL, max_passes=_TAMING_PASSES)
+        ledger = _Ledger(tamed, trial, [])
+        with np.errstate(over="ignore", invalid="ignore"):
+            _drive(make_solver("newton").iterates(tamed, trial), trial, ledger, None, None)
+            run.w, _ = ledger.close(stopped=True)
+        run.passes = trial.passes
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:

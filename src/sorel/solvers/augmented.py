@@ -357,6 +357,8 @@ class AugmentedLagrangian(Solver):
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
         t, limit = 1.0, None
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
+        # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
+        short = 0.5 * enough if may_overflow else enough
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
             if may_overflow and not engine.is_finite(point):
@@ -370,7 +372,7 @@ class AugmentedLagrangian(Solver):
                 dual = engine.ascend(state.center, point, state.eta)
             slope = engine.slope(point, dual, change)
             slope -= growth(problem.coefficients(point.w), backwards)
-            if -enough <= slope <= enough:
+            if -short <= slope <= enough:
                 return point, dual, t
             if slope < 0.0 and t == high:
                 if limit is None:
