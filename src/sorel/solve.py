@@ -212,7 +212,8 @@ class _Ledger:
 
     def _keep(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         """Note what is better than before in a certificate."""
-        upper = certificate.primal + certificate.primal_rounding
+        # Rounding errors of a huge objective may overflow where it does not.
+        upper = min(certificate.primal + certificate.primal_rounding, sys.float_info.max)
         if upper < self._upper:
             self.w, self.objective, self._upper = w, certificate.primal, upper
         lower = _lower_bound(certificate)
