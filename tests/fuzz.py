@@ -824,11 +824,18 @@ def _line(seed: int, losses: tuple[str, ...], number: int) -> Line:
     report = check(case)
     failures = list(report.failures)
     if failures:
-        kind = failures[0].split(":")[0]
-        small = reduced(case, lambda c: any(f.split(":")[0] == kind for f in check(c).failures))
+        kind = _kind(failures[0])
+        small = reduced(case, lambda c: any(_kind(f) == kind for f in check(c).failures))
         failures += [case.snippet, f"reduced: {small.snippet}" if small.changes else ""]
     words = str(case) if failures or report.missed else ""
     return Line(number, report.outcome, failures, report.missed, report.seconds, words)
+
+
+def _kind(failure: str) -> str:
+    """What two failures have in common: the claim that is wrong, or the words of an error."""
+    if failure.startswith("exception"):
+        return failure.splitlines()[-1][:40]
+    return failure.split(":")[0]
 
 
 def _one_thread_each() -> None:

@@ -772,3 +772,29 @@ def test_a_domain_too_large_for_the_digits_is_said_to_be_the_trouble():
     problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.Box(0.0, -10.0, 10.0))
     with pytest.warns(sorel.ConvergenceWarning, match="scale the columns of X or raise l2"):
         sorel.solve(problem)
+
+
+@pytest.mark.parametrize(
+    ("loss", "X", "y"),
+    [
+        ("gamma", [[182.0, -5740.0]], [1.4]),
+        ("poisson", [[6220.0, -418.0], [-233.0, -3150.0]], [4.0, 2.0]),
+        ("poisson", [[1140.0, 1140.0], [-470.0, -470.0]], [1.0, 1.0]),
+        ("gamma", [[-1140.0, -1140.0], [470.0, 470.0]], [1.0, 1.0]),
+    ],
+)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_losses_that_overflow_at_the_start_alone(loss, X, y, fit_intercept):
+    X = np.array(X)
+    if not fit_intercept and X[0, 0] == X[0, 1]:
+        return  # one point, where they overflow
+    problem = sorel.Problem(
+        X,
+        y,
+        risk=sorel.ESRM(2.0),
+        loss=loss,
+        penalty=sorel.Simplex(0.1),
+        fit_intercept=fit_intercept,
+    )
+    result = sorel.solve(problem)
+    assert result.converged, result.status

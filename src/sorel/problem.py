@@ -29,12 +29,15 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.views import writable_view
 from sorel.fingerprints import describe
 from sorel.kernels import sparse
-from sorel.losses import Loss, Squared, parse_loss
+from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
+
+# A margin whose exponential overflows.
+_BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
@@ -395,19 +398,20 @@ class Problem:
         return other
 
     def tamed(self) -> Problem | None:
-        """Squared distances of the margins from those behind the targets, and the largest counts.
+        """A problem that takes the margins to the side where this loss does not overflow.
 
         Where losses grow like exponentials and 0 is not in the domain, they may overflow at the
         start. The solution of this problem is a better one. None for a problem that cannot be had.
         """
-        if self._made_by is None or self.loss.link != "log":
+        if self._made_by is None or self.engine.n_outputs > 1:
             return None
         make, X = self._made_by
         spec = self.engine.spec
-        positive = np.maximum(np.asarray(spec.targets, dtype=np.float64), np.finfo(np.float64).tiny)
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = self.loss.value(spec.targets, np.full(self.n_samples, _BEYOND_EXPONENTIALS))
+        side = np.full(self.n_samples, 1.0 if np.all(np.isfinite(far)) else -1.0)
         return Problem.from_engine(
-            make(X, replace(spec, targets=np.log(positive), loss=Squared(), risk=Max())),
-            self.penalty,
+            make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
         )
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:

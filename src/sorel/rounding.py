@@ -25,6 +25,7 @@ that are all alike, whose errors have one sign.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -139,9 +140,23 @@ class Rounding:
             weights = self.engine.weights_rounding(point)
             total = self._sum + self._mass_error(dual)
             return error * self.loss.lipschitz + total * size + weights
-        if shortfall > 0.0 and not self._bounded:
+        if self._bounded:
+            return self.losses(point, dual, expected + shortfall, error)[0]
+        if shortfall > 0.0:
             dual = self.engine.worst_case(point)
-        return self.losses(point, dual, expected + shortfall, error)[0]
+        own = self.losses(point, dual, expected + shortfall, error)[0]
+        # With the errors another weighting may be the worst one. R(l + e) <= R(l) + R(|e|), and no
+        # weighting exceeds the mean by more than the density at the top of the order.
+        _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
+        return own + self._top_density * error * (slopes + curvature * error)
+
+    @cached_property
+    def _top_density(self) -> float:
+        """The largest density that a weighting may give to a sample."""
+        spec, n = self.engine.spec, self.engine.n_samples
+        omega = np.full(1, 1.0 / n) if spec.sample_weight is None else spec.sample_weight
+        used = omega[omega > 0.0]
+        return float(np.max(spec.risk.tail(used) / used))
 
     def margins(self, w: FloatArray, path: Path | None = None) -> float:
         """Error of margins at w that came there from X straight, or along a path."""
