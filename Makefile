@@ -14,8 +14,12 @@ FUZZ_ARGS ?=
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
+# Loops that follow indices, under bounds checks; what needs other types of X compiles too long.
+BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
+BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test bounds fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +32,11 @@ test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests with
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
+
+bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and those of sparse X as plain Python
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds-cache \
+		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
 
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)

@@ -24,11 +24,10 @@ from numpy.typing import ArrayLike, NDArray
 from sorel._copies import shallow_copy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
-from sorel.engines import make_engine
+from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.views import writable_view
+from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.kernels import sparse
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
@@ -192,7 +191,7 @@ class Problem:
         if engine is None:
             source, y = open_data(X, y)
             X = _check_matrix(X) if source is None else _check_source(X, source)
-            engine = make_engine
+            engine = trusting_engine
         n = int(X.shape[0])
         targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
@@ -758,7 +757,7 @@ def _check_matrix(X: Any) -> Any:
     import scipy.sparse
 
     if scipy.sparse.issparse(X):
-        matrix = _check_csr(X) if X.ndim == 2 else X
+        matrix = checked_csr(X) if X.ndim == 2 else X
         values = matrix.data
     else:
         matrix = X if isinstance(X, np.ndarray) else np.asarray(X)
@@ -793,30 +792,6 @@ def _check_matrix(X: Any) -> Any:
         matrix.flags.c_contiguous or matrix.flags.f_contiguous
     ):
         matrix = np.ascontiguousarray(matrix)
-    return matrix
-
-
-def _check_csr(X: Any) -> Any:
-    """A sparse matrix in CSR with each entry given once; X itself where it has that form.
-
-    The compiled loops follow the indices blindly, so they are looked at here.
-    """
-    matrix = X if X.format == "csr" else X.tocsr()
-    places = writable_view(matrix.indptr), writable_view(matrix.indices)
-    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
-    if bad >= 0:
-        raise ValueError(
-            f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "
-            f"columns or {len(matrix.indices)} stored entries; see X.check_format()"
-        )
-    if repeated:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    stored = int(matrix.indptr[-1])
-    if stored < len(matrix.data):
-        # Room that a matrix keeps after entries were removed holds no values.
-        parts = (matrix.data[:stored], matrix.indices[:stored], matrix.indptr)
-        matrix = type(matrix)(parts, shape=matrix.shape)
     return matrix
 
 

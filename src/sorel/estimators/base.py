@@ -26,6 +26,7 @@ from sorel._defaults import RISK
 from sorel._frames import as_table
 from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
+from sorel.engines.csr import check_indices
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
@@ -150,6 +151,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         _refuse_many_targets(self, y)
         if numeric:
             _refuse_texts(self, y)
+        check_indices(X)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -164,6 +166,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             rows = open_rows(X, None if names is None else names.tolist())
             if rows is not None:
                 return self._scores_on_disk(rows)
+        check_indices(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
         return _product(X, self.coef_.T) + self.intercept_
 

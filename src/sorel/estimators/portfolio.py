@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from sorel._frames import as_table
 from sorel._warnings import warn
+from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, weighted_rows
 from sorel.estimators.quantile import check_nonnegative, check_solver
 from sorel.portfolios import Portfolio, Portfolios, portfolio_penalty
@@ -527,6 +528,7 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
 def _refuse_gaps(R: Any) -> None:
     """Refuse returns that are missing or not finite, by asset and scenario."""
     if scipy.sparse.issparse(R):
+        check_indices(R)
         place = R.tocoo()
         if not np.all(np.isfinite(place.data)):
             at = int(np.flatnonzero(~np.isfinite(place.data))[0])
