@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sorel import _stop
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
 from sorel.cli.shared import FAILED, MISUSED, Misuse, one_line, say, silence
 from sorel.cli.signals import Stop, stopped_by_signals
@@ -80,7 +81,10 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
     try:
         arguments = _parser().parse_args(argv)
         with _plain_warnings():
-            return int(arguments.run(arguments))
+            code = int(arguments.run(arguments))
+        # The last fit may have been cut short, and what was made of it is not what was asked for.
+        _stop.check()
+        return code
     except KeyboardInterrupt:
         say("terminated" if stop.signal else "interrupted")
         return stop.exit_code

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from sorel.cli.shared import FAILED, say, silence
+from sorel.cli.shared import DONE, FAILED, NOT_CONVERGED, say, silence
 
 STANDARD_OUTPUT = "standard output"
 
@@ -24,6 +24,8 @@ class _Named:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        # argparse passes over errors in silence.
+        self.lost: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -37,11 +39,14 @@ class _Named:
 
     def write(self, data: Any) -> Any:
         if self._stream is None:
-            raise OSError(errno.EBADF, "it is closed", STANDARD_OUTPUT)
+            self.lost = OSError(errno.EBADF, "it is closed", STANDARD_OUTPUT)
+            raise self.lost
         with _naming():
             return self._stream.write(data)
 
     def flush(self) -> None:
+        if self.lost is not None:
+            raise self.lost
         if self._stream is not None:
             with _naming():
                 self._stream.flush()
@@ -85,12 +90,14 @@ def _fill_descriptors() -> None:
 
 def flushed(code: int) -> int:
     """The exit code, after all that was printed has arrived; a failure if it has not."""
+    succeeded = code in (DONE, NOT_CONVERGED)
     try:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         pass
     except (OSError, ValueError) as error:
-        say(f"error: {STANDARD_OUTPUT}: {getattr(error, 'strerror', None) or error}")
+        if succeeded:
+            say(f"error: {STANDARD_OUTPUT}: {getattr(error, 'strerror', None) or error}")
     silence(sys.stdout)
-    return code or FAILED
+    return FAILED if succeeded else code
