@@ -314,7 +314,7 @@ class Problem:
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
         # Newton steps that tighten the bound may go too far, and are then not used.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with run.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:

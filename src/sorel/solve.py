@@ -439,7 +439,7 @@ def solve(
             saver.save(last=True)
         raise
     try:
-        with np.errstate(over="ignore", invalid="ignore"):
+        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             w, dual = ledger.close(stopped=ending == _STOPPED)
     finally:
         if saver is not None:
