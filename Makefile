@@ -10,6 +10,8 @@ DEMO_OUT ?= demo-output
 REPRODUCE_OUT ?= sorel-reproduction
 REPRODUCE_ARGS ?=
 FUZZ_ARGS ?=
+TORTURE_ARGS ?=
+MUTANTS_ARGS ?=
 
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
@@ -19,7 +21,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bounds fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,12 @@ bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and tho
 
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
+
+torture: $(VENV)/.installed-dev ## Kill, starve and mislead the commands, and look at what they do (TORTURE_ARGS="--rounds 50")
+	$(BIN)/python tests/torture.py --hostile $(TORTURE_ARGS)
+
+mutants: $(VENV)/.installed-dev ## Change operators one at a time, and print what the tests do not notice (MUTANTS_ARGS="--count 20")
+	$(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
+from sorel._inputs import check_meaning, check_numbers
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import trusting_engine
@@ -188,7 +189,11 @@ class Problem:
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
         stored = getattr(X, "dtype", None)
+        (check_meaning if loss.is_classifier else check_numbers)(y, "y")
+        if sample_weight is not None:
+            check_numbers(sample_weight, "sample_weight")
         if engine is None:
+            check_numbers(X, "X")
             source, y = open_data(X, y)
             X = _check_matrix(X) if source is None else _check_source(X, source)
             engine = trusting_engine

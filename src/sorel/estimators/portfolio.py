@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from sorel._frames import as_table
+from sorel._inputs import check_numbers
 from sorel._warnings import warn
 from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, weighted_rows
@@ -396,6 +397,9 @@ class SpectralRiskPortfolio(SpectralModel):
         """The problems of these returns, and which scenarios have a weight."""
         risk = parse_risk(self.risk)
         check_nonnegative("l2", self.l2)
+        check_numbers(R, "R")
+        if sample_weight is not None:
+            check_numbers(sample_weight, "sample_weight")
         _refuse_gaps(R)
         R = validate_data(self, R, accept_sparse="csr", dtype=(np.float64, np.float32))
         weight: FloatArray | None = None
