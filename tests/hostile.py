@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-# What a file of ten megabytes can be blown up from, and what no command may take for it.
+# What the largest of them unfold to, and how many members or texts others have.
 MEGABYTE = 1 << 20
-HUGE = 3 << 30
+HUGE = 1 << 30
 MANY = 200_000
 
 
