@@ -111,12 +111,18 @@ def test_whole_matrices_pass_and_are_left_alone(form):
     assert (X.toarray() == before).all()
 
 
-def test_spare_room_holds_no_values():
+def test_a_whole_matrix_is_used_in_place():
+    X = make_matrix()
+    assert checked_csr(X) is X
+
+
+@pytest.mark.parametrize(("values", "indices"), [(2, 1), (2, 0), (0, 1)])
+def test_spare_room_holds_no_values(values, indices):
     X = make_matrix()
     stored = X.indptr[-1]
-    # More room for values than for indices, and both beyond what indptr covers.
-    X.data = np.append(X.data, [np.nan, np.nan])
-    X.indices = np.append(X.indices, 2**31 - 1)
+    # Room for values or for indices beyond what indptr covers.
+    X.data = np.append(X.data, np.full(values, np.nan))
+    X.indices = np.append(X.indices, np.full(indices, 2**31 - 1, X.indices.dtype))
     clean = checked_csr(X)
     assert len(clean.data) == len(clean.indices) == stored
     assert np.isfinite(sorel.Problem(X, np.zeros(N)).objective(np.ones(D)))

@@ -207,3 +207,15 @@ def test_memory_that_is_not_there_is_one_line(saved, monkeypatch, capsys):
     assert said.startswith("error: there is not enough memory")
     assert "allocate" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" + b"[]," * 10**6 + b"0]", b"[" * 10**5, b'["' + b"x" * 10**7]
+)
+def test_names_of_columns_that_are_none(tmp_path, text):
+    write_blocks(tmp_path / "blocks", np.ones((4, 2)))
+    (tmp_path / "blocks" / "columns.json").write_bytes(text)
+    outcome, taken = peak(open_rows, tmp_path / "blocks")
+    assert isinstance(outcome, ValueError)
+    assert "columns.json" in str(outcome)
+    assert taken < 30 << 20

@@ -6,7 +6,6 @@ The operating system reads the pages; those that were read long ago are handed b
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import threading
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._archives import bounded_json
 from sorel.rows.source import RowSource, natural
 
 # Pages of mapped files that stay in memory, and files that stay open.
@@ -304,8 +304,12 @@ class BlockFolderRows(RowSource):
         if not path.exists():
             return None
         try:
-            columns = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            # Names of at most 255 letters, in at most six bytes each.
+            limit = 2000 * (self.n_features + 1)
+            if path.stat().st_size > limit:
+                raise ValueError("too long")
+            columns = bounded_json(path.read_bytes(), limit, max(1000, self.n_features))
+        except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"{path} is not a list of column names")
