@@ -10,12 +10,18 @@ DEMO_OUT ?= demo-output
 REPRODUCE_OUT ?= sorel-reproduction
 REPRODUCE_ARGS ?=
 FUZZ_ARGS ?=
+TORTURE_ARGS ?=
+MUTANTS_ARGS ?=
 
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
+# Loops that follow indices, under bounds checks; what needs other types of X compiles too long.
+BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
+BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +35,19 @@ ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
 
+bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and those of sparse X as plain Python
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds-cache \
+		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
+
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
+
+torture: $(VENV)/.installed-dev ## Kill, starve and mislead the commands, and look at what they do (TORTURE_ARGS="--rounds 50")
+	$(BIN)/python tests/torture.py --hostile $(TORTURE_ARGS)
+
+mutants: $(VENV)/.installed-dev ## Change operators one at a time, and print what the tests do not notice (MUTANTS_ARGS="--count 20")
+	$(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(BIN)/ruff check .

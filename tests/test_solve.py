@@ -12,7 +12,7 @@ import pytest
 
 import sorel
 from sorel import ESRM, L2, CVaR, Problem, Record, Result, solve
-from sorel.solvers import SOLVERS, Newton, UnsupportedProblemError
+from sorel.solvers import SOLVERS, Newton, Subgradient, UnsupportedProblemError
 from tests.helpers import make_data
 
 SOLVER_NAMES = sorted(SOLVERS)
@@ -798,3 +798,17 @@ def test_losses_that_overflow_at_the_start_alone(loss, X, y, fit_intercept):
     )
     result = sorel.solve(problem)
     assert result.converged, result.status
+
+
+def test_the_status_says_why_a_run_ended_once():
+    """The solver's note is what ended the run, or stands in brackets; never both."""
+    X, y = make_data("squared", 60, 3, 0)
+    problem = Problem(X, y, risk=CVaR(0.3))
+    with pytest.warns(sorel.ConvergenceWarning):
+        ended = solve(problem, Subgradient(step_size=1e6), tol=1e-6)
+    assert ended.status.startswith("not converged: diverged at pass")
+    assert ended.status.count("diverged") == 1
+    chosen = solve(problem, "auto", tol=1e-6)
+    assert re.search(r"auto \([a-z_]+( then [a-z_]+)*\)", chosen.status)
+    plain = solve(problem, "newton", tol=1e-6)
+    assert "(" not in plain.status

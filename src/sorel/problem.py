@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
+from sorel._inputs import check_meaning, check_numbers
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
-from sorel.engines import make_engine
+from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.views import writable_view
+from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.kernels import sparse
 from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
@@ -192,10 +192,14 @@ class Problem:
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
         stored = getattr(X, "dtype", None)
+        (check_meaning if loss.is_classifier else check_numbers)(y, "y")
+        if sample_weight is not None:
+            check_numbers(sample_weight, "sample_weight")
         if engine is None:
+            check_numbers(X, "X")
             source, y = open_data(X, y)
             X = _check_matrix(X) if source is None else _check_source(X, source)
-            engine = make_engine
+            engine = trusting_engine
         n = int(X.shape[0])
         targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
@@ -318,7 +322,7 @@ class Problem:
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
         # Newton steps that tighten the bound may go too far, and are then not used.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with run.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
@@ -789,7 +793,7 @@ def _check_matrix(X: Any) -> Any:
     import scipy.sparse
 
     if scipy.sparse.issparse(X):
-        matrix = _check_csr(X) if X.ndim == 2 else X
+        matrix = checked_csr(X) if X.ndim == 2 else X
         values = matrix.data
     else:
         matrix = X if isinstance(X, np.ndarray) else np.asarray(X)
@@ -824,30 +828,6 @@ def _check_matrix(X: Any) -> Any:
         matrix.flags.c_contiguous or matrix.flags.f_contiguous
     ):
         matrix = np.ascontiguousarray(matrix)
-    return matrix
-
-
-def _check_csr(X: Any) -> Any:
-    """A sparse matrix in CSR with each entry given once; X itself where it has that form.
-
-    The compiled loops follow the indices blindly, so they are looked at here.
-    """
-    matrix = X if X.format == "csr" else X.tocsr()
-    places = writable_view(matrix.indptr), writable_view(matrix.indices)
-    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
-    if bad >= 0:
-        raise ValueError(
-            f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "
-            f"columns or {len(matrix.indices)} stored entries; see X.check_format()"
-        )
-    if repeated:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    stored = int(matrix.indptr[-1])
-    if stored < len(matrix.data):
-        # Room that a matrix keeps after entries were removed holds no values.
-        parts = (matrix.data[:stored], matrix.indices[:stored], matrix.indptr)
-        matrix = type(matrix)(parts, shape=matrix.shape)
     return matrix
 
 

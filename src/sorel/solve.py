@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sorel import _stop
 from sorel._clock import now
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
@@ -387,6 +388,7 @@ def solve(
     >>> result.converged, result.relative_gap <= 1e-6
     (True, True)
     """
+    _stop.check()
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a sorel.Problem, got {type(problem).__name__}")
     _check_number("tol", tol, least=0.0)
@@ -447,7 +449,7 @@ def solve(
             saver.save(last=True)
         raise
     try:
-        with np.errstate(over="ignore", invalid="ignore"):
+        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             w, dual = ledger.close(stopped=ending == _STOPPED)
     finally:
         if saver is not None:

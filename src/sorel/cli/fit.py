@@ -63,6 +63,8 @@ _MANY_CATEGORIES = 0.5
 _FEW_ROWS = 20
 # So many different values are worth a word however many rows there are.
 _TOO_MANY_CATEGORIES = 1000
+# And so many, or so many labels, make a model that nobody wants to load.
+_MOST_CATEGORIES, _MOST_LABELS = 1 << 16, 10_000
 _DEFAULT_RISK = RISK.spec
 # A Parquet file of numbers that would take more of the memory than this stays on disk.
 _SHARE_OF_MEMORY = 0.25
@@ -335,11 +337,11 @@ def _parquet_rows(arguments: argparse.Namespace) -> Any:
 def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of rows on disk."""
     import shutil
-    import tempfile
 
     import pandas as pd
 
     from sorel import tables
+    from sorel._files import scratch_folder
     from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
 
     path = Path(arguments.data)
@@ -373,7 +375,7 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
     task, y = _target(pd.Series(y, name=arguments.target), arguments)
     pipeline = tables.standardise_rows(rows, _estimator(task, arguments))
     scaler = pipeline["columns"].named_transformers_["numeric"]
-    with tempfile.TemporaryDirectory(prefix="sorel-", dir=arguments.scratch) as place:
+    with scratch_folder(arguments.scratch) as place:
         free = shutil.disk_usage(place).free
         if free < 1.01 * rows.nbytes:
             raise tables.TableError(
@@ -383,7 +385,7 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
         scaled = ScaledRows(rows, scaler.mean_, scaler.scale_)
         # In the pipeline, too, the model gets numbers without names.
         scaled.columns = None
-        blocks = write_blocks(Path(place) / "rows", scaled)
+        blocks = write_blocks(place / "rows", scaled)
         rows.close()
         try:
             pipeline[-1].fit(blocks, y, weight)
@@ -599,6 +601,10 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
             f"target {name!r} has one value only, {only!r}; there is nothing to learn"
         )
     task = arguments.task
+    if task != "regression" and kind != "numeric" and count > _MOST_LABELS:
+        raise tables.TableError(
+            f"target {name!r} has {count} different labels, more than {_MOST_LABELS}; is it a name?"
+        )
     if task == "auto":
         task = "regression" if kind == "numeric" and count > 2 else "classification"
         if not arguments.quiet and count <= _FEW_LABELS:
@@ -631,8 +637,15 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
 
 
 def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
+    from sorel.tables import TableError
+
     for column, kind in kinds.items():
         count = X[column].nunique() if kind == "text" else 0
+        if count > _MOST_CATEGORIES:
+            raise TableError(
+                f"column {column!r} has {count} different texts, each of which would become an "
+                f"indicator column; leave it out with --drop {column!r}"
+            )
         many = len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X)
         if many or count > _TOO_MANY_CATEGORIES:
             say(

@@ -125,6 +125,22 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     return rows, names.index("omega") if "omega" in names else None
 
 
+def _check_lengths(spec: Spec, n: int, n_outputs: int) -> None:
+    """Refuse targets and weights that the loops, which trust the rows of X, would read beyond."""
+    for name, values in (("targets", spec.targets), ("sample_weight", spec.sample_weight)):
+        if values is not None and np.shape(values) != (n,):
+            raise ValueError(
+                f"X has {n} rows but {name} has shape {np.shape(values)}; they must agree"
+            )
+    if n_outputs > 1 and n:
+        labels = np.asarray(spec.targets)
+        if not (labels.min() >= 0 and labels.max() < n_outputs):
+            raise ValueError(
+                f"targets must be the numbers 0 to {n_outputs - 1} of the classes, got values from "
+                f"{labels.min()} to {labels.max()}"
+            )
+
+
 class MemoryEngine(Engine):
     """Losses, weights and projections for margins in memory.
 
@@ -139,6 +155,7 @@ class MemoryEngine(Engine):
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
+        _check_lengths(spec, self.n_samples, self.n_outputs)
         self._matrix = X
         self.y, self.loss = writable_view(np.ascontiguousarray(spec.targets)), spec.loss
         n, weight = self.n_samples, spec.sample_weight

@@ -32,6 +32,12 @@ _BOUNDS = ("smoothness", "jacobian_bound")
 _SINGLE = ("epoch", "minibatch_epoch", "table", "prospect_epoch", "saddle_epoch")
 
 
+# Operations after which a compiled loop is left for a moment, so that Ctrl-C and other signals are
+# heard: about half a second. And those that a step of a method with a table takes for each sample.
+_UNHEARD = 500_000_000
+_TABLE_WORK = 10
+
+
 class Steps(NamedTuple):
     """The compiled loops for one kind of X, which is their first argument."""
 
@@ -73,6 +79,10 @@ class SampledEngine(MemoryEngine):
         steps.prospect_steps,
         steps.saddle_saga_steps,
     )
+
+    def _row_work(self, plan: Plan) -> int:
+        """Operations of a step on one row, roughly; a proximal map touches all coefficients."""
+        return 3 * self.size
 
     def _squared_rows(self) -> FloatArray:
         """|x_i|^2 without the intercept."""
@@ -251,11 +261,12 @@ class SampledEngine(MemoryEngine):
             shuffled = [rng.permutation(self.n_samples) for _ in range(rounds)]
             indices = np.concatenate(shuffled)[:count]
         W = self._by_output(w)
-        self._steps.minibatch(
-            self._X, self._targets, *self._formula,
-            self.spec.risk.weights(plan.batch), indices, W,
-            *step_numbers(plan, self._drift(plan, np.zeros(self.shape))),
-        )  # fmt: skip
+        sigma = self.spec.risk.weights(plan.batch)
+        numbers = step_numbers(plan, self._drift(plan, np.zeros(self.shape)))
+        for start, stop in _pieces(count, plan.batch, self._row_work(plan)):
+            self._steps.minibatch(
+                self._X, self._targets, *self._formula, sigma, indices[start:stop], W, *numbers
+            )
         return self._by_parameter(W)
 
     # Tables.
@@ -292,11 +303,14 @@ class SampledEngine(MemoryEngine):
             table.nu = nu
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        self._steps.prospect(
-            self._X, self._targets, *self._formula, rows, probes, plan.batch,
-            table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
-            table.pools, table.first, W, *step_numbers(plan),
-        )  # fmt: skip
+        numbers = step_numbers(plan)
+        work = self._row_work(plan) + _TABLE_WORK * self.n_samples // plan.batch
+        for start, stop in _pieces(len(rows), plan.batch, work):
+            self._steps.prospect(
+                self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
+                plan.batch, table.slopes, table.mean, table.key, table.order, table.position,
+                self._rank_mass, nu, table.pools, table.first, W, *numbers,
+            )  # fmt: skip
         return self._by_parameter(W)
 
     def saddle_epoch(
@@ -314,12 +328,17 @@ class SampledEngine(MemoryEngine):
             table.projected = True
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        self._steps.saddle_saga(
-            self._X, self._targets, *self._formula, rows, probes, plan.batch,
-            table.slopes, table.mean, table.losses, table.density, table.key, table.order,
-            table.position, self._rank_mass, nu, dual_step, table.pools, table.first, W,
-            *step_numbers(plan),
-        )  # fmt: skip
+        numbers = step_numbers(plan)
+        work = self._row_work(plan) + _TABLE_WORK * self.n_samples // plan.batch
+        for start, stop in _pieces(len(rows), plan.batch, work):
+            self._steps.saddle_saga(
+                self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
+                plan.batch, table.slopes, table.mean, table.losses, table.density, table.key,
+                table.order, table.position, self._rank_mass, nu, dual_step, table.pools,
+                table.first, W, *numbers,
+            )  # fmt: skip
+            if not np.all(np.isfinite(table.key)):
+                break
         return self._by_parameter(W)
 
     @staticmethod
@@ -346,6 +365,20 @@ class SampledEngine(MemoryEngine):
         if plan.center is not None:
             drift += steps / plan.tau * self._by_output(plan.center)
         return drift
+
+
+def _pieces(count: int, batch: int, work: int) -> list[tuple[int, int]]:
+    """Ranges of draws, whole batches each, that take no longer than anybody waits for an answer.
+
+    Parameters
+    ----------
+    count, batch : int
+        Draws in all, and in a step.
+    work : int
+        Operations for one draw.
+    """
+    height = max(1, _UNHEARD // (work * batch)) * batch
+    return [(start, min(start + height, count)) for start in range(0, count, height)]
 
 
 def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -> IntArray:

@@ -24,8 +24,10 @@ from sklearn.utils.validation import (
 
 from sorel._defaults import RISK
 from sorel._frames import as_table
+from sorel._inputs import check_meaning, check_numbers
 from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
+from sorel.engines.csr import check_indices
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
@@ -147,9 +149,9 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
-        _refuse_many_targets(self, y)
-        if numeric:
-            _refuse_texts(self, y)
+        check_numbers(X, "X")
+        _check_targets(self, y, sample_weight, numeric)
+        check_indices(X)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -164,6 +166,8 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             rows = open_rows(X, None if names is None else names.tolist())
             if rows is not None:
                 return self._scores_on_disk(rows)
+        check_numbers(X, "X")
+        check_indices(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
         return _product(X, self.coef_.T) + self.intercept_
 
@@ -220,9 +224,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
-        _refuse_many_targets(self, y)
-        if numeric:
-            _refuse_texts(self, y)
+        _check_targets(self, y, sample_weight, numeric)
         y = _check_y(y, y_numeric=numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
@@ -388,6 +390,17 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         )
 
 
+def _check_targets(estimator: Any, y: Any, sample_weight: Any, numeric: bool) -> None:
+    """Refuse targets and weights that mean something else than what validation would read."""
+    check_meaning(y, "y")
+    if sample_weight is not None:
+        check_numbers(sample_weight, "sample_weight")
+    _refuse_many_targets(estimator, y)
+    if numeric:
+        _refuse_texts(estimator, y)
+        check_numbers(y, "y")
+
+
 def _refuse_texts(estimator: Any, y: Any) -> None:
     """Labels that are texts belong to a classifier, and not to another loss of this estimator."""
     values = np.asarray(y)
@@ -396,7 +409,7 @@ def _refuse_texts(estimator: Any, y: Any) -> None:
     first = values.ravel()[0]
     if isinstance(first, (str, bytes)):
         name = type(estimator).__name__
-        # Texts that are numbers are scikit-learn's to convert.
+        # Texts that are numbers are no labels; they are refused as such.
         try:
             values.astype(np.float64)
         except ValueError:
