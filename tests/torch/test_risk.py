@@ -11,7 +11,7 @@ import pytest
 # The submodule, because this folder has the package's name.
 pytest.importorskip("torch.nn")
 import torch
-import torch.multiprocessing
+from gloo import run_two
 from torch.nn.parallel import DistributedDataParallel
 
 from sorel import (
@@ -235,11 +235,7 @@ def value_and_gradient(net, criterion, X, y, weights):
     return torch.cat([value.detach()[None], slopes])
 
 
-def one_of_two(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
+def one_of_two(rank: int) -> dict:
     X, y, weights = batch()
     out = {}
     for number, (risk, sizes, weighted) in enumerate(CASES):
@@ -257,15 +253,13 @@ def one_of_two(rank: int, folder: str) -> None:
         SpectralRisk("mean")(y, weights if rank else None)
     except ValueError as error:
         out["refusal"] = str(error)
-    torch.save(out, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return out
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 def test_two_processes_have_the_risk_and_gradient_of_their_joint_batch(tmp_path):
-    torch.multiprocessing.spawn(one_of_two, args=(str(tmp_path),), nprocs=2)
+    seen = run_two(one_of_two, tmp_path)
     X, y, weights = batch()
-    seen = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for number, (risk, _, weighted) in enumerate(CASES):
         expected = value_and_gradient(
             model(), SpectralRisk(risk), X, y, weights if weighted else None

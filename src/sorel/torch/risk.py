@@ -248,8 +248,8 @@ def _joint_risk(
         raise ValueError(
             f"weights are given by {sum(weighted)} of {world} processes; give them in all or none."
         )
-    everyone = _gather(losses.detach(), sizes, group)
-    all_weights = None if weights is None else _gather(weights.to(losses.dtype), sizes, group)
+    everyone = gather(losses.detach(), sizes, group)
+    all_weights = None if weights is None else gather(weights.to(losses.dtype), sizes, group)
     lam = _weighting(everyone, key, all_weights)
     start = sum(sizes[:rank])
     share = _dot(lam[start : start + sizes[rank]], losses)
@@ -257,7 +257,7 @@ def _joint_risk(
     return _dot(lam, everyone) + world * (share - share.detach())
 
 
-def _gather(part: torch.Tensor, sizes: tuple[int, ...], group: Any) -> torch.Tensor:
+def gather(part: torch.Tensor, sizes: tuple[int, ...], group: Any) -> torch.Tensor:
     padded = part.new_zeros(max(sizes))
     padded[: part.shape[0]] = part
     rows = [torch.empty_like(padded) for _ in sizes]
