@@ -15,7 +15,7 @@ FUZZ_ARGS ?=
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-networks bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolio
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
+bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Tail risks of small networks (half an hour on two cores; BENCH_ARGS=--quick: a minute)
+	$(BIN)/python -m benchmarks.networks $(BENCH_ARGS)
+
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.
 benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only
 	PATH="$(abspath $(BIN)):$$PATH" SHELL=/bin/sh $(BIN)/benchopt test benchmarks/benchmark_spectral_risk \
@@ -65,7 +68,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output networks-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

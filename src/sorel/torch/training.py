@@ -162,6 +162,22 @@ class SpectralObjective(torch.nn.Module):
         """The probabilities with which samples are to be drawn."""
         return (1.0 - self.uniform) * self.weights + self.uniform / self.n
 
+    def importance(self, index: torch.Tensor) -> torch.Tensor:
+        """Return lam_i over the probability of i, the factors of the losses in a batch.
+
+        Parameters
+        ----------
+        index : Tensor
+            Positions of the samples in the training set.
+
+        Returns
+        -------
+        Tensor
+            Numbers from 0 to ``1 / (1 - uniform)``, of the shape of the index.
+        """
+        lifted = self._scale[index] * self.density[index]
+        return lifted / ((1.0 - self.uniform) * lifted + self.uniform)
+
     def forward(self, index: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
         """Note the losses of a batch, and return an unbiased estimate of lam . l.
 
@@ -178,9 +194,7 @@ class SpectralObjective(torch.nn.Module):
             The mean of lam_i / p_i times the loss, p the probabilities of the draws.
         """
         place = self._place(index, losses)
-        lifted = self._scale[place] * self.density[place]
-        ratio = lifted / ((1.0 - self.uniform) * lifted + self.uniform)
-        value = (ratio.to(losses) * losses).mean()
+        value = (self.importance(place).to(losses) * losses).mean()
         if self.training:
             if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
                 return self._joint(place, losses, value)
