@@ -284,6 +284,7 @@ def test_bad_settings_are_named(arguments, error, words):
         (torch.tensor([0]), torch.tensor([1]), TypeError, "int64"),
         (torch.tensor([0, 1]), torch.tensor(1.0), ValueError, r"\(\) and \(2,\)"),
         (torch.tensor([0]), torch.ones(1, 1), ValueError, r"\(1, 1\) and \(1,\)"),
+        (torch.arange(0), torch.ones(0), ValueError, "empty"),
         (torch.tensor([3]), torch.ones(1), IndexError, "index 3 is not one of 3"),
         (torch.tensor([-1]), torch.ones(1), IndexError, "index -1"),
     ],

@@ -198,7 +198,9 @@ class SpectralObjective(torch.nn.Module):
         if self.training:
             if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
                 return self._joint(place, losses, value)
-            self.record(place, losses)
+            if not len(place):
+                raise ValueError("the batch is empty; leave it out.")
+            self._note(place, losses)
             self.position += len(place)
         return value
 
@@ -212,7 +214,7 @@ class SpectralObjective(torch.nn.Module):
         counts = [torch.empty_like(own) for _ in range(world)]
         dist.all_gather(counts, own)
         sizes = tuple(int(count) for count in counts)
-        self.record(gather(place, sizes, None), gather(losses.detach().to(table), sizes, None))
+        self._note(gather(place, sizes, None), gather(losses.detach().to(table), sizes, None))
         self.position += len(place)
         total = sum(sizes)
         share = value * (len(place) / total) if len(place) else losses.sum()
@@ -220,7 +222,6 @@ class SpectralObjective(torch.nn.Module):
         dist.all_reduce(joint)
         return joint + world * (share - share.detach())
 
-    @torch.no_grad()
     def record(self, index: torch.Tensor, losses: torch.Tensor) -> None:
         """Note losses that were computed for another reason, such as a pass over all samples.
 
@@ -231,8 +232,11 @@ class SpectralObjective(torch.nn.Module):
         losses : Tensor of shape (batch,)
             Their losses.
         """
-        place = self._place(index, losses)
-        self.losses[place] = losses.detach().to(self.losses)
+        self._note(self._place(index, losses), losses)
+
+    @torch.no_grad()
+    def _note(self, place: torch.Tensor, losses: torch.Tensor) -> None:
+        self.losses[place] = losses.to(self.losses)
         self.seen[place] = True
 
     @torch.no_grad()
@@ -390,14 +394,14 @@ class SpectralSampler(torch.utils.data.Sampler[int]):
         return iter(own[start:].tolist())
 
     def _draw(self) -> torch.Tensor:
-        probability = self.objective.probability.cpu().double()
+        reach = torch.cumsum(self.objective.probability.cpu().double(), 0)
         m, generator = self.num_samples, self._generator
-        if not self.stratified:
-            return torch.multinomial(probability, m, replacement=True, generator=generator)
-        reach = torch.cumsum(probability, 0)
-        start = torch.rand((), dtype=torch.float64, generator=generator)
-        points = (torch.arange(m, dtype=torch.float64) + start) * (reach[-1] / m)
-        drawn = torch.searchsorted(reach, points, right=True).clamp_max(len(reach) - 1)
+        if self.stratified:
+            start = torch.rand((), dtype=torch.float64, generator=generator)
+            points = (torch.arange(m, dtype=torch.float64) + start) / m
+        else:
+            points = torch.rand(m, dtype=torch.float64, generator=generator)
+        drawn = torch.searchsorted(reach, points * reach[-1], right=True).clamp_max(len(reach) - 1)
         return drawn[torch.randperm(m, generator=generator)]
 
     def state_dict(self) -> dict[str, Any]:
