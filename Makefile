@@ -53,7 +53,7 @@ bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolio
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
-bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Tail risks of small networks (half an hour on two cores; BENCH_ARGS=--quick: a minute)
+bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Train small networks on tail risks (long; BENCH_ARGS=--quick: a minute or two)
 	$(BIN)/python -m benchmarks.networks $(BENCH_ARGS)
 
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.

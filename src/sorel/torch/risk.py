@@ -190,7 +190,7 @@ def _weighting(losses: torch.Tensor, key: int, weights: torch.Tensor | None) -> 
     return torch.zeros_like(shared).scatter(0, order, shared)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def _cached_sigma(n: int, key: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(_RISKS[key].weights(n)).to(device=device, dtype=dtype)
 
