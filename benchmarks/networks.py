@@ -32,7 +32,7 @@ BUDGET = 400_000
 FULL_FACTOR = 16
 BATCH = 64
 CURVE_SET, CURVE_RISKS = "concrete", ("cvar:0.02", "cvar:0.1")
-CURVE_BUDGETS = tuple(50_000 * 2**k for k in range(7))
+CURVE_START, CURVE_POINTS = 50_000, 8
 CURVE_RATE = 0.01
 # What the training risk must be below that of the mini-batch risk, in the median over sets.
 BARS = {"cvar:0.02": 0.15, "cvar:0.1": 0.10}
@@ -283,6 +283,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--rates", type=float, nargs="+", default=RATES, help="learning rates to choose from"
     )
+    parser.add_argument(
+        "--curve", type=int, default=CURVE_POINTS, help="budgets in the figure, each twice the last"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--out", type=Path, help="folder of the cells and the report")
     parser.add_argument(
@@ -291,7 +294,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.quick and options.update_docs:
         parser.error("--update-docs wants the full run; leave out --quick")
-    sets, budgets = cells.SETS, CURVE_BUDGETS
+    sets, budgets = cells.SETS, tuple(CURVE_START * 2**k for k in range(options.curve))
     budget, rates = options.budget, tuple(options.rates)
     if options.quick:
         sets, budget, rates, budgets = ("yacht", "concrete"), 10_000, (0.01,), (5_000, 10_000)
