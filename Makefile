@@ -21,7 +21,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-networks bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolio
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
+bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Train small networks on tail risks (long; BENCH_ARGS=--quick: a minute or two)
+	$(BIN)/python -m benchmarks.networks $(BENCH_ARGS)
+
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.
 benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only
 	PATH="$(abspath $(BIN)):$$PATH" SHELL=/bin/sh $(BIN)/benchopt test benchmarks/benchmark_spectral_risk \
@@ -82,7 +85,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output networks-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
