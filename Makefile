@@ -13,6 +13,12 @@ FUZZ_ARGS ?=
 TORTURE_ARGS ?=
 MUTANTS_ARGS ?=
 
+# Torch has an environment of its own: a CPU build unless TORCH says otherwise. Targets for a device
+# run in an environment that has a CUDA build of torch, and what sorel needs.
+TORCH ?= torch==2.13.0
+TORCH_VENV ?= $(VENV)-torch
+GPU_PYTHON ?= python3
+
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
@@ -21,7 +27,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-networks bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test test-torch test-gpu bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +36,7 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/torch tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
@@ -39,6 +45,12 @@ bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and tho
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds-cache \
 		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
+
+test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
+	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/torch src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
+
+test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
+	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/torch $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
@@ -73,6 +85,9 @@ bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and aft
 bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Train small networks on tail risks (long; BENCH_ARGS=--quick: a minute or two)
 	$(BIN)/python -m benchmarks.networks $(BENCH_ARGS)
 
+bench-gpu: ## Time fits and projections on a CUDA device, and against the cores (GPU_PYTHON: a python with torch)
+	PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
+
 # benchopt runs pytest through a shell, by the name of its program: the environment goes first.
 benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this environment only
 	PATH="$(abspath $(BIN)):$$PATH" SHELL=/bin/sh $(BIN)/benchopt test benchmarks/benchmark_spectral_risk \
@@ -85,12 +100,19 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output networks-output
+	rm -rf $(VENV) $(TORCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output networks-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	touch $@
+
+# The pin of torch goes first: what follows takes the version that is there.
+$(TORCH_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[test-torch]"
 	touch $@
 
 $(BIN)/python:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
+from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.engines import trusting_engine
@@ -132,7 +133,8 @@ class Problem:
         in place, sparse ones where they are CSR without repeated entries. Or rows on disk: a
         memory-mapped array; the path of a .npy file, of a folder of .npy blocks, of a Parquet file
         or a folder of them; a ``pyarrow.dataset.Dataset``; or a :class:`sorel.rows.RowSource`.
-        Beyond 256 MB they are read anew at every pass.
+        Beyond 256 MB they are read anew at every pass. Or a torch tensor on any device, dense or
+        CSR, or an array of another library on a device: the computation then takes place there.
     y : array of length n
         Numbers for regression, labels for classification. Or the path of a .npy file or a folder of
         them, or the name of a column of Parquet data, which is then no feature.
@@ -192,16 +194,23 @@ class Problem:
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         loss = parse_loss(loss)
         stored = getattr(X, "dtype", None)
-        (check_meaning if loss.is_classifier else check_numbers)(y, "y")
-        if sample_weight is not None:
-            check_numbers(sample_weight, "sample_weight")
-        if engine is None:
-            check_numbers(X, "X")
-            source, y = open_data(X, y)
-            X = _check_matrix(X) if source is None else _check_source(X, source)
-            engine = trusting_engine
+        if engine is None and is_tensor(X):
+            # Torch takes longer to import than all the rest.
+            from sorel.engines.tensors import TensorEngine, read_data
+
+            X, targets, classes = read_data(X, y, loss)
+            engine = TensorEngine
+        else:
+            (check_meaning if loss.is_classifier else check_numbers)(y, "y")
+            if sample_weight is not None:
+                check_numbers(sample_weight, "sample_weight")
+            if engine is None:
+                check_numbers(X, "X")
+                source, y = open_data(X, y)
+                X = _check_matrix(X) if source is None else _check_source(X, source)
+                engine = trusting_engine
+            targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
-        targets, classes = _encode(loss, y, n)
         weight = _check_sample_weight(sample_weight, n)
         spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
         home = engine(X, spec)
@@ -760,6 +769,11 @@ class Problem:
 
 
 def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    if is_on_device(y):
+        raise ValueError(
+            f"X is in host memory and y on {getattr(y, 'device', 'a device')}; move one of them, "
+            "e.g. with y.cpu()"
+        )
     length = len(np.asarray(y)) if np.ndim(y) else 0
     if length != n:
         raise ValueError(f"X has {n} rows but y has {length} values; they must agree")
@@ -856,7 +870,7 @@ def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray 
     """Weights that sum to 1, or None where all are alike: then the faster loops serve."""
     if sample_weight is None:
         return None
-    weight = np.asarray(sample_weight, dtype=np.float64)
+    weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
     if weight.ndim == 0:
         weight = np.full(n, float(weight))
     weight = normalised_sample_weight(weight, n)

@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 from sorel._defaults import RISK
 from sorel._frames import as_table
 from sorel._inputs import check_meaning, check_numbers
+from sorel._tensors import is_on_device, is_tensor
 from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
 from sorel.engines.csr import check_indices
@@ -149,6 +150,16 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
+        if is_on_device(X):
+            raise TypeError(
+                f"{type(self).__name__} does not take data on a device; pass NumPy arrays, such as "
+                "X.cpu().numpy()"
+            )
+        if is_on_device(y):
+            raise ValueError(
+                f"X is in host memory and y on {getattr(y, 'device', 'a device')}; move one of "
+                "them, e.g. with y.cpu()"
+            )
         check_numbers(X, "X")
         _check_targets(self, y, sample_weight, numeric)
         check_indices(X)
@@ -159,8 +170,12 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             )
         return X, y, sample_weight
 
-    def _scores(self, X: Any) -> FloatArray:
+    def _scores(self, X: Any) -> Any:
         check_is_fitted(self, "coef_")
+        if is_tensor(X):
+            from sorel.estimators import tensors
+
+            return tensors.scores(self, X)
         if not _is_small(X):
             names = getattr(self, "feature_names_in_", None)
             rows = open_rows(X, None if names is None else names.tolist())
@@ -221,6 +236,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        if is_tensor(X):
+            return self._read_tensors(X, y, sample_weight, numeric=numeric)
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
@@ -240,6 +257,21 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return rows, y, sample_weight
+
+    def _read_tensors(
+        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+    ) -> tuple[Any, Any, FloatArray | None]:
+        # Torch takes longer to import than all the rest.
+        from sorel.estimators import tensors
+
+        _refuse_many_targets(self, y)
+        if numeric and not is_tensor(y):
+            _refuse_texts(self, y)
+        X, y, sample_weight = tensors.read_arrays(X, y, sample_weight)
+        self.n_features_in_ = int(X.shape[1])
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return X, y, sample_weight
 
     @property
     def _has_intercept(self) -> bool:
@@ -365,8 +397,8 @@ def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> 
     total = float(sample_weight.sum())
     if not total > 0.0:
         raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
-    # Rows on disk cannot be left out cheaply; they stay, with the weight 0.
-    if sample_weight.all() or isinstance(X, RowSource):
+    # Rows on disk or on a device cannot be left out cheaply; they stay, with the weight 0.
+    if sample_weight.all() or isinstance(X, RowSource) or is_tensor(X):
         return Weighted(X, y, sample_weight, total, None)
     kept = sample_weight > 0.0
     return Weighted(X[kept], y[kept], sample_weight[kept], total, kept)

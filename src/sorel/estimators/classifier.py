@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._tensors import is_tensor, like, to_numpy
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
 from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
@@ -53,14 +54,19 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; what is returned for a tensor is one on the same device.
 
         Returns
         -------
         ndarray of shape (n,) or (n, n_classes)
             With two classes, positive values speak for ``classes_[1]``.
         """
+        scores = self._margins(X)
+        return like(scores, X) if is_tensor(X) else scores
+
+    def _margins(self, X: Any) -> Any:
+        """The same, before a tensor becomes an array of another library."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
@@ -69,15 +75,19 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; what is returned for a tensor is one on the same device.
 
         Returns
         -------
         ndarray of shape (n,)
             The label with the largest margin.
         """
-        scores = self.decision_function(X)
+        scores = self._margins(X)
+        if is_tensor(X):
+            from sorel.estimators.tensors import predict_labels
+
+            return predict_labels(self.classes_, scores, X)
         codes = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return self.classes_[codes]
 
@@ -87,15 +97,19 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; what is returned for a tensor is one on the same device.
 
         Returns
         -------
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
-        scores = self.decision_function(X)
+        scores = self._margins(X)
+        if is_tensor(X):
+            from sorel.estimators.tensors import probabilities
+
+            return probabilities(scores, X, logarithms=False)
         if scores.ndim == 2:
             return np.asarray(softmax(scores, axis=1))
         return np.column_stack([expit(-scores), expit(scores)])
@@ -106,15 +120,19 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; what is returned for a tensor is one on the same device.
 
         Returns
         -------
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
-        scores = self.decision_function(X)
+        scores = self._margins(X)
+        if is_tensor(X):
+            from sorel.estimators.tensors import probabilities
+
+            return probabilities(scores, X, logarithms=True)
         if scores.ndim == 2:
             return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([log_expit(-scores), log_expit(scores)])
@@ -122,8 +140,14 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         return margin_spread(scores) >= MARGIN_SPREAD
 
-    def _read_labels(self, y: NDArray[Any]) -> tuple[NDArray[np.int64], Loss]:
+    def _read_labels(self, y: Any) -> tuple[Any, Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
+        if is_tensor(y):
+            from sorel.estimators.tensors import distinct
+
+            labels, codes = distinct(y)
+            # So many of each that nobody takes them for numbers.
+            return codes, self._read_labels(np.repeat(labels, 3))[1]
         try:
             check_classification_targets(y)
         except ValueError as error:
@@ -304,7 +328,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like, sparse matrix or tensor of shape (n, d)
             Samples; or rows on disk, as :class:`sorel.Problem` takes them.
         y : array-like of shape (n,)
             Labels of any kind, two or more; or where they are on disk, as :class:`sorel.Problem`
@@ -328,7 +352,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         given = {"X": X, "y": y, "sample_weight": sample_weight}
         weight = sample_weight
         if self.class_weight is not None:
-            weight = compute_sample_weight(self.class_weight, y)
+            weight = compute_sample_weight(self.class_weight, to_numpy(y))
             weight = weight if sample_weight is None else weight * sample_weight
         data = weighted_rows(X, y, weight)
         codes, loss = self._read_labels(data.y)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._tensors import is_tensor, to_numpy
 from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.risks import ESRM, CVaR, Extremile, Mean, Risk
@@ -60,10 +61,19 @@ class Level(NamedTuple):
 def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sample:
     """Up to 10 000 random rows; of rows on disk, runs of neighbours."""
     n = X.shape[0]
+    if is_tensor(X):
+        from sorel.estimators.tensors import host_rows
+
+        rows = np.arange(n)
+        if n > _SAMPLE:
+            rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
+        X_part: Any = host_rows(X, rows)
+        y = to_numpy(y[rows])
+        return Sample(X_part, y, None if sample_weight is None else sample_weight[rows])
     if isinstance(X, RowSource):
         run = min(n, 1000)
         starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
-        X_part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
+        X_part = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
         rows = np.concatenate([np.arange(start, start + run) for start in starts])
     elif n <= _SAMPLE:
         return Sample(X, y, sample_weight)

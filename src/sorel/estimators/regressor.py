@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._tensors import is_tensor
 from sorel.checkpoints import Checkpoint
 from sorel.estimators.base import (
     DEFAULT_RISK,
@@ -39,15 +40,20 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like, sparse matrix or tensor of shape (n, d)
             Samples.
 
         Returns
         -------
         ndarray of shape (n,)
-            Predicted values.
+            Predicted values; a tensor on the device of X, if X is one.
         """
-        return regression_loss(self.loss).predict(self._scores(X))
+        scores, loss = self._scores(X), regression_loss(self.loss)
+        if is_tensor(X):
+            from sorel.estimators.tensors import predict_numbers
+
+            return predict_numbers(loss, scores, X)
+        return loss.predict(scores)
 
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         spread = float(np.std(y))
@@ -221,7 +227,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like, sparse matrix or tensor of shape (n, d)
             Samples; or rows on disk, as :class:`sorel.Problem` takes them.
         y : array-like of shape (n,)
             Targets; or where they are on disk, as :class:`sorel.Problem` takes them.

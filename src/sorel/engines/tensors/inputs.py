@@ -1,0 +1,149 @@
+"""From what a user gives to checked tensors: X, targets, class labels and sample weights.
+
+Everything must be on the device of X, or in host memory as NumPy arrays and lists, from where it is
+moved. Tensors that require gradients are detached: a fit is no part of a graph, and its results
+carry no gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sorel._tensors import as_tensor, is_tensor
+from sorel.engines.tensors.engine import out_of_memory
+from sorel.engines.tensors.losses import formulas
+from sorel.engines.tensors.matrices import Matrix, make_matrix
+from sorel.losses import Gamma, Loss, Poisson
+
+
+class TensorData(NamedTuple):
+    """Checked data of a problem.
+
+    Attributes
+    ----------
+    X : Matrix
+        Finite, float64 or float32, with contiguous rows or CSR; it knows its products.
+    targets : Tensor
+        What the formulas of the loss take.
+    classes : ndarray or None
+        The labels of a classification problem, sorted.
+    """
+
+    X: Matrix
+    targets: Any
+    classes: NDArray[Any] | None
+
+
+def read_data(X: Any, y: Any, loss: Loss) -> TensorData:
+    """X as a tensor and targets beside it, or an error that says what is wrong with them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sorel.engines.tensors import read_data
+    >>> from sorel.losses import Logistic
+    >>> data = read_data(torch.eye(2), torch.tensor([3, 7]), Logistic())
+    >>> data.targets, data.classes
+    (tensor([-1.,  1.], dtype=torch.float64), array([3, 7]))
+    """
+    formulas(loss)  # refuses a loss that has none
+    tensor = read_matrix(X)
+    with torch.no_grad(), out_of_memory(tensor.shape[0], tensor.device):
+        matrix = make_matrix(tensor)
+        if not np.isfinite(matrix.column_scale).all():
+            raise ValueError(
+                f"X has a value that is not finite: {matrix.first_bad()}; drop or impute such rows"
+            )
+        targets, classes = read_targets(y, loss, tensor)
+    return TensorData(matrix, targets, classes)
+
+
+def read_matrix(X: Any) -> Tensor:
+    """X as a detached tensor of a shape and a type that the engine takes."""
+    tensor = as_tensor(X)
+    if tensor.ndim != 2:
+        hint = "; reshape one feature with X.reshape(-1, 1)" if tensor.ndim == 1 else ""
+        raise ValueError(f"X must be two-dimensional, got shape {tuple(tensor.shape)}{hint}")
+    if 0 in tensor.shape:
+        raise ValueError(
+            f"X is empty: shape {tuple(tensor.shape)}; at least one row and one column"
+        )
+    if tensor.dtype not in (torch.float64, torch.float32):
+        raise TypeError(
+            f"X must be float64 or float32, got {tensor.dtype}; convert it with X.double() or "
+            "X.float(), which copies it"
+        )
+    if tensor.layout == torch.strided:
+        return tensor.contiguous()
+    return tensor if tensor.layout == torch.sparse_csr else tensor.to_sparse_csr()
+
+
+def same_device(what: str, values: Any, X: Tensor) -> Tensor:
+    """A tensor on the device of X, or an error that names both."""
+    tensor = as_tensor(values)
+    if tensor.device != X.device:
+        raise ValueError(
+            f"X is on {X.device} and {what} on {tensor.device}; move one of them, e.g. with "
+            f"{what}.to({str(X.device)!r})"
+        )
+    return tensor
+
+
+def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | None]:
+    """Targets as the formulas want them, and the class labels if there are any."""
+    if not is_tensor(y):
+        values = np.asarray(y)
+        check_length(values.shape, X)
+        return loss.encode(values)
+    tensor = same_device("y", y, X)
+    check_length(tuple(tensor.shape), X)
+    if tensor.ndim == 2:
+        tensor = tensor[:, 0]
+    if tensor.is_complex():
+        raise ValueError(f"y must be real, got {tensor.dtype}")
+    refuse_infinite(tensor)
+    if not loss.is_classifier:
+        targets = tensor.to(torch.float64).contiguous()
+        if isinstance(loss, Poisson):
+            _refuse(targets < 0.0, targets, "the poisson loss takes counts or rates >= 0, got")
+            if not targets.any():
+                # The host has the words for it.
+                loss.encode(np.zeros(1))
+        if isinstance(loss, Gamma):
+            _refuse(targets <= 0.0, targets, "the gamma loss takes amounts > 0, got")
+        return targets, None
+    found, codes = torch.unique(tensor, return_inverse=True)
+    classes = found.cpu().numpy()
+    # What these classes are good for is decided in one place: two rows of each tell it all.
+    _, classes = loss.encode(np.concatenate([classes, classes]))
+    if loss.n_outputs(classes) > 1:
+        return codes, classes
+    return codes.double().mul_(2.0).sub_(1.0), classes
+
+
+def check_length(shape: tuple[int, ...], X: Tensor) -> None:
+    """Refuse anything but one value for each row of X."""
+    length = shape[0] if shape else 0
+    if length != X.shape[0]:
+        raise ValueError(f"X has {X.shape[0]} rows but y has {length} values; they must agree")
+    if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
+        raise ValueError(f"y must be one-dimensional, got shape {shape}")
+
+
+def refuse_infinite(y: Tensor) -> None:
+    """Refuse targets that are not finite."""
+    if y.is_floating_point():
+        _refuse(~torch.isfinite(y), y, "y has a value that is not finite")
+
+
+def _refuse(bad: Tensor, values: Tensor, rule: str) -> None:
+    if bool(bad.any()):
+        first = int(torch.nonzero(bad.ravel())[0])
+        value = values.ravel()[first].item()
+        sign = ":" if rule.endswith("finite") else ""
+        raise ValueError(f"{rule}{sign} y[{first}] = {value}; drop or impute such rows")
