@@ -1,0 +1,407 @@
+"""The driver's side of the messages: which worker has which partitions, and what if one dies.
+
+A round sends every worker a short list of operations and waits for what they return: one call
+through the scheduler and back, about two milliseconds, with no task, graph or future of its own.
+The partitions themselves are futures. When a worker is lost, the scheduler computes them again from
+their graph on the workers that are left, which then get new homes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import distributed
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel._warnings import logger
+from sorel.dask.shards import Layout, Message, Reply, answer
+
+# Seconds to wait for workers that hold all partitions, and between two looks.
+_PATIENCE, _PAUSE = 120.0, 0.05
+
+# Losses in a row, without a round in between that succeeded, after which nobody waits any longer.
+_MAX_LOSSES = 5
+
+# Calls that wait for their answers at the same time.
+_MAX_CALLS = 64
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot go on with a fit; the message says why.
+
+    Attributes
+    ----------
+    w : array or None
+        Parameters of the last iterate of the fit, intercept last.
+    coef_, intercept_ : array or float or None
+        The same as a fitted estimator would have them.
+    """
+
+    w: NDArray[np.float64] | None = None
+    coef_: Any = None
+    intercept_: Any = None
+
+
+class WorkersLostError(Exception):
+    """Workers did not answer; what they held is gone."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        super().__init__(", ".join(addresses))
+        self.addresses = addresses
+
+
+class Each:
+    """An argument with a value of its own for each worker."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+
+class Partitions:
+    """Partitions of one data set on the workers of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        How to reach the cluster.
+    futures : list of Future
+        One :class:`~sorel.dask.shards.Block` each, in the order of the rows.
+    lengths, sizes : array
+        Rows and bytes of each.
+    layout : Layout
+        What the workers must know.
+    """
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        futures: list[Any],
+        lengths: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        layout: Layout,
+    ) -> None:
+        self.client, self.layout = client, layout
+        self._futures, self.lengths, self._sizes = futures, lengths, sizes
+        self._name = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._losses = 0
+        self.epoch = 0
+        self.lost_workers = 0
+        # Where a run has come so far, for an error that ends it.
+        self.reached: NDArray[np.float64] | None = None
+        # Runs that nobody holds any more, of which the workers hear with the next message.
+        self.ended: list[str] = []
+        self.addresses: list[str] = []
+        # For each worker the partitions that it holds, in its own order.
+        self.holdings: list[list[int]] = []
+        self._pool = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="sorel-dask")
+        self._settle()
+        self._closed = weakref.finalize(self, self._pool.shutdown, wait=False)
+
+    @property
+    def data(self) -> str:
+        """The name of the homes on the workers, new after every loss."""
+        return f"{self._name}-{self.epoch}"
+
+    # Rounds.
+
+    def exchange(self, run: str, program: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+        """What every worker returns for a list of operations: one list for each worker."""
+        addresses, data = self.addresses, self.data
+        ended, self.ended = self.ended, []
+        messages = [
+            Message(data, run, [(name, _for_worker(args, i)) for name, args in program], ended)
+            for i in range(len(addresses))
+        ]
+        replies = self._send(addresses, messages)
+        lost = [
+            address
+            for address, reply in zip(addresses, replies, strict=True)
+            if reply.outcome == "lost"
+        ]
+        for place, (address, reply) in enumerate(zip(addresses, replies, strict=True)):
+            if reply.outcome == "failed":
+                raise reply.content
+            if reply.outcome == "memory":
+                raise ClusterError(self._out_of_memory(address, place, reply.content))
+        if lost:
+            raise WorkersLostError(lost)
+        self._losses = 0
+        return [reply.content for reply in replies]
+
+    def _send(self, addresses: list[str], messages: list[Message]) -> list[Reply]:
+        """Call all workers at once."""
+        if len(addresses) == 1:
+            return [self._call(addresses[0], messages[0])]
+        return list(self._pool.map(self._call, addresses, messages))
+
+    def _call(self, address: str, message: Message) -> Reply:
+        client = self.client
+        try:
+            found = client.run(answer, message, workers=[address], on_error="return")
+            reply = found.get(address, OSError("no answer"))
+        except (OSError, asyncio.CancelledError, RuntimeError, ValueError) as error:
+            raise self._unreachable(error) from error
+        if isinstance(reply, Reply):
+            return reply
+        if isinstance(reply, Exception) and not isinstance(reply, OSError | EOFError):
+            return Reply("failed", reply)
+        return Reply("lost", reply)
+
+    def _unreachable(self, error: BaseException) -> ClusterError:
+        if self.client.status in ("closed", "closing"):
+            return ClusterError(
+                f"the client is {self.client.status}; make another one with "
+                "distributed.Client(address) and fit again"
+            )
+        return ClusterError(
+            f"the scheduler at {_address(self.client)} does not answer "
+            f"({type(error).__name__}: {error}); start the cluster again and fit once more, with "
+            "the best parameters so far in the attributes of this error"
+        )
+
+    def _out_of_memory(self, address: str, place: int, detail: str) -> str:
+        return (
+            f"worker {address} ran out of memory on its shard, {self.describe(place)}"
+            f"{': ' + detail if detail else ''}; use more workers, smaller partitions or float32"
+        )
+
+    def describe(self, place: int) -> str:
+        """The shard of a worker in words."""
+        held = self.holdings[place]
+        return (
+            f"partitions {_listed(held)}: {int(self.lengths[held].sum())} rows, "
+            f"{self._sizes[held].sum() / 2**20:.4g} MiB"
+        )
+
+    # Homes.
+
+    def _settle(self) -> None:
+        """Give every worker a home for the partitions in its memory."""
+        deadline = time.monotonic() + _patience()
+        why = "no worker holds them"
+        while True:
+            self._wait_for_futures(deadline)
+            holders = self._holders()
+            if holders is not None:
+                self.addresses = sorted(holders)
+                self.holdings = [sorted(holders[address]) for address in self.addresses]
+                messages = [
+                    Message(
+                        self.data,
+                        "",
+                        [("settle", ([self._futures[i].key for i in held], self.layout))],
+                        [],
+                    )
+                    for held in self.holdings
+                ]
+                replies = self._send(self.addresses, messages)
+                for place, reply in enumerate(replies):
+                    if reply.outcome == "failed":
+                        raise reply.content
+                    if reply.outcome == "memory":
+                        address = self.addresses[place]
+                        raise ClusterError(self._out_of_memory(address, place, reply.content))
+                if all(reply.outcome == "done" and reply.content[0] for reply in replies):
+                    return
+                why = "workers come and go"
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{len(self._futures)} partitions found no lasting home within "
+                    f"{_patience():g} s: {why}; start more workers, or raise the setting "
+                    "'sorel.worker-timeout'"
+                )
+            time.sleep(_PAUSE)
+
+    def _wait_for_futures(self, deadline: float) -> None:
+        while True:
+            try:
+                states = [future.status for future in self._futures]
+            except RuntimeError as error:
+                raise self._unreachable(error) from error
+            for place, state in enumerate(states):
+                if state in ("error", "lost", "cancelled"):
+                    raise self._failure(place, state)
+            if all(state == "finished" for state in states):
+                return
+            if self.client.status != "running":
+                raise self._unreachable(OSError("connection lost"))
+            if time.monotonic() > deadline:
+                missing = sum(state != "finished" for state in states)
+                raise ClusterError(
+                    f"{missing} of {len(states)} partitions were not computed within "
+                    f"{_patience():g} s: there are {len(_workers(self.client))} workers; start "
+                    "more, or raise the setting 'sorel.worker-timeout'"
+                )
+            time.sleep(_PAUSE)
+
+    def _failure(self, place: int, state: str) -> BaseException:
+        if state != "error":
+            return ClusterError(
+                f"partition {place} is gone ({state}), and no graph is left to compute it again; "
+                "give fit a collection that is not made of scattered data"
+            )
+        error = self._futures[place].exception()
+        if isinstance(error, distributed.KilledWorker):
+            size = int(self._sizes[place])
+            return ClusterError(
+                f"partition {place} killed every worker that tried to hold it ({error}): "
+                f"{int(self.lengths[place])} rows, {size / 2**20:.4g} MiB; it is most likely too "
+                "large for their memory: use smaller partitions or more memory"
+            )
+        return error if error is not None else ClusterError(f"partition {place} failed")
+
+    def _holders(self) -> dict[str, list[int]] | None:
+        """Partitions by worker, each at one of those that have it; None while some have none."""
+        try:
+            who = self.client.who_has(self._futures)
+        except (OSError, asyncio.CancelledError, RuntimeError) as error:
+            raise self._unreachable(error) from error
+        holders: dict[str, list[int]] = {}
+        for place, future in enumerate(self._futures):
+            if self.lengths[place] == 0:
+                continue
+            addresses = who.get(future.key) or who.get(str(future.key)) or ()
+            if not addresses:
+                return None
+            # Copies may be anywhere: the worker with the fewest rows so far takes them.
+            best = min(
+                sorted(addresses), key=lambda a: sum(self.lengths[i] for i in holders.get(a, []))
+            )
+            holders.setdefault(best, []).append(place)
+        return holders
+
+    def recover(self, epoch: int, lost: list[str]) -> None:
+        """Find new homes for the partitions, unless another run has done so since `epoch`."""
+        with self._lock:
+            if epoch != self.epoch:
+                return
+            self._losses += 1
+            self.lost_workers += len(lost)
+            shards = "; ".join(
+                self.describe(place)
+                for place, address in enumerate(self.addresses)
+                if address in lost
+            )
+            if self._losses > _MAX_LOSSES:
+                raise ClusterError(
+                    f"{self._losses} times in a row workers were lost before they could answer, "
+                    f"the last with {shards}; most likely their memory is too small: use more "
+                    "workers or smaller partitions"
+                )
+            logger.warning("lost the workers %s with %s", ", ".join(lost), shards)
+            self._leave()
+            self.epoch += 1
+            self._settle()
+
+    # The order of the rows.
+
+    def gathered(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+        """One array in the order of the rows from an array of each worker."""
+        starts = np.append(0, np.cumsum(self.lengths))
+        out = np.empty((int(starts[-1]), *parts[0].shape[1:]), parts[0].dtype)
+        for held, part in zip(self.holdings, parts, strict=True):
+            place = 0
+            for i in held:
+                n = int(self.lengths[i])
+                out[starts[i] : starts[i + 1]] = part[place : place + n]
+                place += n
+        return out
+
+    def scattered(self, array: NDArray[Any]) -> Each:
+        """The rows of an array that belong to each worker."""
+        starts = np.append(0, np.cumsum(self.lengths))
+        return Each(
+            [
+                np.concatenate([array[starts[i] : starts[i + 1]] for i in held])
+                for held in self.holdings
+            ]
+        )
+
+    # The end.
+
+    def close(self) -> None:
+        """Let the workers forget all, and release the futures."""
+        self._leave()
+        for future in self._futures:
+            future.release()
+        self._futures = []
+        self._closed()
+
+    def _leave(self) -> None:
+        """Tell the workers to forget the rows, as far as they are still there."""
+        if self.client.status != "running":
+            return
+        messages = [Message(self.data, "", [("leave", ())], [])] * len(self.addresses)
+        try:
+            self._send(self.addresses, messages)
+        except ClusterError:
+            logger.debug("the workers could not be told to forget their rows")
+
+
+def _for_worker(args: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    return tuple(arg.values[place] if isinstance(arg, Each) else arg for arg in args)
+
+
+def _listed(numbers: list[int]) -> str:
+    if len(numbers) <= 4:
+        return ", ".join(map(str, numbers))
+    return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]} ({len(numbers)} of them)"
+
+
+def _address(client: distributed.Client) -> str:
+    return str(getattr(client.scheduler, "address", "an unknown address"))
+
+
+def _workers(client: distributed.Client) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _patience() -> float:
+    return float(dask.config.get("sorel.worker-timeout", _PATIENCE))
+
+
+def find_client(client: distributed.Client | None) -> distributed.Client:
+    """The client to use: the one given, or the one that is current."""
+    if client is None:
+        try:
+            return distributed.get_client()
+        except ValueError:
+            raise ValueError(
+                "there is no Dask client: make one, e.g. "
+                "client = distributed.Client(n_workers=2) for two processes on this machine, or "
+                "distributed.Client('tcp://scheduler:8786'), or pass client="
+            ) from None
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"client must be a distributed.Client, got {client!r}")
+    if client.asynchronous:
+        raise ValueError(
+            "client is asynchronous; fit needs a client made without asynchronous=True"
+        )
+    if client.status != "running":
+        raise ClusterError(
+            f"the client is {client.status}; make another one with distributed.Client(address)"
+        )
+    return client
+
+
+def wait_for_worker(client: distributed.Client) -> int:
+    """The number of workers, when there is one at least."""
+    deadline = time.monotonic() + _patience()
+    while not _workers(client):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the scheduler at {_address(client)} has had no worker for "
+                f"{_patience():g} s; start some, e.g. with `dask worker ADDRESS`"
+            )
+        time.sleep(_PAUSE)
+    return len(_workers(client))
