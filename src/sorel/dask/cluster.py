@@ -2,6 +2,7 @@
 
 A round sends every worker a short list of operations and waits for what they return: one call
 through the scheduler and back, about two milliseconds, with no task, graph or future of its own.
+While it waits, it keeps asking the scheduler whether the workers are still there.
 The partitions themselves are futures. When a worker is lost, the scheduler computes them again from
 their graph on the workers that are left, which then get new homes.
 """
@@ -12,9 +13,7 @@ import asyncio
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
@@ -31,8 +30,9 @@ _PATIENCE, _PAUSE = 120.0, 0.05
 # Losses in a row, without a round in between that succeeded, after which nobody waits any longer.
 _MAX_LOSSES = 5
 
-# Calls that wait for their answers at the same time.
-_MAX_CALLS = 64
+# Seconds without an answer after which the scheduler is asked whether a worker is still there.
+# Calling one that is not would take half a minute to fail.
+_PULSE = 0.2
 
 
 class ClusterError(RuntimeError):
@@ -103,9 +103,7 @@ class Partitions:
         self.addresses: list[str] = []
         # For each worker the partitions that it holds, in its own order.
         self.holdings: list[list[int]] = []
-        self._pool = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="sorel-dask")
         self._settle()
-        self._closed = weakref.finalize(self, self._pool.shutdown, wait=False)
 
     @property
     def data(self) -> str:
@@ -140,22 +138,11 @@ class Partitions:
 
     def _send(self, addresses: list[str], messages: list[Message]) -> list[Reply]:
         """Call all workers at once."""
-        if len(addresses) == 1:
-            return [self._call(addresses[0], messages[0])]
-        return list(self._pool.map(self._call, addresses, messages))
-
-    def _call(self, address: str, message: Message) -> Reply:
-        client = self.client
         try:
-            found = client.run(answer, message, workers=[address], on_error="return")
-            reply = found.get(address, OSError("no answer"))
+            replies: list[Reply] = self.client.sync(_call_all, self.client, addresses, messages)
         except (OSError, asyncio.CancelledError, RuntimeError, ValueError) as error:
             raise self._unreachable(error) from error
-        if isinstance(reply, Reply):
-            return reply
-        if isinstance(reply, Exception) and not isinstance(reply, OSError | EOFError):
-            return Reply("failed", reply)
-        return Reply("lost", reply)
+        return replies
 
     def _unreachable(self, error: BaseException) -> ClusterError:
         if self.client.status in ("closed", "closing"):
@@ -229,7 +216,8 @@ class Partitions:
             except RuntimeError as error:
                 raise self._unreachable(error) from error
             for place, state in enumerate(states):
-                if state in ("error", "lost", "cancelled"):
+                # One that is "lost" is being computed again, as far as its graph is known.
+                if state in ("error", "cancelled"):
                     raise self._failure(place, state)
             if all(state == "finished" for state in states):
                 return
@@ -299,7 +287,7 @@ class Partitions:
                     "workers or smaller partitions"
                 )
             logger.warning("lost the workers %s with %s", ", ".join(lost), shards)
-            self._leave()
+            self._leave([address for address in self.addresses if address not in lost])
             self.epoch += 1
             self._settle()
 
@@ -331,21 +319,57 @@ class Partitions:
 
     def close(self) -> None:
         """Let the workers forget all, and release the futures."""
-        self._leave()
+        self._leave(self.addresses)
         for future in self._futures:
             future.release()
         self._futures = []
-        self._closed()
 
-    def _leave(self) -> None:
+    def _leave(self, addresses: list[str]) -> None:
         """Tell the workers to forget the rows, as far as they are still there."""
         if self.client.status != "running":
             return
-        messages = [Message(self.data, "", [("leave", ())], [])] * len(self.addresses)
+        messages = [Message(self.data, "", [("leave", ())], [])] * len(addresses)
         try:
-            self._send(self.addresses, messages)
+            self._send(addresses, messages)
         except ClusterError:
             logger.debug("the workers could not be told to forget their rows")
+
+
+async def _call_all(
+    client: distributed.Client, addresses: list[str], messages: list[Message]
+) -> list[Reply]:
+    """The replies of workers, in the event loop of the client."""
+    calls = {
+        asyncio.ensure_future(
+            client._run(answer, message, workers=[address], on_error="return")
+        ): place
+        for place, (address, message) in enumerate(zip(addresses, messages, strict=True))
+    }
+    replies = [Reply("lost", None)] * len(addresses)
+    waiting = set(calls)
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=_PULSE)
+            for call in done:
+                place = calls[call]
+                replies[place] = _reply(call.result().get(addresses[place]))
+            if waiting and not done:
+                there = await client.scheduler.ncores(workers=None)  # type: ignore[union-attr]
+                for call in [call for call in waiting if addresses[calls[call]] not in there]:
+                    call.cancel()
+                    waiting.discard(call)
+    finally:
+        for call in waiting:
+            call.cancel()
+    return replies
+
+
+def _reply(found: Any) -> Reply:
+    if isinstance(found, Reply):
+        return found
+    if isinstance(found, Exception) and not isinstance(found, OSError | EOFError):
+        return Reply("failed", found)
+    return Reply("lost", found)
 
 
 def _for_worker(args: tuple[Any, ...], place: int) -> tuple[Any, ...]:
