@@ -1,4 +1,4 @@
-"""sorel.dask on a real cluster of processes: the engine, the estimators and what they refuse."""
+"""The engine of sorel.dask on a real cluster of processes, against formulas and differences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-import scipy.sparse
 from helpers import RISKS, brute_losses, make_data, make_loss
 
 import sorel
@@ -15,11 +14,8 @@ pytest.importorskip("distributed")
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import distributed
-import pandas as pd
 
-from sorel.dask import ClusterError, DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
 from sorel.dask.collections import load
 from sorel.dask.estimators import _Loaded
 from sorel.losses import parse_loss
@@ -105,11 +101,18 @@ def test_derivatives_of_the_engine(make, loss):
         brute = brute_losses(loss, X, y, w + 0.3 * delta, intercept)
         np.testing.assert_allclose(engine.losses(moved), brute, rtol=1e-11, atol=1e-13)
         gradient = engine.gradient(point, dual)
-        numeric = differences(lambda u: engine.expected(engine.point(u), dual), w)
+
+        def value(u, engine=engine, dual=dual):
+            return engine.expected(engine.point(u), dual)
+
+        def slopes(u, engine=engine, dual=dual):
+            return engine.gradient(engine.point(u), dual).ravel()
+
+        numeric = differences(value, w)
         np.testing.assert_allclose(gradient.ravel(), numeric, rtol=1e-6, atol=1e-8)
         slope = engine.slope(point, dual, engine.direction(delta))
         assert slope == pytest.approx(float(np.vdot(gradient, delta)), rel=1e-11)
-        numeric = differences(lambda u: engine.gradient(engine.point(u), dual).ravel(), w)
+        numeric = differences(slopes, w)
         np.testing.assert_allclose(engine.hessian(point, dual), numeric, rtol=1e-5, atol=1e-7)
         if intercept:
             best = engine.best_intercept(point, dual)

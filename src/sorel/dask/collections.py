@@ -124,21 +124,33 @@ def load(
         facts = client.map(
             describe_block, futures, classes=classes, means=means, pure=False, key="sorel-facts"
         )
-        try:
-            found = client.gather(facts)
-        except distributed.KilledWorker as error:
-            raise ClusterError(
-                f"a worker was killed again and again while it made a partition ({error}): most "
-                f"likely its memory is too small; {_sizes(X, len(rows.parts))}"
-            ) from error
-        except (FutureCancelledError, OSError) as error:
-            raise ClusterError(
-                f"the cluster went away while it loaded the data: {error}"
-            ) from error
+    try:
+        found = _gathered(client, facts, X)
+    except BaseException:
+        # The traceback may outlive this call, and would keep them on the workers.
+        for future in futures:
+            future.release()
+        raise
+    finally:
+        for future in facts:
+            future.release()
     loaded = Rows(futures, found, d, names)
     if loaded.n_samples == 0:
         raise ValueError(f"X has no rows in any of its {len(futures)} partitions")
     return loaded
+
+
+def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[Facts]:
+    try:
+        found: list[Facts] = client.gather(facts)
+    except distributed.KilledWorker as error:
+        raise ClusterError(
+            f"a worker was killed again and again while it made a partition ({error}): most "
+            f"likely its memory is too small; {_sizes(X, len(facts))}"
+        ) from error
+    except (FutureCancelledError, OSError) as error:
+        raise ClusterError(f"the cluster went away while it loaded the data: {error}") from error
+    return found
 
 
 def _sizes(X: Any, count: int) -> str:
