@@ -25,6 +25,9 @@ _SAMPLE, _TOP = 1 << 15, 32
 # How the bins are shared out: by what they can lose, by value and rank together, by rank alone.
 _BY_LOSS, _BY_VALUE = 0.6, 0.2
 
+# Cells of the grid by which bins are found, for each bin.
+_CELLS_PER_BIN = 8
+
 # Where the risk has a kink, half of the bins are put on this share of the ranks to either side.
 _WINDOW = 0.02
 
@@ -132,35 +135,41 @@ def _sampled(keys: FloatArray) -> tuple[FloatArray, FloatArray]:
 def fill(
     keys: FloatArray, edges: FloatArray, omega: FloatArray, weighted: bool
 ) -> tuple[NDArray[np.int32], Bins, NDArray[np.intp]]:
-    """The bin of every value, the bins, and which of the ``len(edges) + 1`` bins they are."""
+    """The bin of every value, the bins, and which of the ``len(edges) + 1`` bins they are.
+
+    The range of a bin is that of its edges, but for the first and the last one.
+    """
     size = len(edges) + 1
-    places = np.empty(len(keys), np.int32)
-    count, mass, moment = np.zeros((3, size))
-    low, high = np.full(size, np.inf), np.full(size, -np.inf)
-    loops.fill_bins(
-        keys, edges, *_guide(edges), omega, weighted, places, count, mass, moment, low, high
-    )
-    used = np.flatnonzero(count)
-    reference = np.append(edges[:1], edges) if size > 1 else np.zeros(1)
+    places, sums = np.empty(len(keys), np.int32), np.zeros((size, 3))
+    first = float(keys.min())
+    loops.fill_bins(keys, first, edges, *_guide(edges), omega, weighted, places, sums)
+    used = np.flatnonzero(sums[:, 0])
+    number, mass, moment = sums[used].T.copy()
+    low = np.append(first, edges)[used]
+    high = np.append(edges, keys.max())[used]
     with np.errstate(invalid="ignore", divide="ignore"):
-        value = np.where(mass > 0.0, reference + moment / mass, low)
-    value = np.clip(value, low, high)
-    return places, Bins(*(part[used] for part in (count, mass, value, low, high))), used
+        value = np.where(mass > 0.0, low + moment / mass, low)
+    # A bin of one sample has no width, nor has one of equal values: then the mean is the edge.
+    alone = (number == 1.0) | (value == low)
+    high[alone] = value[alone]
+    low[alone] = value[alone]
+    return places, Bins(number, mass, np.clip(value, low, high), low, high), used
 
 
-def _guide(edges: FloatArray) -> tuple[NDArray[np.int32], float, float, float]:
-    """Where to start the search for a bin, by cells that are even up to the middle edge or so."""
-    if len(edges) == 0:
-        return np.zeros(1, np.int32), 0.0, 1.0, 1.0
-    least = float(edges[0])
-    span = float(edges[-1]) - least
-    offset = max(float(edges[len(edges) // 2]) - least, 1e-9 * span)
-    if not offset > 0.0:
-        return np.zeros(1, np.int32), least, 1.0, 0.0
-    cells = 4 * len(edges)
-    scale = cells / np.log1p(span / offset)
-    starts = least + offset * np.expm1(np.arange(cells) / scale)
-    return np.searchsorted(edges, starts).astype(np.int32), least, offset, float(scale)
+def _guide(edges: FloatArray) -> tuple[NDArray[np.int32], float, float, int]:
+    """The first bin of each cell, and what cells depend on: see the compiled loop."""
+    least = float(edges[0]) if len(edges) else 0.0
+    span = float(edges[-1]) - least if len(edges) else 0.0
+    middle = float(edges[len(edges) // 2]) - least if len(edges) else 0.0
+    if not span > 0.0:
+        return np.zeros(1, np.int32), least, 0.0, 52
+    scale = 1.0 / max(middle, 1e-6 * span)
+    octaves = 1 + int(np.log2(1.0 + span * scale))
+    shift = 52 - max(1, int(np.log2(_CELLS_PER_BIN * len(edges) / octaves)))
+    cells = np.empty(len(edges), np.int64)
+    loops.find_cells(edges, least, scale, shift, cells)
+    guide = np.searchsorted(cells, np.arange(cells[-1] + 2)).astype(np.int32)
+    return guide, least, scale, shift
 
 
 def join(parts: list[Bins]) -> Bins:
@@ -301,11 +310,13 @@ def worst_case(risk: Risk, items: Bins) -> FloatArray:
     return np.where(used, density, 0.0)
 
 
-def pack(bins: Bins) -> NDArray[np.float64]:
-    """One array for the wire."""
-    return np.stack(bins)
+def pack(bins: Bins, room: int) -> NDArray[np.float64]:
+    """One array for the wire, with room for so many bins: its size says nothing of the data."""
+    out = np.zeros((len(bins), max(room, len(bins.size))))
+    out[:, : len(bins.size)] = bins
+    return out
 
 
 def unpack(array: Any) -> Bins:
     """The bins in such an array."""
-    return Bins(*array)
+    return Bins(*array[:, array[0] > 0.0])

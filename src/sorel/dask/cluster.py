@@ -140,7 +140,11 @@ class Partitions:
         """Call all workers at once."""
         try:
             replies: list[Reply] = self.client.sync(_call_all, self.client, addresses, messages)
-        except (OSError, asyncio.CancelledError, RuntimeError, ValueError) as error:
+        except (Exception, asyncio.CancelledError) as error:
+            # A client whose connection breaks in the middle of a call fails in many ways.
+            broken = isinstance(error, OSError | asyncio.CancelledError | RuntimeError)
+            if not broken and self.client.status == "running":
+                raise
             raise self._unreachable(error) from error
         return replies
 
@@ -326,7 +330,7 @@ class Partitions:
 
     def _leave(self, addresses: list[str]) -> None:
         """Tell the workers to forget the rows, as far as they are still there."""
-        if self.client.status != "running":
+        if self.client.status != "running" or not addresses:
             return
         messages = [Message(self.data, "", [("leave", ())], [])] * len(addresses)
         try:

@@ -24,6 +24,9 @@ from sorel.dask.shards import Block
 from sorel.losses import Loss
 from sorel.risks import FloatArray
 
+# A worker with more than so many times its share of the bytes hands some over, once.
+_UNEVEN = 1.2
+
 # Different labels of a partition beyond which y is no list of labels.
 _MAX_LABELS = 10_000
 
@@ -134,10 +137,38 @@ def load(
     finally:
         for future in facts:
             future.release()
-    loaded = Rows(futures, found, d, names)
+    loaded = Rows(_balanced(client, futures, found), found, d, names)
     if loaded.n_samples == 0:
         raise ValueError(f"X has no rows in any of its {len(futures)} partitions")
     return loaded
+
+
+def _balanced(client: distributed.Client, futures: list[Any], facts: list[Facts]) -> list[Any]:
+    """The same partitions, some of them moved where one worker holds far more than its share."""
+    who = client.who_has(futures)
+    holder = [(who.get(future.key) or who.get(str(future.key)) or [""])[0] for future in futures]
+    load = dict.fromkeys(client.nthreads(), 0)
+    for address, fact in zip(holder, facts, strict=True):
+        load[address] = load.get(address, 0) + fact.bytes
+    share = sum(load.values()) / len(load)
+    moved = list(futures)
+    for place in sorted(range(len(facts)), key=lambda i: -facts[i].bytes):
+        source, target = holder[place], min(load, key=load.__getitem__)
+        size = facts[place].bytes
+        if load[source] <= _UNEVEN * share or load[target] + size > load[source] - size:
+            continue
+        moved[place] = client.submit(
+            _same, futures[place], workers=[target], allow_other_workers=True, pure=False,
+            key=f"sorel-moved-{uuid.uuid4().hex}",
+        )  # fmt: skip
+        load[source] -= size
+        load[target] += size
+    distributed.wait(moved)
+    return moved
+
+
+def _same(block: Block) -> Block:
+    return block
 
 
 def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[Facts]:

@@ -342,7 +342,9 @@ class DaskEngine(Engine):
             allowed = _BIN_SHARE * self._precision * abs(bound.upper)
             if not bound.upper - bound.lower > allowed or not self._refine(items):
                 break
-        held = None if dual is None else np.concatenate([part for _, part in found], axis=1)
+        held = None
+        if dual is not None:
+            held = np.concatenate([part[:, bin_part[0] > 0.0] for bin_part, part in found], axis=1)
         return items, bound, held
 
     def _refine(self, items: bins.Bins) -> bool:

@@ -350,7 +350,7 @@ class Session:
         if exact:
             edges = np.unique(dual.density)[1:]
         dual.places, found, dual.used = self._filled(dual.density, edges)
-        return bins.pack(found)
+        return bins.pack(found, min(count, self._n))
 
     def _filled(self, keys: FloatArray, edges: FloatArray) -> Any:
         return bins.fill(keys, edges, self._omega, self._weighted)
@@ -412,7 +412,7 @@ class Session:
         edges = bins.choose_edges(values, count, self._home.layout.risk, kink)
         places, found, used = self._filled(values, edges)
         if dual is None:
-            return bins.pack(found), None
+            return bins.pack(found, min(count, self._n)), None
         low = np.zeros(len(edges) + 1)
         low[used] = found.low
         held, moment = np.zeros((2, len(low)))
@@ -420,7 +420,10 @@ class Session:
             values, places, self._duals[dual].density, self._omega, self._weighted, low, held,
             moment,
         )  # fmt: skip
-        return bins.pack(found), np.stack([held[used], moment[used]])
+        packed = bins.pack(found, min(count, self._n))
+        extra = np.zeros((2, packed.shape[1]))
+        extra[:, : len(used)] = held[used], moment[used]
+        return packed, extra
 
     def worst(self, number: int, point: int, count: int) -> NDArray[np.float64]:
         """Bins of the losses, whose samples wait for the weights of their bins."""

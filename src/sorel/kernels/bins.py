@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
 from sorel._compiled import compiled
 
+# Keys that are turned into cells together: short enough for the cache.
+_RUN = 512
+
+# The bits of 1.0, from which cells are counted.
+_ONE = 1023 << 52
+
 
 @compiled(fastmath=False)
-def fill_bins(
-    keys,
-    edges,
-    guide,
-    least,
-    offset,
-    scale,
-    omega,
-    weighted,
-    places,
-    count,
-    mass,
-    moment,
-    low,
-    high,
-):
-    """Bin of each key, and numbers, weights, moments, least and largest keys of the bins.
+def find_cells(keys, least, scale, shift, cells):
+    """Cell of each key in a grid that is even up to 1 / scale above `least`, and coarser beyond.
+
+    The leading bits of a floating-point number 1 + t are a monotone function of t, about
+    logarithmic, and cost next to nothing.
+    """
+    run = np.empty(_RUN)
+    bits = run.view(np.int64)
+    for begin in range(0, keys.size, _RUN):
+        part = keys[begin : begin + _RUN]
+        for i in range(part.size):
+            run[i] = 1.0 + max(part[i] - least, 0.0) * scale
+        for i in range(part.size):
+            cells[begin + i] = (bits[i] - _ONE) >> shift
+
+
+@compiled(fastmath=False)
+def fill_bins(keys, first, edges, guide, least, scale, shift, omega, weighted, places, sums):
+    """Bin of each key; numbers, weights and moments of the bins in the columns of `sums`.
 
     Bin b holds the keys from ``edges[b - 1]`` on and below ``edges[b]``. Its moment is the sum of
-    omega_i (key_i - reference), where the reference is its lower edge: differences of near numbers
-    are exact. `guide` has a bin near the right one for each cell of a logarithmic grid, from which
-    a few steps lead to it; a search by halves would take ten times as long.
+    omega_i (key_i - reference), where the reference is its lower edge, or `first`, the least key:
+    differences of near numbers are exact. `guide` has the first bin of each cell of
+    :func:`find_cells`, so that the search for a bin takes a step or two.
     """
-    last, cells = edges.size, guide.size
+    last, most = edges.size, guide.size - 1
     uniform = omega[0]
-    for i in range(keys.size):
-        key = keys[i]
-        place = 0
-        if last > 0:
-            cell = int(scale * math.log(max(key - least, 0.0) / offset + 1.0))
-            place = guide[min(cell, cells - 1)]
-            while place > 0 and edges[place - 1] > key:
-                place -= 1
+    run = np.empty(_RUN)
+    bits = run.view(np.int64)
+    for begin in range(0, keys.size, _RUN):
+        part = keys[begin : begin + _RUN]
+        for i in range(part.size):
+            run[i] = 1.0 + max(part[i] - least, 0.0) * scale
+        for i in range(part.size):
+            key = part[i]
+            place = guide[min((bits[i] - _ONE) >> shift, most)]
             while place < last and edges[place] <= key:
                 place += 1
-        places[i] = place
-        weight = omega[i] if weighted else uniform
-        reference = edges[max(place - 1, 0)] if last > 0 else 0.0
-        count[place] += 1.0
-        mass[place] += weight
-        moment[place] += weight * (key - reference)
-        low[place] = min(low[place], key)
-        high[place] = max(high[place], key)
+            places[begin + i] = place
+            weight = omega[begin + i] if weighted else uniform
+            reference = edges[place - 1] if place > 0 else first
+            sums[place, 0] += 1.0
+            sums[place, 1] += weight
+            sums[place, 2] += weight * (key - reference)
 
 
 @compiled(fastmath=False)
