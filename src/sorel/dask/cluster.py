@@ -238,6 +238,13 @@ class Partitions:
 
     def _failure(self, place: int, state: str) -> BaseException:
         if state != "error":
+            # A scheduler that shuts down cancels everything first.
+            try:
+                self.client.nthreads()
+            except (Exception, asyncio.CancelledError) as error:
+                return self._unreachable(error)
+            if self.client.status != "running":
+                return self._unreachable(OSError("connection lost"))
             return ClusterError(
                 f"partition {place} is gone ({state}), and no graph is left to compute it again; "
                 "give fit a collection that is not made of scattered data"

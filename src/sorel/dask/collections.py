@@ -163,7 +163,6 @@ def _balanced(client: distributed.Client, futures: list[Any], facts: list[Facts]
         )  # fmt: skip
         load[source] -= size
         load[target] += size
-    distributed.wait(moved)
     return moved
 
 
