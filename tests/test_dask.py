@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -12,13 +13,10 @@ import sorel
 
 pytest.importorskip("distributed")
 
-import dask
 import dask.array as da
 import distributed
 
-from sorel.dask.collections import load
-from sorel.dask.estimators import _Loaded
-from sorel.losses import parse_loss
+from sorel.dask import open_problem
 
 LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson", "gamma"]
 N, D = 31, 3
@@ -38,30 +36,21 @@ def client():
 @pytest.fixture
 def make(client):
     """A function that makes a problem whose rows are in four partitions on the cluster."""
-    opened = []
+    opened = contextlib.ExitStack()
 
-    def problem(
-        X, y, *, loss="squared", risk="esrm:2", intercept=False, weight=None, l2=0.1, bins=None,
-        precision=1e-6, chunks=None,
-    ):  # fmt: skip
-        loss, risk = parse_loss(make_loss(loss)), sorel.parse_risk(risk)
-        height = -(-len(y) // 4)
-        chunks = height if chunks is None else chunks
-        X = da.from_array(X, chunks=(chunks, -1), asarray=False)
-        y = da.from_array(y, chunks=chunks)
+    def problem(X, y, *, loss="squared", risk="esrm:2", intercept=False, weight=None):
+        chunks = -(-len(y) // 4)
         weight = None if weight is None else da.from_array(weight, chunks=chunks)
-        loaded = _Loaded(client, load(client, X, y, weight, loss=loss, means=False, name="test"))
-        opened.append(loaded)
-        classes = None
-        if loss.is_classifier:
-            classes = np.unique(np.concatenate([fact.labels for fact in loaded.rows.facts]))
-        with dask.config.set({"sorel.bins": bins or 4096}):
-            engine = loaded.settle(loss, risk, classes, intercept, precision)
-        return sorel.Problem.from_engine(engine, sorel.L2(l2))
+        return opened.enter_context(
+            open_problem(
+                da.from_array(X, chunks=(chunks, -1)), da.from_array(y, chunks=chunks), risk=risk,
+                loss=make_loss(loss), penalty=sorel.L2(0.1), fit_intercept=intercept,
+                sample_weight=weight, client=client,
+            )
+        )  # fmt: skip
 
-    yield problem
-    for loaded in opened:
-        loaded.close()
+    with opened:
+        yield problem
 
 
 def parameters(engine, seed=5):

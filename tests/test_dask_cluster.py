@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -19,7 +20,12 @@ import dask
 import dask.array as da
 import distributed
 
-from sorel.dask import ClusterError, DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
+from sorel.dask import (
+    ClusterError,
+    DaskSpectralRiskClassifier,
+    DaskSpectralRiskRegressor,
+    open_problem,
+)
 from sorel.dask import bins as binning
 from sorel.dask.cluster import Partitions
 
@@ -68,22 +74,15 @@ def traffic(monkeypatch):
 @pytest.fixture
 def problem(client):
     """A function that makes a problem on the cluster from dask arrays."""
-    from sorel.dask.collections import load
-    from sorel.dask.estimators import _Loaded
+    with contextlib.ExitStack() as opened:
 
-    opened = []
+        def make(X, y, risk, bins=None):
+            penalty = sorel.L2(1.0 / X.shape[0])
+            return opened.enter_context(
+                open_problem(X, y, risk=risk, penalty=penalty, client=client, bins=bins)
+            )
 
-    def make(X, y, risk, bins=4096, precision=1e-6):
-        loss = sorel.losses.Squared()
-        loaded = _Loaded(client, load(client, X, y, None, loss=loss, means=False, name="test"))
-        opened.append(loaded)
-        with dask.config.set({"sorel.bins": bins}):
-            engine = loaded.settle(loss, sorel.parse_risk(risk), None, False, precision)
-        return sorel.Problem.from_engine(engine, sorel.L2(1.0 / X.shape[0]))
-
-    yield make
-    for loaded in opened:
-        loaded.close()
+        yield make
 
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2", "extremile:2.5"])

@@ -16,10 +16,12 @@ except ModuleNotFoundError as error:
 from sorel.dask.cluster import ClusterError
 from sorel.dask.engine import DaskEngine
 from sorel.dask.estimators import DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
+from sorel.dask.problems import open_problem
 
 __all__ = [
     "ClusterError",
     "DaskEngine",
     "DaskSpectralRiskClassifier",
     "DaskSpectralRiskRegressor",
+    "open_problem",
 ]

@@ -241,8 +241,8 @@ class Partitions:
             # A scheduler that shuts down cancels everything first.
             try:
                 self.client.nthreads()
-            except (Exception, asyncio.CancelledError) as error:
-                return self._unreachable(error)
+            except (Exception, asyncio.CancelledError) as failure:
+                return self._unreachable(failure)
             if self.client.status != "running":
                 return self._unreachable(OSError("connection lost"))
             return ClusterError(

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import dask
 import numpy as np
+from numpy.typing import NDArray
 
 from sorel._copies import shallow_copy
 from sorel.dask import bins
@@ -438,8 +439,11 @@ class DaskEngine(Engine):
         """Send every worker the densities of its bins, and what they move with."""
         dual.n_blocks = projected.n_blocks
         cuts = np.cumsum([len(part.mass) for part in found])[:-1]
-        parts = (np.split(part, cuts) for part in projected[:3])
-        self._post("spread", dual.number, *map(Each, parts))
+        lengths = self.partitions.lengths
+        rooms = [min(self.bins, int(lengths[held].sum())) for held in self.partitions.holdings]
+        split = (np.split(part, cuts) for part in projected[:3])
+        padded = ([_padded(*pair) for pair in zip(parts, rooms, strict=True)] for parts in split)
+        self._post("spread", dual.number, *map(Each, padded))
 
     def _threshold(self, dual: DaskDual, low: float, high: float) -> tuple[float, float]:
         """The threshold t = reference + tau of the two-level set, from sums over the workers."""
@@ -740,6 +744,11 @@ class DaskCurvature(Curvature):
 
     def __del__(self) -> None:
         self._engine._dropped.append(self._number)
+
+
+def _padded(array: NDArray[Any], room: int) -> NDArray[Any]:
+    """With zeros at the end: the size of a message says nothing of the data."""
+    return np.concatenate([array, np.zeros(max(room - len(array), 0), array.dtype)])
 
 
 def _threshold_of_sketch(answers: list[tuple[FloatArray, float]], low: float, high: float) -> float:

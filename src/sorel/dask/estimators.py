@@ -14,11 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint
-from sorel.dask.cluster import ClusterError, Partitions, find_client
-from sorel.dask.collections import Rows, is_frame, load
+from sorel.dask.cluster import ClusterError, find_client
+from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
-from sorel.dask.shards import Layout
-from sorel.engines import Spec
+from sorel.dask.problems import Loaded
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Weighted
 from sorel.estimators.classifier import _classification_loss
@@ -27,65 +26,11 @@ from sorel.estimators.regressor import regression_loss
 from sorel.losses import Loss, Poisson, parse_loss
 from sorel.penalties import Penalty
 from sorel.problem import Problem
-from sorel.risks import FloatArray, Risk, parse_risk
+from sorel.risks import Risk, parse_risk
 from sorel.solvers import Solver
 
 # Rows whose predictions are looked at to see whether they vary.
 _LOOK = 10_000
-
-
-class _Loaded:
-    """Rows on the workers, with what the fit found out about them."""
-
-    def __init__(self, client: distributed.Client, rows: Rows) -> None:
-        self.client, self.rows = client, rows
-        self.shape = rows.shape
-        facts = rows.facts
-        self.total = sum(fact.weight for fact in facts)
-        least = min(fact.least_weight for fact in facts)
-        self.weighted = least < max(fact.largest_weight for fact in facts)
-        self.class_weight: FloatArray | None = None
-        self.means: tuple[FloatArray, float] | None = None
-        self.partitions: Partitions | None = None
-        self.engine: DaskEngine | None = None
-        if not self.total > 0.0:
-            raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
-
-    def settle(
-        self, loss: Loss, risk: Risk, classes: Any, fit_intercept: bool, precision: float
-    ) -> DaskEngine:
-        facts = self.rows.facts
-        layout = Layout(
-            loss,
-            risk,
-            classes,
-            fit_intercept,
-            self.rows.n_samples,
-            self.total if self.weighted else None,
-            self.class_weight,
-            self.means,
-        )
-        lengths = np.array([fact.rows for fact in facts], dtype=np.int64)
-        sizes = np.array([fact.bytes for fact in facts], dtype=np.int64)
-        self.partitions = Partitions(self.client, self.rows.futures, lengths, sizes, layout)
-        single = all(fact.data_type == "float32" for fact in facts if fact.rows)
-        spec = Spec(None, loss, risk, classes, fit_intercept)
-        self.engine = DaskEngine(
-            self.partitions,
-            spec,
-            self.rows.n_features,
-            np.float32 if single else np.float64,
-            self.weighted,
-            precision=precision,
-        )
-        return self.engine
-
-    def close(self) -> None:
-        if self.partitions is not None:
-            self.partitions.close()
-        else:
-            for future in self.rows.futures:
-                future.release()
 
 
 class _OnCluster(SpectralFit):
@@ -102,7 +47,7 @@ class _OnCluster(SpectralFit):
         copies = {name: clone(value, safe=False) for name, value in params.items()}
         return type(self)(**copies, client=client)
 
-    def _load(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> _Loaded:
+    def _load(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> Loaded:
         client = find_client(self.client)
         means = isinstance(self.fit_intercept, str)
         rows = load(
@@ -113,9 +58,9 @@ class _OnCluster(SpectralFit):
             self.feature_names_in_ = np.array(rows.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return _Loaded(client, rows)
+        return Loaded(client, rows)
 
-    def _fit_loaded(self, loaded: _Loaded, loss: Loss, given: dict[str, Any]) -> None:
+    def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
         data = Weighted(loaded, np.empty(0), None, loaded.total, None)
         try:
             self._fit(data, loss, loaded.shape[0], given)
@@ -130,7 +75,7 @@ class _OnCluster(SpectralFit):
         finally:
             loaded.close()
 
-    def _account(self, loaded: _Loaded) -> str:
+    def _account(self, loaded: Loaded) -> str:
         """What the cluster did, in words."""
         engine, partitions = loaded.engine, loaded.partitions
         assert engine is not None
@@ -288,7 +233,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
     --------
     >>> import dask.array as da, distributed
     >>> from sorel.dask import DaskSpectralRiskRegressor
-    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=None)
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
     >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
     >>> y = X.sum(axis=1) + da.random.default_rng(1).standard_t(3, size=1000, chunks=250)
     >>> model = DaskSpectralRiskRegressor(risk="cvar:0.1").fit(X, y)
@@ -425,7 +370,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
     --------
     >>> import dask.array as da, distributed
     >>> from sorel.dask import DaskSpectralRiskClassifier
-    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=None)
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
     >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
     >>> y = X.sum(axis=1) + da.random.default_rng(1).normal(size=1000, chunks=250) > 0
     >>> model = DaskSpectralRiskClassifier(risk="cvar:0.5").fit(X, y)
@@ -516,7 +461,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         self._fit_loaded(loaded, loss, {"X": X, "y": y, "sample_weight": sample_weight})
         return self
 
-    def _weigh_classes(self, loaded: _Loaded) -> None:
+    def _weigh_classes(self, loaded: Loaded) -> None:
         counts, weights = np.zeros((2, len(self.classes_)))
         for fact in loaded.rows.facts:
             if fact.rows:

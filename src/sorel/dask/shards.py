@@ -360,9 +360,10 @@ class Session:
         dual = self._duals[number]
         assert dual.places is not None
         assert dual.used is not None
-        size = int(dual.used[-1]) + 1
+        size, count = int(dual.used[-1]) + 1, len(dual.used)
         density, block, dual.pull = np.zeros(size), np.full(size, -1, np.int32), np.zeros(size)
-        density[dual.used], block[dual.used], dual.pull[dual.used] = levels, blocks, pulls
+        density[dual.used], block[dual.used] = levels[:count], blocks[:count]
+        dual.pull[dual.used] = pulls[:count]
         dual.block = np.empty(self._n, np.int32)
         bin_loops.spread_bins(dual.places, density, block, dual.density, dual.block)
 
