@@ -18,7 +18,7 @@ from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
 COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
 
 # Packages that a command may miss, with a message that names the extra.
-_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
 
 _EXAMPLES = """\
 examples:

@@ -10,7 +10,8 @@ try:
     import distributed  # noqa: F401
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f'sorel.dask needs dask and distributed ({error}); pip install "sorel[dask]"'
+        f'sorel.dask needs dask and distributed ({error}); pip install "sorel[dask]"',
+        name="dask",
     ) from None
 
 from sorel.dask.cluster import ClusterError
