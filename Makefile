@@ -15,7 +15,7 @@ FUZZ_ARGS ?=
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-cluster bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, dis
 
 bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolios against other libraries
 	$(BIN)/python -m benchmarks.linear $(BENCH_ARGS)
+
+bench-cluster: $(VENV)/.installed-dev ## Fits on a Dask cluster of two processes
+	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)
 
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)

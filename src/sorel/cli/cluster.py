@@ -62,7 +62,7 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
 
     if arguments.scheduler is not None:
         try:
-            client = distributed.Client(arguments.scheduler, timeout="10s", set_as_default=True)
+            client = distributed.Client(arguments.scheduler)
         except (OSError, ValueError) as error:
             raise OSError(
                 f"there is no scheduler at {arguments.scheduler}: {error}; start one with "

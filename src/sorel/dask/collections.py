@@ -353,7 +353,7 @@ def _checked_rows(x: Any, place: int, d: int, names: list[str] | None) -> Any:
                     f"partition {place} of X: column {column!r} holds {kind}, not numbers; encode "
                     "it first, or leave it out"
                 )
-        x = x.to_numpy(dtype=_common_type(x.dtypes))
+        x = x.to_numpy(dtype=_common_type(x.dtypes), na_value=np.nan)
     if x.ndim != 2 or x.shape[1] != d:
         raise ValueError(
             f"partition {place} of X has shape {x.shape}, the others have {d} columns; all "

@@ -140,11 +140,6 @@ class DaskEngine(Engine):
         Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
     precision : float, default=1e-6
         Relative gap wanted: bins that would cost more than a twentieth of it are doubled.
-
-    Attributes
-    ----------
-    rounds : int
-        Rounds of messages so far, of all runs.
     """
 
     def __init__(
@@ -166,7 +161,6 @@ class DaskEngine(Engine):
         omega = np.ones(1) if weighted else None
         self._levels = spec.risk.levels(self.n_samples, omega)
         self._facts: dict[str, Any] = {}
-        self.rounds = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -230,7 +224,6 @@ class DaskEngine(Engine):
         dropped, self._dropped = self._dropped, []
         if dropped:
             program.insert(0, ("free", (dropped,)))
-        self.rounds += 1
         return [answers[-1] for answers in self.partitions.exchange(self.run, program)]
 
     def _sum(self, name: str, *args: Any) -> Any:

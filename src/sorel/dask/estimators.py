@@ -22,6 +22,7 @@ from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Weighted
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant import ConstantModelWarning, Level, advice
+from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.losses import Loss, Poisson, parse_loss
 from sorel.penalties import Penalty
@@ -286,6 +287,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         )
         self.client = client
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskRegressor:
         """Fit the model.
 
@@ -425,6 +427,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         )
         self.client = client
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskClassifier:
         """Fit the model.
 
