@@ -177,7 +177,7 @@ def bins_table(client: distributed.Client, n: int, d: int, counts: list[int]) ->
             settings = {"risk": risk, "client": client, "bins": count, "precision": np.inf}
             with open_problem(X, y, **settings) as problem, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result = sorel.solve(problem, "newton", tol=1e-9, max_passes=60)
+                result = sorel.solve(problem, "newton", tol=1e-9, max_passes=25)
             row.append(f"{result.relative_gap:.1e}")
         table.append(row)
     return markdown(["risk", *(f"B = {count}" for count in counts)], table)

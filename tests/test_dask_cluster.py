@@ -280,6 +280,30 @@ def test_memory_errors_name_the_shard(client):
         client.run(mend, Session.hessian)
 
 
+class Deadly(distributed.WorkerPlugin):
+    """Every worker dies over the first Hessian, as if its memory were too small for it."""
+
+    def setup(self, worker):
+        from sorel.dask.shards import Session
+
+        Session.hessian = lambda self, *args: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_that_die_again_and_again_end_the_fit():
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        client.register_plugin(Deadly())
+        with pytest.raises(
+            ClusterError, match=r"in a row .* partitions 0, 1, 2, 3: 40000 rows"
+        ) as e:
+            DaskSpectralRiskRegressor("cvar:0.1", client=client).fit(*make(N))
+        assert e.value.coef_.shape == (D,)
+
+
 def test_a_scheduler_that_goes_away_leaves_the_best_iterate(traffic):
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "2s"}),

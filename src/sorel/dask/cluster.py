@@ -27,8 +27,11 @@ from sorel.dask.shards import Layout, Message, Reply, answer
 # Seconds to wait for workers that hold all partitions, and between two looks.
 _PATIENCE, _PAUSE = 120.0, 0.05
 
-# Losses in a row, without a round in between that succeeded, after which nobody waits any longer.
-_MAX_LOSSES = 5
+# How much longer partitions may take to be computed while there are workers.
+_WORKING = 10.0
+
+# Losses at one iterate after which the next worker would hardly fare better.
+_MAX_LOSSES = 2
 
 # Seconds without an answer after which the scheduler is asked whether a worker is still there.
 # Calling one that is not would take half a minute to fail.
@@ -93,7 +96,9 @@ class Partitions:
         self._futures, self.lengths, self._sizes = futures, lengths, sizes
         self._name = uuid.uuid4().hex
         self._lock = threading.Lock()
+        # Losses since the run has moved, and where it stood then.
         self._losses = 0
+        self._stood: NDArray[np.float64] | None = None
         self.epoch = 0
         self.lost_workers = 0
         # Where a run has come so far, for an error that ends it.
@@ -133,7 +138,6 @@ class Partitions:
                 raise ClusterError(self._out_of_memory(address, place, reply.content))
         if lost:
             raise WorkersLostError(lost)
-        self._losses = 0
         return [reply.content for reply in replies]
 
     def _send(self, addresses: list[str], messages: list[Message]) -> list[Reply]:
@@ -227,12 +231,14 @@ class Partitions:
                 return
             if self.client.status != "running":
                 raise self._unreachable(OSError("connection lost"))
-            if time.monotonic() > deadline:
+            late = time.monotonic() - deadline
+            workers = len(_workers(self.client)) if late > 0.0 else 0
+            if late > (_WORKING * _patience() if workers else 0.0):
                 missing = sum(state != "finished" for state in states)
                 raise ClusterError(
-                    f"{missing} of {len(states)} partitions were not computed within "
-                    f"{_patience():g} s: there are {len(_workers(self.client))} workers; start "
-                    "more, or raise the setting 'sorel.worker-timeout'"
+                    f"{missing} of {len(states)} partitions are still not computed "
+                    f"{_patience() + late:.0f} s after a worker was lost, with {workers} workers "
+                    "left; start more, or raise the setting 'sorel.worker-timeout'"
                 )
             time.sleep(_PAUSE)
 
@@ -284,7 +290,8 @@ class Partitions:
         with self._lock:
             if epoch != self.epoch:
                 return
-            self._losses += 1
+            self._losses = self._losses + 1 if self.reached is self._stood else 1
+            self._stood = self.reached
             self.lost_workers += len(lost)
             shards = "; ".join(
                 self.describe(place)
@@ -293,9 +300,9 @@ class Partitions:
             )
             if self._losses > _MAX_LOSSES:
                 raise ClusterError(
-                    f"{self._losses} times in a row workers were lost before they could answer, "
-                    f"the last with {shards}; most likely their memory is too small: use more "
-                    "workers or smaller partitions"
+                    f"{self._losses} times in a row workers died over the same step, the last with "
+                    f"{shards}; most likely their memory is too small: use more workers, smaller "
+                    "partitions or float32"
                 )
             logger.warning("lost the workers %s with %s", ", ".join(lost), shards)
             self._leave([address for address in self.addresses if address not in lost])

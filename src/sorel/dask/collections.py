@@ -148,9 +148,12 @@ def _balanced(client: distributed.Client, futures: list[Any], facts: list[Facts]
     who = client.who_has(futures)
     holder = [(who.get(future.key) or who.get(str(future.key)) or [""])[0] for future in futures]
     load = dict.fromkeys(client.nthreads(), 0)
+    if not all(address in load for address in holder):
+        # Workers come and go: the partitions will be found when they are needed.
+        return futures
     for address, fact in zip(holder, facts, strict=True):
-        load[address] = load.get(address, 0) + fact.bytes
-    share = sum(load.values()) / len(load)
+        load[address] += fact.bytes
+    share = sum(load.values()) / max(len(load), 1)
     moved = list(futures)
     for place in sorted(range(len(facts)), key=lambda i: -facts[i].bytes):
         source, target = holder[place], min(load, key=load.__getitem__)

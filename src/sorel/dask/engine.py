@@ -270,7 +270,8 @@ class DaskEngine(Engine):
         for number, dual in list(self._duals.items()):
             dual.forget()
             dual.n_blocks = 0
-            self._post("copy", number, stand_in.number)
+            if dual is not stand_in:
+                self._post("copy", number, stand_in.number)
         self._ask("free", [])
 
     # Points.
