@@ -123,6 +123,17 @@ def evaluate(problem: sorel.Problem, w: np.ndarray) -> None:
     engine.gradient(point, dual)
 
 
+def round_trip(client: distributed.Client, repeats: int = 100) -> str:
+    """The time of a message that asks for nothing."""
+    with open_problem(*rows(1000, 2, chunks=2), client=client) as problem:
+        engine = problem.engine
+        seconds = [
+            timed(lambda: engine.partitions.exchange(engine.run, [("free", ([],))]))[0]
+            for _ in range(repeats)
+        ]
+    return f"An empty round: {show_seconds(median(seconds))} (median of {repeats})."
+
+
 def evaluations(client: distributed.Client, sizes: list[int], d: int, repeats: int) -> str:
     traffic = Traffic()
     table = []
@@ -241,6 +252,7 @@ def main(argv: list[str] | None = None) -> int:
             print(large_fit(client, n, 20), "\n", flush=True)
         if "evaluation" in wanted:
             print("## One evaluation, d=50\n")
+            print(round_trip(client), "\n", flush=True)
             sizes = [100_000 // small, 1_000_000 // small]
             print(evaluations(client, sizes, 50, 7), "\n", flush=True)
         if "bins" in wanted:

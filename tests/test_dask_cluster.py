@@ -116,6 +116,20 @@ def test_bytes_of_an_evaluation_do_not_depend_on_n(problem, tables, traffic):
             assert many < 1.2e6 < 8 * 1_000_000
 
 
+def sessions():
+    from sorel.dask import shards
+
+    return sum(len(home.sessions) for home in shards._HOMES.values())
+
+
+def test_runs_are_forgotten(client, problem):
+    made = problem(*make(1000), "esrm:2")
+    for _ in range(5):
+        made.objective(np.ones(D))
+    # That of the last call, and that of the problem itself.
+    assert max(client.run(sessions).values()) <= 2
+
+
 def test_a_whole_fit_moves_no_vector_of_losses(client, tables, traffic):
     n, per_round = 1_000_000, []
     for risk in ("cvar:0.1", "esrm:2"):

@@ -120,7 +120,9 @@ class Partitions:
     def exchange(self, run: str, program: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
         """What every worker returns for a list of operations: one list for each worker."""
         addresses, data = self.addresses, self.data
-        ended, self.ended = self.ended, []
+        # Emptied in place: whoever tells of an end holds this very list.
+        ended = self.ended[:]
+        del self.ended[: len(ended)]
         messages = [
             Message(data, run, [(name, _for_worker(args, i)) for name, args in program], ended)
             for i in range(len(addresses))
