@@ -119,6 +119,9 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
+    if hasattr(model, "to_local"):
+        # What was fitted on a cluster is the same model, and needs no cluster to predict.
+        model = model.to_local()
     data = _dump(model if risk_weights else _without_weights(model), summary)
     if hasattr(path, "write"):
         cast(BinaryIO, path).write(data)

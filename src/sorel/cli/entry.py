@@ -20,7 +20,7 @@ from sorel.cli.streams import STANDARD_OUTPUT, flushed, named_streams
 COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
 
 # Packages that a command may miss, with a message that names the extra.
-_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
 
 # Letters of somebody else's message that are shown.
 _SHOWN = 200

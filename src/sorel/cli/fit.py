@@ -51,6 +51,8 @@ examples:
   cat train.csv | sorel fit - --target y -o - > model.skops
   sorel fit huge.parquet --target y --out-of-core --scratch /data/tmp -o model.skops
       more rows than fit into memory; all columns must be numbers
+  sorel fit data/*.parquet --target y --scheduler tcp://host:8786 -o model.skops
+      on a Dask cluster, whose workers read the files; --local-cluster 2 starts one here
   sorel fit blocks/ --target y.npy -o model.skops
       a folder of .npy files with rows, called x0, x1 ... unless blocks/columns.json names them
 
@@ -85,7 +87,7 @@ def add(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    add_table(parser, "data", "the table to learn from", more=OR_FOLDER)
+    add_table(parser, "data", "the table to learn from", more=OR_FOLDER, several=True)
     parser.add_argument(
         "--target", required=True, metavar="COLUMN",
         help="column to predict; beside .npy files, a .npy file or a folder of them",
@@ -175,6 +177,15 @@ def add(commands: Any) -> None:
         "(default: the system's folder for temporary files)",
     )  # fmt: skip
     parser.add_argument(
+        "--scheduler", metavar="ADDRESS",
+        help="fit on the Dask cluster of this scheduler, such as tcp://host:8786; its workers read "
+        "the Parquet files, which may be several, and hold numbers only",
+    )  # fmt: skip
+    parser.add_argument(
+        "--local-cluster", type=positive, metavar="N",
+        help="the same on a cluster of N processes on this machine, for the time of the fit",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-baselines", dest="baselines", action="store_false",
         help="do not fit the plain model beside it, with which `sorel evaluate` compares",
     )  # fmt: skip
@@ -186,6 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel import ConvergenceWarning, tables
     from sorel._files import check_writable
 
+    _check_files(arguments)
     output = arguments.output
     if output != tables.STANDARD:
         check_writable(output)
@@ -202,7 +214,11 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if _on_disk(arguments):
+        if _on_cluster(arguments):
+            from sorel.cli.cluster import fit_on_cluster
+
+            task, kinds, count, pipeline = fit_on_cluster(arguments)
+        elif _on_disk(arguments):
             task, kinds, count, pipeline = _fit_rows(arguments)
         else:
             task, kinds, count, pipeline = _fit_table(arguments)
@@ -232,6 +248,22 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return NOT_CONVERGED
     return DONE
+
+
+def _on_cluster(arguments: argparse.Namespace) -> bool:
+    return arguments.scheduler is not None or arguments.local_cluster is not None
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Keep the list of files, and the first as the table, which is all of it without a cluster."""
+    arguments.files, arguments.data = arguments.data, arguments.data[0]
+    if arguments.scheduler is not None and arguments.local_cluster is not None:
+        raise Misuse("--scheduler and --local-cluster name two clusters; give one of them")
+    if len(arguments.files) > 1 and not _on_cluster(arguments):
+        raise Misuse(
+            f"{len(arguments.files)} files are for a cluster: add --local-cluster 2 or --scheduler "
+            "ADDRESS, or give the folder that holds them"
+        )
 
 
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:

@@ -150,6 +150,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
+        refuse_dask(self, X, y)
         if is_on_device(X):
             raise TypeError(
                 f"{type(self).__name__} does not take data on a device; pass NumPy arrays, such as "
@@ -172,6 +173,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
     def _scores(self, X: Any) -> Any:
         check_is_fitted(self, "coef_")
+        refuse_dask(self, X)
         if is_tensor(X):
             from sorel.estimators import tensors
 
@@ -236,6 +238,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        refuse_dask(self, X, y)
         if is_tensor(X):
             return self._read_tensors(X, y, sample_weight, numeric=numeric)
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
@@ -282,16 +285,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
         penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
         self.l2_ = float(penalty.l2)
-        problem = Problem(
-            data.X,
-            data.y,
-            risk=self.risk,
-            loss=loss,
-            penalty=penalty,
-            fit_intercept=self._has_intercept,
-            sample_weight=data.sample_weight,
-            n_jobs=self.n_jobs,
-        )
+        problem = self._problem(data, loss, penalty)
         solver: str | Solver = self.solver
         if solver == "sorel":
             solver = SOREL(batch_size=self.batch_size)
@@ -329,6 +323,18 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
                 f"fit was {result.status}; the model holds the best iterate so far",
                 convergence_warning(),
             )
+
+    def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
+        return Problem(
+            data.X,
+            data.y,
+            risk=self.risk,
+            loss=loss,
+            penalty=penalty,
+            fit_intercept=self._has_intercept,
+            sample_weight=data.sample_weight,
+            n_jobs=self.n_jobs,
+        )
 
     def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
         for name, value in self._parameters_of(result.w, d).items():
@@ -431,6 +437,24 @@ def _check_targets(estimator: Any, y: Any, sample_weight: Any, numeric: bool) ->
     if numeric:
         _refuse_texts(estimator, y)
         check_numbers(y, "y")
+
+
+def refuse_dask(estimator: Any, *collections: Any) -> None:
+    """Say which class takes dask collections: here they would all be brought into this process."""
+    for given in collections:
+        if type(given).__module__.partition(".")[0] not in ("dask", "dask_expr"):
+            continue
+        name = type(estimator).__name__
+        other = f"Dask{name.removesuffix('CV')}"
+        if other not in ("DaskSpectralRiskRegressor", "DaskSpectralRiskClassifier"):
+            raise TypeError(
+                f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; "
+                "call its compute() first"
+            )
+        raise TypeError(
+            f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; use "
+            f"sorel.dask.{other}, which leaves the rows on the workers, or call compute() first"
+        )
 
 
 def _refuse_texts(estimator: Any, y: Any) -> None:
