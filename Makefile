@@ -10,6 +10,8 @@ DEMO_OUT ?= demo-output
 REPRODUCE_OUT ?= sorel-reproduction
 REPRODUCE_ARGS ?=
 FUZZ_ARGS ?=
+TORTURE_ARGS ?=
+MUTANTS_ARGS ?=
 
 # Torch has an environment of its own: a CPU build unless TORCH says otherwise. Targets for a device
 # run in an environment that has a CUDA build of torch, and what sorel needs.
@@ -20,8 +22,12 @@ GPU_PYTHON ?= python3
 # Compiled loops and the code around them, run a second time as plain Python.
 NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
 
+# Loops that follow indices, under bounds checks; what needs other types of X compiles too long.
+BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
+BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench bench-scale bench-linear bench-first-use bench-gpu test-torch test-gpu benchopt-test reproduce browser-test clean
+.PHONY: help demo test test-torch test-gpu bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,14 +41,25 @@ ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
 
+bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and those of sparse X as plain Python
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds-cache \
+		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
+
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/torch src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/torch $(PYTEST_ARGS)
 
-fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
+fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
+
+torture: $(VENV)/.installed-dev ## Kill, starve and mislead the commands, and look at what they do (TORTURE_ARGS="--rounds 50")
+	$(BIN)/python tests/torture.py --hostile $(TORTURE_ARGS)
+
+mutants: $(VENV)/.installed-dev ## Change operators one at a time, and print what the tests do not notice (MUTANTS_ARGS="--count 20")
+	$(BIN)/python tests/mutants.py $(MUTANTS_ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(BIN)/ruff check .
@@ -62,8 +79,14 @@ bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, dis
 bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolios against other libraries
 	$(BIN)/python -m benchmarks.linear $(BENCH_ARGS)
 
+bench-cluster: $(VENV)/.installed-dev ## Fits on a Dask cluster of two processes
+	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)
+
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
+
+bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Train small networks on tail risks (long; BENCH_ARGS=--quick: a minute or two)
+	$(BIN)/python -m benchmarks.networks $(BENCH_ARGS)
 
 bench-gpu: ## Time fits and projections on a CUDA device, and against the cores (GPU_PYTHON: a python with torch)
 	PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m benchmarks.gpu $(BENCH_ARGS)
@@ -80,7 +103,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) $(TORCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output
+	rm -rf $(VENV) $(TORCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output networks-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

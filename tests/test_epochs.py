@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 from stochastic import LABELS, PENALTIES, WEIGHTS, D, N, X, make, plan, snapshot
 
 import sorel
+from sorel.engines import sampled
 from sorel.engines.base import Plan
+from sorel.engines.sampled import systematic_sample
+from sorel.solvers import SGD, Prospect, SaddleSAGA
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
@@ -215,13 +220,18 @@ def test_jacobian_bound_holds():
 
 
 def test_systematic_sample_follows_the_probabilities():
-    probability = np.array([0.0, 0.5, 0.3, 0.0, 0.2])
-    out = np.empty(100, np.int64)
-    for offset in (0.0, 0.37, 0.999999):
-        sorel.kernels.vectors.systematic_sample(probability, 100, offset, out)
-        counts = np.bincount(out, minlength=5)
-        assert np.all(np.abs(counts - 100 * probability) <= 1)
-        assert counts[0] == counts[3] == 0
+    rng = np.random.default_rng(2)
+    probability = rng.exponential(size=30)
+    probability[[0, 5, 29]] = 0.0
+    for count in (1, 7, 200):
+        for offset in (0.0, 0.37, 1.0 - 1e-16):
+            out = systematic_sample(probability, count, offset)
+            drawn = np.bincount(out, minlength=30)
+            assert drawn.sum() == count
+            share = count * probability / probability.sum()
+            assert np.all(np.abs(drawn - share) < 1.0 + 1e-9)
+            assert np.all(np.diff(out) >= 0)
+            assert drawn[probability == 0.0].sum() == 0
 
 
 def test_plain_steps_need_a_smooth_penalty():
@@ -235,3 +245,33 @@ def test_plain_steps_need_a_smooth_penalty():
         problem.engine.epoch(
             point, dual, gradient, plan(problem, 0.1, sampling="odd"), np.random.default_rng(0)
         )
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize("solver", [Prospect(), Prospect(nu=0.1), SaddleSAGA(), SGD(batch_size=4)])
+def test_loops_that_are_left_now_and_then_take_the_same_steps(form, solver, monkeypatch):
+    """Long loops are cut into pieces, between which signals are heard; nothing else changes."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(60, 5)) * (rng.random((60, 5)) < 0.5)
+    y = rng.normal(size=60)
+    found = []
+    for unheard in (sampled._UNHEARD, 1500):
+        monkeypatch.setattr(sampled, "_UNHEARD", unheard)
+        data = X if form == "dense" else scipy.sparse.csr_array(X)
+        problem = sorel.Problem(data, y, risk=sorel.ESRM(2.0), penalty=sorel.L2(0.1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+            found.append(sorel.solve(problem, solver, tol=0.0, max_passes=6, random_state=3).w)
+    if form == "dense":
+        assert (found[0] == found[1]).all()
+    else:
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
+def test_pieces_are_whole_batches_and_cover_all_draws():
+    for count, batch, work in ((100, 1, 1), (100, 8, 10**8), (7, 8, 10**9), (64, 16, 10**12)):
+        pieces = sampled._pieces(count, batch, work)
+        assert [start for start, _ in pieces[1:]] == [stop for _, stop in pieces[:-1]]
+        assert pieces[0][0] == 0
+        assert pieces[-1][1] == count
+        assert all((stop - start) % batch == 0 for start, stop in pieces[:-1])

@@ -279,3 +279,20 @@ def test_the_grid_contains_the_defaults_of_the_estimator(kind):
     search = getattr(sorel, f"SpectralRisk{kind}CV")()
     assert plain.l2 in search.l2s
     assert plain.risk in [sorel.parse_risk(risk) for risk in search.risks]
+
+
+@pytest.mark.parametrize("grid", [{"risks": []}, {"l2s": []}, {"risks": [], "l2s": []}])
+def test_grids_without_a_point_are_refused(grid):
+    X, y = make_data("squared", 30, 2, 0)
+    with pytest.raises(ValueError, match="must not be empty"):
+        sorel.SpectralRiskRegressorCV(**grid).fit(X, y)
+
+
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_the_folds_are_told_of_from_the_second_level_on(verbose, capfd):
+    X, y = make_data("squared", 30, 2, 0)
+    search = sorel.SpectralRiskRegressorCV(risks=["mean"], l2s=[0.1], cv=3, verbose=verbose)
+    search.fit(X, y)
+    printed = "".join(capfd.readouterr())
+    assert ("[Parallel" in printed) == (verbose > 1)
+    assert ("sorel:" in printed) == (verbose > 0)

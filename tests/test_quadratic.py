@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
-from sorel.quadratic import QuadraticInfo, _restore_sums, minimize_quadratic
+from sorel.quadratic import (
+    QuadraticInfo,
+    _descend,
+    _relative_size,
+    _restore_sums,
+    _well_factored,
+    minimize_quadratic,
+)
 
 EXACT = 1e-14
 NAMES = ["l2", "elastic", "nonnegative", "box", "simplex"]
@@ -325,3 +332,44 @@ def test_refuses_indefinite_curvature():
     H = np.array([[1.0, 5.0], [5.0, 1.0]])
     with pytest.raises(np.linalg.LinAlgError, match="not positive semidefinite"):
         minimize_quadratic(H, np.ones(2), np.zeros(2), L2(0.1), 2)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("pivot", [1e-9, 0.0, np.nan])
+def test_one_poor_pivot_is_enough(bad, pivot):
+    A = np.diag([4.0, 9.0, 1.0])
+    factor = np.diag([2.0, 3.0, 1.0])
+    assert _well_factored(factor, A, 1e-8)
+    factor[bad, bad] = pivot
+    assert not _well_factored(factor, A, 1e-8)
+
+
+def test_residuals_are_measured_against_their_terms():
+    A = np.array([[4.0, 1.0], [1.0, 9.0]])
+    slope, step = np.array([1.0, -2.0]), np.array([0.5, -1.0])
+    residual = np.array([0.3, -0.2])
+    terms = np.abs(slope) + np.sqrt(np.diag(A)) * (np.sqrt(np.diag(A)) @ np.abs(step))
+    expected = np.max(np.abs(residual) / terms)
+    assert _relative_size(residual, slope, step, A) == pytest.approx(expected, rel=1e-12)
+    nothing = np.zeros(2)
+    assert _relative_size(nothing, nothing, nothing, A) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("u", "slope", "l1", "lower", "expected"),
+    [
+        # Both leave their bound in the first sweep, so there is a second, and no third.
+        ([0.0, 0.0], [-3.0, -3.0], 0.0, 0.0, [1.125, 0.9375]),
+        # Both change their sign.
+        ([-1.0, -1.0], [-6.0, -6.0], 0.5, -np.inf, [1.0625, 0.71875]),
+        # Neither: one sweep is enough.
+        ([1.0, 1.0], [-3.0, -3.0], 0.5, -np.inf, [2.25, 1.625]),
+    ],
+)
+def test_sweeps_end_when_no_sign_or_bound_has_changed(u, slope, l1, lower, expected):
+    A = np.array([[2.0, 1.0], [1.0, 2.0]])
+    u, slope = np.array(u), np.array(slope)
+    gradient = slope - A @ u
+    _descend(A, u, slope, np.full(2, l1), np.full(2, lower), np.full(2, np.inf), np.zeros(2), 50)
+    assert u == pytest.approx(expected, rel=1e-14)
+    assert slope == pytest.approx(gradient + A @ u, abs=1e-14)

@@ -495,3 +495,52 @@ def test_risks_have_names():
         name = "mine"
 
     assert (Own.name, Named.name) == ("own", "mine")
+
+
+class Cubic(sorel.risks.Risk):
+    """S(u) = u^3 with nothing but S and its mirror image, as somebody else would write it."""
+
+    def __init__(self):
+        self._store()
+
+    def _cumulative_at(self, u):
+        return u**3
+
+    def _tail_at(self, v):
+        return v * (3.0 - v * (3.0 - v))
+
+
+@pytest.mark.parametrize("chunk", [3, 8, 1 << 20])
+def test_weights_of_a_risk_that_gives_only_its_functions(monkeypatch, chunk):
+    monkeypatch.setattr(sorel.risks, "_CHUNK", chunk)
+    for n in (1, 2, 7, 16):
+        ranks = np.arange(n + 1) / n
+        assert_allclose(Cubic().weights(n), np.diff(ranks**3), rtol=1e-12, atol=1e-16)
+
+
+def test_a_cumulative_function_is_divided_by_its_last_value():
+    risk = CustomSpectrum(cumulative=lambda u: 8.0 * u**3)
+    points = np.array([0.0, 0.25, 0.5, 1.0])
+    assert_allclose(risk.cumulative(points), points**3, rtol=1e-12)
+    assert_allclose(risk.weights(4), np.diff(points_of(4) ** 3), rtol=1e-9)
+    losses = np.array([1.0, 2.0, 3.0, 4.0])
+    weight = np.array([0.1, 0.4, 0.2, 0.3])
+    shares = np.diff(np.append(0.0, np.cumsum(weight)) ** 3)
+    assert_allclose(risk(losses, weight), shares @ losses, rtol=1e-9)
+
+
+def points_of(n):
+    return np.arange(n + 1) / n
+
+
+def test_exponents_keep_their_digits_and_huge_ones_are_the_maximum():
+    for rho, n in ((690.3, 1009), (333.33, 10007)):
+        sigma = ESRM(rho).weights(n)
+        with mpmath.workdps(40):
+            exact_rho = mpmath.mpf(rho)
+            unit = -mpmath.expm1(-exact_rho / n) / -mpmath.expm1(-exact_rho)
+            for rank in (0, 1, n // 7, n // 3, n // 2):
+                exact = unit * mpmath.exp(-exact_rho * (n - 1 - rank) / n)
+                assert abs(float(sigma[rank] / exact - 1)) < 4e-15
+    for rho in (1e289, 1e290, 1e300):
+        assert ESRM(rho).weights(4).tolist() == [0.0, 0.0, 0.0, 1.0]

@@ -415,3 +415,14 @@ def test_weights_of_the_samples_can_be_left_out(model, tmp_path):
     copy.set_params(warm_start=True).fit(X, y)
     assert copy.converged_
     assert len(copy.risk_weights_) == len(y)
+
+
+def test_errors_without_words_are_called_by_their_type(saved, monkeypatch):
+    import skops.io
+
+    def fail(*arguments, **options):
+        raise KeyError
+
+    monkeypatch.setattr(skops.io, "loads", fail)
+    with pytest.raises(ModelFileError, match=r"was not loaded: KeyError$"):
+        load_model(saved)

@@ -233,3 +233,73 @@ def test_large_vectors_are_selected_from_by_a_sample():
         for rank in (0, 1, n // 10, n // 2, n - 2, n - 1):
             for team in (None, Team(n, 2)):
                 assert thresholds.select(values, rank, team) == ascending[rank]
+
+
+# Quotas and the threads of the linear algebra library.
+
+
+def control_groups(root, listing, files):
+    """A tree of control groups as Linux shows them."""
+    (root / "proc" / "self").mkdir(parents=True)
+    (root / "proc" / "self" / "cgroup").write_text(listing)
+    for name, content in files.items():
+        path = root / "sys" / "fs" / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("listing", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, np.inf),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2.0),
+        # Inside a container the path may lead outside what is mounted.
+        ("0::/../../b\n", {"cpu.max": "50000 100000"}, 0.5),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/docker/1\n",
+            {
+                "cpu,cpuacct/docker/1/cpu.cfs_quota_us": "300000",
+                "cpu,cpuacct/docker/1/cpu.cfs_period_us": "100000",
+            },
+            3.0,
+        ),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, np.inf),
+        ("0::/\n", {"cpu.max": "garbage"}, np.inf),
+        ("nonsense\n", {}, np.inf),
+    ],
+)
+def test_quotas_of_containers(tmp_path, listing, files, expected):
+    assert _threads._quota(control_groups(tmp_path, listing, files)) == expected
+
+
+def test_cores_are_those_of_the_quota_and_of_the_affinity(monkeypatch):
+    for quota, allowed, expected in ((0.5, 8, 1), (1.5, 8, 2), (np.inf, 8, 8), (16.0, 3, 3)):
+        monkeypatch.setattr(_threads, "_quota", lambda quota=quota: quota)
+        monkeypatch.setattr(
+            os, "sched_getaffinity", lambda _, allowed=allowed: range(allowed), raising=False
+        )
+        assert thread_count(-1) == expected
+
+
+def test_one_thread_in_every_certificate(monkeypatch):
+    """From the first step to the last bound, and when a user asks for one."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 40)), rng.normal(size=80)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), n_jobs=1)
+    seen = set()
+    certify = sorel.Problem.certify
+
+    def watched(self, *arguments, **options):
+        seen.update(
+            library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+        )
+        return certify(self, *arguments, **options)
+
+    monkeypatch.setattr(sorel.Problem, "certify", watched)
+    with threadpool_limits(2):
+        with pytest.warns(sorel.ConvergenceWarning):
+            result = sorel.solve(problem, "sorel", tol=1e-12, max_passes=5)
+        problem.certificate(result.w, result.weights)
+    assert seen == {1}

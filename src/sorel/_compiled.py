@@ -192,7 +192,9 @@ class _Store:
         except (RuntimeError, OSError):
             return None
         files = place._cache_file
-        files._source_stamp = (files._source_stamp, _stamp(self._function))
+        # With and without bounds checks the same source makes different code.
+        checked = bool(getattr(numba.config, "BOUNDSCHECK", None))
+        files._source_stamp = (files._source_stamp, _stamp(self._function), checked)
         return place
 
     @property

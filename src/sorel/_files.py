@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_writable", "open_atomically", "write_atomically", "write_folder_atomically"]
+from sorel._leftovers import owned_name, remove_leftovers
+
+__all__ = [
+    "check_writable",
+    "open_atomically",
+    "scratch_folder",
+    "write_atomically",
+    "write_folder_atomically",
+]
+
+# Letters of a name that a temporary name repeats; a file's name has at most 255 bytes.
+_LETTERS = 40
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -58,7 +72,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """
     check_writable(path)
     if _is_special(path):
-        Path(path).write_bytes(data)
+        with _naming(path):
+            Path(path).write_bytes(data)
         return
     with open_atomically(path) as stream:
         stream.write(data)
@@ -76,10 +91,11 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The regular file to write.
     """
     target = _target(path)
-    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+    remove_leftovers(target.parent)
+    temporary = target.with_name(f".{target.name[:_LETTERS]}.{owned_name()}.tmp")
     try:
         # Opened with the usual mode, so that the user's umask decides who may read the result.
-        with open(temporary, "xb") as stream:
+        with _naming(path), open(temporary, "xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -124,14 +140,51 @@ def write_folder_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(parent)!r}; create it first")
-    temporary = parent / f".{target.name[:200]}.{secrets.token_hex(6)}.tmp"
+    remove_leftovers(parent)
+    temporary = parent / f".{target.name[:_LETTERS]}.{owned_name()}.tmp"
     temporary.mkdir()
     try:
-        yield temporary
+        with _naming(path):
+            yield temporary
         os.rename(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """A folder for the time of the context; one that a killed process left is removed first.
+
+    Parameters
+    ----------
+    parent : path, optional
+        Where; the system's folder for temporary files when not given.
+
+    Examples
+    --------
+    >>> from sorel._files import scratch_folder
+    >>> with scratch_folder() as folder:
+    ...     folder.is_dir()
+    True
+    >>> folder.exists()
+    False
+    """
+    place = tempfile.gettempdir() if parent is None else os.fspath(parent)
+    remove_leftovers(place)
+    with tempfile.TemporaryDirectory(prefix=f"{owned_name()}-", dir=place) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the file to an error that does not name one: a write does not know where it writes."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno not in _WRITE_ERRORS:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:

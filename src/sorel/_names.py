@@ -21,9 +21,11 @@ def missing_columns(absent: Sequence[str], present: Iterable[str]) -> str:
     "there is no column 'delay'; did you mean 'arr_delay'? The columns are 'arr_delay', 'carrier'"
     """
     present = [str(column) for column in present]
-    names = ", ".join(repr(column) for column in absent)
+    names = ", ".join(repr(column) for column in absent[:_SHOWN])
+    if len(absent) > _SHOWN:
+        names += f" and {len(absent) - _SHOWN} more"
     message = f"there is no column {names}" if len(absent) == 1 else f"there are no columns {names}"
-    for column in absent:
+    for column in absent[:_SHOWN]:
         near = _near(column, present)
         if near:
             meant = " or ".join(repr(name) for name in near)

@@ -31,11 +31,19 @@ __all__ = ["Checkpoint", "CheckpointError", "Keeper", "State", "read_passes"]
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
 _FORMAT = 2
 
+# Members of the archive, and bytes of its header: the state of a generator is its longest part.
+_MAX_MEMBERS, _MAX_HEADER = 16, 1 << 20
+
+# Letters of a text from the file that a message shows.
+_SHOWN = 200
+
 # Numbers in one record of a history. The first format had the six of the iterate alone.
 _COLUMNS, _FIRST_COLUMNS = 10, 6
 
 # Generators of NumPy whose state can be written and read back.
 _GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+_MERSENNE_WORDS, _PHILOX_WORDS = 624, 4
 
 # What zipfile, json and NumPy raise on files that were damaged or made up.
 _DAMAGE = (
@@ -141,6 +149,13 @@ class State:
             return None
         bits = getattr(np.random, self.generator["bit_generator"])()
         bits.state = self.generator
+        # NumPy follows these places without a look at them.
+        restored: Any = bits.state
+        mersenne = restored["bit_generator"] == "MT19937"
+        if mersenne and not 0 <= restored["state"]["pos"] <= _MERSENNE_WORDS:
+            raise ValueError("a place outside the state of the generator")
+        if not 0 <= restored.get("buffer_pos", 0) <= _PHILOX_WORDS:
+            raise ValueError("a place outside the buffer of the generator")
         return np.random.Generator(bits)
 
 
@@ -242,7 +257,7 @@ class Keeper:
                 shown = f" ({kinds[0]} then, {kinds[1]} now)" if kinds[0] != kinds[1] else ""
                 differences.append(_HASHED[part] + shown)
             else:
-                differences.append(f"the {part} was {there} and is {here}")
+                differences.append(f"the {part} was {there[:_SHOWN]} and is {here[:_SHOWN]}")
         if differences:
             if differences[0].startswith("the shape"):
                 # Everything of another size differs; that says no more.
@@ -347,10 +362,25 @@ def _check_place(path: str) -> None:
 
 
 def _archive(stream: Any) -> Any:
+    # Nothing in a checkpoint is packed, so no more can be read than the file has.
+    with zipfile.ZipFile(stream) as members:
+        packed = any(
+            member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size
+            for member in members.infolist()
+        )
+        if packed or len(members.namelist()) > _MAX_MEMBERS:
+            raise ValueError("not written by sorel")
+        if any(member.file_size > _MAX_HEADER for member in _header_members(members)):
+            raise ValueError("no header is that long")
+    stream.seek(0)
     archive = np.load(stream, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError("a bare array")
     return archive
+
+
+def _header_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    return [member for member in archive.infolist() if member.filename.startswith("header")]
 
 
 def _header(archive: Any, path: str) -> dict[str, Any]:
@@ -363,7 +393,8 @@ def _header(archive: Any, path: str) -> dict[str, Any]:
         raise _damaged(path)
     if layout > _FORMAT:
         raise CheckpointError(
-            f"the checkpoint {path!r} was written by sorel {header['sorel']} in format {layout}, "
+            f"the checkpoint {path!r} was written by sorel {str(header['sorel'])[:_SHOWN]} in "
+            f"format {layout}, "
             f"newer than format {_FORMAT} of this version; upgrade sorel, give another path, or "
             "delete the file to start afresh"
         )

@@ -160,7 +160,8 @@ def minimize_deviation(
                 stage, solver, _STAGE_SHARE * tol, max_passes - passes, warm_start=result
             )
         passes, n_iter = passes + result.passes, n_iter + result.n_iter
-        fit = bounds.certify(result, tol)
+        with problem.engine.working():
+            fit = bounds.certify(result, tol)
         if best is None or fit[2] < best[2]:
             best = fit
         reason = result.status

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._frames import as_table
+from sorel._inputs import check_meaning, check_numbers
 from sorel._warnings import warn
 from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.risks import CVaR, Max, Mean, Risk, parse_risk
@@ -99,6 +100,8 @@ def sample_losses(
     >>> sample_losses(["no", "yes"], [-1.0, -1.0], loss="squared_hinge")
     array([0., 4.])
     """
+    check_meaning(y_true, "y_true")
+    check_meaning(y_pred, "y_pred")
     truth, prediction = np.asarray(y_true), np.asarray(y_pred)
     if truth.ndim == 2 and truth.shape[1] == 1:
         truth = truth[:, 0]
@@ -484,6 +487,7 @@ def tail_report(
     (['all', 'a', 'b'], [8.5, 2.0, 12.5], [12.5, 2.0, 12.5])
     """
     losses = sample_losses(y_true, y_pred, loss, labels)
+    check_numbers(sample_weight, "sample_weight")
     weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     if weight is not None and weight.shape != losses.shape:
         raise ValueError(f"sample_weight must have shape {losses.shape}, got {weight.shape}")

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, RISK, TOL
 from sorel._frames import as_table
+from sorel._inputs import check_meaning, check_numbers
 from sorel.losses import Logistic, Loss, parse_loss
 from sorel.penalties import Penalty, choose_penalty, resolve_l2
 from sorel.problem import Problem
@@ -250,7 +251,9 @@ def _problem(
 ) -> Problem:
     """The problem of the data; risk and l2 of the grid take the place of its own."""
     if not hasattr(X, "tocsr"):
+        check_numbers(X, "X")
         X = np.asarray(X)
+    check_meaning(y, "y")
     parsed = parse_loss(loss)
     if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
         parsed = parse_loss("multinomial")

@@ -22,20 +22,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._copies import shallow_copy
+from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
-from sorel.engines import make_engine
+from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.views import writable_view
+from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.kernels import sparse
-from sorel.losses import Loss, parse_loss
+from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
+
+# A margin whose exponential overflows.
+_BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
@@ -198,10 +201,14 @@ class Problem:
             X, targets, classes = read_data(X, y, loss)
             engine = TensorEngine
         else:
+            (check_meaning if loss.is_classifier else check_numbers)(y, "y")
+            if sample_weight is not None:
+                check_numbers(sample_weight, "sample_weight")
             if engine is None:
+                check_numbers(X, "X")
                 source, y = open_data(X, y)
                 X = _check_matrix(X) if source is None else _check_source(X, source)
-                engine = make_engine
+                engine = trusting_engine
             targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
         weight = _check_sample_weight(sample_weight, n)
@@ -324,7 +331,7 @@ class Problem:
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
             )
         # Newton steps that tighten the bound may go too far, and are then not used.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with run.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
@@ -402,6 +409,23 @@ class Problem:
         )
         other._made_by = self._made_by
         return other
+
+    def tamed(self) -> Problem | None:
+        """A problem that takes the margins to the side where this loss does not overflow.
+
+        Where losses grow like exponentials and 0 is not in the domain, they may overflow at the
+        start. The solution of this problem is a better one. None for a problem that cannot be had.
+        """
+        if self._made_by is None or self.engine.n_outputs > 1:
+            return None
+        make, X = self._made_by
+        spec = self.engine.spec
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = self.loss.value(spec.targets, np.full(self.n_samples, _BEYOND_EXPONENTIALS))
+        side = np.full(self.n_samples, 1.0 if np.all(np.isfinite(far)) else -1.0)
+        return Problem.from_engine(
+            make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
+        )
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
@@ -536,6 +560,15 @@ class Problem:
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 
+    def least_gap(self, w: FloatArray, dual: Dual) -> float:
+        """What rounding errors leave of a gap at these parameters, however good they are."""
+        engine, rounding = self.engine, self._rounding()
+        point = engine.point(w)
+        error = rounding.margins(w)
+        lost, slopes = rounding.losses(point, dual, engine.expected(point, dual), error)
+        coef = self.coefficients(w)
+        return lost + rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+
     def _refined_bound(
         self,
         rounding: Rounding,
@@ -575,7 +608,9 @@ class Problem:
             drop = value - expected - penalty
             if not math.isfinite(drop):
                 break
-            linear, error = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            linear, error = self._linear_bound(
+                rounding, current, dual, expected, penalty, None, rounding.margins(u)
+            )
             # Without the errors both terms together are nonnegative, up to rounding.
             if max(drop + linear, error) < bound.total:
                 bound = _Bound(max(drop + linear, error), error)
@@ -772,7 +807,7 @@ def _check_matrix(X: Any) -> Any:
     import scipy.sparse
 
     if scipy.sparse.issparse(X):
-        matrix = _check_csr(X) if X.ndim == 2 else X
+        matrix = checked_csr(X) if X.ndim == 2 else X
         values = matrix.data
     else:
         matrix = X if isinstance(X, np.ndarray) else np.asarray(X)
@@ -807,30 +842,6 @@ def _check_matrix(X: Any) -> Any:
         matrix.flags.c_contiguous or matrix.flags.f_contiguous
     ):
         matrix = np.ascontiguousarray(matrix)
-    return matrix
-
-
-def _check_csr(X: Any) -> Any:
-    """A sparse matrix in CSR with each entry given once; X itself where it has that form.
-
-    The compiled loops follow the indices blindly, so they are looked at here.
-    """
-    matrix = X if X.format == "csr" else X.tocsr()
-    places = writable_view(matrix.indptr), writable_view(matrix.indices)
-    bad, repeated = sparse.inspect_csr(*places, matrix.shape[1])
-    if bad >= 0:
-        raise ValueError(
-            f"X is not a valid CSR matrix: row {bad} has an index outside its {matrix.shape[1]} "
-            f"columns or {len(matrix.indices)} stored entries; see X.check_format()"
-        )
-    if repeated:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    stored = int(matrix.indptr[-1])
-    if stored < len(matrix.data):
-        # Room that a matrix keeps after entries were removed holds no values.
-        parts = (matrix.data[:stored], matrix.indices[:stored], matrix.indptr)
-        matrix = type(matrix)(parts, shape=matrix.shape)
     return matrix
 
 

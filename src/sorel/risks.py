@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from sorel._inputs import check_numbers
+
 __all__ = [
     "CVaR",
     "CustomSpectrum",
@@ -247,6 +249,7 @@ class Risk:
         >>> CVaR(0.5)([3.0, 1.0], sample_weight=[1, 3])
         2.0
         """
+        check_numbers(losses, "losses")
         values = np.asarray(losses, dtype=np.float64)
         if values.ndim != 1 or values.size == 0:
             raise ValueError(
@@ -982,6 +985,7 @@ class Deviation(Risk):
 
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the deviation of a vector of losses."""
+        check_numbers(losses, "losses")
         values = np.asarray(losses, dtype=np.float64)
         return self.risk(values, sample_weight) - self.share * Mean()(values, sample_weight)
 
@@ -1063,6 +1067,7 @@ def normalised_sample_weight(sample_weight: npt.ArrayLike, n: int) -> FloatArray
     >>> normalised_sample_weight([1, 3], 2)
     array([0.25, 0.75])
     """
+    check_numbers(sample_weight, "sample_weight")
     weight = np.asarray(sample_weight, dtype=np.float64)
     if weight.shape != (n,):
         raise ValueError(f"sample_weight must have shape ({n},), got {weight.shape}.")

@@ -8,6 +8,7 @@ from sorel's own; a file that names any other type is refused before anything of
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import io
@@ -16,15 +17,34 @@ import os
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from sorel._archives import (
+    ArchiveError,
+    TooLargeError,
+    bounded_json,
+    read_member,
+    repacked,
+    size_of,
+)
 from sorel._files import write_atomically
 from sorel._warnings import warn
 
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
-_HEADER = "sorel.json"
+_HEADER, _SCHEMA = "sorel.json", "schema.json"
+
+# What a file may unfold to: so many bytes, or so many times its own size. Loading takes about three
+# times as much for a while.
+_ROOM, _RATIO = 32 << 20, 3
+_MAX_HEADER, _MAX_SCHEMA = 2 << 20, 12 << 20
+
+# Letters in the schema for one of its objects, at least; each takes a kilobyte while it is loaded.
+_NODE = 125
+_MAX_PIPE = 1 << 30
+
 # Raised when the layout of the archive or the meaning of the header changes.
 _FORMAT = 1
 
@@ -99,6 +119,9 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
+    if hasattr(model, "to_local"):
+        # What was fitted on a cluster is the same model, and needs no cluster to predict.
+        model = model.to_local()
     data = _dump(model if risk_weights else _without_weights(model), summary)
     if hasattr(path, "write"):
         cast(BinaryIO, path).write(data)
@@ -106,7 +129,7 @@ def save_model(
         write_atomically(path, data)
 
 
-def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
+def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None = None) -> Any:
     """Load a model that :func:`save_model` or the command ``sorel fit`` saved.
 
     Only types of sorel, scikit-learn, NumPy and SciPy are built, by their names; no code from the
@@ -116,6 +139,9 @@ def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
     ----------
     path : path or binary stream
         The saved model.
+    max_bytes : int, optional
+        How much the file may unfold to: by default 32 MB, or three times its own size where that is
+        more. Files of :func:`save_model` stay below it.
 
     Returns
     -------
@@ -125,8 +151,8 @@ def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
     Raises
     ------
     ModelFileError
-        If the file is empty, damaged, not a model of sorel, written by a newer sorel, or holds
-        types that are not trusted.
+        If the file is empty, damaged, not a model of sorel, written by a newer sorel, unfolds to
+        more than `max_bytes`, or holds types that are not trusted.
     OSError
         If there is no such file, or it cannot be read.
     ModuleNotFoundError
@@ -150,15 +176,19 @@ def load_model(path: str | os.PathLike[str] | BinaryIO) -> Any:
     >>> sorel.load_model(stream)
     SpectralRiskRegressor()
     """
-    data, name = _read(path)
-    strange = _strange_versions(_header(data, name))
+    with _opened(path) as (stream, name):
+        return _load_checked(stream, name, max_bytes)
+
+
+def _load_checked(stream: BinaryIO, name: str, max_bytes: int | None) -> Any:
+    strange = _strange_versions(_header(stream, name))
     if strange:
         warn(
             f"{name} was saved with {strange}; its predictions may differ: save the model again, "
             "or install those versions"
         )
     try:
-        return _load(data, name)
+        return _load(stream, name, max_bytes)
     except ModelFileError as error:
         if not strange:
             raise
@@ -200,8 +230,8 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     >>> summary["risk"], summary["data"], summary["n_features"]
     ('cvar:0.1', 'diabetes', 10)
     """
-    data, name = _read(path)
-    header = _header(data, name)
+    with _opened(path) as (stream, name):
+        header = _header(stream, name)
     return {
         "sorel": header["sorel"],
         "versions": header.get("versions", {}),
@@ -228,20 +258,28 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
             f"the summary must hold only numbers, texts, lists and dictionaries of them: {error}"
         ) from None
     model = _without_checkpoints(model)
+    # Long arrays of zeros and many texts unfold to more than whoever loads them allows: they are
+    # saved without being packed.
+    refused: ModelFileError | None = None
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        buffer = _archive(skops_io, model, text, compression)
+        try:
+            # Better no file than one that cannot be read back.
+            _load(buffer, "the new file")
+            return buffer.getvalue()
+        except ModelFileError as error:
+            refused = error
+    raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {refused}")
+
+
+def _archive(skops_io: Any, model: Any, header: str, compression: int) -> io.BytesIO:
     try:
-        data: bytes = skops_io.dumps(model, compression=zipfile.ZIP_DEFLATED)
+        buffer = io.BytesIO(skops_io.dumps(model, compression=compression))
     except (TypeError, AttributeError, RecursionError) as error:
         raise TypeError(f"{_name(model)} cannot be saved: {error}") from None
-    buffer = io.BytesIO(data)
-    with zipfile.ZipFile(buffer, "a", compression=zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_HEADER, text)
-    data = buffer.getvalue()
-    try:
-        # Better no file than one that cannot be read back.
-        _load(data, "the new file")
-    except ModelFileError as error:
-        raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {error}") from None
-    return data
+    with zipfile.ZipFile(buffer, "a", compression=compression) as archive:
+        archive.writestr(_HEADER, header)
+    return buffer
 
 
 def _without_weights(model: Any) -> Any:
@@ -306,37 +344,52 @@ def _describe(model: Any) -> dict[str, Any]:
     return facts
 
 
-def _read(file: str | os.PathLike[str] | BinaryIO) -> tuple[bytes, str]:
+@contextlib.contextmanager
+def _opened(file: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+    """A stream that can be read more than once, and what messages call it."""
     if hasattr(file, "read"):
-        data = cast(BinaryIO, file).read()
+        given = cast(BinaryIO, file)
         name = getattr(file, "name", None)
-        return data, repr(name) if isinstance(name, str) else "the stream"
+        label = repr(name) if isinstance(name, str) else "the stream"
+        # What was read already is no part of the model.
+        yield io.BytesIO(given.read()), label
+        return
     path = Path(file)
-    return path.read_bytes(), repr(str(path))
+    with path.open("rb") as stream:
+        if path.is_file():
+            yield stream, repr(str(path))
+            return
+        data = stream.read(_MAX_PIPE + 1)
+        if len(data) > _MAX_PIPE:
+            raise ModelFileError(f"{str(path)!r} does not end after {_MAX_PIPE >> 20} MB")
+        yield io.BytesIO(data), repr(str(path))
 
 
-def _header(data: bytes, name: str) -> dict[str, Any]:
+def _header(stream: BinaryIO, name: str) -> dict[str, Any]:
     """The header, after the checks that need nothing else of the file."""
-    if not data:
+    if not size_of(stream):
         raise ModelFileError(f"{name} is empty; save the model again")
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except _DAMAGE:
-        raise ModelFileError(
-            f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
-        ) from None
-    with archive:
-        if _HEADER not in archive.namelist():
-            raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
-        try:
-            header = json.loads(archive.read(_HEADER))
-            written, layout = header["sorel"], header["format"]
-            summary = header.get("summary", {})
-            newer = layout > _FORMAT or _newer(written)
-            whole = isinstance(summary, dict) and isinstance(written, str)
-        except _DAMAGE as error:
-            _tell_missing(name, error)
-            raise _damaged(name, error) from None
+        text = read_member(stream, _HEADER, _MAX_HEADER)
+    except ArchiveError as error:
+        raise _refused(name, error) from None
+    except _DAMAGE as error:
+        if not zipfile.is_zipfile(stream):
+            raise ModelFileError(
+                f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
+            ) from None
+        raise _damaged(name, error) from None
+    if text is None:
+        raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
+    try:
+        header = bounded_json(text, _MAX_HEADER)
+        written, layout = header["sorel"], header["format"]
+        summary = header.get("summary", {})
+        newer = layout > _FORMAT or _newer(written)
+        whole = isinstance(summary, dict) and isinstance(written, str)
+    except (*_DAMAGE, RecursionError) as error:
+        _tell_missing(name, error)
+        raise _damaged(name, error) from None
     if not whole:
         raise ModelFileError(f"{name} is damaged: its {_HEADER} does not describe a model")
     if newer:
@@ -349,7 +402,7 @@ def _header(data: bytes, name: str) -> dict[str, Any]:
     return cast(dict[str, Any], header)
 
 
-def _load(data: bytes, name: str) -> Any:
+def _load(stream: BinaryIO, name: str, max_bytes: int | None = None) -> Any:
     skops_io = _skops()
     from skops.io.exceptions import UntrustedTypesFoundException
 
@@ -357,15 +410,70 @@ def _load(data: bytes, name: str) -> Any:
         with warnings.catch_warnings():
             # NumPy and the archive reader grumble about damaged bytes before they give up.
             warnings.simplefilter("ignore", SyntaxWarning)
-            return skops_io.loads(data, trusted=_trusted_types())
+            data = _checked_archive(stream, max_bytes)
+            model = skops_io.loads(data, trusted=_trusted_types())
     except UntrustedTypesFoundException as error:
         foreign = str(error).partition("[")[2].partition("]")[0] or str(error)
         raise ModelFileError(
             f"{name} holds types that sorel does not trust, and was not loaded: {foreign}"
         ) from None
+    except TooLargeError as error:
+        raise ModelFileError(
+            f"{name} was not loaded: {error}; if you trust it, allow more with "
+            "sorel.load_model(..., max_bytes=...)"
+        ) from None
+    except ArchiveError as error:
+        raise _refused(name, error) from None
     except (*_DAMAGE, MemoryError, RecursionError, SyntaxError) as error:
         _tell_missing(name, error)
         raise _damaged(name, error) from None
+    _check_model(model, name)
+    return model
+
+
+def _limit(size: int) -> int:
+    return max(_ROOM, _RATIO * size)
+
+
+def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> bytes:
+    """The archive without surprises: unpacked, and read by skops no more often than is counted."""
+    limit = _limit(size_of(stream)) if max_bytes is None else max_bytes
+    copy, sizes = repacked(stream, limit)
+    room = max(limit // _RATIO, _MAX_SCHEMA)
+    text = read_member(copy, _SCHEMA, room)
+    if text is None:
+        raise ValueError(f"it has no {_SCHEMA} inside")
+    schema = bounded_json(text, room, room // _NODE)
+    # Each array in the schema reads its member anew.
+    total = sum(sizes.get(file, 0) for file in _files(schema))
+    if total > limit:
+        raise TooLargeError(f"its arrays take {total / 1e6:g} MB, and may take {limit / 1e6:g} MB")
+    return copy.getvalue()
+
+
+def _files(schema: Any) -> Iterator[str]:
+    """The members of the archive that a schema refers to, as often as it does."""
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            file = node.get("file")
+            if isinstance(file, str):
+                yield file
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+
+
+def _check_model(model: Any, name: str) -> None:
+    from sklearn.base import BaseEstimator
+
+    if not isinstance(model, BaseEstimator):
+        raise ModelFileError(f"{name} holds a {type(model).__name__}, which is no model")
+
+
+def _refused(name: str, error: ArchiveError) -> ModelFileError:
+    return ModelFileError(f"{name} is not a model of sorel, or it is damaged: {error}")
 
 
 def _strange_versions(header: dict[str, Any]) -> str:

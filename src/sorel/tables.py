@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import os
 import re
@@ -23,6 +24,7 @@ import numpy as np
 
 from sorel._files import write_atomically
 from sorel._names import missing_columns
+from sorel._text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +49,14 @@ STANDARD = "-"
 _LARGEST = 1e100
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
+
+# Columns that a table may have: each takes kilobytes, however few rows there are. And what a
+# Parquet file may unfold to, in bytes and as a multiple of its size.
+_MAX_COLUMNS = 1 << 16
+_ROOM, _RATIO = 256 << 20, 50
+
+# Bytes without the end of a line in which the fields are counted.
+_LONG_LINE = 1 << 20
 
 # A column is taken for what most of its first different values look like.
 _LOOKED_AT, _MOST = 1000, 0.95
@@ -157,7 +167,11 @@ def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> Non
         The file, written in one step, or standard output (CSV).
     """
     if destination == STANDARD:
-        frame.to_csv(sys.stdout, index=False, lineterminator="\n")
+        if sys.stdout.isatty():
+            text = frame.to_csv(index=False, lineterminator="\n")
+            sys.stdout.write("\n".join(printable(line) for line in text.split("\n")))
+        else:
+            frame.to_csv(sys.stdout, index=False, lineterminator="\n")
         sys.stdout.flush()
         return
     buffer = io.BytesIO()
@@ -418,6 +432,7 @@ def standardise_rows(rows: RowSource, model: Any) -> Any:
     """
     from sklearn.preprocessing import StandardScaler
 
+    check_width(rows.n_features, "the data")
     scaler = StandardScaler()
     for _, _, part in rows.finite_spans():
         scaler.partial_fit(part)
@@ -432,6 +447,8 @@ def standardise_rows(rows: RowSource, model: Any) -> Any:
 def _open(source: str | os.PathLike[str]) -> BinaryIO:
     """A stream that can be read more than once."""
     if source == STANDARD:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "it is closed", "standard input")
         return io.BytesIO(sys.stdin.buffer.read())
     path = Path(source)
     if path.is_file():
@@ -449,7 +466,9 @@ def _read_csv(
             header = next(rows, [])
         if not header:
             raise TableError(f"{name} has no header: its first line is blank")
+        check_width(len(header), name)
         _check_names(header, name)
+        _check_long_lines(stream, name, sep, len(header))
         if len(header) == 1:
             _check_separator(header[0], name, sep)
         stream.seek(0)
@@ -494,6 +513,57 @@ def _rows(stream: BinaryIO, sep: str) -> Iterator[Iterator[list[str]]]:
         text.detach()
 
 
+def check_width(columns: int, name: str) -> None:
+    """Refuse a table with more columns than can be told apart by name.
+
+    Parameters
+    ----------
+    columns : int
+        Number of columns.
+    name : str
+        What messages call the table.
+
+    Raises
+    ------
+    TableError
+        If there are more than 65536.
+
+    Examples
+    --------
+    >>> from sorel.tables import check_width
+    >>> check_width(100_000, "wide.csv")
+    Traceback (most recent call last):
+    ...
+    sorel.tables.TableError: wide.csv has 100000 columns, and a table may have 65536; if rows and \
+columns are swapped, turn it, else fit a matrix in Python
+    """
+    if columns > _MAX_COLUMNS:
+        raise TableError(
+            f"{name} has {columns} columns, and a table may have {_MAX_COLUMNS}; if rows and "
+            "columns are swapped, turn it, else fit a matrix in Python"
+        )
+
+
+def _check_long_lines(stream: BinaryIO, name: str, sep: str, width: int) -> None:
+    """Refuse lines of megabytes that have more fields than the header, before they are taken apart.
+
+    A field takes one letter in the file and a hundred bytes in memory.
+    """
+    stream.seek(0)
+    mark = sep.encode()
+    fields = 0
+    while piece := stream.read(_LONG_LINE):
+        if b"\n" in piece or b"\r" in piece or b'"' in piece:
+            fields = 0
+            continue
+        fields += piece.count(mark)
+        if fields >= width:
+            raise TableError(
+                f"{name} has a line with more than {fields} fields, the header has {width}"
+            )
+    stream.seek(0)
+
+
 def _check_separator(header: str, name: str, sep: str) -> None:
     for other in ";\t|,":
         if other != sep and other in header:
@@ -524,6 +594,7 @@ def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
     pandas = _pandas()
     _pyarrow()
     try:
+        _check_declared(stream, name)
         frame = pandas.read_parquet(stream, engine="pyarrow")
     except ImportError as error:
         # pandas refuses versions of pyarrow that are too old.
@@ -532,11 +603,28 @@ def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
             name="pyarrow",
         ) from None
     except Exception as error:  # pyarrow has many kinds of its own
-        if isinstance(error, MemoryError):
+        if isinstance(error, (MemoryError, TableError)):
             raise
         raise TableError(f"{name} cannot be read as Parquet: {_one_line(error)}") from None
     frame.columns = [str(column) for column in frame.columns]
     return frame.reset_index(drop=True)
+
+
+def _check_declared(stream: BinaryIO, name: str) -> None:
+    """Refuse a Parquet file that says of itself that it unfolds to far more than it is."""
+    import pyarrow.parquet
+
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    facts = pyarrow.parquet.ParquetFile(stream).metadata
+    check_width(facts.num_columns, name)
+    declared = 8 * facts.num_rows * facts.num_columns
+    if declared > max(_ROOM, _RATIO * size):
+        raise TableError(
+            f"{name} has {size / 1e6:.3g} MB and unfolds to {declared / 1e6:.3g} MB; if that is "
+            "right, write its numbers as .npy blocks with sorel.rows.write_blocks"
+        )
+    stream.seek(0)
 
 
 def _check_names(names: Sequence[str], name: str) -> None:

@@ -20,10 +20,17 @@ def add_command(commands: Any, name: str, run: Any, **words: str) -> argparse.Ar
     return parser
 
 
-def add_table(parser: argparse.ArgumentParser, name: str, words: str, more: str = "") -> None:
-    """Add a table to read, and how it is stored."""
+def add_table(
+    parser: argparse.ArgumentParser,
+    name: str,
+    words: str,
+    more: str = "",
+    several: bool = False,
+) -> None:
+    """Add a table to read, or several files of one, and how it is stored."""
     parser.add_argument(
         name,
+        nargs="+" if several else None,
         metavar="TABLE",
         help=f"{words}: CSV with a header, or Parquet; - is standard input{more}",
     )

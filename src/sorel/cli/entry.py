@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sorel import _stop
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
-from sorel.cli.shared import FAILED, INTERRUPTED, MISUSED, Misuse, one_line, say
+from sorel.cli.shared import FAILED, MISUSED, Misuse, one_line, say, silence
+from sorel.cli.signals import Stop, stopped_by_signals
+from sorel.cli.streams import STANDARD_OUTPUT, flushed, named_streams
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
 COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
 
 # Packages that a command may miss, with a message that names the extra.
-_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib")
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
+
+# Letters of somebody else's message that are shown.
+_SHOWN = 200
 
 _EXAMPLES = """\
 examples:
@@ -36,7 +41,7 @@ exit codes:
   1    failed: a bad table, model or output file; standard error says what is wrong
   2    wrong arguments
   3    fitted and saved, but the tolerance was not reached
-  130  interrupted
+  130  interrupted; 143 after SIGTERM, 129 after SIGHUP: a checkpoint is written, scratch removed
 """
 
 
@@ -52,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0 only if the command did its job, 1 if it failed, 2 for wrong arguments, 3
-        if a model was fitted and saved but the tolerance was not reached, 130 after Ctrl-C.
+        if a model was fitted and saved but the tolerance was not reached, 130 after Ctrl-C, 143
+        after SIGTERM and 129 after SIGHUP.
 
     Examples
     --------
@@ -60,36 +66,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["demo", "--splits", "2", "--out", "pictures"])  # doctest: +SKIP
     0
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    with named_streams():
+        try:
+            with stopped_by_signals() as stop:
+                code = _run(argv, stop)
+        except SystemExit as end:
+            # Help and wrong arguments.
+            raise SystemExit(flushed(int(end.code or 0))) from None
+        return flushed(code)
+
+
+def _run(argv: Sequence[str] | None, stop: Stop) -> int:
+    arguments = argparse.Namespace()
     try:
+        arguments = _parser().parse_args(argv)
         with _plain_warnings():
-            return int(arguments.run(arguments))
+            code = int(arguments.run(arguments))
+        # The last fit may have been cut short, and what was made of it is not what was asked for.
+        _stop.check()
+        return code
     except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
+        say("terminated" if stop.signal else "interrupted")
+        return stop.exit_code
     except Misuse as error:
         say(f"error: {error}")
         return MISUSED
     except BrokenPipeError:
         # Whoever read our output has stopped; nothing may be written at exit either.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return FAILED
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OPTIONAL:
             raise
         say(f"error: {error}")
         return FAILED
-    except MemoryError:
-        say("error: there is not enough memory for this table")
+    except MemoryError as error:
+        # NumPy says what it could not allocate.
+        say(f"error: there is not enough memory for this table; {one_line(error)}".rstrip("; "))
         return FAILED
     except OSError as error:
         known = error.filename is not None and error.strerror
-        say(f"error: {error.filename}: {error.strerror}" if known else f"error: {error}")
+        say(f"error: {error.filename}: {error.strerror}" if known else f"error: {one_line(error)}")
+        if error.filename == STANDARD_OUTPUT:
+            silence(sys.stdout)
         return FAILED
     except ValueError as error:
         say(f"error: {one_line(error)}")
+        return FAILED
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        # A model file may be whole, and its content still make no sense.
+        if not hasattr(arguments, "model"):
+            raise
+        say(
+            f"error: the model {arguments.model} does not work with this table: "
+            f"{type(error).__name__}: {one_line(error)[:_SHOWN]}"
+        )
         return FAILED
 
 

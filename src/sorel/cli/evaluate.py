@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
 from sorel.cli.models import Batches, is_folder, load, read_weight
-from sorel.cli.shared import DONE, Misuse, say
+from sorel.cli.shared import DONE, Misuse, say, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,10 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
     if summary.get("constant") or _is_constant(own, y, model):
         say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is None:
-        print(_LOSS_WORDS.get(str(loss), "losses"))
-        print(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
+        show(_LOSS_WORDS.get(str(loss), "losses"))
+        show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
         if "bias" in report.columns:
-            print("bias: mean of prediction minus truth, in the units of the target")
+            show("bias: mean of prediction minus truth, in the units of the target")
     else:
         tables.write_table(report.reset_index(), arguments.output)
     return DONE

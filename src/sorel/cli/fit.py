@@ -51,6 +51,8 @@ examples:
   cat train.csv | sorel fit - --target y -o - > model.skops
   sorel fit huge.parquet --target y --out-of-core --scratch /data/tmp -o model.skops
       more rows than fit into memory; all columns must be numbers
+  sorel fit data/*.parquet --target y --scheduler tcp://host:8786 -o model.skops
+      on a Dask cluster, whose workers read the files; --local-cluster 2 starts one here
   sorel fit blocks/ --target y.npy -o model.skops
       a folder of .npy files with rows, called x0, x1 ... unless blocks/columns.json names them
 
@@ -63,6 +65,8 @@ _MANY_CATEGORIES = 0.5
 _FEW_ROWS = 20
 # So many different values are worth a word however many rows there are.
 _TOO_MANY_CATEGORIES = 1000
+# And so many, or so many labels, make a model that nobody wants to load.
+_MOST_CATEGORIES, _MOST_LABELS = 1 << 16, 10_000
 _DEFAULT_RISK = RISK.spec
 # A Parquet file of numbers that would take more of the memory than this stays on disk.
 _SHARE_OF_MEMORY = 0.25
@@ -83,7 +87,7 @@ def add(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    add_table(parser, "data", "the table to learn from", more=OR_FOLDER)
+    add_table(parser, "data", "the table to learn from", more=OR_FOLDER, several=True)
     parser.add_argument(
         "--target", required=True, metavar="COLUMN",
         help="column to predict; beside .npy files, a .npy file or a folder of them",
@@ -173,6 +177,15 @@ def add(commands: Any) -> None:
         "(default: the system's folder for temporary files)",
     )  # fmt: skip
     parser.add_argument(
+        "--scheduler", metavar="ADDRESS",
+        help="fit on the Dask cluster of this scheduler, such as tcp://host:8786; its workers read "
+        "the Parquet files, which may be several, and hold numbers only",
+    )  # fmt: skip
+    parser.add_argument(
+        "--local-cluster", type=positive, metavar="N",
+        help="the same on a cluster of N processes on this machine, for the time of the fit",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-baselines", dest="baselines", action="store_false",
         help="do not fit the plain model beside it, with which `sorel evaluate` compares",
     )  # fmt: skip
@@ -184,6 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel import ConvergenceWarning, tables
     from sorel._files import check_writable
 
+    _check_files(arguments)
     output = arguments.output
     if output != tables.STANDARD:
         check_writable(output)
@@ -200,7 +214,11 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if _on_disk(arguments):
+        if _on_cluster(arguments):
+            from sorel.cli.cluster import fit_on_cluster
+
+            task, kinds, count, pipeline = fit_on_cluster(arguments)
+        elif _on_disk(arguments):
             task, kinds, count, pipeline = _fit_rows(arguments)
         else:
             task, kinds, count, pipeline = _fit_table(arguments)
@@ -230,6 +248,22 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return NOT_CONVERGED
     return DONE
+
+
+def _on_cluster(arguments: argparse.Namespace) -> bool:
+    return arguments.scheduler is not None or arguments.local_cluster is not None
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Keep the list of files, and the first as the table, which is all of it without a cluster."""
+    arguments.files, arguments.data = arguments.data, arguments.data[0]
+    if arguments.scheduler is not None and arguments.local_cluster is not None:
+        raise Misuse("--scheduler and --local-cluster name two clusters; give one of them")
+    if len(arguments.files) > 1 and not _on_cluster(arguments):
+        raise Misuse(
+            f"{len(arguments.files)} files are for a cluster: add --local-cluster 2 or --scheduler "
+            "ADDRESS, or give the folder that holds them"
+        )
 
 
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
@@ -335,11 +369,11 @@ def _parquet_rows(arguments: argparse.Namespace) -> Any:
 def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of rows on disk."""
     import shutil
-    import tempfile
 
     import pandas as pd
 
     from sorel import tables
+    from sorel._files import scratch_folder
     from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
 
     path = Path(arguments.data)
@@ -373,7 +407,7 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
     task, y = _target(pd.Series(y, name=arguments.target), arguments)
     pipeline = tables.standardise_rows(rows, _estimator(task, arguments))
     scaler = pipeline["columns"].named_transformers_["numeric"]
-    with tempfile.TemporaryDirectory(prefix="sorel-", dir=arguments.scratch) as place:
+    with scratch_folder(arguments.scratch) as place:
         free = shutil.disk_usage(place).free
         if free < 1.01 * rows.nbytes:
             raise tables.TableError(
@@ -383,7 +417,7 @@ def _fit_rows(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, 
         scaled = ScaledRows(rows, scaler.mean_, scaler.scale_)
         # In the pipeline, too, the model gets numbers without names.
         scaled.columns = None
-        blocks = write_blocks(Path(place) / "rows", scaled)
+        blocks = write_blocks(place / "rows", scaled)
         rows.close()
         try:
             pipeline[-1].fit(blocks, y, weight)
@@ -599,6 +633,10 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
             f"target {name!r} has one value only, {only!r}; there is nothing to learn"
         )
     task = arguments.task
+    if task != "regression" and kind != "numeric" and count > _MOST_LABELS:
+        raise tables.TableError(
+            f"target {name!r} has {count} different labels, more than {_MOST_LABELS}; is it a name?"
+        )
     if task == "auto":
         task = "regression" if kind == "numeric" and count > 2 else "classification"
         if not arguments.quiet and count <= _FEW_LABELS:
@@ -631,8 +669,15 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
 
 
 def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
+    from sorel.tables import TableError
+
     for column, kind in kinds.items():
         count = X[column].nunique() if kind == "text" else 0
+        if count > _MOST_CATEGORIES:
+            raise TableError(
+                f"column {column!r} has {count} different texts, each of which would become an "
+                f"indicator column; leave it out with --drop {column!r}"
+            )
         many = len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X)
         if many or count > _TOO_MANY_CATEGORIES:
             say(

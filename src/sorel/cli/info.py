@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from sorel._text import printable
 from sorel.cli.arguments import add_command
-from sorel.cli.shared import DONE
+from sorel.cli.shared import DONE, show
+
+# Letters that the column of names may take; a file may have any.
+_WIDEST = 40
 
 _EXAMPLES = """\
 examples:
@@ -32,11 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel.saving import read_summary
 
     facts = read_summary(arguments.model)
-    width = max(map(len, facts))
+    width = min(_WIDEST, max(len(printable(key)) for key in facts))
     for key, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{name} ({kind})" for name, kind in value.items())
         elif isinstance(value, list):
             value = ", ".join(str(item) for item in value)
-        print(f"{key:{width}}  {value}")
+        show(f"{printable(key):{width}}  {printable(value)}")
     return DONE

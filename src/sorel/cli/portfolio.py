@@ -6,6 +6,7 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from sorel import _stop
 from sorel.cli.arguments import (
     add_command,
     add_drop,
@@ -127,6 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
             "risk_contribution": model.risk_contributions_,
         }
     )
+    _stop.check()
     tables.write_table(table, arguments.output)
     if frontier is not None:
         _draw(frontier, model, arguments.plot)

@@ -7,6 +7,7 @@ import itertools
 import warnings
 from typing import Any
 
+from sorel import _stop
 from sorel.cli.arguments import (
     add_command,
     add_drop,
@@ -110,6 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
             **dict(zip(X.columns, model.coef_.T, strict=True)),
         }
     )
+    _stop.check()
     tables.write_table(table, arguments.output)
     if arguments.plot is not None:
         _draw(dict(zip(X.columns, model.coef_.T, strict=True)), levels, arguments.plot)

@@ -160,7 +160,10 @@ def _unzipped(data: bytes, label: str) -> Iterator[tuple[str, _Rows]]:
         # Text beside a spreadsheet is a description more often than data.
         members.sort(key=lambda member: member.filename.lower().endswith((".txt", ".csv")))
         for member in members:
-            yield from _tables(archive.read(member), PurePosixPath(member.filename).name)
+            with archive.open(member) as stream:
+                # Asked for all at once, zipfile unpacks all, whatever size was declared.
+                content = stream.read(_MAX_BYTES)
+            yield from _tables(content, PurePosixPath(member.filename).name)
 
 
 def _xlsx(data: bytes, label: str) -> Iterator[tuple[str, _Rows]]:

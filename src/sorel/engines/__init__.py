@@ -27,8 +27,15 @@ __all__ = [
 
 def make_engine(X: Any, spec: Spec) -> Engine:
     """The engine for this kind of X."""
+    if scipy.sparse.issparse(X):
+        return SparseEngine(X, spec)
+    return trusting_engine(X, spec)
+
+
+def trusting_engine(X: Any, spec: Spec) -> Engine:
+    """The same for an X that has been looked at already, indices of sparse matrices included."""
     if isinstance(X, RowSource):
         return BlocksEngine(X, spec)
     if scipy.sparse.issparse(X):
-        return SparseEngine(X, spec)
+        return SparseEngine(X, spec, checked=True)
     return DenseEngine(X, spec)

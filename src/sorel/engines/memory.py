@@ -46,7 +46,7 @@ FEW_COLUMNS = 24
 _LEAST_TILE, _BLOCK_TILE = 65_536, 2_000_000
 
 # A Hessian from sampled rows pays when there are this many times more rows than asked for.
-_WORTH_SAMPLING = 3
+WORTH_SAMPLING = 3
 
 # Numbers in X, and entries of a vector, from which on threads gain more than their start costs;
 # losses with exponentials are worth it sooner.
@@ -58,13 +58,13 @@ _WORTH_SHARING, _WORTH_SHARING_SLOW = 100_000, 20_000
 _NO_LIBRARY_THREADS = 100_000
 
 # Stands in for the blocks of a weighting that has none.
-_NO_BLOCKS = np.full(1, -1, np.int32)
+NO_BLOCKS = np.full(1, -1, np.int32)
 
 # Rows without curvature are left out of products when no more than this share is left.
-_WORTH_SELECTING = 0.7
+WORTH_SELECTING = 0.7
 
 # Rows of a block that should be in a sample before it stands for the block.
-_ROWS_PER_BLOCK = 50
+ROWS_PER_BLOCK = 50
 
 
 _Value = TypeVar("_Value")
@@ -125,6 +125,22 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     return rows, names.index("omega") if "omega" in names else None
 
 
+def _check_lengths(spec: Spec, n: int, n_outputs: int) -> None:
+    """Refuse targets and weights that the loops, which trust the rows of X, would read beyond."""
+    for name, values in (("targets", spec.targets), ("sample_weight", spec.sample_weight)):
+        if values is not None and np.shape(values) != (n,):
+            raise ValueError(
+                f"X has {n} rows but {name} has shape {np.shape(values)}; they must agree"
+            )
+    if n_outputs > 1 and n:
+        labels = np.asarray(spec.targets)
+        if not (labels.min() >= 0 and labels.max() < n_outputs):
+            raise ValueError(
+                f"targets must be the numbers 0 to {n_outputs - 1} of the classes, got values from "
+                f"{labels.min()} to {labels.max()}"
+            )
+
+
 class MemoryEngine(Engine):
     """Losses, weights and projections for margins in memory.
 
@@ -139,6 +155,7 @@ class MemoryEngine(Engine):
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
+        _check_lengths(spec, self.n_samples, self.n_outputs)
         self._matrix = X
         self.y, self.loss = writable_view(np.ascontiguousarray(spec.targets)), spec.loss
         n, weight = self.n_samples, spec.sample_weight
@@ -367,7 +384,9 @@ class MemoryEngine(Engine):
         return value + self._offset * self._mean(point.losses)
 
     def _mean(self, losses: FloatArray) -> float:
-        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+        if self._weighted:
+            return float(self._omega @ losses)
+        return float(np.add.reduce(losses)) * float(self._omega[0])
 
     def _signed(self, dual: Any) -> FloatArray:
         """The densities of a Deviation that weigh the losses, to be given back to the pool."""
@@ -442,10 +461,15 @@ class MemoryEngine(Engine):
         )  # fmt: skip
 
     def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
-        return self._each(
-            vectors.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
-            self._omega, self._weighted,
-        )  # fmt: skip
+        move, change = self._take((self.n_samples,)), self._take((self.n_samples,))
+        np.subtract(dual.density, other.density, out=move)
+        np.subtract(other_point.losses, point.losses, out=change)
+        change *= self._omega
+        product = float(change @ move)
+        np.multiply(move, self._omega, out=change)
+        square = float(change @ move)
+        self._give(move, change)
+        return square, product
 
     def blend(self, dual: Any, other: Any, share: float) -> MemoryDual:
         new = self._new_dual()
@@ -484,7 +508,12 @@ class MemoryEngine(Engine):
         return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
 
     def loss_scale(self, point: Any) -> float:
-        mean, spread = vectors.mean_and_deviation(point.losses, self._omega, self._weighted)
+        mean = self._mean(point.losses)
+        # The mean absolute deviation: heavy tails must not set the scale.
+        distances = self._take((self.n_samples,))
+        np.subtract(point.losses, mean, out=distances)
+        spread = self._mean(np.abs(distances, out=distances))
+        self._give(distances)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
         # and a perfect fit not even that.
         floor = np.finfo(np.float64).eps * self.mean_loss_at_zero() or 1.0
@@ -512,7 +541,7 @@ class MemoryEngine(Engine):
         return self._mean_size(point.losses)
 
     def mass(self, dual: Any) -> float:
-        return self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+        return self._mean(dual.density)
 
     def weights_rounding(self, point: Any) -> float:
         if not self._weighted:
@@ -607,7 +636,7 @@ class MemoryEngine(Engine):
     ) -> FloatArray:
         block = dual.block
         if block is None or dual.n_blocks == 0:
-            block, eta = _NO_BLOCKS, 0.0
+            block, eta = NO_BLOCKS, 0.0
         h = self._take((self.n_samples,))
         factor = None
         if self.n_outputs == 1:
@@ -615,7 +644,7 @@ class MemoryEngine(Engine):
                 self._loops.augmented_curvature, *self._loss_args, point.margins, dual.density,
                 block, eta, caution, self._omega, self._weighted, h,
             )  # fmt: skip
-            if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
+            if n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
             out = self._gram(h)
         else:
@@ -629,13 +658,13 @@ class MemoryEngine(Engine):
         self, h: FloatArray, block: NDArray[Any], n_blocks: int, eta: float, n_rows: int
     ) -> FloatArray | None:
         """Thin out h in place; return the factors, or None when all rows are kept."""
-        if np.count_nonzero(h) <= _WORTH_SAMPLING * n_rows:
+        if np.count_nonzero(h) <= WORTH_SAMPLING * n_rows:
             return None
         factor = self._take((self.n_samples,))
         # A block of which a handful of rows is sampled loses its covariance: then keep all of it.
-        keep_blocks = eta > 0.0 and n_blocks * _ROWS_PER_BLOCK > n_rows
+        keep_blocks = eta > 0.0 and n_blocks * ROWS_PER_BLOCK > n_rows
         if eta == 0.0:
-            block = _NO_BLOCKS
+            block = NO_BLOCKS
         vectors.sample_rows(h, block, keep_blocks, float(h.sum()) / n_rows, factor)
         return factor
 
@@ -708,55 +737,20 @@ class MemoryEngine(Engine):
         return new
 
     def _best_shift(self, point: Any, dual: Any) -> float | None:
-        """Root of the nondecreasing derivative in the shift: Newton inside a bracket."""
-        low, high, shift = -np.inf, np.inf, 0.0
-        reach = 1.0
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            first, second, rounding = self._each(
-                self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
-                self._omega, self._weighted,
-            )  # fmt: skip
-            if abs(first) <= 4e-16 * rounding:
-                return shift
-            if first < 0:
-                low = shift
-            else:
-                high = shift
-            trial = shift - first / second if second > 0 else np.nan
-            if not low < trial < high or abs(trial - shift) > 1e3 * reach:
-                if np.isfinite(low) and np.isfinite(high):
-                    trial = 0.5 * (low + high)
-                else:
-                    reach *= 4.0
-                    trial = low + reach if np.isfinite(low) else high - reach
-            # An open bracket is infinitely wide, and so is its larger end.
-            closed = np.isfinite(low) and np.isfinite(high)
-            if trial == shift or (closed and high - low <= 4e-16 * max(abs(low), abs(high))):
-                return shift
-            shift = trial
-        return None
+        return best_shift(lambda shift: self._shift_statistics(point, dual, shift))
+
+    def _shift_statistics(self, point: Any, dual: Any, shift: float) -> tuple[float, float, float]:
+        return self._each(
+            self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
+            self._omega, self._weighted,
+        )  # fmt: skip
 
     def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         if residual == 0.0:
             return 0.0
         if self.n_outputs > 1:
             return self._softmax_intercept_slack(point, dual, residual)
-
-        def statistics(shift: float) -> Any:
-            return self._each(
-                self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
-                self._omega, self._weighted,
-            )  # fmt: skip
-
-        # The minimum lies between two shifts at which the derivative has either sign for certain.
-        _, curvature, size = statistics(0.0)
-        # The first try is as long as the margins' own rounding needs to show a change.
-        reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            if statistics(-reach)[0] <= -residual and statistics(reach)[0] >= residual:
-                return residual * reach
-            reach *= 16.0
-        return np.inf
+        return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
@@ -829,6 +823,52 @@ class MemoryEngine(Engine):
         return new
 
 
+# The derivatives of lam . l in a shift of all margins, and the scale of their rounding.
+ShiftStatistics = Callable[[float], tuple[float, float, float]]
+
+
+def best_shift(statistics: ShiftStatistics) -> float | None:
+    """Root of the nondecreasing derivative in the shift: Newton inside a bracket."""
+    low, high, shift = -np.inf, np.inf, 0.0
+    reach = 1.0
+    for _ in range(_MAX_INTERCEPT_STEPS):
+        first, second, rounding = statistics(shift)
+        if abs(first) <= 4e-16 * rounding < np.inf:
+            return shift
+        if first < 0:
+            low = shift
+        else:
+            high = shift
+        trial = shift - first / second if second > 0 else np.nan
+        if not low < trial < high or abs(trial - shift) > 1e3 * reach:
+            if np.isfinite(low) and np.isfinite(high):
+                trial = 0.5 * (low + high)
+            else:
+                reach *= 4.0
+                trial = low + reach if np.isfinite(low) else high - reach
+        # An open bracket is infinitely wide, and so is its larger end.
+        closed = np.isfinite(low) and np.isfinite(high)
+        if trial == shift or (closed and high - low <= 4e-16 * max(abs(low), abs(high))):
+            return shift
+        shift = trial
+    return None
+
+
+def shift_slack(statistics: ShiftStatistics, residual: float) -> float:
+    """How far lam . l may fall below its value at no shift, whose derivative is that small.
+
+    The minimum lies between two shifts at which the derivative has either sign for certain.
+    """
+    _, curvature, size = statistics(0.0)
+    # The first try is as long as the margins' own rounding needs to show a change.
+    reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
+    for _ in range(_MAX_INTERCEPT_STEPS):
+        if statistics(-reach)[0] <= -residual and statistics(reach)[0] >= residual:
+            return residual * reach
+        reach *= 16.0
+    return np.inf
+
+
 class _ActiveRows(Curvature):
     """The Hessian through the rows that have curvature: a risk of the tail gives most rows none."""
 
@@ -853,7 +893,7 @@ class _ActiveRows(Curvature):
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
         self._h, self._active, self._selection = h, (h, pull, block), None
         rows = np.flatnonzero(h)
-        if len(rows) <= _WORTH_SELECTING * n:
+        if len(rows) <= WORTH_SELECTING * n:
             self._selection = engine._select(rows)
         if self._selection is not None:
             self._active = h[rows], pull[rows], block[rows]
@@ -882,7 +922,7 @@ class _SoftmaxRows(Curvature):
         self._engine, self._point, self._dual = engine, point, dual
         self._block, self._eta = dual.block, eta
         if dual.block is None or dual.n_blocks == 0:
-            self._block, self._eta = _NO_BLOCKS, 0.0
+            self._block, self._eta = NO_BLOCKS, 0.0
 
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes, omega = self._engine, self._point.slopes, self._omega

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sorel.engines import vectorised
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, UnsupportedOperationError
 from sorel.engines.memory import MemoryEngine, shared_property
-from sorel.kernels import steps, vectors
+from sorel.kernels import steps
 from sorel.penalties import PURE_L2
 
 IntArray = NDArray[np.int64]
@@ -30,6 +30,12 @@ UNIFORM_SHARE = 0.05
 # Operations that need a bound, and those that step on single samples.
 _BOUNDS = ("smoothness", "jacobian_bound")
 _SINGLE = ("epoch", "minibatch_epoch", "table", "prospect_epoch", "saddle_epoch")
+
+
+# Operations after which a compiled loop is left for a moment, so that Ctrl-C and other signals are
+# heard: about half a second. And those that a step of a method with a table takes for each sample.
+_UNHEARD = 500_000_000
+_TABLE_WORK = 10
 
 
 class Steps(NamedTuple):
@@ -73,6 +79,10 @@ class SampledEngine(MemoryEngine):
         steps.prospect_steps,
         steps.saddle_saga_steps,
     )
+
+    def _row_work(self, plan: Plan) -> int:
+        """Operations of a step on one row, roughly; a proximal map touches all coefficients."""
+        return 3 * self.size
 
     def _squared_rows(self) -> FloatArray:
         """|x_i|^2 without the intercept."""
@@ -198,24 +208,31 @@ class SampledEngine(MemoryEngine):
         if plan.sampling == "uniform":
             probability.fill(1.0 / n)
             return probability
-        args = (dual.density, self._row_squares, self._omega, self._weighted)
-        mass = self._each(vectors.weighted_sum, *args)
+        self._weigh_squares(dual, probability)
+        mass = float(probability.sum())
         # Without any gradient to speak of, all samples are alike.
-        share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
-        floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
-        self._each(vectors.importance, *args, share, floor, probability)
+        probability *= (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
+        probability += (UNIFORM_SHARE if mass > 0 else 1.0) / n
         return probability
+
+    def _weigh_squares(self, dual: Any, out: FloatArray) -> None:
+        """out = lam_i |x_i|^2."""
+        np.multiply(dual.density, self._row_squares, out=out)
+        out *= self._omega
 
     def _scales(self, dual: Any, probability: FloatArray, indices: IntArray) -> FloatArray:
         """lam_i / p_i of every draw."""
-        scale = np.empty(len(indices))
-        vectors.draw_scales(dual.density, self._omega, self._weighted, probability, indices, scale)
+        scale = np.asarray(dual.density[indices] / probability[indices])
+        scale *= self._omega[indices] if self._weighted else self._omega
         return scale
 
     def _weighted_peak(self, dual: Any) -> tuple[float, float]:
         """Sum and largest of lam_i |x_i|^2."""
-        args = (dual.density, self._row_squares, self._omega, self._weighted)
-        return float(self._each(vectors.weighted_sum, *args)), vectors.weighted_peak(*args)
+        weighed = self._take((self.n_samples,))
+        self._weigh_squares(dual, weighed)
+        found = float(weighed.sum()), float(weighed.max())
+        self._give(weighed)
+        return found
 
     def _take_steps(
         self,
@@ -244,11 +261,12 @@ class SampledEngine(MemoryEngine):
             shuffled = [rng.permutation(self.n_samples) for _ in range(rounds)]
             indices = np.concatenate(shuffled)[:count]
         W = self._by_output(w)
-        self._steps.minibatch(
-            self._X, self._targets, *self._formula,
-            self.spec.risk.weights(plan.batch), indices, W,
-            *step_numbers(plan, self._drift(plan, np.zeros(self.shape))),
-        )  # fmt: skip
+        sigma = self.spec.risk.weights(plan.batch)
+        numbers = step_numbers(plan, self._drift(plan, np.zeros(self.shape)))
+        for start, stop in _pieces(count, plan.batch, self._row_work(plan)):
+            self._steps.minibatch(
+                self._X, self._targets, *self._formula, sigma, indices[start:stop], W, *numbers
+            )
         return self._by_parameter(W)
 
     # Tables.
@@ -285,11 +303,14 @@ class SampledEngine(MemoryEngine):
             table.nu = nu
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        self._steps.prospect(
-            self._X, self._targets, *self._formula, rows, probes, plan.batch,
-            table.slopes, table.mean, table.key, table.order, table.position, self._rank_mass, nu,
-            table.pools, table.first, W, *step_numbers(plan),
-        )  # fmt: skip
+        numbers = step_numbers(plan)
+        work = self._row_work(plan) + _TABLE_WORK * self.n_samples // plan.batch
+        for start, stop in _pieces(len(rows), plan.batch, work):
+            self._steps.prospect(
+                self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
+                plan.batch, table.slopes, table.mean, table.key, table.order, table.position,
+                self._rank_mass, nu, table.pools, table.first, W, *numbers,
+            )  # fmt: skip
         return self._by_parameter(W)
 
     def saddle_epoch(
@@ -307,12 +328,17 @@ class SampledEngine(MemoryEngine):
             table.projected = True
         rows, probes = rng.integers(self.n_samples, size=(2, plan.steps * plan.batch))
         W = self._by_output(w)
-        self._steps.saddle_saga(
-            self._X, self._targets, *self._formula, rows, probes, plan.batch,
-            table.slopes, table.mean, table.losses, table.density, table.key, table.order,
-            table.position, self._rank_mass, nu, dual_step, table.pools, table.first, W,
-            *step_numbers(plan),
-        )  # fmt: skip
+        numbers = step_numbers(plan)
+        work = self._row_work(plan) + _TABLE_WORK * self.n_samples // plan.batch
+        for start, stop in _pieces(len(rows), plan.batch, work):
+            self._steps.saddle_saga(
+                self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
+                plan.batch, table.slopes, table.mean, table.losses, table.density, table.key,
+                table.order, table.position, self._rank_mass, nu, dual_step, table.pools,
+                table.first, W, *numbers,
+            )  # fmt: skip
+            if not np.all(np.isfinite(table.key)):
+                break
         return self._by_parameter(W)
 
     @staticmethod
@@ -341,12 +367,37 @@ class SampledEngine(MemoryEngine):
         return drift
 
 
+def _pieces(count: int, batch: int, work: int) -> list[tuple[int, int]]:
+    """Ranges of draws, whole batches each, that take no longer than anybody waits for an answer.
+
+    Parameters
+    ----------
+    count, batch : int
+        Draws in all, and in a step.
+    work : int
+        Operations for one draw.
+    """
+    height = max(1, _UNHEARD // (work * batch)) * batch
+    return [(start, min(start + height, count)) for start in range(0, count, height)]
+
+
 def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
     """Draws that follow the probabilities as closely as whole numbers can, shuffled."""
-    indices = np.empty(count, np.int64)
-    vectors.systematic_sample(probability, count, rng.random(), indices)
+    indices = systematic_sample(probability, count, rng.random())
     rng.shuffle(indices)
     return indices
+
+
+def systematic_sample(probability: FloatArray, count: int, offset: float) -> IntArray:
+    """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
+    reached = np.cumsum(probability)
+    # Draw k falls to the first item whose running sum exceeds (k + offset) / count of the total.
+    reached *= count / reached[-1]
+    reached -= offset
+    taken = np.ceil(reached, out=reached).astype(np.int64)
+    # Rounding may leave the last draw to nobody: it belongs to the last item that has a chance.
+    taken[np.flatnonzero(probability)[-1] :] = count
+    return np.repeat(np.arange(len(taken)), np.diff(taken, prepend=0))
 
 
 def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
@@ -369,4 +420,5 @@ def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]
         shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
         scale = free_scale = step
     head = () if drift is None else (drift,)
-    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)
+    map_left = None if smooth else True
+    return (*head, shrink, scale, free_shrink, free_scale, map_left, scale, *penalty)

@@ -15,18 +15,33 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel._threads import Team, thread_count
-from sorel.engines.base import Engine, FloatArray, Spec
+from sorel.engines.base import Engine, FloatArray, Plan, Spec
+from sorel.engines.csr import checked_csr
 from sorel.engines.memory import WORTH_SHARING_X, shared_property
 from sorel.engines.sampled import SampledEngine, Steps
 from sorel.engines.views import writable_view
 from sorel.kernels import sparse, sparse_steps
+from sorel.penalties import SIMPLEX
+
+# Operations that a step takes for one entry of its row, which brings a coefficient up to date.
+_ENTRY_WORK = 20
 
 # Bytes of rows that may be copied to make products with them cheaper.
 _MAX_COPY = 2**30
 
 
 class SparseEngine(SampledEngine):
-    """Engine for a scipy CSR matrix or array without repeated entries."""
+    """Engine for a scipy sparse matrix or array.
+
+    Parameters
+    ----------
+    X : sparse matrix or array
+        Read in place where it is CSR without repeated entries.
+    spec : Spec
+        The rest of the problem.
+    checked : bool, default=False
+        Whether X comes from :func:`sorel.engines.csr.checked_csr`, and need not be looked at again.
+    """
 
     _X: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
     _steps: ClassVar[Steps] = Steps(
@@ -36,7 +51,9 @@ class SparseEngine(SampledEngine):
         sparse_steps.saddle_saga_steps_csr,
     )
 
-    def __init__(self, X: Any, spec: Spec) -> None:
+    def __init__(self, X: Any, spec: Spec, *, checked: bool = False) -> None:
+        if not checked:
+            X = checked_csr(X)
         self._X = csr_arrays(X)
         super().__init__(X, spec)
 
@@ -56,7 +73,13 @@ class SparseEngine(SampledEngine):
         # Unsigned indices are for the loops only.
         parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
         X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
-        return SparseEngine(X, self.spec.for_rows(rows))
+        return SparseEngine(X, self.spec.for_rows(rows), checked=True)
+
+    def _row_work(self, plan: Plan) -> int:
+        entries = -(-len(self._X[2]) // self.n_samples)
+        # Only the simplex ties a step to all coefficients.
+        everywhere = self.size if plan.penalty.code == SIMPLEX else 0
+        return _ENTRY_WORK * self.n_outputs * (1 + entries) + 3 * everywhere
 
     def _squared_rows(self) -> FloatArray:
         indptr, _, data = self._X

@@ -24,9 +24,11 @@ from sklearn.utils.validation import (
 
 from sorel._defaults import RISK
 from sorel._frames import as_table
+from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor
 from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
+from sorel.engines.csr import check_indices
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
@@ -148,6 +150,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
+        refuse_dask(self, X, y)
         if is_on_device(X):
             raise TypeError(
                 f"{type(self).__name__} does not take data on a device; pass NumPy arrays, such as "
@@ -158,9 +161,9 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
                 f"X is in host memory and y on {getattr(y, 'device', 'a device')}; move one of "
                 "them, e.g. with y.cpu()"
             )
-        _refuse_many_targets(self, y)
-        if numeric:
-            _refuse_texts(self, y)
+        check_numbers(X, "X")
+        _check_targets(self, y, sample_weight, numeric)
+        check_indices(X)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -170,6 +173,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
     def _scores(self, X: Any) -> Any:
         check_is_fitted(self, "coef_")
+        refuse_dask(self, X)
         if is_tensor(X):
             from sorel.estimators import tensors
 
@@ -179,6 +183,8 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             rows = open_rows(X, None if names is None else names.tolist())
             if rows is not None:
                 return self._scores_on_disk(rows)
+        check_numbers(X, "X")
+        check_indices(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
         return _product(X, self.coef_.T) + self.intercept_
 
@@ -232,14 +238,13 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
+        refuse_dask(self, X, y)
         if is_tensor(X):
             return self._read_tensors(X, y, sample_weight, numeric=numeric)
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
-        _refuse_many_targets(self, y)
-        if numeric:
-            _refuse_texts(self, y)
+        _check_targets(self, y, sample_weight, numeric)
         y = _check_y(y, y_numeric=numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
@@ -280,16 +285,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
         penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
         self.l2_ = float(penalty.l2)
-        problem = Problem(
-            data.X,
-            data.y,
-            risk=self.risk,
-            loss=loss,
-            penalty=penalty,
-            fit_intercept=self._has_intercept,
-            sample_weight=data.sample_weight,
-            n_jobs=self.n_jobs,
-        )
+        problem = self._problem(data, loss, penalty)
         solver: str | Solver = self.solver
         if solver == "sorel":
             solver = SOREL(batch_size=self.batch_size)
@@ -327,6 +323,18 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
                 f"fit was {result.status}; the model holds the best iterate so far",
                 convergence_warning(),
             )
+
+    def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
+        return Problem(
+            data.X,
+            data.y,
+            risk=self.risk,
+            loss=loss,
+            penalty=penalty,
+            fit_intercept=self._has_intercept,
+            sample_weight=data.sample_weight,
+            n_jobs=self.n_jobs,
+        )
 
     def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
         for name, value in self._parameters_of(result.w, d).items():
@@ -420,6 +428,35 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         )
 
 
+def _check_targets(estimator: Any, y: Any, sample_weight: Any, numeric: bool) -> None:
+    """Refuse targets and weights that mean something else than what validation would read."""
+    check_meaning(y, "y")
+    if sample_weight is not None:
+        check_numbers(sample_weight, "sample_weight")
+    _refuse_many_targets(estimator, y)
+    if numeric:
+        _refuse_texts(estimator, y)
+        check_numbers(y, "y")
+
+
+def refuse_dask(estimator: Any, *collections: Any) -> None:
+    """Say which class takes dask collections: here they would all be brought into this process."""
+    for given in collections:
+        if type(given).__module__.partition(".")[0] not in ("dask", "dask_expr"):
+            continue
+        name = type(estimator).__name__
+        other = f"Dask{name.removesuffix('CV')}"
+        if other not in ("DaskSpectralRiskRegressor", "DaskSpectralRiskClassifier"):
+            raise TypeError(
+                f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; "
+                "call its compute() first"
+            )
+        raise TypeError(
+            f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; use "
+            f"sorel.dask.{other}, which leaves the rows on the workers, or call compute() first"
+        )
+
+
 def _refuse_texts(estimator: Any, y: Any) -> None:
     """Labels that are texts belong to a classifier, and not to another loss of this estimator."""
     values = np.asarray(y)
@@ -428,7 +465,7 @@ def _refuse_texts(estimator: Any, y: Any) -> None:
     first = values.ravel()[0]
     if isinstance(first, (str, bytes)):
         name = type(estimator).__name__
-        # Texts that are numbers are scikit-learn's to convert.
+        # Texts that are numbers are no labels; they are refused as such.
         try:
             values.astype(np.float64)
         except ValueError:

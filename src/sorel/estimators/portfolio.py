@@ -18,7 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from sorel._frames import as_table
+from sorel._inputs import check_numbers
 from sorel._warnings import warn
+from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, weighted_rows
 from sorel.estimators.quantile import check_nonnegative, check_solver
 from sorel.portfolios import Portfolio, Portfolios, portfolio_penalty
@@ -395,6 +397,9 @@ class SpectralRiskPortfolio(SpectralModel):
         """The problems of these returns, and which scenarios have a weight."""
         risk = parse_risk(self.risk)
         check_nonnegative("l2", self.l2)
+        check_numbers(R, "R")
+        if sample_weight is not None:
+            check_numbers(sample_weight, "sample_weight")
         _refuse_gaps(R)
         R = validate_data(self, R, accept_sparse="csr", dtype=(np.float64, np.float32))
         weight: FloatArray | None = None
@@ -527,6 +532,7 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
 def _refuse_gaps(R: Any) -> None:
     """Refuse returns that are missing or not finite, by asset and scenario."""
     if scipy.sparse.issparse(R):
+        check_indices(R)
         place = R.tocoo()
         if not np.all(np.isfinite(place.data)):
             at = int(np.flatnonzero(~np.isfinite(place.data))[0])

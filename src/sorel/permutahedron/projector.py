@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sorel._copies import shallow_copy
+from sorel._inputs import check_numbers
 from sorel._pool import Pool
 from sorel._threads import Team
 from sorel.permutahedron.cores import Core, Uniform, Weighted
@@ -48,6 +49,7 @@ def project_permutahedron(
     >>> sorel.project_permutahedron([0.5, 0.5, 0.5], sorel.CVaR(0.5)).round(4)
     array([0.3333, 0.3333, 0.3333])
     """
+    check_numbers(z, "z")
     point = np.asarray(z)
     if point.dtype.kind not in "fiu":
         raise TypeError(f"z must be a vector of real numbers, got dtype {point.dtype}.")

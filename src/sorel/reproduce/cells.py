@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +24,29 @@ from numpy.typing import NDArray
 
 from sorel._files import write_atomically
 
-__all__ = ["Cell", "Dataset", "Progress", "Store", "cell", "code_version", "run_cells"]
+__all__ = [
+    "Cell",
+    "Dataset",
+    "Progress",
+    "Store",
+    "cell",
+    "code_version",
+    "end_with",
+    "run_cells",
+]
 
 FloatArray = NDArray[np.float64]
+
+# Seconds between two looks at whether the parent is still there.
+_GLANCE = 0.5
 
 # Modules and packages that shape output and input but no number of an experiment.
 _NOT_NUMERIC = {
     "__main__.py",
+    "_archives.py",
+    "_leftovers.py",
     "_tables.py",
+    "_text.py",
     "cli",
     "demo.py",
     "estimators",
@@ -247,7 +263,34 @@ def _computed(tasks: Sequence[tuple[Cell, Dataset | None, Store]], jobs: int) ->
     from joblib import Parallel, delayed
 
     parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1)
-    return parallel(delayed(_compute)(*task) for task in tasks)
+    parent = os.getpid()
+    return parallel(delayed(_compute_for)(parent, *task) for task in tasks)
+
+
+def _compute_for(
+    parent: int, cell: Cell, data: Dataset | None, store: Store
+) -> tuple[Cell, dict[str, Any]]:
+    """The same in a process that is not to outlive the one that waits for the result."""
+    end_with(parent)
+    return _compute(cell, data, store)
+
+
+@lru_cache
+def end_with(parent: int) -> None:
+    """End this process soon after its parent has ended, however that was.
+
+    Parameters
+    ----------
+    parent : int
+        Number of the process that started this one.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_GLANCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="sorel-parent").start()
 
 
 def _compute(cell: Cell, data: Dataset | None, store: Store) -> tuple[Cell, dict[str, Any]]:

@@ -6,23 +6,39 @@ The operating system reads the pages; those that were read long ago are handed b
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import threading
+import tokenize
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._archives import bounded_json
 from sorel.rows.source import RowSource, natural
 
 # Pages of mapped files that stay in memory, and files that stay open.
 _MAPPED_BYTES = 64 << 20
 _OPEN_FILES = 64
+
+# What NumPy raises on headers that are no headers: it evaluates them as Python's literals.
+_GARBLED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
 
 # Files of a folder of blocks that hold no rows.
 TARGETS = "y.npy"
@@ -189,18 +205,34 @@ class _Header(NamedTuple):
         return array.reshape(self.shape, order="F" if self.fortran else "C")
 
 
+def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+        # The third differs from the second in the letters that names of fields may have.
+        (3, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"format {version[0]}.{version[1]} is not known")
+    with warnings.catch_warnings():
+        # A garbled text may be a number or an escape that Python would rather not see.
+        warnings.simplefilter("ignore")
+        shape, fortran, dtype = readers[version](stream)
+    return shape, bool(fortran), dtype
+
+
 def read_header(path: Path) -> _Header:
     """The header of a .npy file, checked against the length of the file."""
     with path.open("rb") as stream:
         try:
-            version = np.lib.format.read_magic(stream)
-            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-                version, np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read(stream)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is not a whole .npy file: {error}") from None
+            shape, fortran, dtype = _read_header(stream)
+        except _GARBLED as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"{path} is not a whole .npy file: {reason}") from None
         offset = stream.tell()
+    if any(length < 0 for length in shape):
+        raise ValueError(f"{path} is damaged: it gives its array the shape {shape}")
     if dtype.hasobject:
         raise ValueError(f"{path} holds Python objects (dtype {dtype}); save it as numbers")
     size = path.stat().st_size
@@ -272,8 +304,12 @@ class BlockFolderRows(RowSource):
         if not path.exists():
             return None
         try:
-            columns = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            # Names of at most 255 letters, in at most six bytes each.
+            limit = 2000 * (self.n_features + 1)
+            if path.stat().st_size > limit:
+                raise ValueError("too long")
+            columns = bounded_json(path.read_bytes(), limit, max(1000, self.n_features))
+        except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"{path} is not a list of column names")

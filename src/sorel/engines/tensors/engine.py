@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from sorel._copies import shallow_copy
 from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.memory import best_shift, shift_slack
 from sorel.engines.tensors.losses import formulas, softmax_losses
 from sorel.engines.tensors.matrices import Matrix, ProductSum, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
@@ -577,7 +579,7 @@ class TensorEngine(Engine):
     def best_intercept(self, point: Any, dual: Any) -> TensorPoint | None:
         if self.n_outputs > 1:
             return self._best_softmax_intercept(point, dual)
-        shift = self._best_shift(point, dual)
+        shift = best_shift(partial(self._shift_statistics, point, dual))
         return None if shift is None else self._shifted(point, shift)
 
     def _shifted(self, point: Any, shift: Any) -> TensorPoint:
@@ -599,45 +601,12 @@ class TensorEngine(Engine):
         first, second, rounding = sums.tolist()
         return first, second, rounding
 
-    def _best_shift(self, point: Any, dual: Any) -> float | None:
-        """Root of the nondecreasing derivative in the shift: Newton inside a bracket."""
-        low, high, shift = -np.inf, np.inf, 0.0
-        reach = 1.0
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            first, second, rounding = self._shift_statistics(point, dual, shift)
-            if abs(first) <= 4e-16 * rounding:
-                return shift
-            if first < 0:
-                low = shift
-            else:
-                high = shift
-            trial = shift - first / second if second > 0 else np.nan
-            if not low < trial < high or abs(trial - shift) > 1e3 * reach:
-                if np.isfinite(low) and np.isfinite(high):
-                    trial = 0.5 * (low + high)
-                else:
-                    reach *= 4.0
-                    trial = low + reach if np.isfinite(low) else high - reach
-            closed = np.isfinite(low) and np.isfinite(high)
-            if trial == shift or (closed and high - low <= 4e-16 * max(abs(low), abs(high))):
-                return shift
-            shift = trial
-        return None
-
     def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         if residual == 0.0:
             return 0.0
         if self.n_outputs > 1:
             return self._softmax_intercept_slack(point, dual, residual)
-        # The minimum lies between two shifts at which the derivative has either sign for certain.
-        _, curvature, size = self._shift_statistics(point, dual, 0.0)
-        reach = 4.0 * (residual + 1e-16 * size) / curvature if curvature > 0.0 else 1e-16
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            left = self._shift_statistics(point, dual, -reach)[0]
-            if left <= -residual and self._shift_statistics(point, dual, reach)[0] >= residual:
-                return residual * reach
-            reach *= 16.0
-        return np.inf
+        return shift_slack(partial(self._shift_statistics, point, dual), residual)
 
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         hessian = self._softmax_intercept_hessian(point, self._lam(dual.density))

@@ -1,0 +1,451 @@
+"""The driver's side of the messages: which worker has which partitions, and what if one dies.
+
+A round sends every worker a short list of operations and waits for what they return: one call
+through the scheduler and back, about two milliseconds, with no task, graph or future of its own.
+While it waits, it keeps asking the scheduler whether the workers are still there.
+The partitions themselves are futures. When a worker is lost, the scheduler computes them again from
+their graph on the workers that are left, which then get new homes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import dask
+import distributed
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel._warnings import logger
+from sorel.dask.shards import Layout, Message, Reply, answer
+
+# Seconds to wait for workers that hold all partitions, and between two looks.
+_PATIENCE, _PAUSE = 120.0, 0.05
+
+# How much longer partitions may take to be computed while there are workers.
+_WORKING = 10.0
+
+# Losses at one iterate after which the next worker would hardly fare better.
+_MAX_LOSSES = 2
+
+# Seconds without an answer after which the scheduler is asked whether a worker is still there.
+# Calling one that is not would take half a minute to fail.
+_PULSE = 0.2
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot go on with a fit; the message says why.
+
+    Attributes
+    ----------
+    w : array or None
+        Parameters of the last iterate of the fit, intercept last.
+    coef_, intercept_ : array or float or None
+        The same as a fitted estimator would have them.
+    """
+
+    w: NDArray[np.float64] | None = None
+    coef_: Any = None
+    intercept_: Any = None
+
+
+class WorkersLostError(Exception):
+    """Workers did not answer; what they held is gone."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        super().__init__(", ".join(addresses))
+        self.addresses = addresses
+
+
+class Each:
+    """An argument with a value of its own for each worker."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+
+class Partitions:
+    """Partitions of one data set on the workers of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        How to reach the cluster.
+    futures : list of Future
+        One :class:`~sorel.dask.shards.Block` each, in the order of the rows.
+    lengths, sizes : array
+        Rows and bytes of each.
+    layout : Layout
+        What the workers must know.
+    """
+
+    def __init__(
+        self,
+        client: distributed.Client,
+        futures: list[Any],
+        lengths: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        layout: Layout,
+    ) -> None:
+        self.client, self.layout = client, layout
+        self._futures, self.lengths, self._sizes = futures, lengths, sizes
+        self._name = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        # Losses since the run has moved, and where it stood then.
+        self._losses = 0
+        self._stood: NDArray[np.float64] | None = None
+        self.epoch = 0
+        self.lost_workers = 0
+        # Where a run has come so far, for an error that ends it.
+        self.reached: NDArray[np.float64] | None = None
+        # Runs that nobody holds any more, of which the workers hear with the next message.
+        self.ended: list[str] = []
+        self.addresses: list[str] = []
+        # For each worker the partitions that it holds, in its own order.
+        self.holdings: list[list[int]] = []
+        self._settle()
+
+    @property
+    def data(self) -> str:
+        """The name of the homes on the workers, new after every loss."""
+        return f"{self._name}-{self.epoch}"
+
+    # Rounds.
+
+    def exchange(self, run: str, program: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+        """What every worker returns for a list of operations: one list for each worker."""
+        addresses, data = self.addresses, self.data
+        # Emptied in place: whoever tells of an end holds this very list.
+        ended = self.ended[:]
+        del self.ended[: len(ended)]
+        messages = [
+            Message(data, run, [(name, _for_worker(args, i)) for name, args in program], ended)
+            for i in range(len(addresses))
+        ]
+        replies = self._send(addresses, messages)
+        lost = [
+            address
+            for address, reply in zip(addresses, replies, strict=True)
+            if reply.outcome == "lost"
+        ]
+        for place, (address, reply) in enumerate(zip(addresses, replies, strict=True)):
+            if reply.outcome == "failed":
+                raise reply.content
+            if reply.outcome == "memory":
+                raise ClusterError(self._out_of_memory(address, place, reply.content))
+        if lost:
+            raise WorkersLostError(lost)
+        return [reply.content for reply in replies]
+
+    def _send(self, addresses: list[str], messages: list[Message]) -> list[Reply]:
+        """Call all workers at once."""
+        try:
+            replies: list[Reply] = self.client.sync(_call_all, self.client, addresses, messages)
+        except (Exception, asyncio.CancelledError) as error:
+            # A client whose connection breaks in the middle of a call fails in many ways.
+            broken = isinstance(error, OSError | asyncio.CancelledError | RuntimeError)
+            if not broken and self.client.status == "running":
+                raise
+            raise self._unreachable(error) from error
+        return replies
+
+    def _unreachable(self, error: BaseException) -> ClusterError:
+        if self.client.status in ("closed", "closing"):
+            return ClusterError(
+                f"the client is {self.client.status}; make another one with "
+                "distributed.Client(address) and fit again"
+            )
+        return ClusterError(
+            f"the scheduler at {_address(self.client)} does not answer "
+            f"({type(error).__name__}: {error}); start the cluster again and fit once more, with "
+            "the best parameters so far in the attributes of this error"
+        )
+
+    def _out_of_memory(self, address: str, place: int, detail: str) -> str:
+        return (
+            f"worker {address} ran out of memory on its shard, {self.describe(place)}"
+            f"{': ' + detail if detail else ''}; use more workers, smaller partitions or float32"
+        )
+
+    def describe(self, place: int) -> str:
+        """The shard of a worker in words."""
+        held = self.holdings[place]
+        return (
+            f"partitions {_listed(held)}: {int(self.lengths[held].sum())} rows, "
+            f"{self._sizes[held].sum() / 2**20:.4g} MiB"
+        )
+
+    # Homes.
+
+    def _settle(self) -> None:
+        """Give every worker a home for the partitions in its memory."""
+        deadline = time.monotonic() + _patience()
+        why = "no worker holds them"
+        while True:
+            self._wait_for_futures(deadline)
+            holders = self._holders()
+            if holders is not None:
+                self.addresses = sorted(holders)
+                self.holdings = [sorted(holders[address]) for address in self.addresses]
+                messages = [
+                    Message(
+                        self.data,
+                        "",
+                        [("settle", ([self._futures[i].key for i in held], self.layout))],
+                        [],
+                    )
+                    for held in self.holdings
+                ]
+                replies = self._send(self.addresses, messages)
+                for place, reply in enumerate(replies):
+                    if reply.outcome == "failed":
+                        raise reply.content
+                    if reply.outcome == "memory":
+                        address = self.addresses[place]
+                        raise ClusterError(self._out_of_memory(address, place, reply.content))
+                if all(reply.outcome == "done" and reply.content[0] for reply in replies):
+                    return
+                why = "workers come and go"
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{len(self._futures)} partitions found no lasting home within "
+                    f"{_patience():g} s: {why}; start more workers, or raise the setting "
+                    "'sorel.worker-timeout'"
+                )
+            time.sleep(_PAUSE)
+
+    def _wait_for_futures(self, deadline: float) -> None:
+        while True:
+            try:
+                states = [future.status for future in self._futures]
+            except RuntimeError as error:
+                raise self._unreachable(error) from error
+            for place, state in enumerate(states):
+                # One that is "lost" is being computed again, as far as its graph is known.
+                if state in ("error", "cancelled"):
+                    raise self._failure(place, state)
+            if all(state == "finished" for state in states):
+                return
+            if self.client.status != "running":
+                raise self._unreachable(OSError("connection lost"))
+            late = time.monotonic() - deadline
+            workers = len(_workers(self.client)) if late > 0.0 else 0
+            if late > (_WORKING * _patience() if workers else 0.0):
+                missing = sum(state != "finished" for state in states)
+                raise ClusterError(
+                    f"{missing} of {len(states)} partitions are still not computed "
+                    f"{_patience() + late:.0f} s after a worker was lost, with {workers} workers "
+                    "left; start more, or raise the setting 'sorel.worker-timeout'"
+                )
+            time.sleep(_PAUSE)
+
+    def _failure(self, place: int, state: str) -> BaseException:
+        if state != "error":
+            # A scheduler that shuts down cancels everything first.
+            try:
+                self.client.nthreads()
+            except (Exception, asyncio.CancelledError) as failure:
+                return self._unreachable(failure)
+            if self.client.status != "running":
+                return self._unreachable(OSError("connection lost"))
+            return ClusterError(
+                f"partition {place} is gone ({state}), and no graph is left to compute it again; "
+                "give fit a collection that is not made of scattered data"
+            )
+        error = self._futures[place].exception()
+        if isinstance(error, distributed.KilledWorker):
+            size = int(self._sizes[place])
+            return ClusterError(
+                f"partition {place} killed every worker that tried to hold it ({error}): "
+                f"{int(self.lengths[place])} rows, {size / 2**20:.4g} MiB; it is most likely too "
+                "large for their memory: use smaller partitions or more memory"
+            )
+        return error if error is not None else ClusterError(f"partition {place} failed")
+
+    def _holders(self) -> dict[str, list[int]] | None:
+        """Partitions by worker, each at one of those that have it; None while some have none."""
+        try:
+            who = self.client.who_has(self._futures)
+        except (OSError, asyncio.CancelledError, RuntimeError) as error:
+            raise self._unreachable(error) from error
+        holders: dict[str, list[int]] = {}
+        for place, future in enumerate(self._futures):
+            if self.lengths[place] == 0:
+                continue
+            addresses = who.get(future.key) or who.get(str(future.key)) or ()
+            if not addresses:
+                return None
+            # Copies may be anywhere: the worker with the fewest rows so far takes them.
+            best = min(
+                sorted(addresses), key=lambda a: sum(self.lengths[i] for i in holders.get(a, []))
+            )
+            holders.setdefault(best, []).append(place)
+        return holders
+
+    def recover(self, epoch: int, lost: list[str]) -> None:
+        """Find new homes for the partitions, unless another run has done so since `epoch`."""
+        with self._lock:
+            if epoch != self.epoch:
+                return
+            self._losses = self._losses + 1 if self.reached is self._stood else 1
+            self._stood = self.reached
+            self.lost_workers += len(lost)
+            shards = "; ".join(
+                self.describe(place)
+                for place, address in enumerate(self.addresses)
+                if address in lost
+            )
+            if self._losses > _MAX_LOSSES:
+                raise ClusterError(
+                    f"{self._losses} times in a row workers died over the same step, the last with "
+                    f"{shards}; most likely their memory is too small: use more workers, smaller "
+                    "partitions or float32"
+                )
+            logger.warning("lost the workers %s with %s", ", ".join(lost), shards)
+            self._leave([address for address in self.addresses if address not in lost])
+            self.epoch += 1
+            self._settle()
+
+    # The order of the rows.
+
+    def gathered(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+        """One array in the order of the rows from an array of each worker."""
+        starts = np.append(0, np.cumsum(self.lengths))
+        out = np.empty((int(starts[-1]), *parts[0].shape[1:]), parts[0].dtype)
+        for held, part in zip(self.holdings, parts, strict=True):
+            place = 0
+            for i in held:
+                n = int(self.lengths[i])
+                out[starts[i] : starts[i + 1]] = part[place : place + n]
+                place += n
+        return out
+
+    def scattered(self, array: NDArray[Any]) -> Each:
+        """The rows of an array that belong to each worker."""
+        starts = np.append(0, np.cumsum(self.lengths))
+        return Each(
+            [
+                np.concatenate([array[starts[i] : starts[i + 1]] for i in held])
+                for held in self.holdings
+            ]
+        )
+
+    # The end.
+
+    def close(self) -> None:
+        """Let the workers forget all, and release the futures."""
+        self._leave(self.addresses)
+        for future in self._futures:
+            future.release()
+        self._futures = []
+
+    def _leave(self, addresses: list[str]) -> None:
+        """Tell the workers to forget the rows, as far as they are still there."""
+        if self.client.status != "running" or not addresses:
+            return
+        messages = [Message(self.data, "", [("leave", ())], [])] * len(addresses)
+        try:
+            self._send(addresses, messages)
+        except ClusterError:
+            logger.debug("the workers could not be told to forget their rows")
+
+
+async def _call_all(
+    client: distributed.Client, addresses: list[str], messages: list[Message]
+) -> list[Reply]:
+    """The replies of workers, in the event loop of the client."""
+    calls = {
+        asyncio.ensure_future(
+            client._run(answer, message, workers=[address], on_error="return")
+        ): place
+        for place, (address, message) in enumerate(zip(addresses, messages, strict=True))
+    }
+    replies = [Reply("lost", None)] * len(addresses)
+    waiting = set(calls)
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=_PULSE)
+            for call in done:
+                place = calls[call]
+                replies[place] = _reply(call.result().get(addresses[place]))
+            if waiting and not done:
+                there = await client.scheduler.ncores(workers=None)  # type: ignore[union-attr]
+                for call in [call for call in waiting if addresses[calls[call]] not in there]:
+                    call.cancel()
+                    waiting.discard(call)
+    finally:
+        for call in waiting:
+            call.cancel()
+    return replies
+
+
+def _reply(found: Any) -> Reply:
+    if isinstance(found, Reply):
+        return found
+    if isinstance(found, Exception) and not isinstance(found, OSError | EOFError):
+        return Reply("failed", found)
+    return Reply("lost", found)
+
+
+def _for_worker(args: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    return tuple(arg.values[place] if isinstance(arg, Each) else arg for arg in args)
+
+
+def _listed(numbers: list[int]) -> str:
+    if len(numbers) <= 4:
+        return ", ".join(map(str, numbers))
+    return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]} ({len(numbers)} of them)"
+
+
+def _address(client: distributed.Client) -> str:
+    return str(getattr(client.scheduler, "address", "an unknown address"))
+
+
+def _workers(client: distributed.Client) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _patience() -> float:
+    return float(dask.config.get("sorel.worker-timeout", _PATIENCE))
+
+
+def find_client(client: distributed.Client | None) -> distributed.Client:
+    """The client to use: the one given, or the one that is current."""
+    if client is None:
+        try:
+            return distributed.get_client()
+        except ValueError:
+            raise ValueError(
+                "there is no Dask client: make one, e.g. "
+                "client = distributed.Client(n_workers=2) for two processes on this machine, or "
+                "distributed.Client('tcp://scheduler:8786'), or pass client="
+            ) from None
+    if not isinstance(client, distributed.Client):
+        raise TypeError(f"client must be a distributed.Client, got {client!r}")
+    if client.asynchronous:
+        raise ValueError(
+            "client is asynchronous; fit needs a client made without asynchronous=True"
+        )
+    if client.status != "running":
+        raise ClusterError(
+            f"the client is {client.status}; make another one with distributed.Client(address)"
+        )
+    return client
+
+
+def wait_for_worker(client: distributed.Client) -> int:
+    """The number of workers, when there is one at least."""
+    deadline = time.monotonic() + _patience()
+    while not _workers(client):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the scheduler at {_address(client)} has had no worker for "
+                f"{_patience():g} s; start some, e.g. with `dask worker ADDRESS`"
+            )
+        time.sleep(_PAUSE)
+    return len(_workers(client))

@@ -1,0 +1,553 @@
+"""The estimators for dask collections: the local ones, with the rows left on the workers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dask.array as da
+import distributed
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._warnings import warn
+from sorel.checkpoints import Checkpoint
+from sorel.dask.cluster import ClusterError, find_client
+from sorel.dask.collections import is_frame, load
+from sorel.dask.engine import DaskEngine
+from sorel.dask.problems import Loaded
+from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Weighted
+from sorel.estimators.classifier import _classification_loss
+from sorel.estimators.constant import ConstantModelWarning, Level, advice
+from sorel.estimators.progress import with_callbacks
+from sorel.estimators.regressor import regression_loss
+from sorel.losses import Loss, Poisson, parse_loss
+from sorel.penalties import Penalty
+from sorel.problem import Problem
+from sorel.risks import Risk, parse_risk
+from sorel.solvers import Solver
+
+# Rows whose predictions are looked at to see whether they vary.
+_LOOK = 10_000
+
+
+class _OnCluster(SpectralFit):
+    """What both estimators share: loading, the problem of an engine, lazy predictions."""
+
+    client: distributed.Client | None
+    loss: str | Loss
+    _local: type[SpectralFit]
+
+    def __sklearn_clone__(self) -> Any:
+        # A client is a connection, and not to be copied.
+        params = self.get_params(deep=False)
+        client = params.pop("client")
+        copies = {name: clone(value, safe=False) for name, value in params.items()}
+        return type(self)(**copies, client=client)
+
+    def _load(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> Loaded:
+        client = find_client(self.client)
+        means = isinstance(self.fit_intercept, str)
+        rows = load(
+            client, X, y, sample_weight, loss=loss, means=means, name=f"sorel-{type(self).__name__}"
+        )
+        self.n_features_in_ = rows.n_features
+        if rows.names is not None:
+            self.feature_names_in_ = np.array(rows.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return Loaded(client, rows)
+
+    def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
+        data = Weighted(loaded, np.empty(0), None, loaded.total, None)
+        try:
+            self._fit(data, loss, loaded.shape[0], given)
+            self.status_ += self._account(loaded)
+        except ClusterError as error:
+            reached = None if loaded.partitions is None else loaded.partitions.reached
+            if reached is not None:
+                error.w = reached
+                for name, value in self._parameters_of(reached, loaded.shape[1]).items():
+                    setattr(error, name, value)
+            raise
+        finally:
+            loaded.close()
+
+    def _account(self, loaded: Loaded) -> str:
+        """What the cluster did, in words."""
+        engine, partitions = loaded.engine, loaded.partitions
+        assert engine is not None
+        assert partitions is not None
+        count = len(partitions.addresses)
+        text = f"; {engine.n_samples} rows on {count} worker{'s' if count != 1 else ''}, "
+        text += engine.exchanged()
+        if partitions.lost_workers:
+            text += f"; {partitions.lost_workers} lost and their shards rebuilt"
+        return text
+
+    def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
+        engine = data.X.settle(
+            parse_loss(loss),
+            parse_risk(self.risk),
+            getattr(self, "classes_", None),
+            self._has_intercept,
+            self.tol,
+        )
+        return Problem.from_engine(engine, penalty)
+
+    def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
+        self.constant_ = False
+        if not self.converged_:
+            return
+        engine = problem.engine
+        assert isinstance(engine, DaskEngine)
+        w = np.zeros(engine.shape)
+        w[: problem.n_features] = self.coef_.T.reshape(w[: problem.n_features].shape)
+        scores, targets = engine.for_run().scores(w, _LOOK)
+        if scores.ndim == 1 and self.coef_.ndim == 2:
+            scores = scores[:, None]
+        self.constant_ = not self._varies(scores, targets)
+        if self.constant_ and self._speaks_of_constant:
+            self.status_ += "; the model is constant: its predictions hardly depend on X"
+            warn(advice(problem.risk, Level(None, None)), ConstantModelWarning)
+
+    def to_local(self) -> Any:
+        """The ordinary estimator with the same parameters, fitted attributes included.
+
+        Returns
+        -------
+        SpectralRiskRegressor or SpectralRiskClassifier
+            Predicts for arrays in memory, and is what a model file holds.
+        """
+        params = self.get_params(deep=False)
+        del params["client"]
+        local = self._local(**params)
+        for name in (*FITTED, "n_features_in_", "feature_names_in_", "classes_"):
+            if name in vars(self):
+                setattr(local, name, vars(self)[name])
+        return local
+
+    def _lazily(self, method: str, X: Any, columns: list[Any] | None, kind: Any) -> Any:
+        """The local estimator's method on every partition, as a collection of the same kind."""
+        check_is_fitted(self, "coef_")
+        local = self.to_local()
+        # Of the length of the training data, and of no use here.
+        local.risk_weights_ = np.empty(0)
+        predict = _Predict(local, method)
+        if is_frame(X):
+            return _predict_frame(X, predict, columns, kind)
+        if not isinstance(X, da.Array):
+            return predict(X)
+        if X.ndim != 2 or X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has shape {X.shape}, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        if X.numblocks[1] > 1:
+            X = X.rechunk({1: -1})
+        if columns is None:
+            return X.map_blocks(predict, dtype=kind, drop_axis=1, meta=np.empty(0, kind))
+        return X.map_blocks(
+            predict,
+            dtype=kind,
+            chunks=(X.chunks[0], (len(columns),)),
+            meta=np.empty((0, 0), kind),
+        )
+
+
+class _Predict:
+    """A method of a fitted estimator, as a function of one partition."""
+
+    def __init__(self, model: Any, method: str) -> None:
+        self._model, self._method = model, method
+
+    def __call__(self, part: Any) -> Any:
+        if part.shape[0] == 0:
+            # Estimators refuse tables without rows, and partitions may be empty.
+            d = self._model.n_features_in_
+            example = getattr(self._model, self._method)(_like(part, d))
+            return example[:0]
+        return getattr(self._model, self._method)(part)
+
+
+def _like(part: Any, d: int) -> Any:
+    """One row of zeros, with the names of the columns where there are any."""
+    zeros = np.zeros((1, d))
+    return type(part)(zeros, columns=part.columns) if hasattr(part, "columns") else zeros
+
+
+class _PredictFrame:
+    """The same with the index of the partition kept."""
+
+    def __init__(self, predict: _Predict, columns: list[Any] | None) -> None:
+        self._predict, self._columns = predict, columns
+
+    def __call__(self, part: Any) -> Any:
+        import pandas as pd
+
+        values = self._predict(part)
+        if self._columns is None:
+            return pd.Series(values, index=part.index)
+        return pd.DataFrame(values, index=part.index, columns=self._columns)
+
+
+def _predict_frame(X: Any, predict: _Predict, columns: list[Any] | None, kind: Any) -> Any:
+    import pandas as pd
+
+    meta: Any = pd.Series([], dtype=kind)
+    if columns is not None:
+        meta = pd.DataFrame({name: pd.Series([], dtype=kind) for name in columns})
+    return X.map_partitions(_PredictFrame(predict, columns), meta=meta)
+
+
+class DaskSpectralRiskRegressor(_OnCluster, SpectralRiskRegressor):
+    """:class:`sorel.SpectralRiskRegressor` for dask collections.
+
+    Rows stay on the workers; parameters, gradients, small matrices and, in place of the losses,
+    thresholds or bins travel. The answer is certified as on one machine.
+
+    Parameters
+    ----------
+    risk, loss, l2, l1, penalty, positive, fit_intercept, solver, tol, max_passes, batch_size, \
+warm_start, random_state, verbose, n_jobs, checkpoint
+        As in :class:`sorel.SpectralRiskRegressor`. `solver` is one of those of full passes; a
+        worker uses the threads that it has, whatever `n_jobs` says.
+    client : distributed.Client, optional
+        The cluster; the current client when not given.
+
+    Attributes
+    ----------
+    coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, n_iter_, \
+converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
+        As in :class:`sorel.SpectralRiskRegressor`: NumPy arrays and numbers. `status_` also says
+        what the workers exchanged, and how many of them were lost.
+
+    Notes
+    -----
+    The settings ``sorel.bins`` (of each worker, 4096) and ``sorel.worker-timeout`` (seconds, 120)
+    of Dask's configuration apply.
+
+    Examples
+    --------
+    >>> import dask.array as da, distributed
+    >>> from sorel.dask import DaskSpectralRiskRegressor
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
+    >>> y = X.sum(axis=1) + da.random.default_rng(1).standard_t(3, size=1000, chunks=250)
+    >>> model = DaskSpectralRiskRegressor(risk="cvar:0.1").fit(X, y)
+    >>> model.converged_, model.predict(X).shape
+    (True, (1000,))
+    >>> client.close()
+    """
+
+    __module__ = "sorel.dask"
+    _local = SpectralRiskRegressor
+
+    def __init__(
+        self,
+        risk: Risk | str = DEFAULT_RISK,
+        *,
+        loss: str | Loss = "squared",
+        l2: float | str = "auto",
+        l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool | str = FIT_INTERCEPT,
+        solver: str | Solver = "auto",
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
+        batch_size: int = 1,
+        warm_start: bool = False,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        client: distributed.Client | None = None,
+    ) -> None:
+        super().__init__(
+            risk,
+            loss=loss,
+            l2=l2,
+            l1=l1,
+            penalty=penalty,
+            positive=positive,
+            fit_intercept=fit_intercept,
+            solver=solver,
+            tol=tol,
+            max_passes=max_passes,
+            batch_size=batch_size,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            checkpoint=checkpoint,
+        )
+        self.client = client
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples, in blocks of whole rows, dense or sparse; lengths need not be known, and may
+            be 0.
+        y : dask array or Series of length n
+            Targets, in the same partitions.
+        sample_weight : dask array or Series of length n, optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        DaskSpectralRiskRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster cannot go on; the error has the parameters reached.
+        """
+        loss = regression_loss(self.loss)
+        self._check_intercept(loss)
+        loaded = self._load(X, y, sample_weight, loss)
+        if isinstance(loss, Poisson) and not any(f.largest_target for f in loaded.rows.facts):
+            loaded.close()
+            loss.encode(np.zeros(1))
+        if isinstance(self.fit_intercept, str):
+            sums = [fact.sums for fact in loaded.rows.facts if fact.sums is not None]
+            mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
+            loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        try:
+            self._fit_loaded(loaded, loss, given)
+        finally:
+            self._means = None
+        return self
+
+    def _check_intercept(self, loss: Loss) -> None:
+        if not isinstance(self.fit_intercept, str):
+            return
+        # The checks of the estimator in memory, on a table that has nothing else to refuse.
+        self._check_means(Weighted(np.zeros((1, 1)), np.zeros(1), None, 1.0, None), loss)
+
+    def predict(self, X: Any) -> Any:
+        """Predict, lazily.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        dask array or Series of length n
+            Predictions, computed when asked for; an array in memory for such an X.
+        """
+        return self._lazily("predict", X, None, np.float64)
+
+
+class DaskSpectralRiskClassifier(_OnCluster, SpectralRiskClassifier):
+    """:class:`sorel.SpectralRiskClassifier` for dask collections.
+
+    Parameters
+    ----------
+    risk, loss, l2, l1, penalty, positive, fit_intercept, class_weight, solver, tol, max_passes, \
+batch_size, warm_start, random_state, verbose, n_jobs, checkpoint
+        As in :class:`sorel.SpectralRiskClassifier`. `solver` is one of those of full passes; a
+        worker uses the threads that it has, whatever `n_jobs` says.
+    client : distributed.Client, optional
+        The cluster; the current client when not given.
+
+    Attributes
+    ----------
+    classes_, coef_, intercept_, risk_weights_, objective_, gap_, relative_gap_, n_passes_, \
+n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
+        As in :class:`sorel.SpectralRiskClassifier`: NumPy arrays and numbers.
+
+    Examples
+    --------
+    >>> import dask.array as da, distributed
+    >>> from sorel.dask import DaskSpectralRiskClassifier
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
+    >>> y = X.sum(axis=1) + da.random.default_rng(1).normal(size=1000, chunks=250) > 0
+    >>> model = DaskSpectralRiskClassifier(risk="cvar:0.5").fit(X, y)
+    >>> model.converged_, model.predict_proba(X).shape
+    (True, (1000, 2))
+    >>> client.close()
+    """
+
+    __module__ = "sorel.dask"
+    _local = SpectralRiskClassifier
+
+    def __init__(
+        self,
+        risk: Risk | str = DEFAULT_RISK,
+        *,
+        loss: str | Loss = "logistic",
+        l2: float | str = "auto",
+        l1: float = 0.0,
+        penalty: Penalty | None = None,
+        positive: bool = False,
+        fit_intercept: bool = FIT_INTERCEPT,
+        class_weight: dict[Any, float] | str | None = None,
+        solver: str | Solver = "auto",
+        tol: float = MODEL_TOL,
+        max_passes: float = MAX_PASSES,
+        batch_size: int = 1,
+        warm_start: bool = False,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        verbose: int = 0,
+        n_jobs: int | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        client: distributed.Client | None = None,
+    ) -> None:
+        super().__init__(
+            risk,
+            loss=loss,
+            l2=l2,
+            l1=l1,
+            penalty=penalty,
+            positive=positive,
+            fit_intercept=fit_intercept,
+            class_weight=class_weight,
+            solver=solver,
+            tol=tol,
+            max_passes=max_passes,
+            batch_size=batch_size,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+            n_jobs=n_jobs,
+            checkpoint=checkpoint,
+        )
+        self.client = client
+
+    @with_callbacks
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples, in blocks of whole rows, dense or sparse; lengths need not be known, and may
+            be 0.
+        y : dask array or Series of length n
+            Labels of any kind, in the same partitions.
+        sample_weight : dask array or Series of length n, optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        DaskSpectralRiskClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ClusterError
+            If the cluster cannot go on; the error has the parameters reached.
+        """
+        loaded = self._load(X, y, sample_weight, _classification_loss(self.loss))
+        try:
+            facts = [fact for fact in loaded.rows.facts if fact.rows]
+            labels = np.concatenate([np.asarray(fact.labels) for fact in facts])
+            _, loss = self._read_labels(labels)
+            if self.class_weight is not None:
+                self._weigh_classes(loaded)
+        except BaseException:
+            loaded.close()
+            raise
+        self._fit_loaded(loaded, loss, {"X": X, "y": y, "sample_weight": sample_weight})
+        return self
+
+    def _weigh_classes(self, loaded: Loaded) -> None:
+        counts, weights = np.zeros((2, len(self.classes_)))
+        for fact in loaded.rows.facts:
+            if fact.rows:
+                codes = np.searchsorted(self.classes_, np.asarray(fact.labels))
+                counts[codes] += np.asarray(fact.label_counts)
+                weights[codes] += np.asarray(fact.label_weights)
+        if self.class_weight == "balanced":
+            factors = counts.sum() / (len(counts) * counts)
+        elif isinstance(self.class_weight, dict):
+            given = self.class_weight
+            factors = np.array([float(given.get(label, 1.0)) for label in self.classes_.tolist()])
+        else:
+            raise ValueError(
+                f"class_weight must be a dict, 'balanced' or None, got {self.class_weight!r}"
+            )
+        loaded.class_weight, loaded.weighted = factors, True
+        loaded.total = float(factors @ weights)
+
+    def decision_function(self, X: Any) -> Any:
+        """Margins of the samples, lazily.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        dask collection of shape (n,) or (n, n_classes)
+            With two classes, positive values speak for ``classes_[1]``.
+        """
+        check_is_fitted(self, "coef_")
+        columns = self.classes_.tolist() if len(self.classes_) > 2 else None
+        return self._lazily("decision_function", X, columns, np.float64)
+
+    def predict(self, X: Any) -> Any:
+        """Predict the label, lazily.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        dask array or Series of length n
+            The label with the largest margin, computed when asked for.
+        """
+        check_is_fitted(self, "coef_")
+        return self._lazily("predict", X, None, self.classes_.dtype)
+
+    def _probabilities(self, method: str, X: Any) -> Any:
+        check_is_fitted(self, "coef_")
+        return self._lazily(method, X, self.classes_.tolist(), np.float64)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities of the classes, lazily; not available for ``loss="squared_hinge"``.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        dask collection of shape (n, n_classes)
+            Columns in the order of ``classes_``; rows sum to 1.
+        """
+        self.to_local().predict_proba  # noqa: B018 (says why it is missing, where it is)
+        return self._probabilities("predict_proba", X)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Logarithms of the probabilities, lazily.
+
+        Parameters
+        ----------
+        X : dask array or DataFrame of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        dask collection of shape (n, n_classes)
+            Columns in the order of ``classes_``.
+        """
+        self.to_local().predict_log_proba  # noqa: B018 (says why it is missing, where it is)
+        return self._probabilities("predict_log_proba", X)

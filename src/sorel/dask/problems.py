@@ -1,0 +1,147 @@
+"""Problems whose rows are on a cluster, for research and for the estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import distributed
+import numpy as np
+
+from sorel.dask.cluster import Partitions, find_client
+from sorel.dask.collections import Rows, load
+from sorel.dask.engine import DaskEngine
+from sorel.dask.shards import Layout
+from sorel.engines import Spec
+from sorel.losses import Loss, parse_loss
+from sorel.penalties import Penalty
+from sorel.problem import Problem
+from sorel.risks import CVaR, FloatArray, Risk, parse_risk
+
+
+class Loaded:
+    """Rows on the workers, with what the fit found out about them."""
+
+    def __init__(self, client: distributed.Client, rows: Rows) -> None:
+        self.client, self.rows = client, rows
+        self.shape = rows.shape
+        facts = rows.facts
+        self.total = sum(fact.weight for fact in facts)
+        least = min(fact.least_weight for fact in facts)
+        self.weighted = least < max(fact.largest_weight for fact in facts)
+        self.class_weight: FloatArray | None = None
+        self.means: tuple[FloatArray, float] | None = None
+        self.partitions: Partitions | None = None
+        self.engine: DaskEngine | None = None
+        if not self.total > 0.0:
+            raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
+
+    def settle(
+        self,
+        loss: Loss,
+        risk: Risk,
+        classes: Any,
+        fit_intercept: bool,
+        precision: float,
+        bins: int | None = None,
+    ) -> DaskEngine:
+        """Make the engine, with homes for the rows on the workers."""
+        facts = self.rows.facts
+        layout = Layout(
+            loss,
+            risk,
+            classes,
+            fit_intercept,
+            self.rows.n_samples,
+            self.total if self.weighted else None,
+            self.class_weight,
+            self.means,
+        )
+        lengths = np.array([fact.rows for fact in facts], dtype=np.int64)
+        sizes = np.array([fact.bytes for fact in facts], dtype=np.int64)
+        self.partitions = Partitions(self.client, self.rows.futures, lengths, sizes, layout)
+        single = all(fact.data_type == "float32" for fact in facts if fact.rows)
+        spec = Spec(None, loss, risk, classes, fit_intercept)
+        self.engine = DaskEngine(
+            self.partitions,
+            spec,
+            self.rows.n_features,
+            np.float32 if single else np.float64,
+            self.weighted,
+            bins=bins,
+            precision=precision,
+        )
+        return self.engine
+
+    def close(self) -> None:
+        """Let the workers forget the rows."""
+        if self.partitions is not None:
+            self.partitions.close()
+        else:
+            for future in self.rows.futures:
+                future.release()
+
+
+@contextmanager
+def open_problem(
+    X: Any,
+    y: Any,
+    *,
+    risk: Risk | str | None = None,
+    loss: str | Loss = "squared",
+    penalty: Penalty | None = None,
+    fit_intercept: bool = False,
+    sample_weight: Any = None,
+    client: distributed.Client | None = None,
+    bins: int | None = None,
+    precision: float = 1e-6,
+) -> Iterator[Problem]:
+    """A :class:`sorel.Problem` whose rows stay on the workers of a Dask cluster.
+
+    Parameters
+    ----------
+    X, y, sample_weight
+        Dask collections, as the estimators take them.
+    risk, loss, penalty, fit_intercept
+        As in :class:`sorel.Problem`.
+    client : distributed.Client, optional
+        The cluster; the current client when not given.
+    bins : int, optional
+        Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
+    precision : float, default=1e-6
+        Relative gap wanted: bins that would cost more than a twentieth of it are doubled. With
+        ``inf`` they stay as they are.
+
+    Yields
+    ------
+    Problem
+        For :func:`sorel.solve`. When the context ends, the workers forget the rows.
+
+    Examples
+    --------
+    >>> import dask.array as da, distributed, sorel
+    >>> from sorel.dask import open_problem
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
+    >>> y = X.sum(axis=1) + da.random.default_rng(1).standard_t(3, size=1000, chunks=250)
+    >>> with open_problem(X, y, risk="esrm:2") as problem:
+    ...     result = sorel.solve(problem, "newton", tol=1e-8)
+    >>> result.converged
+    True
+    >>> client.close()
+    """
+    loss = parse_loss(loss)
+    risk = CVaR(0.5) if risk is None else parse_risk(risk)
+    client = find_client(client)
+    rows = load(client, X, y, sample_weight, loss=loss, means=False, name="sorel-problem")
+    loaded = Loaded(client, rows)
+    try:
+        classes = None
+        if loss.is_classifier:
+            labels = [np.asarray(fact.labels) for fact in rows.facts if fact.rows]
+            classes = np.unique(np.concatenate(labels))
+        engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
+        yield Problem.from_engine(engine, penalty)
+    finally:
+        loaded.close()

@@ -1,0 +1,358 @@
+"""Files made to harm whoever reads them: small ones that ask for gigabytes, and broken ones.
+
+Each function writes one file and returns its path; `MODELS`, `CHECKPOINTS` and `TABLES` list them.
+Used by the tests and by `tests/torture.py`, which measures what a command takes for them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# What the largest of them unfold to, and how many members or texts others have.
+MEGABYTE = 1 << 20
+HUGE = 1 << 30
+MANY = 200_000
+
+
+def _members(model: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(model) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _write(
+    path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED
+) -> zipfile.ZipFile:
+    archive = zipfile.ZipFile(path, "w", compression)
+    for name, content in members.items():
+        archive.writestr(name, content)
+    return archive
+
+
+def _zeros(archive: zipfile.ZipFile, name: str, size: int, head: bytes = b"") -> None:
+    """A member of so many zeros, written without holding them."""
+    with archive.open(name, "w", force_zip64=True) as stream:
+        stream.write(head)
+        for _ in range(size // MEGABYTE):
+            stream.write(bytes(MEGABYTE))
+
+
+def npy_head(shape: Any, dtype: str = "<f8") -> bytes:
+    """The start of a .npy file that holds what its header says, or not."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    return npy_text(text.encode())
+
+
+def npy_text(text: bytes, version: bytes = b"\x01\x00") -> bytes:
+    """The start of a .npy file with any text for a header."""
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    length = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text))
+    return b"\x93NUMPY" + version + length + text
+
+
+def _array_node(file: str, number: int) -> dict[str, Any]:
+    return {
+        "__class__": "ndarray", "__module__": "numpy", "__loader__": "NdArrayNode",
+        "type": "numpy", "file": file, "__id__": number,
+    }  # fmt: skip
+
+
+def _text_node(text: str, number: int) -> dict[str, Any]:
+    return {
+        "__class__": "str", "__module__": "builtins", "__loader__": "JsonNode",
+        "content": json.dumps(text), "is_json": True, "__id__": number,
+    }  # fmt: skip
+
+
+def _with_attribute(model: Path, node: Any) -> dict[str, bytes]:
+    """The members of a saved model whose coefficients are another node."""
+    members = _members(model)
+    schema = json.loads(members["schema.json"])
+    schema["content"]["content"]["coef_"] = node
+    members["schema.json"] = json.dumps(schema).encode()
+    return members
+
+
+def zeros_in_an_array(model: Path, path: Path) -> Path:
+    """An array of gigabytes of zeros."""
+    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
+        _zeros(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
+    return path
+
+
+def zeros_that_nobody_asked_for(model: Path, path: Path) -> Path:
+    """A member that nothing refers to."""
+    with _write(path, _members(model)) as archive:
+        _zeros(archive, "big.bin", HUGE)
+    return path
+
+
+def zeros_in_the_header(model: Path, path: Path) -> Path:
+    """A summary of gigabytes of spaces."""
+    members = _members(model)
+    head = members.pop("sorel.json")
+    with (
+        _write(path, members) as archive,
+        archive.open("sorel.json", "w", force_zip64=True) as stream,
+    ):
+        stream.write(head)
+        for _ in range(HUGE // MEGABYTE):
+            stream.write(b" " * MEGABYTE)
+    return path
+
+
+def zeros_in_the_schema(model: Path, path: Path) -> Path:
+    """A schema of gigabytes of spaces."""
+    members = _members(model)
+    head = members.pop("schema.json")
+    with (
+        _write(path, members) as archive,
+        archive.open("schema.json", "w", force_zip64=True) as stream,
+    ):
+        stream.write(head)
+        for _ in range(HUGE // MEGABYTE):
+            stream.write(b" " * MEGABYTE)
+    return path
+
+
+def lists_in_the_header(model: Path, path: Path) -> Path:
+    """A summary of millions of empty lists."""
+    members = _members(model)
+    header = json.loads(members["sorel.json"])
+    header["summary"]["columns"] = 0
+    text = json.dumps(header).replace('"columns": 0', '"columns": [' + "[]," * 10**7 + "0]")
+    members["sorel.json"] = text.encode()
+    _write(path, members).close()
+    return path
+
+
+def lists_in_the_schema(model: Path, path: Path) -> Path:
+    """A schema of millions of empty lists."""
+    members = _members(model)
+    schema = json.loads(members["schema.json"])
+    schema["extra"] = 0
+    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + "[]," * 2 * 10**7 + "0]")
+    members["schema.json"] = text.encode()
+    _write(path, members).close()
+    return path
+
+
+def nodes_in_the_schema(model: Path, path: Path) -> Path:
+    """A list of many texts, each of which is an object of its own when it is read."""
+    items = [_text_node("a", 10**6 + number) for number in range(5 * MANY)]
+    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
+    _write(path, _with_attribute(model, {**node, "content": items, "__id__": 10**6 - 1})).close()
+    return path
+
+
+def one_array_many_times(model: Path, path: Path) -> Path:
+    """A list of a thousand arrays that share one member of the archive."""
+    items = [_array_node("big.npy", 10**6 + number) for number in range(1000)]
+    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
+    members = _with_attribute(model, {**node, "content": items, "__id__": 10**6 - 1})
+    with _write(path, members) as archive:
+        _zeros(archive, "big.npy", 20 * MEGABYTE, npy_head((20 * MEGABYTE // 8,)))
+    return path
+
+
+def archive_in_the_archive(model: Path, path: Path) -> Path:
+    """A sparse matrix, which is an archive itself, of gigabytes of zeros."""
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (("format", np.array(b"csr")), ("shape", np.array([1, 1]))):
+            buffer = io.BytesIO()
+            np.save(buffer, content)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+        for name in ("indices", "indptr"):
+            archive.writestr(f"{name}.npy", npy_head((1,), "<i4") + bytes(4))
+        _zeros(archive, "data.npy", HUGE, npy_head((HUGE // 8,)))
+    node = {
+        "__class__": "csr_matrix", "__module__": "scipy.sparse._csr",
+        "__loader__": "SparseMatrixNode", "type": "scipy", "file": "1.npz", "__id__": 10**6,
+    }  # fmt: skip
+    with _write(path, _with_attribute(model, node)) as archive:
+        archive.writestr("1.npz", inner.getvalue())
+    return path
+
+
+def void_of_gigabytes(model: Path, path: Path) -> Path:
+    """A number that NumPy's void type takes for its size."""
+    node = {**_array_node("1.npy", 10**6), "__class__": "void"}
+    with _write(path, _with_attribute(model, node)) as archive:
+        archive.writestr("1.npy", npy_head((), "<i8") + struct.pack("<q", 2**31 - 1))
+    return path
+
+
+def size_that_is_a_lie(model: Path, path: Path) -> Path:
+    """A member of gigabytes that the directory says is short."""
+    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
+        _zeros(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
+        info = archive.getinfo("big.npy")
+        info.file_size = 1000
+    return path
+
+
+def many_members(model: Path, path: Path) -> Path:
+    """A directory of hundreds of thousands of members."""
+    with _write(path, _members(model), zipfile.ZIP_STORED) as archive:
+        info = zipfile.ZipInfo("x")
+        archive.writestr(info, b"")
+        for number in range(MANY):
+            entry = zipfile.ZipInfo(f"{number:x}")
+            entry.header_offset = archive.getinfo("x").header_offset
+            entry.CRC = entry.compress_size = entry.file_size = 0
+            archive.filelist.append(entry)
+    return path
+
+
+def other_compression(model: Path, path: Path) -> Path:
+    """Zeros in a kind of compression that makes a block of forty bytes out of a megabyte."""
+    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
+        info = zipfile.ZipInfo("big.npy")
+        info.compress_type = zipfile.ZIP_BZIP2
+        with archive.open(info, "w", force_zip64=True) as stream:
+            stream.write(npy_head((HUGE // 80,)))
+            for _ in range(HUGE // 10 // MEGABYTE):
+                stream.write(bytes(MEGABYTE))
+    return path
+
+
+def deep_nesting(model: Path, path: Path) -> Path:
+    """Lists inside lists, deeper than any reader goes."""
+    members = _members(model)
+    members["schema.json"] = b"[" * 10**6 + b"]" * 10**6
+    _write(path, members).close()
+    return path
+
+
+def top_level_dtype(model: Path, path: Path) -> Path:
+    """A model that is no model but a type of numbers."""
+    members = _members(model)
+    content = _array_node("1.npy", 10**6)
+    node = {"__class__": "dtype", "__module__": "numpy", "__loader__": "DTypeNode"}
+    schema = {**json.loads(members["schema.json"]), **node, "content": content}
+    members["schema.json"] = json.dumps(schema).encode()
+    members["1.npy"] = npy_head((0,))
+    _write(path, members).close()
+    return path
+
+
+def as_much_as_it_may(model: Path, path: Path) -> Path:
+    """Just below all limits: texts, arrays, and a summary."""
+    items = [_text_node("a", 10**6 + number) for number in range(89_000)]
+    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
+    array = _array_node("big.npy", 10**6 - 2)
+    content = [*items, array]
+    members = _with_attribute(model, {**node, "content": content, "__id__": 10**6 - 1})
+    header = json.loads(members["sorel.json"])
+    header["summary"]["columns"] = {f"{number:x}": "" for number in range(120_000)}
+    members["sorel.json"] = json.dumps(header).encode()
+    with _write(path, members) as archive:
+        _zeros(archive, "big.npy", 19 * MEGABYTE, npy_head((19 * MEGABYTE // 8,)))
+    return path
+
+
+def texts_in_the_schema(model: Path, path: Path) -> Path:
+    """A schema of millions of short texts."""
+    members = _members(model)
+    schema = json.loads(members["schema.json"])
+    schema["extra"] = 0
+    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + '"ab",' * 3 * 10**6 + "0]")
+    members["schema.json"] = text.encode()
+    _write(path, members).close()
+    return path
+
+
+MODELS: list[Callable[[Path, Path], Path]] = [
+    zeros_in_an_array,
+    zeros_that_nobody_asked_for,
+    zeros_in_the_header,
+    zeros_in_the_schema,
+    lists_in_the_header,
+    lists_in_the_schema,
+    nodes_in_the_schema,
+    one_array_many_times,
+    archive_in_the_archive,
+    void_of_gigabytes,
+    size_that_is_a_lie,
+    many_members,
+    other_compression,
+    deep_nesting,
+    top_level_dtype,
+    as_much_as_it_may,
+    texts_in_the_schema,
+]
+
+
+def packed_checkpoint(checkpoint: Path, path: Path) -> Path:
+    """The weights of a checkpoint as gigabytes of zeros."""
+    members = _members(checkpoint)
+    del members["weights.npy"]
+    with _write(path, members) as archive:
+        _zeros(archive, "weights.npy", HUGE, npy_head((HUGE // 8,)))
+    return path
+
+
+def long_header_of_a_checkpoint(checkpoint: Path, path: Path) -> Path:
+    """A header of a checkpoint with millions of lists."""
+    members = _members(checkpoint)
+    text = b"[" + b"[]," * 3 * 10**6 + b"0]"
+    members["header.npy"] = npy_head((len(text),), "|u1") + text
+    _write(path, members, zipfile.ZIP_STORED).close()
+    return path
+
+
+def place_outside_a_generator(checkpoint: Path, path: Path) -> Path:
+    """The state of a random generator that points outside its own memory."""
+    members = _members(checkpoint)
+    header = json.loads(np.load(io.BytesIO(members["header.npy"])).tobytes())
+    state = dict(np.random.MT19937(0).state)
+    state["state"] = {"key": state["state"]["key"].tolist(), "pos": 2**30}
+    header["generator"] = state
+    text = json.dumps(header).encode()
+    members["header.npy"] = npy_head((len(text),), "|u1") + text
+    _write(path, members, zipfile.ZIP_STORED).close()
+    return path
+
+
+CHECKPOINTS: list[Callable[[Path, Path], Path]] = [
+    packed_checkpoint,
+    long_header_of_a_checkpoint,
+    place_outside_a_generator,
+]
+
+
+# Starts of .npy files that are none, by what is wrong with them.
+NPY_HEADS = {
+    "negative shape": npy_head((-4, 2)),
+    "both lengths negative": npy_head((-4, -2)),
+    "no tuple": npy_head([4, 2]),
+    "shape of texts": npy_head(("4", "2")),
+    "shape of fractions": npy_head((4.0, 2.0)),
+    "huge shape": npy_head((2**62, 2**62)),
+    "type that does not exist": npy_head((4, 2), "<q77"),
+    "type of no size": npy_head((2**40, 2), "|V0"),
+    "objects": npy_head((4, 2), "|O"),
+    "dates": npy_head((4, 2), "<M8[s]"),
+    "texts": npy_head((4, 2), "<U3"),
+    "no dictionary": npy_text(b"[1, 2, 3]"),
+    "other keys": npy_text(b"{'descr': '<f8', 'fortran_order': False, 'form': (4, 2)}"),
+    "open bracket": npy_text(b"{'descr': '<f8', 'fortran_order': False, 'shape': (4, "),
+    "control characters": npy_text(b"{'\x1b[31m': \x00}"),
+    "code": npy_text(b"__import__('os').system('true')"),
+    "digits without end": npy_text(b"9" * 5000),
+    "deep brackets": npy_text(b"(" * 4000),
+    "not in UTF-8": npy_text(b"{'descr': '<f8\xff\xfe', }", b"\x03\x00"),
+    "format of tomorrow": npy_text(b"{}", b"\x09\x00"),
+    "length of gigabytes": b"\x93NUMPY\x02\x00\xff\xff\xff\x7f{}",
+    "nothing after the magic": b"\x93NUMPY",
+    "another magic": b"PK\x03\x04" + bytes(60),
+    "empty": b"",
+}

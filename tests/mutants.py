@@ -1,0 +1,218 @@
+"""Would the tests notice? Operators of the numerical modules are changed, one at a time.
+
+    python tests/mutants.py --count 100 --seed 3
+
+A change turns a comparison round, takes + for -, * for /, or `and` for `or`, or drops a `not`. The
+tests that belong to the module run on a copy of the source with that change; what they do not
+notice is printed. Those are tests that are missing, or code that nothing needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "sorel"
+
+# The tests of each module or folder; the first name that fits a module counts.
+TESTS = {
+    "risks.py": ["test_risks.py"],
+    "losses.py": ["test_losses.py", "test_deviances.py"],
+    "quadratic.py": ["test_quadratic.py"],
+    "proximal.py": ["test_proximal.py"],
+    "conjugate.py": ["test_problem.py", "test_newton.py"],
+    "rounding.py": ["test_rounding.py"],
+    "budgeted.py": ["test_budget.py", "test_portfolio.py"],
+    "deviations.py": ["test_linear.py", "test_quantile.py", "test_rank.py"],
+    "portfolios.py": ["test_portfolio.py"],
+    "problem.py": ["test_problem.py", "test_rounding.py"],
+    "solve.py": ["test_solve.py", "test_checkpoints.py"],
+    "model_selection.py": ["test_model_selection.py"],
+    "saving.py": ["test_saving.py", "test_hostile.py"],
+    "_archives.py": ["test_hostile.py", "test_saving.py"],
+    "_threads.py": ["test_threads.py"],
+    "checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
+    "metrics.py": ["test_metrics.py"],
+    "paths.py": ["test_paths.py"],
+    "penalties/budget.py": ["test_budget.py"],
+    "penalties/": ["test_penalties.py", "test_own_penalty.py", "test_penalty_settings.py"],
+    "permutahedron/": ["test_permutahedron.py", "test_threads.py"],
+    "kernels/sparse": ["test_sparse.py"],
+    "kernels/losses.py": ["test_losses.py", "test_kernels.py"],
+    "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
+    "engines/csr.py": ["test_csr.py"],
+    "engines/sparse.py": ["test_sparse.py", "test_csr.py"],
+    "engines/blocks.py": ["test_blocks.py"],
+    "engines/": ["test_engines.py", "test_epochs.py", "test_engine_contract.py", "test_problem.py"],
+    "solvers/sorel.py": ["test_sorel.py"],
+    "solvers/augmented.py": ["test_augmented.py", "test_newton.py"],
+    "solvers/auto.py": ["test_solve.py", "test_newton.py"],
+    "solvers/": ["test_first_order.py", "test_newton.py", "test_lbfgs.py", "test_prospect.py",
+                 "test_saddle_saga.py", "test_sgd.py"],
+}  # fmt: skip
+
+_COMPARISONS = {
+    ast.Lt: ("<", ">="),
+    ast.GtE: (">=", "<"),
+    ast.Gt: (">", "<="),
+    ast.LtE: ("<=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+_ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
+_LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
+
+# Seconds for the tests of one change: one that never ends is noticed too.
+_PATIENCE = 300
+
+
+@dataclass(frozen=True)
+class Change:
+    """One operator of one file: where it starts, and what takes its place."""
+
+    file: str
+    line: int
+    column: int
+    old: str
+    new: str
+
+    def apply(self, source: str) -> str:
+        lines = source.split("\n")
+        text = lines[self.line - 1]
+        assert text[self.column :].startswith(self.old)
+        lines[self.line - 1] = text[: self.column] + self.new + text[self.column + len(self.old) :]
+        return "\n".join(lines)
+
+
+def changes(file: str, source: str) -> Iterator[Change]:
+    """All changes that a file allows; operators that stand alone on a line are left out."""
+    lines = source.split("\n")
+
+    def between(left: ast.AST, right: ast.AST, pair: tuple[str, str]) -> Iterator[Change]:
+        line, column = left.end_lineno, left.end_col_offset  # type: ignore[attr-defined]
+        # ast counts bytes.
+        column = len(lines[line - 1].encode()[:column].decode())
+        end = right.col_offset if right.lineno == line else None  # type: ignore[attr-defined]
+        at = lines[line - 1].find(pair[0], column, end)
+        if at >= 0:
+            yield Change(file, line, at, *pair)
+
+    tree = ast.parse(source)
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.AnnAssign, ast.arg)) and node.annotation is not None:
+            skipped.update(map(id, ast.walk(node.annotation)))
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            for left, operator, right in zip(operands, node.ops, operands[1:], strict=False):
+                yield from between(left, right, _COMPARISONS[type(operator)])
+        elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            yield from between(node.left, node.right, _ARITHMETIC[type(node.op)])
+        elif isinstance(node, ast.BoolOp):
+            for left, right in zip(node.values, node.values[1:], strict=False):
+                yield from between(left, right, _LOGIC[type(node.op)])
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield Change(file, node.lineno, node.col_offset, "not ", "")
+
+
+def tests_of(file: str) -> list[str]:
+    for name, tests in TESTS.items():
+        if file == name or (file.startswith(name) and not name.endswith(".py")):
+            return [str(ROOT / "tests" / test) for test in tests]
+    return []
+
+
+def draw(count: int, seed: int, only: str = "") -> list[Change]:
+    """A sample of changes; each module is as likely as it has operators."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        if tests_of(file) and file.startswith(only):
+            found.extend(sorted(changes(file, path.read_text()), key=lambda c: (c.line, c.column)))
+    return random.Random(seed).sample(found, min(count, len(found)))
+
+
+class Laboratory:
+    """A copy of the source, in which one file at a time is changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "src"
+        shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.source),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_CACHE_DIR": str(folder / "cache"),
+        }
+
+    def notices(self, change: Change, tests: list[str]) -> bool:
+        """Whether the tests fail, or do not end, with the change."""
+        path = self.source / "sorel" / change.file
+        before = path.read_text()
+        path.write_text(change.apply(before))
+        try:
+            return not self.passes(tests)
+        finally:
+            path.write_text(before)
+
+    def passes(self, tests: list[str]) -> bool:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        try:
+            ended = subprocess.run(
+                command, cwd=ROOT, env=self.environment, timeout=_PATIENCE,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return False
+        return ended.returncode == 0
+
+
+def main() -> int:
+    """Draw, test, and print what lives; 1 if too much of it does."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=100, help="changes (default: 100)")
+    parser.add_argument("--seed", type=int, default=None, help="default: a fresh one")
+    parser.add_argument("--only", default="", help="files whose path below sorel starts with this")
+    parser.add_argument("--least", type=float, default=0.92, help="share that must be noticed")
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+    chosen = draw(arguments.count, seed, arguments.only)
+    print(f"seed {seed}, {len(chosen)} changes", flush=True)
+    begin, alive = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        laboratory = Laboratory(Path(folder))
+        for number, change in enumerate(sorted(chosen, key=lambda c: (c.file, c.line)), start=1):
+            noticed = laboratory.notices(change, tests_of(change.file))
+            alive += not noticed
+            word = "noticed" if noticed else "LIVES  "
+            line = (PACKAGE / change.file).read_text().split("\n")[change.line - 1].strip()
+            where = (
+                f"{change.file}:{change.line}: {change.old.strip()} -> {change.new or 'nothing'}"
+            )
+            print(f"{number:4} {word} {where}  in  {line}", flush=True)
+    noticed_share = 1.0 - alive / max(1, len(chosen))
+    seconds = time.monotonic() - begin
+    print(f"{len(chosen) - alive} of {len(chosen)} noticed ({noticed_share:.0%}), {seconds:.0f} s")
+    return 0 if noticed_share >= arguments.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

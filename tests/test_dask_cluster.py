@@ -1,0 +1,343 @@
+"""What sorel.dask does to a cluster: bytes, bins, and workers that die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import sorel
+
+pytest.importorskip("distributed")
+
+import dask
+import dask.array as da
+import distributed
+
+from sorel.dask import (
+    ClusterError,
+    DaskSpectralRiskClassifier,
+    DaskSpectralRiskRegressor,
+    open_problem,
+)
+from sorel.dask import bins as binning
+from sorel.dask.cluster import Partitions
+
+N, D = 40_000, 5
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def make(n, d=D, chunks=4, seed=0):
+    rng, noise = da.random.default_rng(seed), da.random.default_rng(seed + 1)
+    X = rng.normal(size=(n, d), chunks=(n // chunks, d))
+    return X, X.sum(axis=1) + noise.standard_t(3, size=n, chunks=n // chunks)
+
+
+class Traffic:
+    """Bytes of all messages to and from the workers, and how many rounds they made."""
+
+    def __init__(self, monkeypatch):
+        self.bytes = self.rounds = 0
+        send = Partitions._send
+
+        def counted(partitions, addresses, messages):
+            replies = send(partitions, addresses, messages)
+            if messages[0].program[0][0] != "settle":
+                self.rounds += 1
+                self.bytes += sum(len(pickle.dumps(part)) for part in (*messages, *replies))
+            return replies
+
+        monkeypatch.setattr(Partitions, "_send", counted)
+
+
+@pytest.fixture
+def traffic(monkeypatch):
+    return Traffic(monkeypatch)
+
+
+@pytest.fixture
+def problem(client):
+    """A function that makes a problem on the cluster from dask arrays."""
+    with contextlib.ExitStack() as opened:
+
+        def make(X, y, risk, bins=None):
+            penalty = sorel.L2(1.0 / X.shape[0])
+            return opened.enter_context(
+                open_problem(X, y, risk=risk, penalty=penalty, client=client, bins=bins)
+            )
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def tables(client):
+    """Rows in the memory of the workers, by their number."""
+    return {n: client.persist(make(n)) for n in (100_000, 1_000_000)}
+
+
+def test_bytes_of_an_evaluation_do_not_depend_on_n(problem, tables, traffic):
+    w = np.full(D, 0.9)
+
+    def step(made):
+        engine = made.for_run().engine
+        point = engine.point(w)
+        dual = engine.ascend(engine.uniform(), point, 1.0)
+        engine.gradient(point, dual)
+        engine.shortfall(point, dual)
+
+    for risk in ("cvar:0.1", "esrm:2", "extremile:2.5"):
+        made = [problem(*table, risk) for table in tables.values()]
+        for action in (lambda made: made.objective(w), step):
+            counts = []
+            for each in made:
+                action(each)
+                before, rounds = traffic.bytes, traffic.rounds
+                action(each)
+                counts.append((traffic.bytes - before, traffic.rounds - rounds))
+            (few, rounds), (many, more) = counts
+            # The search for a threshold may take a trial more or less, of some hundred bytes each.
+            assert abs(many - few) <= 1e-3 * many + 4000 * abs(more - rounds)
+            assert many < 1.2e6 < 8 * 1_000_000
+
+
+def sessions():
+    from sorel.dask import shards
+
+    return sum(len(home.sessions) for home in shards._HOMES.values())
+
+
+def test_runs_are_forgotten(client, problem):
+    made = problem(*make(1000), "esrm:2")
+    for _ in range(5):
+        made.objective(np.ones(D))
+    # That of the last call, and that of the problem itself.
+    assert max(client.run(sessions).values()) <= 2
+
+
+def test_a_whole_fit_moves_no_vector_of_losses(client, tables, traffic):
+    n, per_round = 1_000_000, []
+    for risk in ("cvar:0.1", "esrm:2"):
+        model = DaskSpectralRiskRegressor(risk=risk, tol=1e-6, client=client)
+        made = tables[n]
+        start = traffic.bytes, traffic.rounds
+        model.fit(*made)
+        assert model.converged_
+        # The weights of the samples are fetched once, at the end.
+        spent = traffic.bytes - start[0] - 8 * n
+        per_round.append(spent / (traffic.rounds - start[1]))
+    assert max(per_round) < 0.4e6
+
+
+def test_bins_bound_the_risk_and_keep_the_weights_feasible():
+    rng = np.random.default_rng(0)
+    parts = [0.5 * rng.standard_t(3, size=m) ** 2 for m in (30_000, 50_000)]
+    losses = np.concatenate(parts)
+    omega = np.full(1, 1.0 / len(losses))
+    mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.05), sorel.ESRM(3)], [0.3, 0.4, 0.3])
+    for risk in (sorel.CVaR(0.1), sorel.ESRM(2), sorel.Extremile(2.5), mixture, sorel.Max()):
+        exact, gaps = risk(losses), []
+        for count in (64, 512, 4096):
+            found = []
+            for part in parts:
+                edges = binning.choose_edges(part, count, risk, None)
+                places, items, used = binning.fill(part, edges, omega, False)
+                assert len(items.size) <= count
+                assert np.all(part >= items.low[np.searchsorted(used, places)])
+                assert np.all(part <= items.high[np.searchsorted(used, places)])
+                found.append((places, items, used))
+            items = binning.join([items for _, items, _ in found])
+            bound = binning.bound_risk(risk, items)
+            assert bound.lower <= exact * (1 + 1e-12)
+            assert bound.upper >= exact * (1 - 1e-12)
+            gaps.append((bound.upper - bound.lower) / exact)
+            projected = binning.project(risk, items._replace(value=0.7 * items.value), 64, 2)
+            cut = len(found[0][1].size)
+            lam = np.concatenate(
+                [
+                    density[np.searchsorted(used, places)] * omega
+                    for density, (places, _, used) in zip(
+                        np.split(projected.density, [cut]), found, strict=True
+                    )
+                ]
+            )
+            # In the dual set: the top of any size holds no more than the risk puts there.
+            top = np.cumsum(np.sort(lam)[::-1])
+            assert np.all(top <= risk.tail(np.arange(1, len(lam) + 1) / len(lam)) + 1e-12)
+            assert lam.sum() == pytest.approx(1.0, abs=1e-12)
+        assert gaps[-1] < 2e-6 or isinstance(risk, sorel.Max)
+        assert gaps[0] >= gaps[1] >= gaps[2]
+
+
+@pytest.mark.parametrize("risk", ["esrm:2", "extremile:2.5", "mixture"])
+def test_few_bins_are_doubled_until_they_serve(problem, risk):
+    if risk == "mixture":
+        risk = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.2), sorel.ESRM(3)], [0.3, 0.4, 0.3])
+    X, y = (part.persist() for part in make(N))
+    made = problem(X, y, risk, bins=128)
+    result = sorel.solve(made, tol=1e-6)
+    assert result.converged, result.status
+    local = sorel.Problem(np.asarray(X), np.asarray(y), risk=risk, penalty=made.penalty)
+    best = sorel.solve(local, tol=1e-9)
+    assert best.dual * (1 - 1e-12) <= result.objective <= best.objective * (1 + 1e-6)
+    assert result.dual <= best.objective * (1 + 1e-12)
+    # What certifies the answer there certifies it here, where every loss is seen.
+    assert local.certificate(result.w, result.weights).relative_gap <= 1e-6
+    assert made.certificate(result.w, result.weights).relative_gap <= 1e-6
+
+
+def test_shards_that_differ(problem):
+    """Rows in the order of their targets: no worker sees what the others see."""
+    X, y = (np.asarray(part) for part in make(N))
+    order = np.argsort(y)
+    for risk in ("cvar:0.1", "esrm:2"):
+        made = problem(
+            da.from_array(X[order], chunks=(N // 4, D)),
+            da.from_array(y[order], chunks=N // 4),
+            risk,
+        )
+        result = sorel.solve(made, tol=1e-6)
+        local = sorel.solve(sorel.Problem(X, y, risk=risk), tol=1e-6)
+        assert result.converged, result.status
+        assert abs(result.objective - local.objective) <= result.gap + local.gap
+
+
+def test_ties_everywhere(client):
+    """At the start of a classification all losses are equal."""
+    X, y = make(N)
+    model = DaskSpectralRiskClassifier("esrm:2", tol=1e-6, client=client).fit(X, y > 0)
+    assert model.converged_, model.status_
+    local = sorel.SpectralRiskClassifier("esrm:2", tol=1e-6).fit(np.asarray(X), np.asarray(y > 0))
+    assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+
+
+class Killer(threading.Thread):
+    """Kills a worker some rounds after a fit has begun."""
+
+    def __init__(self, traffic, pid, rounds):
+        super().__init__(daemon=True)
+        self._traffic, self._pid, self._until = traffic, pid, traffic.rounds + rounds
+
+    def run(self):
+        while self._traffic.rounds < self._until:
+            time.sleep(0.001)
+        os.kill(self._pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
+def test_a_killed_worker_does_not_end_a_fit(client, traffic, risk):
+    X, y = make(N)
+    local = sorel.SpectralRiskRegressor(risk, tol=1e-6).fit(np.asarray(X), np.asarray(y))
+    for rounds in (3, 14):
+        client.wait_for_workers(2, timeout=60)
+        pids = client.run(os.getpid, workers=list(client.nthreads()), on_error="ignore")
+        killer = Killer(traffic, next(iter(pids.values())), rounds)
+        killer.start()
+        model = DaskSpectralRiskRegressor(risk, tol=1e-6, client=client).fit(X, y)
+        killer.join(10.0)
+        assert model.converged_, model.status_
+        assert "1 lost and their shards rebuilt" in model.status_
+        assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+        assert model.risk_weights_.sum() == pytest.approx(1.0, abs=1e-12)
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_newton_cg_survives_too(client, traffic):
+    X, y = make(N)
+    client.wait_for_workers(2, timeout=60)
+    pids = client.run(os.getpid, workers=list(client.nthreads()), on_error="ignore")
+    killer = Killer(traffic, next(iter(pids.values())), 20)
+    killer.start()
+    model = DaskSpectralRiskRegressor("esrm:2", tol=1e-6, solver="newton_cg", client=client)
+    model.fit(X, y)
+    killer.join(10.0)
+    assert model.converged_, model.status_
+    assert "rebuilt" in model.status_
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_memory_errors_name_the_shard(client):
+    X, y = make(N)
+
+    def spoil(dask_worker=None):
+        from sorel.dask.shards import Session
+
+        Session.hessian = lambda self, *args: (_ for _ in ()).throw(MemoryError("no room"))
+
+    def mend(original, dask_worker=None):
+        from sorel.dask.shards import Session
+
+        Session.hessian = original
+
+    from sorel.dask.shards import Session
+
+    client.run(spoil)
+    try:
+        with pytest.raises(ClusterError, match=r"out of memory on its shard, partitions .* rows"):
+            DaskSpectralRiskRegressor("cvar:0.1", client=client).fit(X, y)
+    finally:
+        client.run(mend, Session.hessian)
+
+
+class Deadly(distributed.WorkerPlugin):
+    """Every worker dies over the first Hessian, as if its memory were too small for it."""
+
+    def setup(self, worker):
+        from sorel.dask.shards import Session
+
+        Session.hessian = lambda self, *args: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_that_die_again_and_again_end_the_fit():
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        client.register_plugin(Deadly())
+        with pytest.raises(
+            ClusterError, match=r"in a row .* partitions 0, 1, 2, 3: 40000 rows"
+        ) as e:
+            DaskSpectralRiskRegressor("cvar:0.1", client=client).fit(*make(N))
+        assert e.value.coef_.shape == (D,)
+
+
+def test_a_scheduler_that_goes_away_leaves_the_best_iterate(traffic):
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        X, y = make(N)
+
+        def close():
+            while traffic.rounds < 12:
+                time.sleep(0.001)
+            cluster.close()
+
+        closer = threading.Thread(target=close, daemon=True)
+        closer.start()
+        model = DaskSpectralRiskRegressor("cvar:0.1", tol=1e-9, client=client)
+        with pytest.raises(ClusterError, match=r"does not answer|the client is") as caught:
+            model.fit(X, y)
+        closer.join(20.0)
+        assert caught.value.coef_.shape == (D,)
+        assert np.all(np.isfinite(caught.value.w))

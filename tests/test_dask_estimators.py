@@ -1,0 +1,384 @@
+"""The estimators of sorel.dask on a real cluster of processes: kinds of input, and refusals."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+
+import sorel
+
+pytest.importorskip("distributed")
+
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import pandas as pd
+
+from sorel.dask import ClusterError, DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
+
+N, D = 600, 4
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D))
+    y = X @ np.arange(1.0, D + 1) + 0.5 + rng.standard_t(3, size=N)
+    return X, y, rng.uniform(0.0, 2.0, N)
+
+
+def lazy(X, chunks=150):
+    chunks = (chunks, -1) if np.ndim(X) == 2 else chunks
+    return da.from_array(X, chunks=chunks, asarray=False)
+
+
+def unknown(array):
+    """The same with chunk sizes that Dask does not know, some of them 0."""
+    keep = da.from_array(np.ones(N, bool), chunks=array.chunks[0])
+    return array[keep]
+
+
+def check_same(model, local, tol=1e-6):
+    """Both are certified, so the objectives lie within both gaps."""
+    assert model.converged_, model.status_
+    assert local.converged_, local.status_
+    assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+    assert model.relative_gap_ <= tol
+    np.testing.assert_allclose(model.coef_, local.coef_, atol=0.02)
+    for name in ("coef_", "intercept_", "risk_weights_"):
+        assert not hasattr(getattr(model, name), "dask")
+
+
+def kinds(X, y, weight):
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    table = dd.from_pandas(frame.assign(y=y, w=weight), npartitions=3)
+    sparse = lazy(X).map_blocks(scipy.sparse.csr_matrix)
+    empty = da.concatenate([lazy(X[:0]), lazy(X), lazy(X[:0])])
+    empty_y = da.concatenate([lazy(y[:0]), lazy(y), lazy(y[:0])])
+    empty_w = da.concatenate([lazy(weight[:0]), lazy(weight), lazy(weight[:0])])
+    return {
+        "dense": (lazy(X), lazy(y), lazy(weight)),
+        "sparse": (sparse, lazy(y), lazy(weight)),
+        "frame": (table[list("abcd")], table["y"], table["w"]),
+        "unknown lengths": tuple(unknown(lazy(part)) for part in (X, y, weight)),
+        "empty partitions": (empty, empty_y, empty_w),
+        "other chunks of y": (lazy(X), lazy(y, 70), lazy(weight, 200)),
+        "in memory": (X, y, weight),
+        "y in memory": (lazy(X), y, weight),
+        "Fortran order": (lazy(np.asfortranarray(X)), lazy(y), lazy(weight)),
+    }
+
+
+KINDS = [
+    "dense", "sparse", "frame", "unknown lengths", "empty partitions", "other chunks of y",
+    "in memory", "y in memory", "Fortran order",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_input(client, data, kind):
+    X, y, weight = kinds(*data)[kind]
+    model = DaskSpectralRiskRegressor(risk="cvar:0.1", tol=1e-6, client=client)
+    local = sorel.SpectralRiskRegressor(risk="cvar:0.1", tol=1e-6)
+    check_same(model.fit(X, y), local.fit(*data[:2]))
+    model.set_params(risk="esrm:2").fit(X, y, weight)
+    check_same(model, local.set_params(risk="esrm:2").fit(*data))
+    np.testing.assert_allclose(model.risk_weights_.sum(), 1.0, rtol=1e-12)
+    assert len(model.risk_weights_) == N
+    predictions = model.predict(X)
+    if kind != "in memory":
+        assert hasattr(predictions, "dask")
+    np.testing.assert_allclose(
+        np.asarray(predictions), model.to_local().predict(data[0]), rtol=1e-12
+    )
+
+
+def test_chunks_along_both_axes_are_joined_with_a_warning(client, data):
+    X, y, _ = data
+    model = DaskSpectralRiskRegressor(tol=1e-6, client=client)
+    with pytest.warns(UserWarning, match="2 chunks along its columns"):
+        model.fit(da.from_array(X, chunks=(200, 2)), lazy(y))
+    check_same(model, sorel.SpectralRiskRegressor(tol=1e-6).fit(X, y))
+    assert model.predict(da.from_array(X, chunks=(200, 2))).compute().shape == (N,)
+
+
+def test_float32(client, data):
+    X, y, _ = data
+    model = DaskSpectralRiskRegressor(tol=1e-5, client=client)
+    model.fit(lazy(X.astype(np.float32)), lazy(y))
+    check_same(model, sorel.SpectralRiskRegressor(tol=1e-5).fit(X.astype(np.float32), y), 1e-5)
+    with pytest.warns(sorel.PrecisionWarning, match="float32"):
+        model.set_params(tol=1e-8).fit(lazy(X.astype(np.float32)), lazy(y))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fit_intercept": False},
+        {"fit_intercept": "mean"},
+        {"loss": "huber"},
+        {"l1": 0.05, "l2": 0.1},
+        {"positive": True},
+        {"penalty": sorel.Box(0.1, -0.5, 2.0)},
+        {"risk": sorel.Mean()},
+        {"risk": sorel.Max(), "l2": 1.0},
+        {"risk": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.1), sorel.ESRM(3)], [0.4, 0.3, 0.3])},
+        {"solver": "newton_cg"},
+    ],
+    ids=str,
+)
+def test_settings(client, data, settings):
+    X, y, _ = data
+    settings = {"risk": "cvar:0.2", "tol": 1e-6, **settings}
+    model = DaskSpectralRiskRegressor(**settings, client=client).fit(lazy(X), lazy(y))
+    check_same(model, sorel.SpectralRiskRegressor(**settings).fit(X, y))
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_log_links(client, data, loss):
+    X, _, _ = data
+    rng = np.random.default_rng(1)
+    mean = np.exp(0.3 * X[:, 0])
+    y = rng.poisson(mean).astype(float) if loss == "poisson" else mean * rng.gamma(2.0, 0.5, N)
+    model = DaskSpectralRiskRegressor("esrm:1", loss=loss, tol=1e-6, client=client)
+    local = sorel.SpectralRiskRegressor("esrm:1", loss=loss, tol=1e-6).fit(X, y)
+    check_same(model.fit(lazy(X), lazy(y)), local)
+    np.testing.assert_allclose(model.predict(lazy(X)), model.to_local().predict(X))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("risk", ["cvar:0.5", "esrm:1"])
+def test_classification(client, data, classes, risk):
+    X, y, weight = data
+    labels = np.array(["no", "yes", "perhaps"])[np.digitize(y, np.linspace(-2, 2, classes - 1))]
+    settings = {"risk": risk, "tol": 1e-6}
+    model = DaskSpectralRiskClassifier(**settings, client=client).fit(lazy(X), lazy(labels))
+    local = sorel.SpectralRiskClassifier(**settings).fit(X, labels)
+    check_same(model, local)
+    assert model.classes_.tolist() == local.classes_.tolist()
+    near = model.to_local()
+    np.testing.assert_array_equal(model.predict(lazy(X)).compute(), near.predict(X))
+    np.testing.assert_allclose(model.predict_proba(lazy(X)).compute(), near.predict_proba(X))
+    np.testing.assert_allclose(
+        model.decision_function(lazy(X)).compute(), near.decision_function(X)
+    )
+    np.testing.assert_allclose(
+        model.predict_log_proba(lazy(X)).compute(), near.predict_log_proba(X)
+    )
+    table = dd.from_pandas(pd.DataFrame(X, columns=list("abcd")).assign(y=labels), npartitions=3)
+    model.fit(table[list("abcd")], table["y"])
+    check_same(model, local)
+    frame = model.predict_proba(table[list("abcd")]).compute()
+    assert [str(name) for name in frame.columns] == model.classes_.tolist()
+    for class_weight in ("balanced", {"no": 3.0}):
+        model.set_params(class_weight=class_weight).fit(lazy(X), lazy(labels), lazy(weight))
+        local.set_params(class_weight=class_weight).fit(X, labels, weight)
+        check_same(model, local)
+
+
+def test_labels_that_a_partition_lacks(client):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    labels = np.repeat([2, 5, 9], 100)
+    X[:, 0] += labels / 4
+    model = DaskSpectralRiskClassifier("esrm:1", tol=1e-6, client=client)
+    model.fit(lazy(X, 100), lazy(labels, 100))
+    check_same(model, sorel.SpectralRiskClassifier("esrm:1", tol=1e-6).fit(X, labels))
+    with pytest.raises(ValueError, match="only one class"):
+        model.fit(lazy(X, 100), lazy(np.ones(300), 100))
+
+
+def test_a_constant_model_is_noted(client):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    noisy = X[:, 0] + 3 * rng.logistic(size=400) > 0
+    with pytest.warns(sorel.ConstantModelWarning, match="hardly depend on X"):
+        model = DaskSpectralRiskClassifier("cvar:0.1", client=client).fit(lazy(X), lazy(noisy))
+    assert model.constant_
+    assert "constant" in model.status_
+
+
+def test_status_says_what_was_exchanged(client, data):
+    X, y, _ = data
+    model = DaskSpectralRiskRegressor(risk="esrm:2", client=client)
+    assert "600 rows on 2 workers" in model.fit(lazy(X), lazy(y)).status_
+    assert "every loss in a bin of its own" in model.status_
+    with dask_config({"sorel.bins": 100}):
+        assert "bins each" in model.fit(lazy(X), lazy(y)).status_
+    assert "thresholds" in model.set_params(risk="cvar:0.1").fit(lazy(X), lazy(y)).status_
+
+
+def dask_config(settings):
+    import dask
+
+    return dask.config.set(settings)
+
+
+def test_model_files_and_clones(client, data, tmp_path):
+    X, y, _ = data
+    model = DaskSpectralRiskRegressor(risk="cvar:0.1", client=client).fit(lazy(X), lazy(y))
+    twin = clone(model)
+    assert twin.client is client
+    assert not hasattr(twin, "coef_")
+    local = model.to_local()
+    assert type(local) is sorel.SpectralRiskRegressor
+    assert local.get_params() == {k: v for k, v in model.get_params().items() if k != "client"}
+    assert len(local.history_) == len(model.history_)
+    pytest.importorskip("skops")
+    for saved in (model, local):
+        stream = io.BytesIO()
+        sorel.save_model(saved, stream)
+        stream.seek(0)
+        found = sorel.load_model(stream)
+        assert type(found) is sorel.SpectralRiskRegressor
+        np.testing.assert_array_equal(found.coef_, model.coef_)
+
+
+def test_checkpoints_and_warm_starts(client, data, tmp_path):
+    X, y, _ = data
+    path = tmp_path / "fit.ckpt"
+    model = DaskSpectralRiskRegressor(risk="esrm:2", tol=1e-6, checkpoint=path, client=client)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.set_params(max_passes=3).fit(lazy(X), lazy(y))
+    assert not model.converged_
+    model.set_params(max_passes=1000).fit(lazy(X), lazy(y))
+    assert "resumed at pass" in model.status_
+    check_same(model, sorel.SpectralRiskRegressor("esrm:2", tol=1e-6).fit(X, y))
+    with pytest.raises(sorel.CheckpointError, match="the targets y differ"):
+        model.fit(lazy(X), lazy(y + 1))
+    model = DaskSpectralRiskRegressor("esrm:2", tol=1e-6, warm_start=True, client=client)
+    cold = model.fit(lazy(X), lazy(y)).n_passes_
+    assert model.fit(lazy(X), lazy(y)).n_passes_ <= cold
+
+
+def test_local_estimators_name_the_dask_class(data):
+    X, y, _ = data
+    frame = dd.from_pandas(pd.DataFrame(X), npartitions=2)
+    for given in (lazy(X), frame):
+        with pytest.raises(TypeError, match=r"use sorel\.dask\.DaskSpectralRiskRegressor"):
+            sorel.SpectralRiskRegressor().fit(given, y)
+        with pytest.raises(TypeError, match=r"use sorel\.dask\.DaskSpectralRiskClassifier"):
+            sorel.SpectralRiskClassifier().fit(given, y > 0)
+    with pytest.raises(TypeError, match=r"use sorel\.dask\.DaskSpectralRiskRegressor"):
+        sorel.SpectralRiskRegressor().fit(X, lazy(y))
+
+
+def bad_inputs(X, y):
+    names = list("abcd")
+    nan = X.copy()
+    nan[450, 2] = np.nan
+    frame = pd.DataFrame(X, columns=names)
+    wrong = dd.from_delayed(
+        [delayed_frame(frame[:300]), delayed_frame(frame[300:].rename(columns={"b": "q"}))],
+        meta=frame[:0],
+        verify_meta=False,
+    )
+    text = dd.from_delayed(
+        [delayed_frame(frame[:300]), delayed_frame(frame[300:].astype({"c": str}))],
+        meta=frame[:0],
+        verify_meta=False,
+    )
+    halves = dd.from_pandas(pd.Series(y), npartitions=2)
+    narrow = da.concatenate([lazy(X[:300], 300), unknown_width(X[300:])], axis=0)
+    return {
+        "NaN": (lazy(nan), lazy(y), r"partition 3 of X .* nan in column 2, row 0"),
+        "NaN in a frame": (
+            dd.from_pandas(pd.DataFrame(nan, columns=names), npartitions=2),
+            halves,
+            r"partition 1 of X .* nan in column 'c', row 150",
+        ),
+        "other columns": (wrong, halves, r"partition 1 of X has the columns \['a', 'q'"),
+        "other types": (text, halves, r"partition 1 of X: column 'c' holds"),
+        "other width": (narrow, lazy(y, 300), r"partition 1 of X has shape \(300, 3\)"),
+        "length of y": (lazy(X), lazy(y[:-1]), "X has 600 rows but y has 599 values"),
+        "length of y in memory": (lazy(X), y[:-1], "X has 600 rows but y has 599 values"),
+        "partitions of y": (
+            unknown(lazy(X)), lazy(y, 300), "y has 2 chunks and X has 4 partitions",
+        ),
+        "rows of a partition": (
+            unknown(lazy(X)),
+            lazy(y)[da.from_array(np.arange(N) > 0, chunks=150)],
+            r"partition 0: X has 150 rows but y has 149 values",
+        ),
+        "NaN in y": (lazy(X), lazy(np.where(y == y[200], np.nan, y)), "partition 1 of y"),
+        "texts in y": (lazy(X), lazy(y.astype(str)), "use DaskSpectralRiskClassifier"),
+        "one dimension": (lazy(y), lazy(y), "two-dimensional"),
+        "two targets": (lazy(X), lazy(X[:, :2]), "y should be a 1d array"),
+        "no rows": (lazy(X[:0]), lazy(y[:0]), "no rows"),
+    }  # fmt: skip
+
+
+def delayed_frame(frame):
+    import dask
+
+    return dask.delayed(lambda: frame)()
+
+
+def unknown_width(part):
+    """An array that claims one column more than it has."""
+    import dask
+
+    return da.from_delayed(dask.delayed(part[:, :3]), shape=part.shape, dtype=float)
+
+
+BAD = [
+    "NaN", "NaN in a frame", "other columns", "other types", "other width", "length of y",
+    "length of y in memory", "partitions of y", "rows of a partition", "NaN in y", "texts in y",
+    "one dimension", "two targets", "no rows",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(client, data, case):
+    X, y, message = bad_inputs(*data[:2])[case]
+    with pytest.raises(ValueError, match=message):
+        DaskSpectralRiskRegressor(client=client).fit(X, y)
+
+
+def test_bad_weights_bins_and_clients(client, data):
+    X, y, _ = data
+    model = DaskSpectralRiskRegressor(client=client)
+    with pytest.raises(ValueError, match=r"partition 0: sample_weight\[3\] = -1.0"):
+        model.fit(lazy(X), lazy(y), lazy(np.where(np.arange(N) == 3, -1.0, 1.0)))
+    with pytest.raises(ValueError, match="zero everywhere"):
+        model.fit(lazy(X), lazy(y), lazy(np.zeros(N)))
+    with dask_config({"sorel.bins": 0}), pytest.raises(ValueError, match=r"sorel\.bins"):
+        model.fit(lazy(X), lazy(y))
+    with pytest.raises(TypeError, match=r"must be a distributed\.Client"):
+        DaskSpectralRiskRegressor(client="tcp://nowhere").fit(lazy(X), lazy(y))
+    closed = distributed.Client(client.cluster, set_as_default=False)
+    closed.close()
+    with pytest.raises(ClusterError, match="the client is closed"):
+        DaskSpectralRiskRegressor(client=closed).fit(lazy(X), lazy(y))
+
+
+def test_nothing_is_left_on_the_workers(client, data):
+    X, y, _ = data
+
+    def homes():
+        from sorel.dask import shards
+
+        return len(shards._HOMES)
+
+    DaskSpectralRiskRegressor("esrm:2", client=client).fit(lazy(X), lazy(y))
+    with pytest.raises(ValueError, match="partition"):
+        DaskSpectralRiskRegressor(client=client).fit(lazy(np.full((N, 2), np.nan)), lazy(y))
+    assert set(client.run(homes).values()) == {0}
+    assert not [key for key in client.futures if "sorel" in str(key)]

@@ -1,0 +1,221 @@
+"""Files made to harm: refused with an error that names them, before they take much memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+import zipfile
+
+import hostile
+import numpy as np
+import pytest
+
+import sorel
+from sorel import cli, saving
+from sorel.checkpoints import CheckpointError, read_passes
+from sorel.rows import open_data, open_rows, write_blocks
+from sorel.saving import ModelFileError, load_model, read_summary, save_model
+from sorel.tables import TableError, read_table
+
+pytest.importorskip("skops", reason="skops is an extra")
+
+# What reading may add to the memory of the process, in bytes.
+ROOM = 200 << 20
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A table, and a model that the command fitted to it."""
+    folder = tmp_path_factory.mktemp("saved")
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in rng.normal(size=(40, 2)))
+    (folder / "table.csv").write_text("a,b,y\n" + rows)
+    arguments = ["fit", f"{folder}/table.csv", "--target", "y", "-o", f"{folder}/model.skops"]
+    assert cli.main([*arguments, "--quiet"]) == 0
+    # Whatever is imported for the first time is not the fault of a file.
+    load_model(folder / "model.skops")
+    return folder
+
+
+def peak(function, *arguments):
+    """Bytes that a call holds at most beyond what was there, and what it returns or raises."""
+    tracemalloc.start()
+    try:
+        return function(*arguments), tracemalloc.get_traced_memory()[1]
+    except Exception as error:
+        return error, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make for make in hostile.MODELS if make is not hostile.as_much_as_it_may],
+    ids=lambda make: make.__name__,
+)
+def test_models_that_unfold_are_refused_in_little_memory(saved, tmp_path, make, monkeypatch):
+    # Less than the torture makes: enough to be noticed, and quick to write.
+    monkeypatch.setattr(hostile, "HUGE", 300 << 20)
+    monkeypatch.setattr(hostile, "MANY", 70_000)
+    path = make(saved / "model.skops", tmp_path / "model.skops")
+    outcome, taken = peak(load_model, path)
+    assert taken < ROOM
+    if make is not hostile.void_of_gigabytes:
+        assert isinstance(outcome, ModelFileError), outcome
+        assert str(path) in str(outcome) or repr(str(path))[1:-1] in str(outcome)
+    summary, taken = peak(read_summary, path)
+    assert taken < ROOM
+    assert isinstance(summary, (dict, ModelFileError))
+
+
+def test_whoever_trusts_a_file_may_allow_more(saved, tmp_path):
+    path = hostile.one_array_many_times(saved / "model.skops", tmp_path / "model.skops")
+    with pytest.raises(ModelFileError, match="max_bytes"):
+        load_model(path, max_bytes=10**6)
+
+
+def test_arrays_of_zeros_are_saved_so_that_they_load_again(saved, tmp_path):
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    model = sorel.SpectralRiskRegressor().fit(X, X[:, 0])
+    model.risk_weights_ = np.zeros(5_000_000)
+    save_model(model, tmp_path / "model.skops")
+    assert len(load_model(tmp_path / "model.skops").risk_weights_) == 5_000_000
+
+
+def test_many_names_are_saved_so_that_they_load_again(saved, tmp_path, monkeypatch):
+    from sklearn.preprocessing import OneHotEncoder
+
+    encoder = OneHotEncoder().fit(np.array([f"name {i}" for i in range(3000)], object)[:, None])
+    save_model(encoder, tmp_path / "packed.skops")
+    monkeypatch.setattr(saving, "_MAX_SCHEMA", 1 << 16)
+    monkeypatch.setattr(saving, "_ROOM", 1 << 16)
+    with pytest.raises(ModelFileError, match="max_bytes"):
+        load_model(tmp_path / "packed.skops")
+    save_model(encoder, tmp_path / "model.skops")
+    assert len(load_model(tmp_path / "model.skops").categories_[0]) == 3000
+
+
+def test_a_model_is_an_estimator(saved, tmp_path):
+    path = hostile.top_level_dtype(saved / "model.skops", tmp_path / "model.skops")
+    with pytest.raises(ModelFileError, match="no model"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("make", hostile.CHECKPOINTS, ids=lambda make: make.__name__)
+def test_checkpoints_that_unfold_are_refused_in_little_memory(tmp_path, make, monkeypatch):
+    monkeypatch.setattr(hostile, "HUGE", 300 << 20)
+    rng = np.random.default_rng(0)
+    problem = sorel.Problem(rng.normal(size=(30, 2)), rng.normal(size=30))
+    whole = tmp_path / "whole.ckpt"
+    sorel.solve(problem, checkpoint=whole)
+    path = make(whole, tmp_path / "fit.ckpt")
+    outcome, taken = peak(lambda: sorel.solve(problem, checkpoint=path))
+    assert isinstance(outcome, CheckpointError), outcome
+    assert taken < ROOM
+    assert peak(read_passes, path)[1] < ROOM
+
+
+@pytest.mark.parametrize("what", hostile.NPY_HEADS)
+def test_headers_of_npy_files_that_make_no_sense(tmp_path, what):
+    path = tmp_path / "X.npy"
+    path.write_bytes(hostile.NPY_HEADS[what] + bytes(64))
+    with pytest.raises(ValueError, match=r"X\.npy"):
+        open_rows(path)
+    with pytest.raises(ValueError, match=r"X\.npy"):
+        open_rows(tmp_path)
+    folder = tmp_path / "blocks"
+    write_blocks(folder, np.ones((4, 2)))
+    if what not in ("dates", "texts"):
+        with pytest.raises(ValueError, match=r"X\.npy"):
+            open_data(folder, path)
+
+
+def test_tables_of_too_many_columns_or_fields(tmp_path):
+    wide = tmp_path / "wide.csv"
+    wide.write_text(",".join(f"{i:x}" for i in range(70_000)) + "\n")
+    with pytest.raises(TableError, match="70000 columns"):
+        read_table(wide)
+    long = tmp_path / "long.csv"
+    long.write_bytes(b"a,y\n1,2\n" + b"," * 3_000_000)
+    outcome, taken = peak(read_table, long)
+    assert isinstance(outcome, TableError)
+    assert "fields" in str(outcome)
+    assert taken < ROOM
+
+
+def test_a_long_line_with_the_right_number_of_fields_is_read(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("a,y\n1,2\n" + "x" * 3_000_000 + ",4\n")
+    assert read_table(path).shape == (2, 2)
+
+
+def test_parquet_that_unfolds(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = pa.DictionaryArray.from_arrays(np.zeros(40_000_000, np.int8), pa.array([1.5]))
+    pq.write_table(pa.table({"a": column}), tmp_path / "zeros.parquet")
+    outcome, taken = peak(read_table, tmp_path / "zeros.parquet")
+    assert isinstance(outcome, TableError)
+    assert "unfolds" in str(outcome)
+    assert taken < ROOM
+
+
+NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
+
+
+def test_texts_from_files_are_shown_and_not_obeyed(saved, tmp_path, capsys):
+    """Summaries, names of columns and values, and group labels, wherever a command prints them."""
+    path = tmp_path / "model.skops"
+    with zipfile.ZipFile(saved / "model.skops") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(members["sorel.json"])
+    header["summary"] |= {"status": NASTY, NASTY: "key", "columns": {NASTY: NASTY}}
+    members["sorel.json"] = json.dumps(header).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    table = tmp_path / "table.csv"
+    rows = (saved / "table.csv").read_text().splitlines()
+    lines = [f"{row},{NASTY if number % 2 else 'plain'}" for number, row in enumerate(rows[1:])]
+    table.write_text("\n".join([rows[0] + ",group", *lines]) + "\n")
+    commands = [
+        (["info", path], 0),
+        (["predict", path, table], 1),
+        (["predict", saved / "model.skops", table, "--unknown", NASTY], None),
+        (["evaluate", saved / "model.skops", table, "--groups", "group"], 0),
+        (["fit", table, "--target", "group", "--task", "regression", "-o", tmp_path / "x"], None),
+        (["fit", table, "--target", NASTY, "-o", tmp_path / "x"], 1),
+        (["fit", tmp_path / NASTY, "--target", "y", "-o", tmp_path / "x"], 1),
+        (["info", tmp_path / NASTY], 1),
+    ]
+    for arguments, code in commands:
+        try:
+            ended = cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            ended = end.code
+        if code is not None:
+            assert ended == code, arguments
+        said = "".join(capsys.readouterr())
+        assert not set(said) & set("\x1b\x07\x9b\u202e"), arguments
+        if arguments[0] == "info" and code == 0:
+            assert r"\x1b]0;owned" in said
+
+
+def test_memory_that_is_not_there_is_one_line(saved, monkeypatch, capsys):
+    monkeypatch.setattr("sorel.tables.read_table", lambda *_, **__: np.ones(1 << 50))
+    assert cli.main(["predict", f"{saved}/model.skops", f"{saved}/table.csv"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: there is not enough memory")
+    assert "allocate" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" + b"[]," * 10**6 + b"0]", b"[" * 10**5, b'["' + b"x" * 10**7]
+)
+def test_names_of_columns_that_are_none(tmp_path, text):
+    write_blocks(tmp_path / "blocks", np.ones((4, 2)))
+    (tmp_path / "blocks" / "columns.json").write_bytes(text)
+    outcome, taken = peak(open_rows, tmp_path / "blocks")
+    assert isinstance(outcome, ValueError)
+    assert "columns.json" in str(outcome)
+    assert taken < 30 << 20

@@ -1,0 +1,51 @@
+"""Changes of operators: that they are found and applied, and that a test notices one."""
+
+from __future__ import annotations
+
+import ast
+
+import mutants
+import pytest
+
+SOURCE = """\
+def f(a: int | None, b):
+    if a is not None and not b < 2:
+        return a + b * 3 - 1
+    return "é" in b or a == b
+"""
+
+
+def test_every_operator_is_found_and_changed():
+    found = list(mutants.changes("x.py", SOURCE))
+    assert sorted(change.old.strip() for change in found) == sorted(
+        ["is not", "and", "not", "<", "+", "*", "-", "in", "or", "=="]
+    )
+    for change in found:
+        changed = change.apply(SOURCE)
+        assert changed != SOURCE
+        ast.parse(changed)
+
+
+def test_a_seed_draws_the_same_sample_of_tested_modules():
+    sample = mutants.draw(20, 3)
+    assert sample == mutants.draw(20, 3)
+    assert len(set(sample)) == 20
+    for change in sample:
+        assert mutants.tests_of(change.file)
+        ast.parse(change.apply((mutants.PACKAGE / change.file).read_text()))
+
+
+def test_all_tests_that_are_named_exist():
+    for tests in mutants.TESTS.values():
+        for test in tests:
+            assert (mutants.ROOT / "tests" / test).exists(), test
+
+
+@pytest.mark.parametrize(("text", "noticed"), [("assert 1 + 1 == 2", False), ("1 / 0", True)])
+def test_what_fails_is_noticed(tmp_path, text, noticed):
+    (tmp_path / "test_it.py").write_text(f"def test_it():\n    {text}\n")
+    laboratory = mutants.Laboratory(tmp_path / "laboratory")
+    change = mutants.draw(1, 0)[0]
+    before = (laboratory.source / "sorel" / change.file).read_text()
+    assert laboratory.notices(change, [str(tmp_path / "test_it.py")]) is noticed
+    assert (laboratory.source / "sorel" / change.file).read_text() == before

@@ -1,0 +1,242 @@
+"""Signals end a command as Ctrl-C does, and what a killed process leaves is cleared away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel import _leftovers, cli
+from sorel._files import open_atomically, scratch_folder, write_atomically, write_folder_atomically
+from sorel._leftovers import owned_name, remove_leftovers
+from sorel.cli.signals import stopped_by_signals
+from sorel.rows import write_blocks
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """Fits that never reach their tolerance, in a process that was not interrupted just now."""
+    from sorel.estimators import base, progress
+
+    monkeypatch.setattr(progress, "_last_interrupt", -1e9)
+
+    def solve(problem, solver, **options):
+        options.update(tol=0.0, max_passes=1e12, max_seconds=30)
+        return sorel.solve(problem, "sgd", **options)
+
+    monkeypatch.setattr(base, "solve", solve)
+
+
+def send_when(number, ready):
+    """Send this process a signal when something is true, and only while somebody handles it."""
+
+    def wait():
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            if ready() and signal.getsignal(number) is not signal.SIG_DFL:
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_leaves_a_checkpoint_and_no_scratch(tmp_path, endless, capsys, number, code):
+    pytest.importorskip("pandas", reason="pandas is an extra")
+    rng = np.random.default_rng(0)
+    write_blocks(tmp_path / "blocks", rng.normal(size=(300, 3)), rng.normal(size=300))
+    (tmp_path / "scratch").mkdir()
+    send_when(number, lambda: os.listdir(tmp_path / "scratch"))
+    ended = cli.main(
+        [
+            "fit", f"{tmp_path}/blocks", "--target", "y.npy", "-o", f"{tmp_path}/model.skops",
+            "--checkpoint", f"{tmp_path}/fit.ckpt", "--scratch", f"{tmp_path}/scratch",
+        ]
+    )  # fmt: skip
+    assert ended == code
+    assert os.listdir(tmp_path / "scratch") == []
+    assert not (tmp_path / "model.skops").exists()
+    # The signal may have come before the first check, when there is nothing to keep yet.
+    assert {file.name for file in tmp_path.iterdir()} <= {"blocks", "scratch", "fit.ckpt"}
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+
+
+def test_a_terminated_run_keeps_its_state(tmp_path, endless, capsys):
+    pytest.importorskip("pandas", reason="pandas is an extra")
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{a:.3f},{b:.3f}\n" for a, b in rng.normal(size=(50, 2)))
+    (tmp_path / "table.csv").write_text("a,y\n" + rows)
+    checkpoint = tmp_path / "fit.ckpt"
+    from sorel.checkpoints import Keeper, read_passes
+
+    before = Keeper.save
+    checks = []
+    original = sorel.solve.__globals__["_Ledger"].check
+
+    def check(self, iterate):
+        checks.append(1)
+        return original(self, iterate)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorel.solve.__globals__["_Ledger"], "check", check)
+        send_when(signal.SIGTERM, lambda: len(checks) > 3)
+        arguments = ["fit", tmp_path / "table.csv", "--target", "y", "-o", tmp_path / "m"]
+        assert cli.main([*map(str, arguments), "--checkpoint", str(checkpoint)]) == 143
+    assert Keeper.save is before
+    assert read_passes(checkpoint) > 0
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+
+class Deaf:
+    """Python ignores what is raised while this goes."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100):
+            time.sleep(0.001)
+
+
+def test_a_signal_that_would_be_lost_comes_again():
+    def wait():
+        Deaf()
+        for _ in range(500):
+            time.sleep(0.01)
+
+    with stopped_by_signals() as stop, pytest.raises(KeyboardInterrupt):
+        wait()
+    assert stop.exit_code == 143
+
+
+def test_handlers_come_back_and_others_are_left_alone():
+    before = signal.getsignal(signal.SIGTERM)
+    with stopped_by_signals():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+    for own in (signal.SIG_IGN, lambda number, frame: None):
+        signal.signal(signal.SIGTERM, own)
+        try:
+            with stopped_by_signals():
+                assert signal.getsignal(signal.SIGTERM) is own
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def test_threads_run_commands_without_handlers(capsys):
+    codes = []
+
+    def run():
+        with stopped_by_signals():
+            codes.append(signal.getsignal(signal.SIGTERM))
+        codes.append(cli.main(["info", "no such file"]))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert codes == [signal.SIG_DFL, 1]
+
+
+def test_interruption_while_the_package_loads(tmp_path):
+    (tmp_path / "sorel").mkdir()
+    (tmp_path / "sorel" / "__init__.py").write_text("raise KeyboardInterrupt\n")
+    source = os.path.dirname(os.path.dirname(sorel.__file__))
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {source!r}]\n"
+    code += "import _sorel_command; sys.exit(_sorel_command.main())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (130, "interrupted\n")
+
+
+def dead_process():
+    """Number and start of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = _leftovers._started(process.pid)
+    process.kill()
+    process.wait()
+    return process.pid, started or 0
+
+
+def named(process, started, machine=None):
+    return f"sorel-{machine or _leftovers._machine()}-{process}-{started}-0123456789ab"
+
+
+def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
+    me = os.getpid()
+    started = _leftovers._started(me)
+    if started is None:
+        pytest.skip("nobody tells when a process was started")
+    gone = named(*dead_process())
+    reused = named(me, started + 1)
+    kept = [
+        named(me, started),
+        named(os.getppid(), _leftovers._started(os.getppid())),
+        named(*dead_process(), machine="00000000"),
+        "sorel-of-somebody-else",
+        "notes.tmp",
+        ".notes.0123456789ab.tmp",
+    ]
+    for name in (gone, reused, *kept):
+        (tmp_path / f".model.skops.{name}.tmp").write_text("half")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "block_0.npy").write_text("half")
+    (tmp_path / f"{gone}-scratch").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / f".link.{gone}.tmp").symlink_to(tmp_path / "target")
+    remove_leftovers(tmp_path)
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {"target", *kept, *(f".model.skops.{name}.tmp" for name in kept)}
+
+
+@pytest.mark.parametrize("how", ["file", "stream", "folder", "scratch"])
+def test_every_writer_clears_the_folder_first(tmp_path, how):
+    old = tmp_path / f".old.{named(*dead_process())}.tmp"
+    old.write_text("half")
+    if how == "file":
+        write_atomically(tmp_path / "new", b"content")
+    elif how == "stream":
+        with open_atomically(tmp_path / "new") as stream:
+            stream.write(b"content")
+    elif how == "folder":
+        with write_folder_atomically(tmp_path / "new"):
+            pass
+    else:
+        with scratch_folder(tmp_path):
+            pass
+    assert not old.exists()
+
+
+def test_own_names_are_known_as_such(tmp_path):
+    for name in (owned_name(), f".x.{owned_name()}.tmp", f"{owned_name()}-abc"):
+        assert _leftovers._NAME.search(name)
+        assert not _leftovers._is_orphan(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_children_end_with_their_parent():
+    pytest.importorskip("joblib", reason="joblib is an extra")
+    child = "import os, time; from sorel.reproduce.cells import end_with; end_with(os.getppid())\n"
+    child += "print(os.getpid(), flush=True); time.sleep(120)"
+    parent = "import subprocess, sys\n"
+    parent += f"subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    number = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    limit = time.monotonic() + 30
+    while os.path.exists(f"/proc/{number}") and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{number}")

@@ -1,0 +1,39 @@
+"""A small share of the torture, with a fresh seed; and that it would notice."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torture
+
+pytest.importorskip("skops", reason="skops is an extra")
+pytest.importorskip("pandas", reason="pandas is an extra")
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="the torture uses what Linux has"
+)
+
+
+def test_a_round_with_a_fresh_seed(capsys):
+    seed = random.SystemRandom().randrange(10**6)
+    with capsys.disabled():
+        print(f"\ntorture: seed {seed}")
+    found = torture.torture(seed, 1, ["no_streams", "damaged_files"])
+    assert not found, "\n".join(found)
+
+
+def test_complaints():
+    good = torture.Outcome(0, b"", "warning: something", 0)
+    assert list(torture.complaints(good)) == []
+    for code, said in ((-11, ""), (120, ""), (1, "Traceback (most recent"), (0, "\x1b[31m")):
+        assert list(torture.complaints(torture.Outcome(code, b"", said, 0)))
+
+
+def test_damage_is_damage():
+    content = bytes(range(256)) * 4
+    rng = random.Random(0)
+    different = [torture.damage(content, rng) != content for _ in range(100)]
+    assert sum(different) > 90
+    assert torture.damage(b"", rng) == b""

@@ -1,0 +1,353 @@
+"""Training on the risk of all samples: against projections, expectations and certified optima."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+# The submodule, because this folder has the package's name.
+pytest.importorskip("torch.nn")
+import torch
+from gloo import run_two
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import sorel
+from sorel import ESRM, CVaR, Extremile
+from sorel.torch import IndexedDataset, SpectralObjective, SpectralSampler
+
+N = 40
+
+
+def data(n: int = N, d: int = 3) -> TensorDataset:
+    generator = torch.Generator().manual_seed(11)
+    X = torch.randn(n, d, dtype=torch.float64, generator=generator)
+    noise = torch.randn(n, dtype=torch.float64, generator=generator)
+    return TensorDataset(X, X.sum(dim=1) + noise**3 / 3)
+
+
+def linear(d: int = 3) -> torch.nn.Module:
+    net = torch.nn.Linear(d, 1).double()
+    torch.nn.init.zeros_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+    return net
+
+
+def half_square(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (net(x).squeeze(1) - y) ** 2
+
+
+def filled(objective: SpectralObjective, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).exponential(size=objective.n)
+    objective.record(torch.arange(objective.n), torch.tensor(values))
+    return values
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.13), ESRM(2.0), Extremile(2.5)], ids=repr)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_step_is_the_projection_of_the_weighting_moved_along_the_losses(risk, weighted):
+    omega = np.random.default_rng(1).integers(0, 4, size=N) if weighted else np.ones(N)
+    objective = SpectralObjective(
+        risk, N, step_size=0.7, momentum=0.5, sample_weight=omega if weighted else None
+    )
+    share = omega / omega.sum()
+    lam, before = share, None
+    for turn in range(3):
+        values = filled(objective, turn)
+        objective.step()
+        ahead = values if before is None else 1.5 * values - 0.5 * before
+        before = values
+        unit = risk(ahead - ahead.min(), omega)
+        moved = lam + 0.7 * share * (ahead - ahead.min()) / unit
+        lam = sorel.project_permutahedron(moved, risk, omega if weighted else None)
+        np.testing.assert_allclose(objective.weights.numpy(), lam, atol=1e-14)
+        assert objective.weights.sum().item() == pytest.approx(1.0, abs=1e-13)
+
+
+def test_steps_do_not_depend_on_unit_or_origin_of_the_losses():
+    plain, moved = (SpectralObjective("cvar:0.2", N) for _ in range(2))
+    for turn in range(3):
+        values = filled(plain, turn)
+        moved.record(torch.arange(N), torch.tensor(1e-3 * values - 5.0))
+        plain.step()
+        moved.step()
+    torch.testing.assert_close(moved.density, plain.density, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("uniform", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_expectation_of_a_draw_is_the_weighted_loss(uniform, weighted):
+    omega = np.random.default_rng(1).integers(0, 4, size=N) if weighted else None
+    objective = SpectralObjective("cvar:0.2", N, uniform=uniform, sample_weight=omega)
+    for turn in range(4):
+        values = filled(objective, turn)
+        objective.step()
+    objective.eval()
+    single = [objective(torch.tensor([i]), torch.tensor([values[i]])).item() for i in range(N)]
+    mean = objective.probability.numpy() @ single
+    assert mean == pytest.approx(objective.weights.numpy() @ values, rel=1e-13)
+    assert objective.probability.sum().item() == pytest.approx(1.0)
+    ratio = np.array(single) / values
+    assert ratio.max() <= (1 / (1 - uniform) if uniform < 1 else np.inf) * (1 + 1e-12)
+
+
+def test_draws_of_a_round_are_stratified():
+    objective = SpectralObjective("cvar:0.1", N, step_size=5.0)
+    filled(objective)
+    sampler = SpectralSampler(objective, num_samples=64)
+    objective.step()
+    expected = 64 * objective.probability.numpy()
+    counts = np.array([np.bincount(sampler._draw(), minlength=N) for _ in range(2000)])
+    assert (counts >= np.floor(expected - 1e-9)).all()
+    assert (counts <= np.ceil(expected + 1e-9)).all()
+    # Standard errors are at most 0.5 / sqrt(2000).
+    assert abs(counts.mean(axis=0) - expected).max() < 5 * 0.5 / np.sqrt(2000)
+    independent = SpectralSampler(objective, num_samples=64, stratified=False)
+    counts = np.array([np.bincount(independent._draw(), minlength=N) for _ in range(2000)])
+    assert (abs(counts.mean(axis=0) - expected) < 5 * np.sqrt(expected / 2000)).all()
+
+
+def test_the_first_round_is_a_shuffled_epoch():
+    objective = SpectralObjective("cvar:0.1", N)
+    order = list(SpectralSampler(objective))
+    assert sorted(order) == list(range(N))
+    assert order != sorted(order)
+
+
+def test_samples_not_seen_count_with_the_mean_of_the_others():
+    partly, wholly = (SpectralObjective("esrm:2", 4) for _ in range(2))
+    partly.record(torch.tensor([0, 2]), torch.tensor([1.0, 3.0]))
+    wholly.record(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 2.0]))
+    assert partly.table_risk() == pytest.approx(ESRM(2.0)([1.0, 3.0]))
+    partly.step()
+    wholly.step()
+    assert torch.equal(partly.density, wholly.density)
+    assert np.isnan(SpectralObjective("mean", 3).table_risk())
+
+
+def train(
+    objective: SpectralObjective,
+    loader: DataLoader,
+    net: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: int | None = None,
+) -> None:
+    for number, (index, (x, y)) in enumerate(loader):
+        optimizer.zero_grad()
+        objective(index, half_square(net, x, y)).backward()
+        optimizer.step()
+        if number + 1 == batches:
+            return
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(4.0)], ids=repr)
+def test_convex_training_comes_down_to_the_certified_optimum(risk, shuffled):
+    torch.manual_seed(0)
+    n, l2 = 120, 0.05
+    rows = data(n)
+    X, y = (part.numpy() for part in rows.tensors)
+    problem = sorel.Problem(X, y, risk=risk, penalty=sorel.L2(l2))
+    best = sorel.solve(problem, tol=1e-8)
+    net = torch.nn.Linear(3, 1, bias=False).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, weight_decay=l2)
+    objective = SpectralObjective(risk, n, uniform=1.0 if shuffled else 0.5)
+    loader = DataLoader(
+        IndexedDataset(rows),
+        batch_size=30,
+        **({"shuffle": True} if shuffled else {"sampler": SpectralSampler(objective)}),
+    )
+    for epoch in range(300):
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + epoch / 20)
+        if shuffled:
+            objective.step()
+        train(objective, loader, net, optimizer)
+    reached = problem.objective(net.weight.detach().numpy().ravel())
+    assert reached >= best.dual - 1e-12
+    assert reached <= 1.01 * best.objective
+    # The weighting is a bound from below that is nearly as good.
+    certificate = problem.certificate(best.w, objective.weights.numpy())
+    assert certificate.gap <= 0.05 * best.objective
+
+
+def settings(workers: int = 0) -> tuple:
+    torch.manual_seed(5)
+    objective = SpectralObjective("cvar:0.2", N)
+    sampler = SpectralSampler(objective, num_samples=32, seed=3)
+    loader = DataLoader(IndexedDataset(data()), batch_size=8, sampler=sampler, num_workers=workers)
+    net = linear()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    return objective, loader, net, optimizer
+
+
+def test_workers_that_read_ahead_change_nothing():
+    runs = [settings(workers) for workers in (0, 2)]
+    for run in runs:
+        for _ in range(3):
+            train(*run)
+    alone, shared = runs
+    assert torch.equal(alone[2].weight, shared[2].weight)
+    assert torch.equal(alone[0].density, shared[0].density)
+    assert torch.equal(alone[0].losses, shared[0].losses)
+
+
+@pytest.mark.parametrize("batches", [None, 1, 3])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, batches):
+    whole = settings()
+    for _ in range(5):
+        train(*whole)
+    first = settings()
+    train(*first)
+    train(*first)
+    if batches is not None:
+        train(*first, batches=batches)
+    torch.save(
+        {
+            "objective": first[0].state_dict(),
+            "sampler": first[1].sampler.state_dict(),
+            "net": first[2].state_dict(),
+            "optimizer": first[3].state_dict(),
+        },
+        tmp_path / "run.pt",
+    )
+    saved = torch.load(tmp_path / "run.pt", weights_only=True)
+    objective, loader, net, optimizer = settings()
+    objective.load_state_dict(saved["objective"])
+    loader.sampler.load_state_dict(saved["sampler"])
+    net.load_state_dict(saved["net"])
+    optimizer.load_state_dict(saved["optimizer"])
+    for _ in range(3):
+        train(objective, loader, net, optimizer)
+    assert torch.equal(net.weight, whole[2].weight)
+    for name, value in whole[0].state_dict().items():
+        assert torch.equal(objective.state_dict()[name], value), name
+
+
+def test_evaluation_notes_nothing():
+    objective = SpectralObjective("cvar:0.2", 4).eval()
+    assert objective(torch.tensor([1, 2]), torch.tensor([3.0, 5.0])).item() == 4.0
+    assert not objective.seen.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_estimate_has_the_type_of_the_losses(dtype):
+    objective = SpectralObjective("cvar:0.5", 4)
+    losses = torch.tensor([3.0, 5.0], dtype=dtype, requires_grad=True)
+    value = objective(torch.tensor([0, 3], dtype=torch.int32), losses)
+    value.backward()
+    assert value.dtype == losses.grad.dtype == dtype
+    assert objective.losses.tolist() == [3.0, 0.0, 0.0, 5.0]
+
+
+def test_copies_and_pickles_go_on_alike():
+    objective = SpectralObjective(CVaR(0.3), N, sample_weight=torch.arange(N))
+    filled(objective)
+    objective.step()
+    for twin in (copy.deepcopy(objective), pickle.loads(pickle.dumps(objective))):
+        assert torch.equal(twin.density, objective.density)
+        filled(twin, 1)
+        twin.step()
+        assert not torch.equal(twin.density, objective.density)
+    assert repr(objective) == "SpectralObjective(CVaR(alpha=0.3), n=40)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"n": 0}, ValueError, "at least 1, got 0"),
+        ({"n": 2.5}, ValueError, "got 2.5"),
+        ({"risk": "var:1"}, ValueError, "unknown risk"),
+        ({"risk": "deviation:cvar:0.1"}, TypeError, "falls where some losses rise"),
+        ({"step_size": 0.0}, ValueError, "step_size must be above 0"),
+        ({"step_size": float("nan")}, ValueError, "step_size must lie"),
+        ({"uniform": 0.0}, ValueError, "uniform must be above 0"),
+        ({"uniform": 1.5}, ValueError, r"\[0, 1\], got 1.5"),
+        ({"momentum": "much"}, TypeError, "got 'much'"),
+        ({"sample_weight": [1.0, -1.0, 1.0]}, ValueError, "must not be negative"),
+        ({"sample_weight": [1.0]}, ValueError, "shape"),
+    ],
+)
+def test_bad_settings_are_named(arguments, error, words):
+    with pytest.raises(error, match=words):
+        SpectralObjective(**{"risk": "cvar:0.1", "n": 3, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("index", "losses", "error", "words"),
+    [
+        ([0], torch.ones(1), TypeError, "got list"),
+        (torch.tensor([0.0]), torch.ones(1), TypeError, "float32"),
+        (torch.tensor([0]), [1.0], TypeError, "got list"),
+        (torch.tensor([0]), torch.tensor([1]), TypeError, "int64"),
+        (torch.tensor([0, 1]), torch.tensor(1.0), ValueError, r"\(\) and \(2,\)"),
+        (torch.tensor([0]), torch.ones(1, 1), ValueError, r"\(1, 1\) and \(1,\)"),
+        (torch.arange(0), torch.ones(0), ValueError, "empty"),
+        (torch.tensor([3]), torch.ones(1), IndexError, "index 3 is not one of 3"),
+        (torch.tensor([-1]), torch.ones(1), IndexError, "index -1"),
+    ],
+)
+def test_bad_batches_are_named(index, losses, error, words):
+    with pytest.raises(error, match=words):
+        SpectralObjective("cvar:0.1", 3)(index, losses)
+
+
+def test_a_loss_that_is_not_finite_is_named_when_a_round_begins():
+    objective = SpectralObjective("cvar:0.1", 3)
+    objective(torch.tensor([0, 2]), torch.tensor([1.0, float("nan")]))
+    with pytest.raises(ValueError, match="loss of sample 2 was nan"):
+        next(iter(SpectralSampler(objective)))
+
+
+def test_bad_samplers_and_states_are_named():
+    objective = SpectralObjective("cvar:0.1", 3)
+    with pytest.raises(TypeError, match="must be a SpectralObjective"):
+        SpectralSampler("cvar:0.1")
+    with pytest.raises(ValueError, match="got 0"):
+        SpectralSampler(objective, num_samples=0)
+    longer = SpectralSampler(objective, num_samples=9)
+    list(longer)
+    with pytest.raises(ValueError, match="9 draws, this sampler 3"):
+        SpectralSampler(objective).load_state_dict(longer.state_dict())
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        objective.load_state_dict(SpectralObjective("cvar:0.1", 4).state_dict())
+    with pytest.raises(TypeError, match="streams have no table"):
+        IndexedDataset(iter([1, 2]))
+
+
+def one_of_two(rank: int) -> tuple:
+    objective = SpectralObjective("cvar:0.2", N)
+    sampler = SpectralSampler(objective, num_samples=36, seed=3)
+    # Batches of 5, and one of 3 at the end.
+    loader = DataLoader(IndexedDataset(data()), batch_size=5, sampler=sampler)
+    net = DistributedDataParallel(linear())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(3):
+        train(objective, loader, net, optimizer)
+    # A process without samples takes part as well.
+    mine = torch.arange(rank)
+    value = objective(mine, half_square(net, *data()[mine]))
+    return net.module.state_dict(), objective.state_dict(), value
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_two_processes_train_as_one_with_their_joint_batches(tmp_path):
+    seen = run_two(one_of_two, tmp_path)
+    objective = SpectralObjective("cvar:0.2", N)
+    sampler = SpectralSampler(objective, num_samples=36, seed=3)
+    loader = DataLoader(IndexedDataset(data()), batch_size=10, sampler=sampler)
+    net = linear()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(3):
+        train(objective, loader, net, optimizer)
+    index = torch.tensor([0])
+    value = objective(index, half_square(net, *data()[index]))
+    for net_state, state, joint in seen:
+        torch.testing.assert_close(net_state, net.state_dict(), rtol=1e-11, atol=1e-12)
+        assert joint.item() == pytest.approx(value.item())
+        for name in ("losses", "previous", "density", "seen"):
+            torch.testing.assert_close(
+                state[name], objective.state_dict()[name], rtol=1e-10, atol=1e-10
+            )

@@ -1,0 +1,412 @@
+"""Commands under torture: killed, starved of disk and memory, cut off, and fed damaged files.
+
+    python tests/torture.py --seed 3 --rounds 10
+
+Every trial runs commands as processes of their own, as their users do, and looks from outside at
+exit codes, at what was printed, at the files that are left and at the memory that was taken. What
+it finds is printed as a line each, with the seed that makes it happen again. `make torture` runs
+it; the tests run one small round with a fresh seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hostile
+import numpy as np
+
+# What a command may take for a hostile file of ten megabytes, and seconds until it is given up.
+MAX_BYTES = 500 << 20
+PATIENCE = 120
+
+# Damaged files that one process reads.
+_AT_ONCE = 40
+
+# Exit codes that a command may end with when nobody kills it.
+KNOWN = (0, 1, 2, 3, 130)
+
+
+@dataclass
+class Outcome:
+    """What became of a command."""
+
+    code: int
+    out: bytes
+    said: str
+    peak: int
+
+
+@dataclass
+class Place:
+    """A folder with a table, a model and a checkpoint, and the random numbers of one trial."""
+
+    folder: Path
+    rng: random.Random
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.skops"
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table.csv"
+
+    def run(self, *arguments: Any, **options: Any) -> Outcome:
+        """Run a command to its end; the memory it took is that of its process."""
+        return finish(start(self.folder, *arguments, **options))
+
+
+def start(folder: Path, *arguments: Any, redirect: str = "", **options: Any) -> Any:
+    """A running command, whose output is kept in files."""
+    command = [sys.executable, "-m", "sorel", *map(str, arguments)]
+    if redirect:
+        quoted = " ".join(f"'{part}'" for part in command)
+        command = ["sh", "-c", f"exec {quoted} {redirect}"]
+    return launch(folder, command, **options)
+
+
+def launch(folder: Path, command: list[str], **options: Any) -> Any:
+    out = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+    said = tempfile.TemporaryFile()  # noqa: SIM115 (likewise)
+    process: Any = subprocess.Popen(
+        command, cwd=folder, stdout=out, stderr=said, stdin=subprocess.DEVNULL, **options
+    )
+    process.torture_files = out, said
+    return process
+
+
+def finish(process: Any) -> Outcome:
+    limit = time.monotonic() + PATIENCE
+    while True:
+        number, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if number:
+            break
+        if time.monotonic() > limit:
+            process.kill()
+        time.sleep(0.01)
+    process.returncode = code = os.waitstatus_to_exitcode(status)
+    texts = []
+    for file in process.torture_files:
+        file.seek(0)
+        texts.append(file.read())
+        file.close()
+    return Outcome(code, texts[0], texts[1].decode(errors="replace"), usage.ru_maxrss << 10)
+
+
+def complaints(outcome: Outcome, *, codes: tuple[int, ...] = KNOWN) -> Iterator[str]:
+    """What no command may do, whatever was done to it."""
+    if outcome.code not in codes:
+        yield f"exit code {outcome.code}: {outcome.said[-200:]!r}"
+    if "Traceback" in outcome.said or "Exception ignored" in outcome.said:
+        yield f"a traceback: {outcome.said[-400:]!r}"
+    if set(outcome.said) & set("\x1b\x07\x9b"):
+        yield f"control characters: {outcome.said[-200:]!r}"
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Temporary files and folders, hidden ones included."""
+    return [path.name for path in folder.iterdir() if "sorel-" in path.name or ".tmp" in path.name]
+
+
+def kill(place: Place) -> Iterator[str]:
+    """A fit that is killed at any moment leaves whole files, and the next one clears up."""
+    scratch = place.folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    blocks = place.folder / "blocks"
+    if not blocks.exists():
+        blocks.mkdir()
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(20_000, 20))
+        np.save(blocks / "block_0.npy", X)
+        np.save(blocks / "y.npy", X[:, 0] + rng.standard_t(3, size=len(X)))
+    arguments = [
+        "fit", "blocks", "--target", "y.npy", "-o", "killed.skops", "--scratch", "scratch",
+        "--checkpoint", "killed.ckpt", "--tol", "1e-9", "--quiet",
+    ]  # fmt: skip
+    gentle = place.rng.random() < 0.5
+    process = start(place.folder, *arguments)
+    time.sleep(place.rng.uniform(0.5, 5.0))
+    process.send_signal(signal.SIGTERM if gentle else signal.SIGKILL)
+    outcome = finish(process)
+    # Before the command has taken over, a signal does what it does to any process.
+    yield from complaints(outcome, codes=(0, 3, 143, -15) if gentle else (0, 3, -9))
+    if gentle and outcome.code == 143 and os.listdir(scratch):
+        yield f"scratch stayed after SIGTERM: {os.listdir(scratch)}"
+    again = place.run(*arguments)
+    yield from complaints(again, codes=(0, 3))
+    if os.listdir(scratch) or leftovers(place.folder):
+        yield f"left behind: {os.listdir(scratch)}, {leftovers(place.folder)}"
+    for name in ("killed.skops", "killed.ckpt"):
+        (place.folder / name).unlink(missing_ok=True)
+
+
+def full_disk(place: Place) -> Iterator[str]:
+    """A file that may not grow: the old one stays, and the error names it."""
+    target = place.folder / "limited.skops"
+    target.write_bytes(b"the old content")
+    size = place.rng.choice([0, 10, 1000])
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    outcome = place.run(
+        "fit", place.table, "--target", "y", "-o", target,
+        preexec_fn=limit, redirect=f">'{place.folder}/out' 2>/dev/null",
+    )  # fmt: skip
+    if outcome.code != 1:
+        yield f"exit code {outcome.code} where the model could not be written"
+    if target.read_bytes() != b"the old content" or leftovers(place.folder):
+        yield f"the old file changed, or {leftovers(place.folder)} stayed"
+    if os.path.exists("/dev/full"):
+        outcome = place.run("predict", place.model, place.table, "-o", "/dev/full")
+        yield from complaints(outcome, codes=(1,))
+        if "/dev/full" not in outcome.said:
+            yield f"the file is not named: {outcome.said!r}"
+
+
+def little_memory(place: Place) -> Iterator[str]:
+    """A limit on memory ends in an error or an answer, and no file half-written."""
+    limit = place.rng.choice([300, 600, 1000]) << 20
+
+    def starve() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    rows = place.folder / "large.csv"
+    if not rows.exists():
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(40_000, 30))
+        names = ",".join(f"x{k}" for k in range(29)) + ",y"
+        np.savetxt(rows, X, delimiter=",", fmt="%.4f", header=names, comments="")
+    target = place.folder / "starved.skops"
+    outcome = place.run("fit", rows, "--target", "y", "-o", target, "--quiet", preexec_fn=starve)
+    # Where not even the libraries can be loaded, the loader speaks.
+    loaded = "error:" in outcome.said or outcome.code in (0, 3)
+    if loaded:
+        yield from complaints(outcome, codes=(0, 1, 3))
+    if outcome.code in (0, 3):
+        yield from complaints(place.run("info", target), codes=(0,))
+    elif target.exists() or leftovers(place.folder):
+        yield "a file stayed although the fit failed"
+    target.unlink(missing_ok=True)
+
+
+# Commands, whether they print their result, and how a shell takes their streams away.
+COMMANDS: list[tuple[list[str], bool]] = [
+    (["--help"], True),
+    (["--version"], True),
+    (["fit", "table.csv", "--target", "y", "-o", "stream.skops"], False),
+    (["fit", "table.csv", "--target", "y", "-o", "-"], True),
+    (["predict", "model.skops", "table.csv"], True),
+    (["predict", "model.skops", "table.csv", "-o", "stream.csv"], False),
+    (["evaluate", "model.skops", "table.csv"], True),
+    (["info", "model.skops"], True),
+    (["quantile", "table.csv", "--target", "y", "--quantiles", "0.5"], True),
+    (["portfolio", "table.csv"], True),
+]
+
+
+def no_streams(place: Place) -> Iterator[str]:
+    """Closed and full streams, one command and one way for each round."""
+    arguments, prints = place.rng.choice(COMMANDS)
+    takes_output = place.rng.random() < 0.5
+    how = "&-" if place.rng.random() < 0.5 else "/dev/full"
+    outcome = place.run(*arguments, redirect=f">{how}" if takes_output else f"2>{how}")
+    expected = (1,) if takes_output and prints else (0, 3)
+    for complaint in complaints(outcome, codes=expected):
+        yield f"{' '.join(arguments)} {'>' if takes_output else '2>'}{how}: {complaint}"
+
+
+def damage(content: bytes, rng: random.Random) -> bytes:
+    """The same bytes, cut off, with bits flipped, with a part repeated, or with noise in it."""
+    data = bytearray(content)
+    for _ in range(rng.choice([1, 1, 3, 20])):
+        if not data:
+            break
+        at = rng.randrange(len(data))
+        way = rng.random()
+        if way < 0.2:
+            del data[at:]
+        elif way < 0.6:
+            data[at] ^= 1 << rng.randrange(8)
+        elif way < 0.8:
+            data[at:at] = data[at : at + rng.randrange(1, 200)]
+        else:
+            data[at : at + 8] = rng.randbytes(8)
+    return bytes(data)
+
+
+def damaged_files(place: Place) -> Iterator[str]:
+    """Damaged models, checkpoints, tables and arrays, many of each in one process.
+
+    A process for each would spend its time on imports.
+    """
+    seed = place.rng.randrange(2**32)
+    command = [sys.executable, __file__, "damaged", str(seed), str(place.folder), str(_AT_ONCE)]
+    outcome = finish(launch(place.folder, command))
+    if outcome.code != 0:
+        yield f"seed {seed}: {outcome.said[-600:]}"
+    if outcome.peak > MAX_BYTES:
+        yield f"seed {seed}: {outcome.peak >> 20} MB"
+
+
+def read_damaged(seed: int, folder: Path, count: int) -> None:
+    """Read damaged files with everything that reads such files; only named errors may come."""
+    import contextlib
+    import io
+    import warnings
+
+    import sorel
+    from sorel import cli
+    from sorel.rows import open_rows
+
+    warnings.simplefilter("ignore")
+    rng = random.Random(seed)
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    problem = sorel.Problem(X, X[:, 0] + 1.0)
+    checkpoint = folder / "damaged.ckpt"
+    checkpoint.unlink(missing_ok=True)
+    sorel.solve(problem, checkpoint=checkpoint)
+    whole = checkpoint.read_bytes()
+    buffer = io.BytesIO()
+    np.save(buffer, X)
+    contents = {
+        "model.skops": (folder / "model.skops").read_bytes(),
+        "damaged.ckpt": whole,
+        "table.csv": (folder / "table.csv").read_bytes(),
+        "X.npy": buffer.getvalue(),
+    }
+    with contextlib.suppress(ImportError):
+        import pandas as pd
+
+        buffer = io.BytesIO()
+        pd.read_csv(folder / "table.csv").to_parquet(buffer)
+        contents["table.parquet"] = buffer.getvalue()
+    place = folder / "damaged"
+    place.mkdir(exist_ok=True)
+    for number in range(count):
+        name = rng.choice(list(contents))
+        path = place / name
+        path.write_bytes(damage(contents[name], rng))
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                if name == "damaged.ckpt":
+                    with contextlib.suppress(sorel.CheckpointError):
+                        sorel.solve(problem, checkpoint=path)
+                    continue
+                if name == "X.npy":
+                    with contextlib.suppress(ValueError, FileNotFoundError):
+                        rows = open_rows(path)
+                        assert rows is not None
+                        rows.read(0, min(5, rows.n_samples))
+                    continue
+                model, table = folder / "model.skops", folder / "table.csv"
+                model, table = (path, table) if name == "model.skops" else (model, path)
+                code = cli.main(["predict", str(model), str(table)])
+                assert code in (0, 1), f"exit code {code}"
+                if name == "model.skops":
+                    assert cli.main(["info", str(path)]) in (0, 1)
+        except BaseException as error:
+            raise SystemExit(f"{name}, number {number} of seed {seed}: {error!r}") from error
+        control = set(said.getvalue()) & set("\x1b\x07\x9b")
+        if control:
+            raise SystemExit(f"{name}, number {number} of seed {seed}: {control} was printed")
+
+
+def hostile_files(place: Place) -> Iterator[str]:
+    """One file that asks for gigabytes, given to the commands that read such files."""
+    make = place.rng.choice(hostile.MODELS)
+    yield from hostile_model(place, make)
+
+
+def hostile_model(place: Place, make: Callable[[Path, Path], Path]) -> Iterator[str]:
+    path = make(place.model, place.folder / "hostile.skops")
+    for arguments in (["info", path], ["predict", path, place.table]):
+        outcome = place.run(*arguments)
+        for complaint in complaints(outcome, codes=(0, 1)):
+            yield f"{make.__name__}, {arguments[0]}: {complaint}"
+        if outcome.peak > MAX_BYTES:
+            yield f"{make.__name__}, {arguments[0]}: {outcome.peak >> 20} MB"
+    path.unlink()
+
+
+TRIALS = (kill, full_disk, little_memory, no_streams, damaged_files, hostile_files)
+
+
+def prepare(folder: Path) -> None:
+    """A table, and a model that was fitted to it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    rows = "".join(f"{a:.4f},{b:.4f},{a - b + c:.4f}\n" for a, b, c in X)
+    (folder / "table.csv").write_text("a,b,y\n" + rows)
+    command = ["fit", "table.csv", "--target", "y", "-o", "model.skops", "--quiet"]
+    subprocess.run([sys.executable, "-m", "sorel", *command], cwd=folder, check=True)
+
+
+def torture(
+    seed: int, rounds: int, names: list[str], tell: Callable[[str], None] = print
+) -> list[str]:
+    """Run the trials in turn; the complaints, each with what makes it happen again."""
+    trials = [trial for trial in TRIALS if not names or trial.__name__ in names]
+    found = []
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    try:
+        prepare(folder)
+        for number in range(rounds):
+            for trial in trials:
+                # A trial of its own seed can be repeated alone.
+                rng = random.Random(f"{seed}-{number}-{trial.__name__}")
+                for complaint in trial(Place(folder, rng)):
+                    line = f"seed {seed}, round {number}, {trial.__name__}: {complaint}"
+                    found.append(line)
+                    tell(line)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if anything was found."""
+    if sys.argv[1:2] == ["damaged"]:
+        read_damaged(int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=None, help="default: a fresh one")
+    parser.add_argument("--rounds", type=int, default=10, help="of all trials (default: 10)")
+    parser.add_argument("--hostile", action="store_true", help="also every hostile file once")
+    parser.add_argument(
+        "trials", nargs="*", choices=[[], *(trial.__name__ for trial in TRIALS)],
+        help="only these (default: all)",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}, {arguments.rounds} rounds", flush=True)
+    begin = time.monotonic()
+    found = torture(seed, arguments.rounds, arguments.trials, lambda line: print(line, flush=True))
+    if arguments.hostile:
+        with tempfile.TemporaryDirectory(prefix="torture-") as name:
+            prepare(Path(name))
+            for make in hostile.MODELS:
+                for line in hostile_model(Place(Path(name), random.Random(0)), make):
+                    found.append(line)
+                    print(line, flush=True)
+    print(f"{len(found)} complaints in {time.monotonic() - begin:.0f} s")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
