@@ -40,7 +40,7 @@ bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and tho
 		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
 
-fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--count 10000 --seed 3")
+fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
 
 torture: $(VENV)/.installed-dev ## Kill, starve and mislead the commands, and look at what they do (TORTURE_ARGS="--rounds 50")
@@ -82,7 +82,7 @@ browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (n
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

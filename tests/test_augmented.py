@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sorel
+from sorel.losses import Huber
 from sorel.solvers.augmented import EtaSchedule, Pace, State
 
 PACE = Pace(first=4.0, warm=100.0, growth=10.0, easy=3, full=0.0, short=0.1)
@@ -28,7 +29,57 @@ def test_easy_problems_make_eta_grow_up_to_a_limit():
     assert [solved_in(schedule, 2) for _ in range(3)] == [40.0, 400.0, 4000.0]
     for _ in range(20):
         eta = solved_in(schedule, 1)
-    assert eta == pytest.approx(1e9)
+    assert eta == pytest.approx(1e15)
+    assert schedule.capped
+
+
+def test_a_far_better_fit_lifts_eta():
+    schedule = EtaSchedule(PACE, 1e17, warm=False)
+    schedule.rescale(1e3)
+    assert schedule.eta == pytest.approx(4e-3)
+    schedule.rescale(1e6)  # losses that grow again do not take it back
+    assert schedule.eta == pytest.approx(4e-3)
+
+
+def test_losses_of_another_size_at_the_optimum():
+    # Losses are 1e17 after the first step and 1e3 at the end.
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((28, 8)) * 10.0 ** np.linspace(-6, 6, 8)
+    for risk in (sorel.Max(), sorel.CVaR(0.1)):
+        problem = sorel.Problem(
+            X, np.full(28, 1e3), risk=risk, loss="linear", penalty=sorel.L2(1e-7)
+        )
+        result = sorel.solve(problem, "newton", max_passes=300)
+        assert result.converged, result.status
+
+
+@pytest.mark.parametrize("loss", [Huber(0.03), "poisson", "gamma"])
+def test_steps_reach_far_where_curvature_says_little(loss):
+    """Targets far away for a loss that is all but linear, or an exponential, from the start on."""
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.standard_normal((40, 2)), np.ones(40)]
+    y = 1e5 + 1e4 * (X[:, 0] + rng.standard_normal(40))
+    if not isinstance(loss, Huber):
+        X[:, 1] += 100.0
+        y = np.exp(X[:, 0])
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), loss=loss, penalty=sorel.L2(1e-6))
+    result = sorel.solve(problem, "newton", max_passes=200)
+    assert result.converged, result.status
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [sorel.ElasticNet(1e-6, 0.01), sorel.Box(1e-6, -5.0, 1e6), sorel.NonNegative(1e-6)],
+)
+def test_long_steps_stay_in_the_domain(penalty):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((30, 4))
+    y = 1e5 * (X[:, 0] - X[:, 1]) + 1e3 * rng.standard_normal(30)
+    result = sorel.solve(
+        sorel.Problem(X, y, risk=sorel.ESRM(2.0), loss=Huber(0.1), penalty=penalty)
+    )
+    assert result.converged, result.status
+    assert np.isfinite(penalty.value(result.w))
 
 
 def test_problems_that_are_neither_easy_nor_hard_leave_eta_alone():

@@ -13,6 +13,7 @@ from stochastic import LABELS, PENALTIES, WEIGHTS, D, N, X, make, plan, snapshot
 import sorel
 from sorel.engines import sampled
 from sorel.engines.base import Plan
+from sorel.engines.sampled import systematic_sample
 from sorel.solvers import SGD, Prospect, SaddleSAGA
 
 
@@ -219,13 +220,18 @@ def test_jacobian_bound_holds():
 
 
 def test_systematic_sample_follows_the_probabilities():
-    probability = np.array([0.0, 0.5, 0.3, 0.0, 0.2])
-    out = np.empty(100, np.int64)
-    for offset in (0.0, 0.37, 0.999999):
-        sorel.kernels.vectors.systematic_sample(probability, 100, offset, out)
-        counts = np.bincount(out, minlength=5)
-        assert np.all(np.abs(counts - 100 * probability) <= 1)
-        assert counts[0] == counts[3] == 0
+    rng = np.random.default_rng(2)
+    probability = rng.exponential(size=30)
+    probability[[0, 5, 29]] = 0.0
+    for count in (1, 7, 200):
+        for offset in (0.0, 0.37, 1.0 - 1e-16):
+            out = systematic_sample(probability, count, offset)
+            drawn = np.bincount(out, minlength=30)
+            assert drawn.sum() == count
+            share = count * probability / probability.sum()
+            assert np.all(np.abs(drawn - share) < 1.0 + 1e-9)
+            assert np.all(np.diff(out) >= 0)
+            assert drawn[probability == 0.0].sum() == 0
 
 
 def test_plain_steps_need_a_smooth_penalty():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+from pathlib import Path
 
 import fuzz
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from fuzz import Case, check
 
 import sorel
+
+DATA = Path(__file__).parent / "data"
 
 # Kinds of problems whose dual bounds used to lie above values that the objective attains, before
 # certificates were charged with their rounding errors.
@@ -42,6 +46,45 @@ def test_bounds_hold_in_spite_of_rounding(kind):
     for case in itertools.islice(cases(12, NASTY[kind]), 5):
         report = check(case)
         assert not report.failures, f"{report.case}: {report.failures}; {report.case.snippet}"
+
+
+def found_wrong(name, **options):
+    """A problem whose certificate was wrong, its arrays, and the parameters and weights of it."""
+    with np.load(DATA / "rounding.npz") as file:
+        X, y, w, lam, weight = (file[f"{name}_{part}"] for part in ("X", "y", "w", "lam", "weight"))
+    return sorel.Problem(X, y, sample_weight=weight, **options), (X, y, weight), w, lam
+
+
+def test_a_step_far_out_in_an_intercept_without_curvature():
+    # Two residuals of one sign under a loss that is all but linear there: the Newton step goes out
+    # to 1e10, and what comes back has lost ten digits.
+    risk = sorel.Mixture(
+        [sorel.Extremile(12.484414908857085), sorel.Mean()],
+        [0.27037925393229945, 0.7296207460677006],
+    )
+    problem, _, w, lam = found_wrong(
+        "saturated",
+        risk=risk,
+        loss=fuzz.PseudoHuber(),
+        penalty=sorel.Simplex(1.6330572564166608),
+        fit_intercept=True,
+    )
+    best = sorel.solve(problem, tol=1e-13, max_passes=200)
+    assert problem.certificate(w, lam).dual <= best.objective * (1 + 1e-13)
+
+
+def test_coefficients_beside_the_simplex_at_a_perfect_fit():
+    # They sum to 1 + 4e-15, which moves a loss of 4e-25 by a hundredth.
+    problem, arrays, w, lam = found_wrong(
+        "perfect", risk=sorel.Extremile(2.5), loss="squared_hinge", penalty=sorel.Simplex(0.0)
+    )
+    X, y, weight = (a.astype(np.longdouble) for a in arrays)
+    inside = np.maximum(w, 0).astype(np.longdouble)
+    inside /= inside.sum()
+    losses = np.maximum(0, 1 - y * (X @ inside)) ** 2
+    low, high = np.argsort(losses)
+    share = (weight[low] / weight.sum()) ** np.longdouble(2.5)
+    assert problem.certificate(w, lam).gap >= share * losses[low] + (1 - share) * losses[high]
 
 
 def tail_case():
@@ -116,6 +159,55 @@ def test_the_oracle_agrees_with_the_package(kind):
         assert value <= upper <= value + 1e-12 * size
 
 
-def test_the_command_prints_a_summary(capsys):
-    assert fuzz.main(["--count", "3", "--seed", "8"]) == 0
-    assert "3 problems in" in capsys.readouterr().out
+def test_the_command_goes_on_where_it_stopped(capsys, tmp_path):
+    arguments = ["--seed", "8", "--jobs", "1", "--out", str(tmp_path)]
+    assert fuzz.main([*arguments, "--count", "2"]) == 0
+    assert "2 problems in" in capsys.readouterr().out
+    notes = tmp_path / "seed-8.jsonl"
+    with notes.open("a") as file:
+        file.write('[2, "sol')  # cut off in the middle of a line
+    assert fuzz.main([*arguments, "--count", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "2 of them done before" in out
+    assert "4 problems in" in out
+    numbers = [line.number for line in fuzz._finished(notes)]
+    assert sorted(numbers) == [0, 1, 2, 3]
+
+
+def test_misses_and_failures_count(capsys):
+    line = fuzz.Line(0, "missed", [], "passes, 1e-3", 0.1, "words")
+    assert fuzz._summary([line] * 3, 1.0) == 0
+    assert fuzz._summary([line] * 4, 1.0) == 1
+    assert fuzz._summary([line._replace(missed="", failures=["wrong"])], 1.0) == 1
+    assert "1 failed" in capsys.readouterr().out
+    fuzz._tell(line)
+    assert "missed 0 (passes, 1e-3): words" in capsys.readouterr().out
+
+
+def test_failing_cases_are_reduced_and_spelled_out(tmp_path):
+    case = next(cases(1, lambda p: p["X"].shape[0] > 20 and p["weights"] == "wide"
+                      and p["penalty_name"] == "l2" and p["loss_name"] == "squared"))  # fmt: skip
+
+    def fails(case):
+        """As if any large target were a trouble."""
+        return np.abs(case.parts["y"]).max() > 0.9 * largest
+
+    largest = np.abs(case.parts["y"]).max()
+    small = fuzz.reduced(case, fails)
+    assert fails(small)
+    assert small.parts["X"].shape == (1, 1)
+    assert small.parts["weight"] is None
+    space = {}
+    exec(small.snippet, space)
+    assert space["problem"].n_samples == 1
+    np.testing.assert_array_equal(space["X"], small.parts["X"])
+    assert json.dumps(small.snippet)
+
+
+def test_overflow_is_told_from_a_failure():
+    case = next(cases(0, lambda p: p["loss_name"] == "poisson" and p["penalty_name"] == "simplex"
+                      and not p["intercept"] and p["rows"] == "normal"))  # fmt: skip
+    large = case.changed(X=1e7 * (1.0 + np.abs(case.parts["X"])), storage="C")
+    assert check(large).outcome == "overflow"
+    assert not check(large).failures
+    assert check(case).outcome in ("solved", "rounding")

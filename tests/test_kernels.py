@@ -260,22 +260,6 @@ def test_rows_in_blocks_are_kept_on_request():
     assert np.count_nonzero(h[10:]) == 2
 
 
-def test_systematic_sample_follows_the_probabilities():
-    rng = np.random.default_rng(2)
-    probability = rng.exponential(size=30)
-    probability[[0, 5, 29]] = 0.0
-    for count in (1, 7, 200):
-        for offset in (0.0, 0.37, 1.0 - 1e-16):
-            out = np.full(count, -1)
-            vectors.systematic_sample(probability, count, offset, out)
-            drawn = np.bincount(out, minlength=30)
-            assert drawn.sum() == count
-            share = count * probability / probability.sum()
-            assert np.all(np.abs(drawn - share) < 1.0 + 1e-9)
-            assert np.all(np.diff(out) >= 0)
-            assert drawn[probability == 0.0].sum() == 0
-
-
 # Losses and weightings.
 
 
@@ -308,9 +292,6 @@ def test_weighted_sums(weighted):
     assert vectors.weighted_square_distance(q, values, *args) == pytest.approx(
         full @ (q - values) ** 2, **close
     )
-    mean, deviation = vectors.mean_and_deviation(values, *args)
-    assert mean == pytest.approx(full @ values, **close)
-    assert deviation == pytest.approx(full @ np.abs(values - full @ values), **close)
 
 
 @by_weighting

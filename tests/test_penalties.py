@@ -541,8 +541,10 @@ def test_shortest_subgradient_is_the_steepest_descent(penalty, w, slope):
     """Along -s the objective slope.w + g falls by |s|^2, faster than along any other direction."""
     w = penalty.project(w)
     s = penalty.shortest_subgradient(w, slope)
-    rate = penalty.directional_derivative(w, -s) - float(slope @ s)
-    assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
+    # What rounding leaves of a subgradient of 0 may point out of the domain.
+    if np.linalg.norm(s) > 1e-6:
+        rate = penalty.directional_derivative(w, -s) - float(slope @ s)
+        assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
     for angle in np.linspace(0.0, 2.0 * math.pi, 13):
         d = penalty.project(w + np.array([math.cos(angle), math.sin(angle)])) - w
         rate = penalty.directional_derivative(w, d) + float(slope @ d)
@@ -711,3 +713,17 @@ def test_careless_proximal_maps_are_refused():
         check_penalty(InPlace(), (4,))
     with pytest.raises(ValueError, match=r"shape of its argument, \(4,\); got shape \(3,\)"):
         check_penalty(Flat(), (4,))
+
+
+def test_the_compiled_simplex_ends_where_rounding_decides():
+    # Entries within a rounding error of the threshold used to come and go for ever.
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        d = int(rng.integers(2, 9))
+        v = np.zeros(d)
+        v[rng.integers(d)] = 1.0
+        v += rng.integers(-4, 5, d) * 2.0 ** rng.integers(-58, -50, d)
+        w = v.copy()
+        prox_inplace(w, 1.0, *Simplex(0.0).kernel(d))
+        np.testing.assert_allclose(w, Simplex(0.0).prox(v, 1.0), atol=1e-14)
+        assert w.sum() == pytest.approx(1.0, abs=1e-14)

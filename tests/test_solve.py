@@ -689,3 +689,126 @@ def test_the_status_says_why_a_run_ended_once():
     assert re.search(r"auto \([a-z_]+( then [a-z_]+)*\)", chosen.status)
     plain = solve(problem, "newton", tol=1e-6)
     assert "(" not in plain.status
+
+
+# Extreme numbers.
+
+
+def scaled(rng, factor):
+    X = rng.standard_normal((60, 5))
+    z = X @ rng.standard_normal(5) + rng.standard_normal(60)
+    return X * factor, z
+
+
+@pytest.mark.parametrize("factor", [1e155, 1e200, 1e300])
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
+def test_an_x_that_overflows_is_named(factor, loss):
+    X, z = scaled(np.random.default_rng(0), factor)
+    y = z if loss in ("squared", "huber") else np.sign(z)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.2), loss=loss)
+    for solver in ("auto", "sorel", "lbfgs"):
+        with pytest.raises(ValueError, match=r"X has an entry of size .*e\+\d+ in column"):
+            sorel.solve(problem, solver)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_losses_that_overflow_everywhere_are_an_error(loss):
+    rng = np.random.default_rng(1)
+    X = -1e6 * (1.0 + rng.random((20, 3))) * (1.0 if loss == "gamma" else -1.0)
+    problem = sorel.Problem(
+        X, 1.0 + rng.random(20), risk=sorel.CVaR(0.2), loss=loss, penalty=sorel.Simplex(1e-3)
+    )
+    with pytest.raises(ValueError, match=f"the {loss} losses overflow .* scale the columns"):
+        sorel.solve(problem)
+
+
+@pytest.mark.parametrize("l2", [1e-320, 1e-160])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_modulus_below_rounding_is_said_to_be_the_trouble(l2, loss):
+    X, z = scaled(np.random.default_rng(2), 1.0)
+    y = z if loss == "squared" else np.sign(z)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.2), loss=loss, penalty=sorel.L2(l2))
+    with pytest.warns(sorel.ConvergenceWarning, match="raise l2: rounding errors alone leave"):
+        sorel.solve(problem)
+
+
+@pytest.mark.parametrize("size", [1e308, 1e300, 1e-300, 1e-320])
+def test_sample_weights_of_any_size(size):
+    X, y = scaled(np.random.default_rng(3), 1.0)
+    options = {"risk": sorel.CVaR(0.2), "penalty": sorel.L2(0.1)}
+    plain = sorel.solve(sorel.Problem(X, y, **options))
+    weights = np.full(len(y), size)
+    same = sorel.solve(sorel.Problem(X, y, sample_weight=weights, **options))
+    assert same.objective == pytest.approx(plain.objective, rel=3e-6)
+    half = np.where(np.arange(len(y)) < 30, size, 1.0)
+    result = sorel.solve(sorel.Problem(X, y, sample_weight=half, **options))
+    assert result.converged
+    left = slice(0, 30) if size > 1.0 else slice(30, None)
+    alone = sorel.solve(sorel.Problem(X[left], y[left], **options))
+    assert result.objective == pytest.approx(alone.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-155, 1e-8, 1e8])
+def test_units_of_the_targets_do_not_matter(factor):
+    X, y = scaled(np.random.default_rng(4), 1.0)
+    result = sorel.solve(sorel.Problem(X, y * factor, risk=sorel.CVaR(0.2)))
+    assert result.converged
+    plain = sorel.solve(sorel.Problem(X, y, risk=sorel.CVaR(0.2)))
+    if factor in (1e-8, 1e8):
+        np.testing.assert_allclose(result.w / factor, plain.w, rtol=1e-2, atol=1e-3)
+
+
+def test_targets_that_overflow_are_named_once(recwarn):
+    X, y = scaled(np.random.default_rng(5), 1.0)
+    with pytest.raises(ValueError, match="scale y"):
+        sorel.solve(sorel.Problem(X, y * 1e300, risk=sorel.CVaR(0.2)))
+    assert len(recwarn) == 0
+
+
+@pytest.mark.parametrize(
+    "penalty", [sorel.Simplex(0.0), sorel.Simplex(1e-3), sorel.Box(0.0, -1, 1)]
+)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("risk", [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max()])
+def test_large_columns_in_bounded_domains(penalty, loss, risk):
+    for seed, factor in enumerate((1e6, 1e8)):
+        if factor > 1e6 and isinstance(penalty, sorel.Box):
+            break  # margins of 1e8 are in reach: rounding them alone leaves more than the tolerance
+        X, z = scaled(np.random.default_rng(seed), factor)
+        X = np.c_[X, X[:, :3]]  # duplicated
+        y = z if loss in ("squared", "huber") else np.sign(z)
+        result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
+        assert result.converged, result.status
+
+
+def test_a_domain_too_large_for_the_digits_is_said_to_be_the_trouble():
+    X, y = scaled(np.random.default_rng(0), 1e8)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.Box(0.0, -10.0, 10.0))
+    with pytest.warns(sorel.ConvergenceWarning, match="scale the columns of X or raise l2"):
+        sorel.solve(problem)
+
+
+@pytest.mark.parametrize(
+    ("loss", "X", "y"),
+    [
+        ("gamma", [[182.0, -5740.0]], [1.4]),
+        ("poisson", [[6220.0, -418.0], [-233.0, -3150.0]], [4.0, 2.0]),
+        ("poisson", [[1140.0, 1140.0], [-470.0, -470.0]], [1.0, 1.0]),
+        ("gamma", [[-1140.0, -1140.0], [470.0, 470.0]], [1.0, 1.0]),
+    ],
+)
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_losses_that_overflow_at_the_start_alone(loss, X, y, fit_intercept):
+    X = np.array(X)
+    if not fit_intercept and X[0, 0] == X[0, 1]:
+        return  # one point, where they overflow
+    problem = sorel.Problem(
+        X,
+        y,
+        risk=sorel.ESRM(2.0),
+        loss=loss,
+        penalty=sorel.Simplex(0.1),
+        fit_intercept=fit_intercept,
+    )
+    result = sorel.solve(problem)
+    assert result.converged, result.status

@@ -136,12 +136,21 @@ class Loss(ABC):
     def majorant(self, y: Any, margins: Any) -> FloatArray:
         """Curvature of a parabola that touches phi at the margin and lies above it.
 
-        Newton steps fall back on it where they overshoot. The bound on the curvature serves where
-        there is one; without one, the curvature itself.
+        Newton steps fall back on it where they overshoot. Here it is phi'^2 / (phi - lower_bound),
+        between the curvature and its bound. A convex loss has its minimum at a distance of at least
+        (phi - lower_bound) / |phi'|, and this is the curvature of a parabola that gets there: far
+        less than the bound where the loss is all but linear.
         """
-        if self.curvature_bound < math.inf:
-            return np.full(np.shape(margins), self.curvature_bound)
-        return self.curvature(y, margins)
+        curvature = self.curvature(y, margins)
+        if not self.curvature_bound < math.inf:
+            return curvature
+        bound = np.full(np.shape(margins), self.curvature_bound)
+        if self.lower_bound == -math.inf:
+            return bound
+        slope, above = self.derivative(y, margins), self.value(y, margins) - self.lower_bound
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            chord = np.asarray(slope) ** 2 / above
+        return np.where(chord < bound, np.maximum(chord, curvature), bound)
 
     def predict(self, margins: ArrayLike) -> FloatArray:
         """What the margins predict: the inverse of the link."""

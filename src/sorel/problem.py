@@ -29,12 +29,15 @@ from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.losses import Loss, parse_loss
+from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Deviation, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
+
+# A margin whose exponential overflows.
+_BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
@@ -398,6 +401,23 @@ class Problem:
         other._made_by = self._made_by
         return other
 
+    def tamed(self) -> Problem | None:
+        """A problem that takes the margins to the side where this loss does not overflow.
+
+        Where losses grow like exponentials and 0 is not in the domain, they may overflow at the
+        start. The solution of this problem is a better one. None for a problem that cannot be had.
+        """
+        if self._made_by is None or self.engine.n_outputs > 1:
+            return None
+        make, X = self._made_by
+        spec = self.engine.spec
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = self.loss.value(spec.targets, np.full(self.n_samples, _BEYOND_EXPONENTIALS))
+        side = np.full(self.n_samples, 1.0 if np.all(np.isfinite(far)) else -1.0)
+        return Problem.from_engine(
+            make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
+        )
+
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
         engine = self.engine.sample(n_rows, rng)
@@ -531,6 +551,15 @@ class Problem:
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 
+    def least_gap(self, w: FloatArray, dual: Dual) -> float:
+        """What rounding errors leave of a gap at these parameters, however good they are."""
+        engine, rounding = self.engine, self._rounding()
+        point = engine.point(w)
+        error = rounding.margins(w)
+        lost, slopes = rounding.losses(point, dual, engine.expected(point, dual), error)
+        coef = self.coefficients(w)
+        return lost + rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+
     def _refined_bound(
         self,
         rounding: Rounding,
@@ -570,7 +599,9 @@ class Problem:
             drop = value - expected - penalty
             if not math.isfinite(drop):
                 break
-            linear, error = self._linear_bound(rounding, current, dual, expected, penalty, None, 0)
+            linear, error = self._linear_bound(
+                rounding, current, dual, expected, penalty, None, rounding.margins(u)
+            )
             # Without the errors both terms together are nonnegative, up to rounding.
             if max(drop + linear, error) < bound.total:
                 bound = _Bound(max(drop + linear, error), error)

@@ -253,7 +253,6 @@ def _minimize_few(
     return good
 
 
-@compiled
 def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) -> float:
     """Add the curvature and the slope at `w` of ``l2/2 ||.||^2`` to `A` and `slope`, in place.
 
@@ -261,62 +260,52 @@ def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) 
     there is curvature, then chooses one of the nearest. Returns 1 if an intercept had to be lent
     curvature and 0 if not.
     """
-    largest = 0.0
-    steepest = 0.0
-    for j in range(A.shape[0]):
-        if j < n_penalized:
-            A[j, j] += l2
-            slope[j] += l2 * w[j]
-            steepest = max(steepest, abs(slope[j]))
-        largest = max(largest, A[j, j])
+    diagonal = _diagonal(A)
+    own = diagonal[:n_penalized]
+    own += l2
+    slope[:n_penalized] += l2 * w[:n_penalized]
+    largest = max(float(diagonal.max()), 0.0)
     if l2 == 0.0:
         # Where there is no curvature at all, the slope alone sets a scale.
+        steepest = float(np.abs(slope[:n_penalized]).max())
         least = _RIDGE * largest if largest > 0.0 else max(steepest, _TINY)
-        for j in range(n_penalized):
-            A[j, j] += _RIDGE * max(A[j, j], least)
-    return _lend(A, n_penalized, largest)
+        own += _RIDGE * np.maximum(own, least)
+    return _lend(diagonal[n_penalized:], largest)
 
 
-@compiled
-def _lend(A: Array, first: int, largest: float) -> float:
-    """Lend curvature to the intercepts, which start at `first`, where they have none.
+def _diagonal(A: Array) -> Array:
+    """The diagonal of a matrix in C order, to be written to."""
+    return A.reshape(-1)[:: A.shape[0] + 1]
+
+
+def _lend(curvature: Array, largest: float) -> float:
+    """Lend curvature to intercepts, whose entries of the diagonal these are, where they have none.
 
     The model has no minimiser along an intercept without curvature (saturated losses). It is lent
     the largest curvature there is, which makes its move a gradient step. Returns 1 if that
     happened and 0 if not.
     """
-    lent = 0.0
-    for j in range(first, A.shape[0]):
-        if A[j, j] <= _EPS * _EPS * largest:
-            A[j, j] = largest if largest > 0.0 else 1.0
-            lent = 1.0
-    return lent
+    flat = curvature <= _EPS * _EPS * largest
+    if not flat.any():
+        return 0.0
+    curvature[flat] = largest if largest > 0.0 else 1.0
+    return 1.0
 
 
-@compiled
 def _well_factored(factor: Array, A: Array, threshold: float) -> bool:
     """Whether every squared pivot exceeds `threshold` times its diagonal entry (NaN does not)."""
-    sound = True
-    for j in range(A.shape[0]):
-        sound = sound and factor[j, j] * factor[j, j] > threshold * A[j, j]
-    return sound
+    return bool((factor.diagonal() ** 2 > threshold * A.diagonal()).all())
 
 
-@compiled
 def _relative_size(residual: Array, slope: Array, step: Array, A: Array) -> float:
     """Return the largest entry of ``residual = slope + A step`` relative to a bound on its terms.
 
     In a positive semidefinite matrix ``|A_jk| <= sqrt(A_jj A_kk)``, which bounds them in O(p).
     """
-    total = 0.0
-    for j in range(step.shape[0]):
-        total += math.sqrt(max(A[j, j], 0.0)) * abs(step[j])
-    worst = 0.0
-    for j in range(step.shape[0]):
-        size = abs(slope[j]) + math.sqrt(max(A[j, j], 0.0)) * total
-        if size > 0.0:
-            worst = max(worst, abs(residual[j]) / size)
-    return worst
+    root = np.sqrt(np.maximum(A.diagonal(), 0.0))
+    size = np.abs(slope) + root * float(root @ np.abs(step))
+    # A row without any term has no residual either.
+    return float((np.abs(residual) / np.maximum(size, _TINY)).max())
 
 
 def _minimize_proximal(
@@ -330,7 +319,7 @@ def _minimize_proximal(
     shape = (n,) if n_outputs == 1 else (n // n_outputs, n_outputs)
     if len(w) > n:
         own = np.array(H[n:, n:], dtype=np.float64, order="C")
-        lent = _lend(own, 0, float(H.diagonal().max()))
+        lent = _lend(_diagonal(own), float(H.diagonal().max()))
         factor, shift = _factor(own)
         shift = max(shift, lent)
         follows = -dpotrs(factor, np.c_[H[n:, :n], gradient[n:]], lower=1)[0]

@@ -25,6 +25,7 @@ that are all alike, whose errors have one sign.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ class Rounding:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size = size
         self._columns = engine.column_scale()
+        self._largest_column = 0.0 if self._columns is None else float(self._columns.max())
         self._known: tuple[FloatArray | None, float] = None, 0.0
         self._weighed: tuple[Dual | None, float] = None, 0.0
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
@@ -138,16 +140,37 @@ class Rounding:
             weights = self.engine.weights_rounding(point)
             total = self._sum + self._mass_error(dual)
             return error * self.loss.lipschitz + total * size + weights
-        if shortfall > 0.0 and not self._bounded:
+        if self._bounded:
+            return self.losses(point, dual, expected + shortfall, error)[0]
+        if shortfall > 0.0:
             dual = self.engine.worst_case(point)
-        return self.losses(point, dual, expected + shortfall, error)[0]
+        own = self.losses(point, dual, expected + shortfall, error)[0]
+        # With the errors another weighting may be the worst one. R(l + e) <= R(l) + R(|e|), and no
+        # weighting exceeds the mean by more than the density at the top of the order.
+        _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
+        return own + self._top_density * error * (slopes + curvature * error)
+
+    @cached_property
+    def _top_density(self) -> float:
+        """The largest density that a weighting may give to a sample."""
+        spec, n = self.engine.spec, self.engine.n_samples
+        omega = np.full(1, 1.0 / n) if spec.sample_weight is None else spec.sample_weight
+        used = omega[omega > 0.0]
+        return float(np.max(spec.risk.tail(used) / used))
 
     def margins(self, w: FloatArray, path: Path | None = None) -> float:
         """Error of margins at w that came there from X straight, or along a path."""
+        beside = 0.0 if self.penalty.separable else self._beside(w) * self._largest_column
         if path is None or path.moves == 0:
-            return self._product * self._margin_size(w)
+            return self._product * self._margin_size(w) + beside
         # The directions are products with X as well, and no longer than the way in all.
-        return (2.0 * self._product + _MOVE * path.moves) * self._margin_size(path.reach)
+        moved = 2.0 * self._product + _MOVE * path.moves
+        return moved * self._margin_size(path.reach) + beside
+
+    def _beside(self, w: FloatArray) -> float:
+        """How far rounding has put coefficients beside the domain, where the truth is asked for."""
+        coef = w[: self.engine.n_features]
+        return float(np.sum(np.abs(coef - self.penalty.project(coef))))
 
     def shift(self, w: FloatArray) -> float:
         """Error of moving margins to w."""
@@ -221,8 +244,7 @@ class Rounding:
             total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
-            away = float(np.sum(np.abs(coef - self.penalty.project(coef))))
-            total += away * (slopes * largest + l2 * _norm(coef))
+            total += self._beside(coef) * (slopes * largest + l2 * _norm(coef))
         return total
 
     def _gain(self, delta: FloatArray, coef: FloatArray, gradient: FloatArray) -> float:

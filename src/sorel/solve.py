@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,6 +28,12 @@ _PATIENCE = 50
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
+
+# What to spend on a start where the losses are finite: no more than it needs.
+_TAMING_TOL, _TAMING_PASSES = 0.1, 100
+
+# Entries of X beyond which sums of their squares may overflow.
+_LARGEST_ENTRY = 1e150
 
 # Ends of a run that nobody needs to be warned of.
 _STOPPED, _INTERRUPTED = "stopped by the callback", "interrupted"
@@ -207,7 +213,8 @@ class _Ledger:
 
     def _keep(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         """Note what is better than before in a certificate."""
-        upper = certificate.primal + certificate.primal_rounding
+        # Rounding errors of a huge objective may overflow where it does not.
+        upper = min(certificate.primal + certificate.primal_rounding, sys.float_info.max)
         if upper < self._upper:
             self.w, self.objective, self._upper = w, certificate.primal, upper
         lower = _lower_bound(certificate)
@@ -400,6 +407,7 @@ def solve(
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
     problem = problem.for_run()
+    _check_scale(problem)
     begin = now()
     run = Run(
         w=problem.start(),
@@ -416,6 +424,8 @@ def solve(
         _apply_warm_start(problem, run, warm_start)
     elif w0 is not None:
         _start_at(problem, run, problem.check_parameters(w0))
+    elif saved is None:
+        _start_where_finite(problem, run)
     history: list[Record] = []
     if saved is not None:
         history = _apply_checkpoint(problem, run, saved)
@@ -444,11 +454,17 @@ def solve(
     finally:
         if saver is not None:
             saver.save(last=True)
+    last = ledger.history[-1]
+    converged = last.best_relative_gap <= tol or ledger.negligible
+    lost = 0.0
+    if not converged and math.isfinite(last.best_objective):
+        with np.errstate(over="ignore", invalid="ignore"):
+            lost = problem.least_gap(w, dual) / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
     problem.engine.release()
-    last = ledger.history[-1]
-    converged = last.best_relative_gap <= tol or ledger.negligible
+    if not math.isfinite(last.best_objective) and ending not in (_INTERRUPTED, _STOPPED):
+        raise ValueError(_overflow(problem))
     result = Result(
         w=problem.settled(w),
         weights=problem.engine.weights(dual),
@@ -465,7 +481,7 @@ def solve(
         history=ledger.history,
     )
     if not converged and ending not in (_INTERRUPTED, _STOPPED):
-        _warn(result, run, ending)
+        _warn(result, run, ending, lost)
     return result
 
 
@@ -531,8 +547,34 @@ def _status(
     )
 
 
-def _warn(result: Result, run: Run, ending: str) -> None:
-    if ending.startswith("max_"):
+def _check_scale(problem: Problem) -> None:
+    """Refuse an X whose squares would overflow: nothing could be computed with it."""
+    columns = problem.engine.column_scale()
+    if columns is not None and not columns.max(initial=0.0) <= _LARGEST_ENTRY:
+        j = int(np.argmax(columns))
+        raise ValueError(
+            f"X has an entry of size {columns[j]:.3g} in column {j}, whose square overflows; "
+            f"divide that column by a number such as {columns[j]:.0e}"
+        )
+
+
+def _overflow(problem: Problem) -> str:
+    """What to say where no point of finite losses was found."""
+    columns = problem.engine.column_scale()
+    sizes = "" if columns is None else f", and X has entries of size {columns.max():.3g}"
+    return (
+        f"the {problem.loss.name} losses overflow at all parameters that were tried{sizes}; scale "
+        "the columns of X, or take a penalty that allows smaller coefficients"
+    )
+
+
+def _warn(result: Result, run: Run, ending: str, rounding: float) -> None:
+    if rounding > run.tol > 0.0:
+        remedy = (
+            f"scale the columns of X or raise l2: rounding errors alone leave {rounding:.1g}, "
+            "however long it runs"
+        )
+    elif ending.startswith("max_"):
         remedy = "raise " + ending.split("=")[0].split(" ")[0]
         if result.solver not in ("auto", "newton"):
             remedy += ", or use solver='auto'"
@@ -591,6 +633,23 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
 def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
     run.w = w.copy()
     run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
+
+
+def _start_where_finite(problem: Problem, run: Run) -> None:
+    """Look for another start where the losses overflow at the usual one."""
+    if problem.loss.curvature_bound < math.inf or not np.any(run.w):
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if problem.engine.is_finite(problem.engine.point(run.w)):
+            return
+    tamed = problem.tamed()
+    if tamed is not None:
+        trial = replace(run, w=tamed.start(), tol=_TAMING_TOL, max_passes=_TAMING_PASSES)
+        ledger = _Ledger(tamed, trial, [])
+        with np.errstate(over="ignore", invalid="ignore"):
+            _drive(make_solver("newton").iterates(tamed, trial), trial, ledger, None, None)
+            run.w, _ = ledger.close(stopped=True)
+        run.passes = trial.passes
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:

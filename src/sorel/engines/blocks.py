@@ -18,9 +18,9 @@ from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.dense import DenseEngine
 from sorel.engines.memory import shared_property
-from sorel.engines.sampled import SampledEngine, step_numbers
+from sorel.engines.sampled import SampledEngine, step_numbers, systematic_sample
 from sorel.engines.views import writable_view
-from sorel.kernels import steps, vectors
+from sorel.kernels import steps
 from sorel.rows import RowSource
 
 IntArray = NDArray[np.int64]
@@ -188,8 +188,7 @@ class BlocksEngine(DenseEngine):
             spans.tolist(), draws.tolist(), rng.random(len(spans)).tolist(), strict=True
         ):
             start, stop = int(edges[span]), int(edges[span + 1])
-            inside = np.empty(count, np.int64)
-            vectors.systematic_sample(probability[start:stop], count, offset, inside)
+            inside = systematic_sample(probability[start:stop], count, offset)
             place = places[first : first + count]
             drawn[place] = start + inside
             tasks.append((start, stop, inside, place))
@@ -215,8 +214,7 @@ def _share_steps(
     n_spans = len(mass)
     useful = max(-(-steps * batch * n_spans // n_samples), _BUFFER_SPANS)
     visits = steps if useful >= n_spans else min(useful, steps)
-    drawn = np.empty(visits, np.int64)
-    vectors.systematic_sample(mass, visits, rng.random(), drawn)
+    drawn = systematic_sample(mass, visits, rng.random())
     # Each visit is worth the same number of steps, up to one; which get one more is left to chance.
     worth = np.full(visits, steps // visits)
     worth[rng.permutation(visits)[: steps % visits]] += 1

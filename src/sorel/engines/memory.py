@@ -384,7 +384,9 @@ class MemoryEngine(Engine):
         return value + self._offset * self._mean(point.losses)
 
     def _mean(self, losses: FloatArray) -> float:
-        return float(vectors.mean_and_deviation(losses, self._omega, self._weighted)[0])
+        if self._weighted:
+            return float(self._omega @ losses)
+        return float(np.add.reduce(losses)) / len(losses)
 
     def _signed(self, dual: Any) -> FloatArray:
         """The densities of a Deviation that weigh the losses, to be given back to the pool."""
@@ -459,10 +461,15 @@ class MemoryEngine(Engine):
         )  # fmt: skip
 
     def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
-        return self._each(
-            vectors.weighted_secant, dual.density, other.density, point.losses, other_point.losses,
-            self._omega, self._weighted,
-        )  # fmt: skip
+        move, change = self._take((self.n_samples,)), self._take((self.n_samples,))
+        np.subtract(dual.density, other.density, out=move)
+        np.subtract(other_point.losses, point.losses, out=change)
+        change *= self._omega
+        product = float(change @ move)
+        np.multiply(move, self._omega, out=change)
+        square = float(change @ move)
+        self._give(move, change)
+        return square, product
 
     def blend(self, dual: Any, other: Any, share: float) -> MemoryDual:
         new = self._new_dual()
@@ -501,7 +508,12 @@ class MemoryEngine(Engine):
         return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))
 
     def loss_scale(self, point: Any) -> float:
-        mean, spread = vectors.mean_and_deviation(point.losses, self._omega, self._weighted)
+        mean = self._mean(point.losses)
+        # The mean absolute deviation: heavy tails must not set the scale.
+        distances = self._take((self.n_samples,))
+        np.subtract(point.losses, mean, out=distances)
+        spread = self._mean(np.abs(distances, out=distances))
+        self._give(distances)
         # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
         # and a perfect fit not even that.
         floor = np.finfo(np.float64).eps * self.mean_loss_at_zero() or 1.0
@@ -529,7 +541,7 @@ class MemoryEngine(Engine):
         return self._mean_size(point.losses)
 
     def mass(self, dual: Any) -> float:
-        return self._each(vectors.weighted_total, dual.density, self._omega, self._weighted)
+        return self._mean(dual.density)
 
     def weights_rounding(self, point: Any) -> float:
         if not self._weighted:
@@ -733,7 +745,7 @@ class MemoryEngine(Engine):
                 self._loops.shift_statistics, *self._loss_args, point.margins, shift, dual.density,
                 self._omega, self._weighted,
             )  # fmt: skip
-            if abs(first) <= 4e-16 * rounding:
+            if abs(first) <= 4e-16 * rounding < np.inf:
                 return shift
             if first < 0:
                 low = shift

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sorel.engines import vectorised
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, UnsupportedOperationError
 from sorel.engines.memory import MemoryEngine, shared_property
-from sorel.kernels import steps, vectors
+from sorel.kernels import steps
 from sorel.penalties import PURE_L2
 
 IntArray = NDArray[np.int64]
@@ -208,24 +208,31 @@ class SampledEngine(MemoryEngine):
         if plan.sampling == "uniform":
             probability.fill(1.0 / n)
             return probability
-        args = (dual.density, self._row_squares, self._omega, self._weighted)
-        mass = self._each(vectors.weighted_sum, *args)
+        self._weigh_squares(dual, probability)
+        mass = float(probability.sum())
         # Without any gradient to speak of, all samples are alike.
-        share = (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
-        floor = (UNIFORM_SHARE if mass > 0 else 1.0) / n
-        self._each(vectors.importance, *args, share, floor, probability)
+        probability *= (1.0 - UNIFORM_SHARE) / mass if mass > 0 else 0.0
+        probability += (UNIFORM_SHARE if mass > 0 else 1.0) / n
         return probability
+
+    def _weigh_squares(self, dual: Any, out: FloatArray) -> None:
+        """out = lam_i |x_i|^2."""
+        np.multiply(dual.density, self._row_squares, out=out)
+        out *= self._omega
 
     def _scales(self, dual: Any, probability: FloatArray, indices: IntArray) -> FloatArray:
         """lam_i / p_i of every draw."""
-        scale = np.empty(len(indices))
-        vectors.draw_scales(dual.density, self._omega, self._weighted, probability, indices, scale)
+        scale = np.asarray(dual.density[indices] / probability[indices])
+        scale *= self._omega[indices] if self._weighted else self._omega
         return scale
 
     def _weighted_peak(self, dual: Any) -> tuple[float, float]:
         """Sum and largest of lam_i |x_i|^2."""
-        args = (dual.density, self._row_squares, self._omega, self._weighted)
-        return float(self._each(vectors.weighted_sum, *args)), vectors.weighted_peak(*args)
+        weighed = self._take((self.n_samples,))
+        self._weigh_squares(dual, weighed)
+        found = float(weighed.sum()), float(weighed.max())
+        self._give(weighed)
+        return found
 
     def _take_steps(
         self,
@@ -376,10 +383,21 @@ def _pieces(count: int, batch: int, work: int) -> list[tuple[int, int]]:
 
 def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
     """Draws that follow the probabilities as closely as whole numbers can, shuffled."""
-    indices = np.empty(count, np.int64)
-    vectors.systematic_sample(probability, count, rng.random(), indices)
+    indices = systematic_sample(probability, count, rng.random())
     rng.shuffle(indices)
     return indices
+
+
+def systematic_sample(probability: FloatArray, count: int, offset: float) -> IntArray:
+    """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
+    reached = np.cumsum(probability)
+    # Draw k falls to the first item whose running sum exceeds (k + offset) / count of the total.
+    reached *= count / reached[-1]
+    reached -= offset
+    taken = np.ceil(reached, out=reached).astype(np.int64)
+    # Rounding may leave the last draw to nobody: it belongs to the last item that has a chance.
+    taken[np.flatnonzero(probability)[-1] :] = count
+    return np.repeat(np.arange(len(taken)), np.diff(taken, prepend=0))
 
 
 def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
@@ -402,4 +420,5 @@ def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]
         shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
         scale = free_scale = step
     head = () if drift is None else (drift,)
-    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)
+    map_left = None if smooth else True
+    return (*head, shrink, scale, free_shrink, free_scale, map_left, scale, *penalty)

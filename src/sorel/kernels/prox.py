@@ -47,9 +47,10 @@ def prox_inplace(w, step, code, l2, l1, lower, upper):
         for j in range(d):
             w[j] = (w[j] - top) * scale
         # Entries below the threshold of those kept are zero: leave them out until none is left to
-        # leave out. A sort would take longer, and far longer to compile.
-        theta, kept, count = -math.inf, -1, 0
-        while count != kept:
+        # leave out. A sort would take longer, and far longer to compile. Rounding may bring an
+        # entry at the threshold back, which is no reason to go on.
+        theta, kept, count = -math.inf, d + 2, d + 1
+        while count < kept:
             kept, count, total = count, 0, -1.0
             for j in range(d):
                 if w[j] > theta:

@@ -135,7 +135,7 @@ def coordinate_moves(
     kind = PURE_L2
     threshold = 0.0
     scale = 1.0
-    if proximal:
+    if proximal is not None:
         kind = penalty
         threshold = prox_step * l1
         scale = 1.0 / (1.0 + prox_step * l2)
@@ -412,7 +412,7 @@ def svrg_steps_csr(
     # Sweeps over all coefficients must cost less than the rows of the steps between them.
     nonzeros = batch * X[2].shape[0] / y.shape[0]
     decay = -math.log(shrink) if 0.0 < shrink <= 1.0 else math.inf
-    if not proximal and decay * d <= -math.log(_SMALL_SCALE) * nonzeros:
+    if proximal is None and decay * d <= -math.log(_SMALL_SCALE) * nonzeros:
         svrg_steps_scaled(
             X, y, code, delta, slopes, scale, indices, batch, W, total, summed, drift, shrink,
             step, free_shrink, free_step, d,

@@ -6,7 +6,8 @@ loop runs along a row of X; K = 1 for all losses but multinomial. A step is
     W <- prox(shrink W + drift - step * (sum over the batch of c_i x_i)),
 
 where shrink and drift hold a quadratic penalty, a centre and a full gradient. The intercept, which
-no penalty touches, has its own shrink and step.
+no penalty touches, has its own shrink and step. `proximal` is None where shrink holds all of the
+penalty: no code is made then for a proximal map.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def stochastic_step(
                 W[c, j] -= scale * X[i, j]
             if intercept:
                 W[c, d] -= free_step * coefficients[b, c]
-    if proximal:
+    if proximal is not None:
         for c in range(W.shape[0]):
             prox_inplace(W[c, :d], prox_step, penalty, l2, l1, lower, upper)
 
@@ -140,7 +141,7 @@ def svrg_steps(
                     W[c, j] -= a * X[i, j]
                 if intercept:
                     W[c, d] -= free_step * change[b, c]
-        if proximal:
+        if proximal is not None:
             for c in range(outputs):
                 prox_inplace(W[c, :d], prox_step, penalty, l2, l1, lower, upper)
         if summed:

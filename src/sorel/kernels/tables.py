@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from sorel._compiled import compiled
+from sorel.permutahedron.ordering import sink
 from sorel.permutahedron.pooling import pool
 
 
@@ -19,14 +20,7 @@ def move_entry(key, order, position, item, value):
     if value != value:
         return
     n = key.shape[0]
-    rank = position[item]
-    while rank > 0 and (
-        key[rank - 1] > value or (key[rank - 1] == value and order[rank - 1] > item)
-    ):
-        key[rank] = key[rank - 1]
-        order[rank] = order[rank - 1]
-        position[order[rank]] = rank
-        rank -= 1
+    rank = sink(key, order, position[item], value, item, position, None)
     while rank + 1 < n and (
         key[rank + 1] < value or (key[rank + 1] == value and order[rank + 1] < item)
     ):
@@ -47,17 +41,7 @@ def repair_order(key, order, position, companion):
         if key[i - 1] < value or (key[i - 1] == value and order[i - 1] < item):
             continue
         carried = companion[i]
-        j = i - 1
-        while j >= 0 and (key[j] > value or (key[j] == value and order[j] > item)):
-            key[j + 1] = key[j]
-            companion[j + 1] = companion[j]
-            order[j + 1] = order[j]
-            position[order[j]] = j + 1
-            j -= 1
-        key[j + 1] = value
-        companion[j + 1] = carried
-        order[j + 1] = item
-        position[item] = j + 1
+        companion[sink(key, order, i, value, item, position, companion)] = carried
 
 
 @compiled

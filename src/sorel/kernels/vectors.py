@@ -64,20 +64,6 @@ def ascent_target(density, losses, previous, eta, theta, target):
 
 
 @compiled
-def mean_and_deviation(values, omega, weighted):
-    """Mean, and mean absolute deviation from it: heavy tails must not set the scale."""
-    n = values.shape[0]
-    uniform = omega[0]
-    mean = 0.0
-    for i in range(n):
-        mean += values[i] * (omega[i] if weighted else uniform)
-    deviation = 0.0
-    for i in range(n):
-        deviation += abs(values[i] - mean) * (omega[i] if weighted else uniform)
-    return mean, deviation
-
-
-@compiled
 def weighted_sum(density, losses, omega, weighted):
     """sum_i omega_i q_i l_i."""
     total = 0.0
@@ -104,19 +90,6 @@ def absolute_sum(density, losses, omega, weighted, share):
 
 
 @compiled
-def weighted_total(density, omega, weighted):
-    """sum_i omega_i q_i."""
-    total = 0.0
-    if weighted:
-        for i in range(density.shape[0]):
-            total += omega[i] * density[i]
-        return total
-    for i in range(density.shape[0]):
-        total += density[i]
-    return total * omega[0]
-
-
-@compiled
 def square_of_used(losses, omega):
     """sum_i l_i^2 over the samples that have a weight."""
     total = 0.0
@@ -137,19 +110,6 @@ def weighted_square_distance(density, others, omega, weighted):
     for i in range(density.shape[0]):
         total += (density[i] - others[i]) * (density[i] - others[i])
     return total * omega[0]
-
-
-@compiled
-def weighted_secant(density, others, losses, previous, omega, weighted):
-    """sum omega (q - q')^2 and -sum omega (q - q') (l - l')."""
-    uniform = omega[0]
-    square = 0.0
-    product = 0.0
-    for i in range(density.shape[0]):
-        move = (density[i] - others[i]) * (omega[i] if weighted else uniform)
-        square += move * (density[i] - others[i])
-        product -= move * (losses[i] - previous[i])
-    return square, product
 
 
 @compiled
@@ -189,55 +149,3 @@ def apply_curvature(h, pull, block, scale, change):
         if block[i] >= 0:
             t -= pull[i] * sums[block[i]]
         change[i] = t
-
-
-@compiled
-def weighted_peak(density, squares, omega, weighted):
-    """Largest of omega_i q_i |x_i|^2."""
-    uniform = omega[0]
-    peak = 0.0
-    for i in range(density.shape[0]):
-        peak = max(peak, density[i] * squares[i] * (omega[i] if weighted else uniform))
-    return peak
-
-
-@compiled
-def importance(density, squares, omega, weighted, share, floor, target):
-    """target = share omega_i q_i |x_i|^2 + floor."""
-    uniform = omega[0]
-    for i in range(density.shape[0]):
-        heavy = density[i] * squares[i] * (omega[i] if weighted else uniform)
-        target[i] = share * heavy + floor
-
-
-@compiled
-def draw_scales(density, omega, weighted, probability, indices, out):
-    """out = omega_i q_i / p_i for every draw."""
-    uniform = omega[0]
-    for k in range(indices.shape[0]):
-        i = indices[k]
-        out[k] = density[i] * (omega[i] if weighted else uniform) / probability[i]
-
-
-@compiled
-def systematic_sample(probability, count, offset, out):
-    """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
-    n = probability.shape[0]
-    total = 0.0
-    for i in range(n):
-        total += probability[i]
-    spacing = total / count
-    drawn = 0
-    reached = 0.0
-    last = 0
-    for i in range(n):
-        if probability[i] > 0.0:
-            last = i
-            reached += probability[i]
-            while drawn < count and (drawn + offset) * spacing < reached:
-                out[drawn] = i
-                drawn += 1
-    # Rounding may leave the last draw beyond the sum.
-    while drawn < count:
-        out[drawn] = last
-        drawn += 1

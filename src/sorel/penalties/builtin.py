@@ -472,6 +472,9 @@ def _project_simplex(v: Array) -> Array:
     """Project each column of `v` onto the probability simplex."""
     shifted = v - v.max(axis=0)
     projected: Array = np.maximum(shifted - _simplex_threshold(shifted), 0.0)
+    # Rounding errors of the sum go into the largest entry, which hardly feels them.
+    columns = projected.reshape(len(projected), -1)
+    columns[columns.argmax(axis=0), np.arange(columns.shape[1])] += 1.0 - columns.sum(axis=0)
     return projected
 
 

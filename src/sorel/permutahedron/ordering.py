@@ -83,6 +83,30 @@ class Order:
             attempt += 1
 
 
+@compiled(fastmath=False, inline=True)
+def sink(key: Any, order: Any, rank: int, value: float, item: int, position: Any, also: Any) -> int:
+    """Insert an item among the sorted ones before `rank`, ties by number; return where it went.
+
+    Those that make room take their entries of `also` with them, and `position` notes their ranks;
+    either may be None. The entry at `rank` itself is overwritten.
+    """
+    while rank > 0 and (
+        key[rank - 1] > value or (key[rank - 1] == value and order[rank - 1] > item)
+    ):
+        key[rank] = key[rank - 1]
+        order[rank] = order[rank - 1]
+        if also is not None:
+            also[rank] = also[rank - 1]
+        if position is not None:
+            position[order[rank]] = rank
+        rank -= 1
+    key[rank] = value
+    order[rank] = item
+    if position is not None:
+        position[item] = rank
+    return rank
+
+
 @compiled(fastmath=False)
 def repair(values: Any, order: Any, key: Any, budget: int) -> bool:
     """Sort by insertion from the given order, ties by position; False once the budget is spent."""
@@ -97,15 +121,8 @@ def repair(values: Any, order: Any, key: Any, budget: int) -> bool:
             order[i] = item
             last, last_item = value, item
             continue
-        j = i - 1
-        while j >= 0 and (key[j] > value or (key[j] == value and order[j] > item)):
-            key[j + 1] = key[j]
-            order[j + 1] = order[j]
-            j -= 1
-        key[j + 1] = value
-        order[j + 1] = item
+        budget -= 1 + i - sink(key, order, i, value, item, None, None)
         last, last_item = key[i], order[i]
-        budget -= i - j
         if budget < 0:
             # The entries stay a permutation, so the next call starts from something valid.
             return False

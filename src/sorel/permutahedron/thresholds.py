@@ -18,10 +18,12 @@ import numpy.typing as npt
 from sorel._compiled import compiled
 from sorel._copies import shallow_copy
 from sorel._threads import Team, by_ranges
-from sorel.permutahedron.values import RUN
 from sorel.risks import FloatArray
 
 BlockArray = npt.NDArray[np.int32]
+
+# Items per partial sum: short enough to keep plain sums accurate, long enough to be fast.
+RUN = 256
 
 # Trials of the threshold search: first from the last threshold, then from a safe bracket.
 _WARM_TRIALS = 12

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sorel._compiled import compiled
 
-# Items per partial sum: short enough to keep plain sums accurate, long enough to be fast.
-RUN = 256
+# Items whose products are added up at a time: they stay in the cache.
+_RUN = 1 << 15
 
 
-@compiled
-def _plain_dot(a: Any, b: Any) -> float:
-    total = 0.0
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled(fastmath=False)
 def dot(a: Any, b: Any) -> float:
-    """Inner product as short plain sums added with compensation: no error that grows with n."""
-    total, spill = 0.0, 0.0
-    for begin in range(0, a.size, RUN):
-        part = _plain_dot(a[begin : begin + RUN], b[begin : begin + RUN])
-        grown = total + part
-        piece = grown - total
-        spill += (total - (grown - piece)) + (part - piece)
-        total = grown
-    return total + spill
+    """Inner product, added up in pairs, so that errors hardly grow with n."""
+    if a.size <= _RUN:
+        return float((a * b).sum())
+    starts = range(0, a.size, _RUN)
+    return math.fsum(float((a[i : i + _RUN] * b[i : i + _RUN]).sum()) for i in starts)
 
 
 @compiled(fastmath=False)

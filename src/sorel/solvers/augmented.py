@@ -19,14 +19,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Point
+from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.rounding import Path
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
-# problem, and the one beyond which the rounding of eta * l would reach the weights.
+# problem, and the one beyond which the weights would be nothing but the rounding of eta * l.
 _NEAR_ETA = 10.0
-_MAX_ETA = 1e9
+_MAX_ETA = 1e15
 
 # eta grows after an easy inner problem and shrinks after one of many Newton steps. When so many
 # steps in a row are cut short, new samples keep joining the ties: eta came too far ahead, goes back
@@ -59,9 +60,15 @@ _BLUR = 0.1
 # Passes after which a check is made though it will hardly succeed: others may want to step in.
 _HEARTBEAT = 50
 
+# An objective that has come down to this share of what it was makes losses of another size.
+_FAR_BETTER = 0.01
+
 # Trials of a line search, and how near to an end of its bracket a trial may lie.
 _MAX_TRIALS = 15
 _SAFEGUARD = 0.03
+
+# How much longer a step may become at a time, at least and at most.
+_STRETCH = 2.0, 10.0
 
 # A trial whose losses overflow is followed by one at this share of its length.
 _OVERFLOW = 0.1
@@ -145,6 +152,16 @@ class EtaSchedule:
     def is_short(self, length: float) -> bool:
         """Whether a step counts as cut short."""
         return length < self._pace.short
+
+    @property
+    def capped(self) -> bool:
+        """Whether eta has come as far as rounding allows, for losses of the size it knows."""
+        return self.eta >= self._largest
+
+    def rescale(self, scale: float) -> None:
+        """Take note that the losses have another spread by now: after a far better fit, less."""
+        self._largest = max(self._largest, _MAX_ETA / scale)
+        self.eta = max(self.eta, self._pace.first / scale)
 
     @property
     def stuck(self) -> bool:
@@ -239,6 +256,10 @@ class AugmentedLagrangian(Solver):
             center = engine.as_center(center)
         elif run.dual is None:
             # A step for the plain average brings the losses to their final scale.
+            if problem.fit_intercept and not problem.loss.curvature_bound < np.inf:
+                # Newton steps climb down an exponential one by one.
+                point = engine.best_intercept(point, center) or point
+                path.move(point.w)
             try:
                 point = self._step(State(problem, point, center, 0.0), run, 1.0).point
             except np.linalg.LinAlgError:
@@ -247,6 +268,7 @@ class AugmentedLagrangian(Solver):
             path.move(point.w)
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), warm)
         state = State(problem, point, center, schedule.eta)
+        measured = problem.unit(state.value)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
@@ -284,6 +306,9 @@ class AugmentedLagrangian(Solver):
                 if idle > _MAX_IDLE:
                     break
                 center = engine.as_center(state.dual)
+                if schedule.capped or unit < _FAR_BETTER * measured:
+                    schedule.rescale(engine.loss_scale(state.point))
+                    measured = unit
                 state = State(problem, state.point, center, schedule.advance())
                 del center
             elif schedule.stuck:
@@ -311,10 +336,13 @@ class AugmentedLagrangian(Solver):
         return new
 
     def _line_search(self, state: State, direction: Direction) -> tuple[Point, Dual, float]:
-        """A step in (0, 1] near the minimum along the direction, by its derivative.
+        """A step near the minimum along the direction, by its derivative.
 
         Phi is convex and its derivative costs no product with X, so a zero of the derivative is
-        the better target: with large eta it has kinks at which a test on values stops short.
+        the better target: with large eta it has kinks at which a test on values stops short. Most
+        steps are 1 or less. One is longer where Phi still falls at least half as fast there as at
+        the start: far from the minimum, losses that grow like a line or an exponential have a
+        curvature that tells little of the way to go.
         """
         problem, engine = state.problem, state.problem.engine
         delta, descent = direction.delta, direction.descent
@@ -327,13 +355,16 @@ class AugmentedLagrangian(Solver):
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         safe = 0.0
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
-        t = 1.0
+        t, limit = 1.0, None
         enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
+        # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
+        short = 0.5 * enough if may_overflow else enough
         for _ in range(_MAX_TRIALS):
             point = engine.moved(state.point, delta, change, t)
             if may_overflow and not engine.is_finite(point):
                 # Far beyond the minimum of a loss that grows like an exponential.
-                high, slope_high, t = t, np.inf, low + _OVERFLOW * (t - low)
+                high, slope_high, limit = t, np.inf, t
+                t = low + _OVERFLOW * (t - low)
                 del point
                 continue
             dual = state.center
@@ -341,8 +372,18 @@ class AugmentedLagrangian(Solver):
                 dual = engine.ascend(state.center, point, state.eta)
             slope = engine.slope(point, dual, change)
             slope -= growth(problem.coefficients(point.w), backwards)
-            if slope <= enough and (slope >= -enough or t == 1.0):
+            if -short <= slope <= enough:
                 return point, dual, t
+            if slope < 0.0 and t == high:
+                if limit is None:
+                    limit = _reach(problem.penalty, problem.coefficients(state.point.w), -backwards)
+                if t >= limit:
+                    return point, dual, t
+                stretch = slope_low / (slope_low - slope) if slope_low < slope else np.inf
+                low, slope_low, safe = t, slope, t
+                high = t = min(min(max(stretch, _STRETCH[0]), _STRETCH[1]) * t, limit)
+                del point, dual
+                continue
             if slope <= 0:
                 low, slope_low, safe = t, slope, t
             else:
@@ -355,6 +396,24 @@ class AugmentedLagrangian(Solver):
         point = engine.moved(state.point, delta, change, safe)
         dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
         return point, dual, safe
+
+
+def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:
+    """How far a direction that is feasible up to 1 may be followed, through smooth parts of g."""
+    if penalty.quadratic:
+        return np.inf
+    if not penalty.compiled:
+        return 1.0
+    d = len(coef)
+    lower, upper = penalty.bounds(d) or (np.full(d, -np.inf), np.full(d, np.inf))
+    if coef.ndim > 1:
+        lower, upper = lower[:, None], upper[:, None]
+    # A coefficient may come to 0 and stay there, but does not change its sign.
+    upper, lower = np.where(coef < 0.0, 0.0, upper), np.where(coef > 0.0, 0.0, lower)
+    ahead = np.where(delta > 0.0, upper, lower)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(delta == 0.0, np.inf, (ahead - coef) / delta)
+    return max(float(room.min()), 1.0)
 
 
 def _eased(caution: float) -> float:
