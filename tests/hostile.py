@@ -246,7 +246,7 @@ def top_level_dtype(model: Path, path: Path) -> Path:
 
 def as_much_as_it_may(model: Path, path: Path) -> Path:
     """Just below all limits: texts, arrays, and a summary."""
-    items = [_text_node("a", 10**6 + number) for number in range(89_000)]
+    items = [_text_node("a", 10**6 + number) for number in range(60_000)]
     node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
     array = _array_node("big.npy", 10**6 - 2)
     content = [*items, array]
@@ -255,7 +255,7 @@ def as_much_as_it_may(model: Path, path: Path) -> Path:
     header["summary"]["columns"] = {f"{number:x}": "" for number in range(120_000)}
     members["sorel.json"] = json.dumps(header).encode()
     with _write(path, members) as archive:
-        _zeros(archive, "big.npy", 19 * MEGABYTE, npy_head((19 * MEGABYTE // 8,)))
+        _zeros(archive, "big.npy", 15 * MEGABYTE, npy_head((15 * MEGABYTE // 8,)))
     return path
 
 

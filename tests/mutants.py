@@ -155,6 +155,7 @@ class Laboratory:
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
+        self._unchanged: dict[tuple[str, ...], bool] = {}
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {
             **os.environ,
@@ -172,6 +173,13 @@ class Laboratory:
             return not self.passes(tests)
         finally:
             path.write_text(before)
+
+    def passes_unchanged(self, tests: list[str]) -> bool:
+        """Whether the tests pass as things are; asked once, which also fills the store of code."""
+        key = tuple(tests)
+        if key not in self._unchanged:
+            self._unchanged[key] = self.passes(tests)
+        return self._unchanged[key]
 
     def passes(self, tests: list[str]) -> bool:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
@@ -200,7 +208,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         laboratory = Laboratory(Path(folder))
         for number, change in enumerate(sorted(chosen, key=lambda c: (c.file, c.line)), start=1):
-            noticed = laboratory.notices(change, tests_of(change.file))
+            tests = tests_of(change.file)
+            if not laboratory.passes_unchanged(tests):
+                print(f"the tests of {change.file} fail without any change, or take too long")
+                return 2
+            noticed = laboratory.notices(change, tests)
             alive += not noticed
             word = "noticed" if noticed else "LIVES  "
             line = (PACKAGE / change.file).read_text().split("\n")[change.line - 1].strip()

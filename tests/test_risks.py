@@ -544,3 +544,13 @@ def test_exponents_keep_their_digits_and_huge_ones_are_the_maximum():
                 assert abs(float(sigma[rank] / exact - 1)) < 4e-15
     for rho in (1e289, 1e290, 1e300):
         assert ESRM(rho).weights(4).tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_increments_of_a_deviation_are_those_of_the_risk_less_the_mean():
+    weight = np.array([0.1, 0.4, 0.2, 0.3])
+    losses = np.array([1.0, 2.0, 5.0, 7.0])
+    for share in (0.5, 1.0):
+        deviation = sorel.Deviation(CVaR(0.5), share)
+        expected = CVaR(0.5)(losses, weight) - share * (weight @ losses)
+        assert_allclose(deviation.increments(weight) @ losses, expected, rtol=1e-12)
+        assert_allclose(deviation.increments(weight).sum(), 1.0 - share, atol=1e-15)

@@ -89,21 +89,30 @@ def launch(folder: Path, command: list[str], **options: Any) -> Any:
 
 
 def finish(process: Any) -> Outcome:
-    limit = time.monotonic() + PATIENCE
-    while True:
-        number, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if number:
-            break
+    limit, peak = time.monotonic() + PATIENCE, 0
+    while process.poll() is None:
+        peak = max(peak, high_water(process.pid))
         if time.monotonic() > limit:
             process.kill()
         time.sleep(0.01)
-    process.returncode = code = os.waitstatus_to_exitcode(status)
     texts = []
     for file in process.torture_files:
         file.seek(0)
         texts.append(file.read())
         file.close()
-    return Outcome(code, texts[0], texts[1].decode(errors="replace"), usage.ru_maxrss << 10)
+    return Outcome(process.returncode, texts[0], texts[1].decode(errors="replace"), peak)
+
+
+def high_water(process: int) -> int:
+    """The most memory that a process has had; the usage that a parent is told of includes its own.
+
+    0 where nobody says.
+    """
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
 def complaints(outcome: Outcome, *, codes: tuple[int, ...] = KNOWN) -> Iterator[str]:

@@ -38,8 +38,8 @@ _HEADER, _SCHEMA = "sorel.json", "schema.json"
 
 # What a file may unfold to: so many bytes, or so many times its own size. Loading takes about three
 # times as much for a while.
-_ROOM, _RATIO = 32 << 20, 3
-_MAX_HEADER, _MAX_SCHEMA = 2 << 20, 12 << 20
+_ROOM, _RATIO = 24 << 20, 3
+_MAX_HEADER, _MAX_SCHEMA = 2 << 20, 8 << 20
 
 # Letters in the schema for one of its objects, at least; each takes a kilobyte while it is loaded.
 _NODE = 125
@@ -140,7 +140,7 @@ def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None
     path : path or binary stream
         The saved model.
     max_bytes : int, optional
-        How much the file may unfold to: by default 32 MB, or three times its own size where that is
+        How much the file may unfold to: by default 24 MB, or three times its own size where that is
         more. Files of :func:`save_model` stay below it.
 
     Returns
