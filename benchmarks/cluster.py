@@ -19,6 +19,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+import dask
 import dask.array as da
 import distributed
 import numpy as np
@@ -239,6 +240,8 @@ def main(argv: list[str] | None = None) -> int:
     wanted = SECTIONS if arguments.only is None else (arguments.only,)
     small = 10 if arguments.quick else 1
     with (
+        # A local cluster gives up on a worker that was killed twice within this time.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL"
         ) as cluster,
@@ -261,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
             counts = [256, 1024, 2048, 4096] if small == 1 else [256, 1024]
             print(bins_table(client, n, 20, counts), "\n", flush=True)
         if "kills" in wanted:
-            n = 2_000_000 // small
+            n = 500_000 // small
             print(f"## A worker killed at a random moment of each fit: n={n:.0e}, d=20\n")
             print(kills(client, n, 20, 5 if small == 1 else 2), "\n", flush=True)
     return 0

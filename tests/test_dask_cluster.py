@@ -35,6 +35,8 @@ N, D = 40_000, 5
 @pytest.fixture(scope="module")
 def client():
     with (
+        # A local cluster gives up on a worker that was killed twice within this time.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
@@ -305,6 +307,7 @@ class Deadly(distributed.WorkerPlugin):
 
 def test_workers_that_die_again_and_again_end_the_fit():
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
