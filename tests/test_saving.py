@@ -1,11 +1,13 @@
 """Saved models: the way there and back, what is refused, and what a failure leaves behind."""
 
+import contextlib
 import io
 import json
 import os
 import pickle
 import stat
 import sys
+import threading
 import warnings
 import zipfile
 
@@ -426,3 +428,40 @@ def test_errors_without_words_are_called_by_their_type(saved, monkeypatch):
     monkeypatch.setattr(skops.io, "loads", fail)
     with pytest.raises(ModelFileError, match=r"was not loaded: KeyError$"):
         load_model(saved)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+@pytest.mark.parametrize("spare", [0, -1])
+def test_pipes_are_read_as_far_as_a_model_may_be_long(saved, tmp_path, monkeypatch, spare):
+    content = saved.read_bytes()
+    monkeypatch.setattr(saving, "_MAX_PIPE", len(content) + spare)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write_bytes(content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        if spare < 0:
+            with pytest.raises(ModelFileError, match="does not end"):
+                load_model(pipe)
+        else:
+            assert load_model(pipe).coef_.shape == (3,)
+    finally:
+        writer.join()
+
+
+@pytest.mark.parametrize("name", [None, "another.package"])
+def test_another_package_that_is_missing_is_not_called_skops(model, tmp_path, monkeypatch, name):
+    class Broken:
+        def find_spec(self, module, path=None, target=None):
+            if module == "skops.io":
+                raise ModuleNotFoundError("not this one", name=name)
+
+    monkeypatch.delitem(sys.modules, "skops.io", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(ModuleNotFoundError, match="not this one"):
+        save_model(model, tmp_path / "model.skops")
