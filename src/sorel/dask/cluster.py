@@ -407,7 +407,7 @@ def _address(client: distributed.Client) -> str:
 
 
 def _workers(client: distributed.Client) -> list[str]:
-    return list(client.scheduler_info(n_workers=-1)["workers"])
+    return list(client.nthreads())
 
 
 def _patience() -> float:

@@ -37,9 +37,9 @@ from sorel.losses import Loss
 from sorel.permutahedron import thresholds
 from sorel.risks import FloatArray, Mean, Risk
 
-# Partitions of dense rows are joined until they have so many bytes: many small ones would cost more
-# in calls than in arithmetic.
-_WORTH_ALONE = 16 << 20
+# Partitions are joined, which copies them, until they have so many bytes: many small ones would
+# cost more in calls than in arithmetic.
+_WORTH_ALONE = 2 << 20
 
 # Values that a worker sends as a sketch of all of them.
 _SKETCH = 1024
