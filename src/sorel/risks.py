@@ -488,9 +488,10 @@ class ESRM(Risk):
         return np.expm1(-rho * v) / math.expm1(-rho)
 
     def _weights(self, n: int) -> FloatArray:
-        rho = float(self.rho)
+        # Beyond this the last weight is 1, whatever n, and products below would overflow.
+        rho = min(float(self.rho), 1e200)
         scale = math.expm1(-rho / n) / math.expm1(-rho)
-        rho_high = _SPLITTER * rho - (_SPLITTER * rho - rho) if rho < 1e290 else rho
+        rho_high = _SPLITTER * rho - (_SPLITTER * rho - rho)
         rho_low = rho - rho_high
         sigma = np.empty(n)
         for start, stop in _chunks(n):
