@@ -36,7 +36,7 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/torch tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
 endif
@@ -47,10 +47,10 @@ bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and tho
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
-	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/torch src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
+	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
-	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/torch $(PYTEST_ARGS)
+	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)

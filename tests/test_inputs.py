@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import importlib
+import sys
 
 import numpy as np
 import pytest
@@ -146,3 +148,10 @@ def test_columns_of_polars_are_named_and_lazy_tables_refused():
         fitted.predict(table.lazy())
     with pytest.raises(TypeError, match="LazyFrame"):
         sorel.Problem(table.lazy(), Y)
+
+
+def test_a_missing_torch_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "sorel.torch", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r'needs torch .* pip install "sorel\[torch\]"'):
+        importlib.import_module("sorel.torch")

@@ -551,7 +551,7 @@ def test_strong_convexity_is_required(l2, penalty):
         penalty(l2)
 
 
-@pytest.mark.parametrize("penalty", [0.1, "l2", L2, object()], ids=repr)
+@pytest.mark.parametrize("penalty", [0.1, "l2", L2, object()], ids=["0.1", "l2", "L2", "object"])
 def test_penalties_of_another_type_are_refused(penalty):
     with pytest.raises(TypeError, match="penalty must be"):
         Problem(X, Y, penalty=penalty)

@@ -30,8 +30,9 @@ def is_tensor(X: Any) -> bool:
     """
     if isinstance(X, (np.ndarray, str)):
         return False
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(X, torch.Tensor):
+    # A folder of the user's own may go by this name.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    if kind is not None and isinstance(X, kind):
         return True
     device = getattr(X, "__dlpack_device__", None)
     return callable(device) and hasattr(X, "__dlpack__") and device()[0] != _HOST
