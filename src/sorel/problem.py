@@ -421,7 +421,9 @@ class Problem:
         make, X = self._made_by
         spec = self.engine.spec
         with np.errstate(over="ignore", invalid="ignore"):
-            far = self.loss.value(spec.targets, np.full(self.n_samples, _BEYOND_EXPONENTIALS))
+            far = self.loss.value(
+                to_numpy(spec.targets), np.full(self.n_samples, _BEYOND_EXPONENTIALS)
+            )
         side = np.full(self.n_samples, 1.0 if np.all(np.isfinite(far)) else -1.0)
         return Problem.from_engine(
             make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
