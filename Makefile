@@ -36,9 +36,9 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q $(NOJIT_TESTS)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n auto --dist loadfile $(NOJIT_TESTS)
 endif
 
 bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and those of sparse X as plain Python

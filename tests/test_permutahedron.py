@@ -442,7 +442,7 @@ def test_input_kinds() -> None:
     [
         ([], [], None, ValueError, "non-empty"),
         ([[1.0]], [1.0], None, ValueError, "shape"),
-        (["a"], [1.0], None, TypeError, "real numbers"),
+        (["a"], [1.0], None, ValueError, "texts such as 'a'"),
         ([True], [1.0], None, TypeError, "real numbers"),
         ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
         ([math.inf, 1.0], [0.5, 0.5], None, ValueError, "finite"),

@@ -499,11 +499,11 @@ def test_values_of_y_that_are_not_finite_are_named(bad, loss):
         (3.0, Y, r"X must be two-dimensional"),
         (np.empty((0, 2)), [], "X is empty"),
         (np.empty((6, 0)), Y, "X is empty"),
-        (np.full((6, 2), "a"), Y, "X must be numeric"),
-        (np.full((6, 2), "a", dtype=object), Y, "X must be numeric"),
+        (np.full((6, 2), "a"), Y, "X holds texts such as 'a'"),
+        (np.full((6, 2), "a", dtype=object), Y, "X holds texts such as 'a'"),
         (X + 1j, Y, "X must be numeric"),
         (X, np.column_stack([Y, Y]), "y must be one-dimensional"),
-        (X, ["a", "b", "a", "b", "a", "b"], "numeric.*loss='logistic'"),
+        (X, ["a", "b", "a", "b", "a", "b"], "texts such as 'a'.*loss='logistic'"),
     ],
 )
 def test_data_that_does_not_fit_is_refused(data, y, message):

@@ -530,7 +530,9 @@ def test_sources_of_randomness(state, solver):
     )
 
 
-@pytest.mark.parametrize("state", [-1, 1.5, "seed", [1, -2], object()], ids=str)
+@pytest.mark.parametrize(
+    "state", [-1, 1.5, "seed", [1, -2], object()], ids=["-1", "1.5", "text", "list", "object"]
+)
 def test_what_is_no_source_of_randomness_is_refused(state):
     with pytest.raises(ValueError, match="random_state must be"):
         solve(make_problem(), "newton", random_state=state)

@@ -201,7 +201,7 @@ class Problem:
             X, targets, classes = read_data(X, y, loss)
             engine = TensorEngine
         else:
-            (check_meaning if loss.is_classifier else check_numbers)(y, "y")
+            _check_meaning_of_targets(y, loss)
             if sample_weight is not None:
                 check_numbers(sample_weight, "sample_weight")
             if engine is None:
@@ -768,6 +768,21 @@ class Problem:
         if not np.all(np.isfinite(array)):
             raise ValueError("w has values that are not finite")
         return array
+
+
+def _check_meaning_of_targets(y: Any, loss: Loss) -> None:
+    """Refuse masks, times and texts, though labels of a classification may be texts."""
+    if loss.is_classifier:
+        check_meaning(y, "y")
+        return
+    try:
+        check_numbers(y, "y")
+    except ValueError as error:
+        if "texts" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}, or set loss='logistic' or loss='multinomial' if they are labels"
+        ) from None
 
 
 def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -219,11 +219,15 @@ class DaskEngine(Engine):
         """What an operation returns, one entry for each worker: a round of messages."""
         if self._epoch != self.partitions.epoch:
             raise WorkersLostError([])
-        program = [*self._queue, (name, args)]
-        self._queue = []
+        queue, self._queue = self._queue, []
         dropped, self._dropped = self._dropped, []
-        if dropped:
-            program.insert(0, ("free", (dropped,)))
+        # What operations that wait still start from is freed after them, the rest before.
+        waiting = {arg for _, parts in queue for arg in parts if isinstance(arg, int)}
+        program = [*queue, (name, args)]
+        for place, numbers in ((len(queue), waiting.intersection(dropped)),
+                               (0, set(dropped) - waiting)):  # fmt: skip
+            if numbers:
+                program.insert(place, ("free", (sorted(numbers),)))
         return [answers[-1] for answers in self.partitions.exchange(self.run, program)]
 
     def _sum(self, name: str, *args: Any) -> Any:

@@ -384,9 +384,14 @@ class MemoryEngine(Engine):
         return value + self._offset * self._mean(point.losses)
 
     def _mean(self, losses: FloatArray) -> float:
-        if self._weighted:
-            return float(self._omega @ losses)
-        return float(np.add.reduce(losses)) * float(self._omega[0])
+        if not self._weighted:
+            return float(np.add.reduce(losses)) * float(self._omega[0])
+        # Not a product of the linear algebra library: its sums depend on how busy the cores are.
+        weighed = self._take((self.n_samples,))
+        np.multiply(self._omega, losses, out=weighed)
+        mean = float(np.add.reduce(weighed))
+        self._give(weighed)
+        return mean
 
     def _signed(self, dual: Any) -> FloatArray:
         """The densities of a Deviation that weigh the losses, to be given back to the pool."""
@@ -465,9 +470,11 @@ class MemoryEngine(Engine):
         np.subtract(dual.density, other.density, out=move)
         np.subtract(other_point.losses, point.losses, out=change)
         change *= self._omega
-        product = float(change @ move)
+        change *= move
+        product = float(np.add.reduce(change))
         np.multiply(move, self._omega, out=change)
-        square = float(change @ move)
+        change *= move
+        square = float(np.add.reduce(change))
         self._give(move, change)
         return square, product
 
