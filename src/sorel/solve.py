@@ -550,7 +550,7 @@ def _status(
 def _check_scale(problem: Problem) -> None:
     """Refuse an X whose squares would overflow: nothing could be computed with it."""
     columns = problem.engine.column_scale()
-    if columns is not None and not columns.max(initial=0.0) <= _LARGEST_ENTRY:
+    if columns is not None and not np.maximum.reduce(columns) <= _LARGEST_ENTRY:
         j = int(np.argmax(columns))
         raise ValueError(
             f"X has an entry of size {columns[j]:.3g} in column {j}, whose square overflows; "

@@ -25,6 +25,9 @@ _FEW_TILE = 128
 _TILE_SIZE = 65536
 
 
+# Bytes of an X of which a copy costs next to nothing.
+_FEW_BYTES = 1 << 20
+
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
 _CACHED = 32 << 20
@@ -102,6 +105,9 @@ class DenseEngine(SampledEngine):
     def _column_scale(self) -> FloatArray:
         def largest(start: int, stop: int) -> NDArray[Any]:
             rows = self._X[start:stop]
+            if rows.nbytes < _FEW_BYTES:
+                # Along rows NumPy is several times as fast, and the copy is small.
+                return np.abs(rows.T, order="C").max(axis=1)
             return np.maximum(rows.max(axis=0), -rows.min(axis=0))
 
         team = self._row_team
