@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sorel.engines import vectorised
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, UnsupportedOperationError
 from sorel.engines.memory import MemoryEngine, shared_property
-from sorel.kernels import steps
+from sorel.kernels import steps, vectors
 from sorel.penalties import PURE_L2
 
 IntArray = NDArray[np.int64]
@@ -390,14 +390,9 @@ def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -
 
 def systematic_sample(probability: FloatArray, count: int, offset: float) -> IntArray:
     """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
-    reached = np.cumsum(probability)
-    # Draw k falls to the first item whose running sum exceeds (k + offset) / count of the total.
-    reached *= count / reached[-1]
-    reached -= offset
-    taken = np.ceil(reached, out=reached).astype(np.int64)
-    # Rounding may leave the last draw to nobody: it belongs to the last item that has a chance.
-    taken[np.flatnonzero(probability)[-1] :] = count
-    return np.repeat(np.arange(len(taken)), np.diff(taken, prepend=0))
+    indices = np.empty(count, np.int64)
+    vectors.systematic_sample(probability, count, offset, indices)
+    return indices
 
 
 def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:

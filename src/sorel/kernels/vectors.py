@@ -149,3 +149,27 @@ def apply_curvature(h, pull, block, scale, change):
         if block[i] >= 0:
             t -= pull[i] * sums[block[i]]
         change[i] = t
+
+
+@compiled
+def systematic_sample(probability, count, offset, out):
+    """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
+    n = probability.shape[0]
+    total = 0.0
+    for i in range(n):
+        total += probability[i]
+    spacing = total / count
+    drawn = 0
+    reached = 0.0
+    last = 0
+    for i in range(n):
+        if probability[i] > 0.0:
+            last = i
+            reached += probability[i]
+            while drawn < count and (drawn + offset) * spacing < reached:
+                out[drawn] = i
+                drawn += 1
+    # Rounding may leave the last draw beyond the sum.
+    while drawn < count:
+        out[drawn] = last
+        drawn += 1
