@@ -12,6 +12,7 @@ from helpers import LOSSES, RISKS, make_data, make_loss
 import sorel
 from sorel import L2, Problem
 from sorel.engines import DenseEngine, Engine
+from sorel.kernels.vectors import weighted_sum
 from sorel.losses import Loss
 from sorel.rounding import Path, Rounding
 
@@ -253,3 +254,15 @@ def test_rounding_is_in_proportion(size):
     found = scaled.certificate(plain.w, plain.weights)
     assert found.relative_gap <= 1e-12
     assert 0.0 < found.rounding <= 1e-13 * found.primal
+
+
+def test_small_losses_behind_an_outlier_are_not_lost():
+    # Added one by one to a sum of 1e11, thirty thousand losses of 1e-5 would leave no trace.
+    n = 30_000
+    losses = np.full(n, 1e-5)
+    losses[0] = 1e11
+    density = np.ones(n)
+    for weighted in (False, True):
+        omega = np.full(n if weighted else 1, 1.0 / n)
+        found = weighted_sum(density, losses, omega, weighted)
+        assert found == pytest.approx((1e11 + (n - 1) * 1e-5) / n, rel=(8 + n / 100) * 2.0**-53)
