@@ -555,11 +555,15 @@ class Case:
         mean = np.sum(omega * losses)
         upper = self._spectral(losses + error, omega) - share * (mean - np.sum(omega * error))
         size = self._spectral(np.abs(losses), omega) + share * np.sum(omega * np.abs(losses))
-        return self._spectral(losses, omega) - share * mean, upper + 64 * EPS * size
+        summed = len(losses) * EPS * np.max(np.abs(losses))  # by running sums of the weights
+        return self._spectral(losses, omega) - share * mean, upper + 64 * EPS * size + summed
 
     def _spectral(self, losses: Any, omega: Any) -> Any:
         order = np.argsort(losses, kind="stable")
         reach = np.cumsum(omega[order])
+        if self.parts["weight"] is None:
+            # The errors of a long running sum all end up in the weight of the largest loss.
+            reach = np.arange(1, len(order) + 1) / Long(len(order))
         reach[-1] = 1
         S = self.parts["risk"].cumulative(np.concatenate([[Long(0)], reach]))
         return np.sum(np.diff(S) * losses[order])
