@@ -105,7 +105,7 @@ class Traffic:
                 self.bytes += sum(len(pickle.dumps(part)) for part in (*messages, *replies))
             return replies
 
-        Partitions._send = counted  # type: ignore[method-assign]
+        Partitions._send = counted  # type: ignore[method-assign] # to count
 
     def of(self, action: Callable[[], Any]) -> tuple[int, int]:
         """Bytes and rounds of an action."""

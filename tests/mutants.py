@@ -104,10 +104,10 @@ def changes(file: str, source: str) -> Iterator[Change]:
     lines = source.split("\n")
 
     def between(left: ast.AST, right: ast.AST, pair: tuple[str, str]) -> Iterator[Change]:
-        line, column = left.end_lineno, left.end_col_offset  # type: ignore[attr-defined]
+        line, column = left.end_lineno, left.end_col_offset  # type: ignore[attr-defined] # a node
         # ast counts bytes.
         column = len(lines[line - 1].encode()[:column].decode())
-        end = right.col_offset if right.lineno == line else None  # type: ignore[attr-defined]
+        end = right.col_offset if right.lineno == line else None  # type: ignore[attr-defined] # a node
         at = lines[line - 1].find(pair[0], column, end)
         if at >= 0:
             yield Change(file, line, at, *pair)

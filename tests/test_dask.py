@@ -11,7 +11,7 @@ from helpers import RISKS, brute_losses, make_data, make_loss
 
 import sorel
 
-pytest.importorskip("distributed")
+pytest.importorskip("distributed", reason="Dask is an extra")
 
 import dask.array as da
 import distributed

@@ -11,8 +11,8 @@ import pytest
 import sorel
 from sorel.cli import main
 
-pytest.importorskip("distributed")
-pytest.importorskip("skops")
+pytest.importorskip("distributed", reason="Dask is an extra")
+pytest.importorskip("skops", reason="skops is an extra")
 
 import dask
 import distributed

@@ -14,7 +14,7 @@ import pytest
 
 import sorel
 
-pytest.importorskip("distributed")
+pytest.importorskip("distributed", reason="Dask is an extra")
 
 import dask
 import dask.array as da

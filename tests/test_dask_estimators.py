@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import sorel
 
-pytest.importorskip("distributed")
+pytest.importorskip("distributed", reason="Dask is an extra")
 
 import dask.array as da
 import dask.dataframe as dd
@@ -240,7 +240,7 @@ def test_model_files_and_clones(client, data, tmp_path):
     assert type(local) is sorel.SpectralRiskRegressor
     assert local.get_params() == {k: v for k, v in model.get_params().items() if k != "client"}
     assert len(local.history_) == len(model.history_)
-    pytest.importorskip("skops")
+    pytest.importorskip("skops", reason="skops is an extra")
     for saved in (model, local):
         stream = io.BytesIO()
         sorel.save_model(saved, stream)

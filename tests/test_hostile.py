@@ -154,7 +154,10 @@ def test_a_long_line_with_the_right_number_of_fields_is_read(tmp_path):
 
 
 def test_parquet_that_unfolds(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = (
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra"),
+        pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra"),
+    )
     column = pa.DictionaryArray.from_arrays(np.zeros(40_000_000, np.int8), pa.array([1.5]))
     pq.write_table(pa.table({"a": column}), tmp_path / "zeros.parquet")
     outcome, taken = peak(read_table, tmp_path / "zeros.parquet")

@@ -120,7 +120,7 @@ def test_numbers_in_any_dress_pass():
 
 
 def test_columns_of_pandas_are_named():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     table = pd.DataFrame(X, columns=["a", "b"])
     spans = table.assign(b=pd.to_timedelta(np.arange(N), unit="h"))
     texts = table.assign(b=[str(value) for value in Y])
@@ -134,7 +134,7 @@ def test_columns_of_pandas_are_named():
 
 
 def test_columns_of_polars_are_named_and_lazy_tables_refused():
-    pl = pytest.importorskip("polars")
+    pl = pytest.importorskip("polars", reason="polars is an extra")
     table = pl.DataFrame({"a": X[:, 0], "b": X[:, 1]})
     spans = table.with_columns(b=pl.Series([datetime.timedelta(hours=i) for i in range(N)]))
     texts = table.with_columns(b=pl.Series([str(value) for value in Y]))

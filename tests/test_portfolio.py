@@ -212,7 +212,7 @@ def test_the_frontier():
         target = frontier.target_return[k]
         best = conic_optimum(R, CVaR(0.1), {"upper": 0.6}, None, target - 1e-15)
         assert frontier.risk[k] == pytest.approx(best, rel=2e-6)
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     table = Portfolio().frontier(pd.DataFrame(R, columns=list("abcdef")), 3).to_frame()
     assert list(table.columns[-6:]) == list("abcdef")
     given = Portfolio().frontier(R, targets=[0.0, table["target_return"][1]])
@@ -228,7 +228,7 @@ def test_simplex_and_budget_agree():
 
 
 def test_names_forms_and_scenarios():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     R = returns(80, 4, 3)
     dates = pd.date_range("2024-01-01", periods=80)
     frame = pd.DataFrame(R, columns=list("abcd"), index=dates)
@@ -251,7 +251,7 @@ def test_names_forms_and_scenarios():
 
 
 def test_saved_and_loaded(tmp_path):
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     pytest.importorskip("skops", reason="skops is an extra")
     frame = pd.DataFrame(returns(), columns=list("abcd"))
     for index in (pd.date_range("2024-01-01", periods=120), [f"day {i}" for i in range(120)]):
@@ -331,7 +331,7 @@ def test_returns_that_are_missing(value):
         Portfolio().fit(R)
     with pytest.raises(ValueError, match="asset 2 in scenario 17"):
         Portfolio().fit(scipy.sparse.csr_array(R))
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     frame = pd.DataFrame(R, columns=list("abcd"), index=pd.date_range("2024-01-01", periods=120))
     with pytest.raises(ValueError, match=r"return of asset 'c' in scenario 2024-01-18"):
         Portfolio().fit(frame)
@@ -352,7 +352,7 @@ def test_model_selection_of_scikit_learn():
 
 def test_model_selection_of_skfolio():
     pytest.importorskip("skfolio", reason="skfolio is an extra")
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
     from skfolio.model_selection import WalkForward, cross_val_predict
 
     from sorel.skfolio import SpectralRiskOptimization

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 # The submodule, because this folder has the package's name.
-pytest.importorskip("torch.nn")
+pytest.importorskip("torch.nn", reason="torch is an extra")
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -156,7 +156,7 @@ def test_arrays_of_other_libraries(monkeypatch):
 def test_cupy_arrays_are_taken_without_a_copy(device):
     if device.type != "cuda":
         pytest.skip("CuPy needs a CUDA device")
-    cupy = pytest.importorskip("cupy")
+    cupy = pytest.importorskip("cupy", reason="CuPy is nobody's requirement")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 3))
     y = X @ np.ones(3) + rng.standard_normal(500)

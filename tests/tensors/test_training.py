@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 # The submodule, because this folder has the package's name.
-pytest.importorskip("torch.nn")
+pytest.importorskip("torch.nn", reason="torch is an extra")
 import torch
 from gloo import run_two
 from torch.nn.parallel import DistributedDataParallel

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 try:
     import dask.array  # noqa: F401 (whether it is there)
-    import distributed  # noqa: F401
+    import distributed  # noqa: F401 (whether it is there)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f'sorel.dask needs dask and distributed ({error}); pip install "sorel[dask]"',

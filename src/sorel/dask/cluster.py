@@ -374,7 +374,7 @@ async def _call_all(
                 place = calls[call]
                 replies[place] = _reply(call.result().get(addresses[place]))
             if waiting and not done:
-                there = await client.scheduler.ncores(workers=None)  # type: ignore[union-attr]
+                there = await client.scheduler.ncores(workers=None)  # type: ignore[union-attr] # connected
                 for call in [call for call in waiting if addresses[calls[call]] not in there]:
                     call.cancel()
                     waiting.discard(call)
