@@ -26,7 +26,7 @@ from sorel._copies import shallow_copy
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
 from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.memory import best_shift, shift_slack
+from sorel.engines.memory import best_shift, shift_slack, softmax_slack
 from sorel.permutahedron import thresholds
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -694,13 +694,7 @@ class DaskEngine(Engine):
         if self.n_outputs == 1:
             return shift_slack(lambda t: self._shift_statistics(point, dual, t), residual)
         hessian = self._softmax_statistics(point, dual, np.zeros(self.n_outputs))[2]
-        # A class that is out of reach has neither slope nor curvature.
-        present = np.diag(hessian) > 0.0
-        if np.count_nonzero(present) < 2:
-            return 0.0
-        # The least curvature but for the direction in which all intercepts grow alike.
-        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
-        return residual**2 / curvature if curvature > 0.0 else np.inf
+        return softmax_slack(hessian, residual)
 
 
 class DaskCurvature(Curvature):

@@ -762,13 +762,7 @@ class MemoryEngine(Engine):
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
         hessian = self._softmax_intercept_hessian(point, lam)
-        # A class that is out of reach has neither slope nor curvature.
-        present = np.diag(hessian) > 0.0
-        if np.count_nonzero(present) < 2:
-            return 0.0
-        # The least curvature but for the direction in which all intercepts grow alike.
-        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
-        return residual**2 / curvature if curvature > 0.0 else np.inf
+        return softmax_slack(hessian, residual)
 
     def _softmax_intercept_hessian(self, point: Any, lam: FloatArray) -> FloatArray:
         p = point.slopes.copy()
@@ -874,6 +868,17 @@ def shift_slack(statistics: ShiftStatistics, residual: float) -> float:
             return residual * reach
         reach *= 16.0
     return np.inf
+
+
+def softmax_slack(hessian: FloatArray, residual: float) -> float:
+    """The same for the intercepts of several classes, from the Hessian of lam . l in them."""
+    # A class that is out of reach has neither slope nor curvature.
+    present = np.diag(hessian) > 0.0
+    if np.count_nonzero(present) < 2:
+        return 0.0
+    # The least curvature but for the direction in which all intercepts grow alike.
+    curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
+    return residual**2 / curvature if curvature > 0.0 else np.inf
 
 
 class _ActiveRows(Curvature):

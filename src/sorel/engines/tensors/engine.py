@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sorel._copies import shallow_copy
 from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.memory import best_shift, shift_slack
+from sorel.engines.memory import best_shift, shift_slack, softmax_slack
 from sorel.engines.tensors.losses import formulas, softmax_losses
 from sorel.engines.tensors.matrices import Matrix, ProductSum, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
@@ -610,13 +610,7 @@ class TensorEngine(Engine):
 
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         hessian = self._softmax_intercept_hessian(point, self._lam(dual.density))
-        # A class that is out of reach has neither slope nor curvature.
-        present = np.diag(hessian) > 0.0
-        if np.count_nonzero(present) < 2:
-            return 0.0
-        # The least curvature but for the direction in which all intercepts grow alike.
-        curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
-        return residual**2 / curvature if curvature > 0.0 else np.inf
+        return softmax_slack(hessian, residual)
 
     def _softmax_intercept_hessian(self, point: Any, lam: Tensor) -> FloatArray:
         p = point.slopes.clone()
