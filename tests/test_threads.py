@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -219,6 +221,23 @@ def test_answers_do_not_depend_on_the_number_of_threads(everything_shared, loss,
             assert result.converged
             assert result.objective == pytest.approx(results[0].objective, rel=1e-7)
         assert_allclose(results[1].w, results[0].w, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("sparse_data", [False, True])
+def test_what_a_problem_holds_goes_with_it(everything_shared, sparse_data):
+    # Vectors of length n that wait for the garbage collector add up over the fits of a search.
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    y = X.sum(axis=1)
+    gc.collect()
+    gc.disable()
+    try:
+        problem = sorel.Problem(scipy.sparse.csr_array(X) if sparse_data else X, y, n_jobs=2)
+        result = sorel.solve(problem)
+        engine = type(problem.engine)
+        del problem, result
+        assert not [held for held in gc.get_objects() if type(held) is engine]
+    finally:
+        gc.enable()
 
 
 def test_large_vectors_are_selected_from_by_a_sample():

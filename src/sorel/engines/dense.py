@@ -59,7 +59,7 @@ class DenseEngine(SampledEngine):
         if self._row_team is None:
             kernel(*args)
         else:
-            sweep_rows(self._row_team, self._weighted, kernel, args)
+            sweep_rows(self._row_team, self._weighted, kernel, *args)
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -99,7 +99,7 @@ def _leave(*arrays: Any) -> None:
     """Leave short arrays to Python."""
 
 
-def sweep_rows(team: Team, weighted: bool, kernel: Any, args: tuple[Any, ...]) -> Any:
+def sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
     """Run a loop on every range of rows; the sum of what it returned, where it did."""
     positions, omega = _row_parameters(kernel)
     if omega is not None and weighted:
@@ -229,7 +229,11 @@ class MemoryEngine(Engine):
         self._team = team if large else None
         # Runs a loop on every range of rows, and returns the sum of what it returned. A small
         # problem makes hundreds of such calls in a millisecond, so it pays for no more than one.
-        self._each: Any = operator.call if self._team is None else self._each_range
+        # It does not hold the engine, whose arrays would then wait for the garbage collector.
+        alone = self._team is None
+        self._each: Any = (
+            operator.call if alone else partial(sweep_rows, self._team, self._weighted)
+        )
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
@@ -237,10 +241,6 @@ class MemoryEngine(Engine):
         small = self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
         few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
         return nullcontext() if alone and small and few else limit_blas()
-
-    def _each_range(self, kernel: Any, *args: Any) -> Any:
-        assert self._team is not None
-        return sweep_rows(self._team, self._weighted, kernel, args)
 
     def _accumulate(
         self,
