@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sorel
-from sorel import cli, saving
+from sorel import cli, saving, tables
 from sorel.checkpoints import CheckpointError, read_passes
 from sorel.rows import open_data, open_rows, write_blocks
 from sorel.saving import ModelFileError, load_model, read_summary, save_model
@@ -164,6 +164,18 @@ def test_parquet_that_unfolds(tmp_path):
     assert isinstance(outcome, TableError)
     assert "unfolds" in str(outcome)
     assert taken < ROOM
+
+
+def test_parquet_with_a_long_text(tmp_path, monkeypatch):
+    pa, pq = (
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra"),
+        pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra"),
+    )
+    monkeypatch.setattr(tables, "_ROOM", 1 << 20)
+    path = tmp_path / "long.parquet"
+    pq.write_table(pa.table({"a": ["x" * (1 << 23)], "y": [1.0]}), path, compression="zstd")
+    with pytest.raises(TableError, match="unfolds to 8"):
+        read_table(path)
 
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"

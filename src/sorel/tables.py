@@ -618,7 +618,11 @@ def _check_declared(stream: BinaryIO, name: str) -> None:
     stream.seek(0)
     facts = pyarrow.parquet.ParquetFile(stream).metadata
     check_width(facts.num_columns, name)
-    declared = 8 * facts.num_rows * facts.num_columns
+    groups = (facts.row_group(place) for place in range(facts.num_row_groups))
+    # Numbers may be packed more tightly than they are held, and texts may be long.
+    declared = max(
+        8 * facts.num_rows * facts.num_columns, sum(group.total_byte_size for group in groups)
+    )
     if declared > max(_ROOM, _RATIO * size):
         raise TableError(
             f"{name} has {size / 1e6:.3g} MB and unfolds to {declared / 1e6:.3g} MB; if that is "

@@ -268,6 +268,22 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
+    task, kinds, pipeline, rows, y, weight = _prepare_table(arguments)
+    if arguments.cv is not None:
+        _choose(task, arguments, rows, y, weight)
+    pipeline.steps[-1] = ("model", _estimator(task, arguments).fit(rows, y, weight))
+    if arguments.baselines:
+        pipeline.baselines_ = _baselines(pipeline[-1], rows, y, weight)
+    return task, kinds, len(y), pipeline
+
+
+def _prepare_table(
+    arguments: argparse.Namespace,
+) -> tuple[str, dict[str, str], Any, Any, Any, Any]:
+    """Task, kinds of columns, pipeline without a model, and rows, targets and weights for one.
+
+    A function of its own so that the table is dropped before the fit, which needs the memory.
+    """
     from sorel import tables
 
     frame = tables.read_table(
@@ -301,13 +317,7 @@ def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int,
     )
     _note_names(X, kinds)
     pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
-    rows = pipeline[:-1].fit_transform(X)
-    if arguments.cv is not None:
-        _choose(task, arguments, rows, y, weight)
-    pipeline.steps[-1] = ("model", _estimator(task, arguments).fit(rows, y, weight))
-    if arguments.baselines:
-        pipeline.baselines_ = _baselines(pipeline[-1], rows, y, weight)
-    return task, kinds, len(frame), pipeline
+    return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight
 
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
