@@ -58,8 +58,9 @@ _ROOM, _RATIO = 256 << 20, 50
 # Bytes without the end of a line in which the fields are counted.
 _LONG_LINE = 1 << 20
 
-# A column is taken for what most of its first different values look like.
+# A column is taken for what most of its first different values look like, in so many rows.
 _LOOKED_AT, _MOST = 1000, 0.95
+_ROWS_LOOKED_AT = 100_000
 _CLOCK = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?(?:Z|[+-]\d{2}:?\d{2})?)?"
 _IN_DISGUISE = {
     "dates": re.compile(
@@ -255,9 +256,8 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
     for column, kind in kinds.items():
         if kind != "text":
             continue
-        values = frame[column].dropna().astype(str).str.strip()
-        distinct = values.drop_duplicates()
-        first = distinct.head(_LOOKED_AT)
+        texts = frame[column].head(_ROWS_LOOKED_AT).dropna().drop_duplicates().head(_LOOKED_AT)
+        first = texts.astype(str).str.strip().drop_duplicates()
         for what, pattern in _IN_DISGUISE.items():
             fits = first.map(lambda text, pattern=pattern: bool(pattern.fullmatch(text)))
             # Plain numbers may stand among those that are not.
@@ -265,7 +265,7 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
                 fits |= first.map(lambda text: bool(_PLAIN_NUMBER.fullmatch(text)))
             if len(first) > 1 and fits.mean() >= _MOST:
                 example = next(text for text in first if pattern.fullmatch(text))
-                found.append(Misread(column, what, example, len(distinct)))
+                found.append(Misread(column, what, example, frame[column].nunique()))
                 break
     return found
 

@@ -309,13 +309,13 @@ def _prepare_table(
         raise tables.TableError("the table has no columns to learn from besides the target")
     kinds = tables.column_kinds(features, arguments.dates)
     _refuse_misread(features, kinds, arguments)
+    _note_names(features, kinds)
     X = tables.select_columns(
         features,
         kinds,
         allow_missing=arguments.impute,
         hint="remove such rows, or have the values filled in with --impute",
     )
-    _note_names(X, kinds)
     pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
     return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight
 
@@ -678,22 +678,27 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
         )
 
 
-def _note_names(X: pd.DataFrame, kinds: dict[str, str]) -> None:
+def _note_names(features: pd.DataFrame, kinds: dict[str, str]) -> None:
     from sorel.tables import TableError
 
     for column, kind in kinds.items():
-        count = X[column].nunique() if kind == "text" else 0
+        if kind != "text":
+            continue
+        # A part of a long column decides, where it can: different texts take memory.
+        count = features[column].head(2 * _MOST_CATEGORIES).nunique()
+        if count <= _MOST_CATEGORIES < len(features):
+            count = features[column].nunique()
         if count > _MOST_CATEGORIES:
             raise TableError(
-                f"column {column!r} has {count} different texts, each of which would become an "
-                f"indicator column; leave it out with --drop {column!r}"
+                f"column {column!r} has more than {_MOST_CATEGORIES} different texts, each of "
+                f"which would become an indicator column; leave it out with --drop {column!r}"
             )
-        many = len(X) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(X)
+        many = len(features) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(features)
         if many or count > _TOO_MANY_CATEGORIES:
             say(
-                f"warning: column {column!r} has {count} different texts in {len(X)} rows, each of "
-                "which becomes an indicator column; if it holds names or identifiers, leave it out "
-                f"with --drop {column!r}"
+                f"warning: column {column!r} has {count} different texts in {len(features)} rows, "
+                "each of which becomes an indicator column; if it holds names or identifiers, "
+                f"leave it out with --drop {column!r}"
             )
 
 
