@@ -51,9 +51,13 @@ TESTS = {
     "kernels/sparse": ["test_sparse.py"],
     "kernels/losses.py": ["test_losses.py", "test_kernels.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
+    # Their tests need torch, and have an environment of their own.
+    "engines/tensors/": [],
     "engines/csr.py": ["test_csr.py"],
     "engines/sparse.py": ["test_sparse.py", "test_csr.py"],
     "engines/blocks.py": ["test_blocks.py"],
+    "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
+    "engines/sampled.py": ["test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     "engines/": ["test_engines.py", "test_epochs.py", "test_engine_contract.py", "test_problem.py"],
     "solvers/sorel.py": ["test_sorel.py"],
     "solvers/augmented.py": ["test_augmented.py", "test_newton.py"],
