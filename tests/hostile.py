@@ -1,6 +1,7 @@
 """Files made to harm whoever reads them: small ones that ask for gigabytes, and broken ones.
 
-Each function writes one file and returns its path; `MODELS`, `CHECKPOINTS` and `TABLES` list them.
+Each function writes one file and returns its path; `MODELS`, `CHECKPOINTS`, `NPY_HEADS` and
+`TABLES` list them.
 Used by the tests and by `tests/torture.py`, which measures what a command takes for them.
 """
 
@@ -10,7 +11,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -356,3 +357,49 @@ NPY_HEADS = {
     "another magic": b"PK\x03\x04" + bytes(60),
     "empty": b"",
 }
+
+
+def _table(path: Path, lines: Iterable[str]) -> Path:
+    with path.open("w") as stream:
+        stream.writelines(lines)
+    return path
+
+
+def commas_without_end(path: Path) -> Path:
+    """Two columns in the header, and millions of fields in a row."""
+    return _table(path, ["a,y\n1,2\n", "," * 10**7, "\n"])
+
+
+def more_columns_than_names(path: Path) -> Path:
+    """A header of millions of columns."""
+    return _table(path, [",".join(["a"] * 4_500_000), "\n"])
+
+
+def different_texts(path: Path) -> Path:
+    """A column of which every value is another."""
+    return _table(path, ["t,y\n", *(f"{i:x},{i % 9}\n" for i in range(1_100_000))])
+
+
+def one_long_text(path: Path) -> Path:
+    """A field of ten megabytes."""
+    return _table(path, ["t,y\n", "x" * 10**7, ",1\n", "z,2\n"])
+
+
+def quote_without_end(path: Path) -> Path:
+    """A quote that opens and never closes."""
+    return _table(path, ['t,y\n"', "1,2\n" * 2_400_000])
+
+
+def different_labels(path: Path) -> Path:
+    """A target of which every value is another text."""
+    return _table(path, ["a,y\n", *(f"{i % 9},{i:x}\n" for i in range(1_100_000))])
+
+
+TABLES: list[Callable[[Path], Path]] = [
+    commas_without_end,
+    more_columns_than_names,
+    different_texts,
+    one_long_text,
+    quote_without_end,
+    different_labels,
+]

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ PATIENCE = 120
 
 # Damaged files that one process reads.
 _AT_ONCE = 40
+
+# What commands took for hostile files, and which.
+LARGEST: list[tuple[int, str]] = []
 
 # Exit codes that a command may end with when nobody kills it.
 KNOWN = (0, 1, 2, 3, 130)
@@ -59,6 +63,10 @@ class Place:
     @property
     def model(self) -> Path:
         return self.folder / "model.skops"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "fit.ckpt"
 
     @property
     def table(self) -> Path:
@@ -338,18 +346,53 @@ def read_damaged(seed: int, folder: Path, count: int) -> None:
 
 def hostile_files(place: Place) -> Iterator[str]:
     """One file that asks for gigabytes, given to the commands that read such files."""
-    make = place.rng.choice(hostile.MODELS)
-    yield from hostile_model(place, make)
+    yield from place.rng.choice(all_hostile())(place)
+
+
+def all_hostile() -> list[Callable[[Place], Iterator[str]]]:
+    """A trial for every hostile file."""
+    return [
+        *(partial(hostile_model, make=make) for make in hostile.MODELS),
+        *(partial(hostile_checkpoint, make=make) for make in hostile.CHECKPOINTS),
+        *(partial(hostile_table, make=make) for make in hostile.TABLES),
+        *(partial(hostile_array, name=name) for name in hostile.NPY_HEADS),
+    ]
 
 
 def hostile_model(place: Place, make: Callable[[Path, Path], Path]) -> Iterator[str]:
     path = make(place.model, place.folder / "hostile.skops")
-    for arguments in (["info", path], ["predict", path, place.table]):
+    yield from judge(place, make.__name__, path, ["info", path], ["predict", path, place.table])
+
+
+def hostile_checkpoint(place: Place, make: Callable[[Path, Path], Path]) -> Iterator[str]:
+    path = make(place.checkpoint, place.folder / "hostile.ckpt")
+    fit = ["fit", place.table, "--target", "y", "-o", "other.skops", "--checkpoint", path]
+    yield from judge(place, make.__name__, path, fit)
+
+
+def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
+    path = make(place.folder / "hostile.csv")
+    fit = ["fit", path, "--target", "y", "-o", "other.skops"]
+    yield from judge(place, make.__name__, path, fit, ["predict", place.model, path])
+
+
+def hostile_array(place: Place, name: str) -> Iterator[str]:
+    path = place.folder / "hostile.npy"
+    path.write_bytes(hostile.NPY_HEADS[name])
+    np.save(place.folder / "targets.npy", np.zeros(4))
+    fit = ["fit", path, "--target", "targets.npy", "-o", "other.skops"]
+    yield from judge(place, name, path, fit)
+
+
+def judge(place: Place, name: str, path: Path, *commands: list[Any]) -> Iterator[str]:
+    """Give a hostile file to commands, and complain about what they say and take."""
+    for arguments in commands:
         outcome = place.run(*arguments)
-        for complaint in complaints(outcome, codes=(0, 1)):
-            yield f"{make.__name__}, {arguments[0]}: {complaint}"
+        for complaint in complaints(outcome, codes=(0, 1, 3)):
+            yield f"{name}, {arguments[0]}: {complaint}"
         if outcome.peak > MAX_BYTES:
-            yield f"{make.__name__}, {arguments[0]}: {outcome.peak >> 20} MB"
+            yield f"{name}, {arguments[0]}: {outcome.peak >> 20} MB"
+        LARGEST.append((outcome.peak, f"{name}, {arguments[0]}"))
     path.unlink()
 
 
@@ -357,12 +400,13 @@ TRIALS = (kill, full_disk, little_memory, no_streams, damaged_files, hostile_fil
 
 
 def prepare(folder: Path) -> None:
-    """A table, and a model that was fitted to it."""
+    """A table, a model that was fitted to it, and the checkpoint of that fit."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
     rows = "".join(f"{a:.4f},{b:.4f},{a - b + c:.4f}\n" for a, b, c in X)
     (folder / "table.csv").write_text("a,b,y\n" + rows)
     command = ["fit", "table.csv", "--target", "y", "-o", "model.skops", "--quiet"]
+    command += ["--checkpoint", "fit.ckpt"]
     subprocess.run([sys.executable, "-m", "sorel", *command], cwd=folder, check=True)
 
 
@@ -409,10 +453,12 @@ def main() -> int:
     if arguments.hostile:
         with tempfile.TemporaryDirectory(prefix="torture-") as name:
             prepare(Path(name))
-            for make in hostile.MODELS:
-                for line in hostile_model(Place(Path(name), random.Random(0)), make):
+            for trial in all_hostile():
+                for line in trial(Place(Path(name), random.Random(0))):
                     found.append(line)
                     print(line, flush=True)
+        peak, what = max(LARGEST)
+        print(f"the most that a hostile file took: {peak >> 20} MB ({what})")
     print(f"{len(found)} complaints in {time.monotonic() - begin:.0f} s")
     return 1 if found else 0
 

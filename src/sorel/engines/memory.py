@@ -230,10 +230,9 @@ class MemoryEngine(Engine):
         # Runs a loop on every range of rows, and returns the sum of what it returned. A small
         # problem makes hundreds of such calls in a millisecond, so it pays for no more than one.
         # It does not hold the engine, whose arrays would then wait for the garbage collector.
-        alone = self._team is None
-        self._each: Any = (
-            operator.call if alone else partial(sweep_rows, self._team, self._weighted)
-        )
+        self._each: Any = operator.call
+        if self._team is not None:
+            self._each = partial(sweep_rows, self._team, self._weighted)
         self._projector.share(self._team)
 
     def working(self) -> AbstractContextManager[Any]:
