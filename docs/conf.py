@@ -8,7 +8,6 @@ import re
 import warnings
 from typing import Any
 
-
 import sorel
 
 project = "sorel"
@@ -25,7 +24,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "**/README.md"]
+exclude_patterns = ["_build", "**/README.md", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 nitpicky = False
 suppress_warnings = [
@@ -64,6 +63,7 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = f"sorel {release}"
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/sorel.svg"
 html_css_files = ["sorel.css"]
 html_show_sourcelink = False
 html_theme_options = {
@@ -76,6 +76,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 html_sidebars = {"index": []}
+html_context = {"default_mode": "auto"}
 
 # scikit-learn's own machinery, documented there.
 _ELSEWHERE = re.compile(r"set_\w+_request|get_metadata_routing")
