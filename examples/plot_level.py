@@ -4,15 +4,15 @@ Choosing the level
 
 A smaller level serves a worse tail, costs more on average, and beyond some point fits noise.
 ``SpectralRiskRegressorCV`` chooses by cross-validation: the best tail among the models whose mean
-loss is within ``mean_slack`` of the best. What does it choose, and what does that cost on rows that
-it has not seen?
+loss is within ``mean_slack`` of the best. What does it choose, and what does that cost on rows
+that it has not seen?
 """
 
 # %%
 # Five tables, ten splits
 # -----------------------
-# The regression sets of the paper, which travel with sorel (``sorel.datasets``; from UCI and OpenML).
-# The search sees the training rows only.
+# The regression sets of the paper, which travel with sorel (``sorel.datasets``; from UCI and
+# OpenML). The search sees the training rows only.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -55,9 +55,9 @@ for name in PAPER_DATASETS:
 # %%
 # The picture
 # -----------
-# Each line runs from the plain fit, at the top left corner of the axes, through the levels 0.7, 0.5,
-# 0.3 and 0.2 to CVaR(0.1); that of *energy* leaves the frame. Stars: what cross-validation chose, which
-# is not the same level on every split. All points are means over the splits.
+# Each line runs from the plain fit, at the top left corner of the axes, through the levels 0.7,
+# 0.5, 0.3 and 0.2 to CVaR(0.1); that of *energy* leaves the frame. Stars: what cross-validation
+# chose, which is not the same level on every split. All points are means over the splits.
 
 fig, ax = plt.subplots(figsize=(7.4, 4.6), layout="constrained")
 for position, name in enumerate(PAPER_DATASETS):
@@ -73,7 +73,7 @@ ax.set_xlabel("mean held-out loss, compared with the plain fit (%)")
 ax.set_ylabel("worst tenth, compared with the plain fit (%)")
 ax.set(xlim=(-1.5, 20), ylim=(-37, 2))
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False, loc="lower right")
+ax.legend(frameon=False, loc="center right")
 plt.show()
 
 # %%
@@ -82,8 +82,8 @@ plt.show()
 # It depends on the table, which is why the level should be chosen and not guessed. On *yacht* a
 # quarter of the tail is gained, and the limit on the mean holds on unseen rows. On *energy* and
 # *concrete* the search pays a few percent of the mean for a percent or two of the tail, which few
-# would call a bargain: it maximises the tail within the limit, and does not weigh the one against the
-# other. ``mean_slack`` is the decision that remains yours.
+# would call a bargain: it maximises the tail within the limit, and does not weigh the one against
+# the other. ``mean_slack`` is the decision that remains yours.
 
 result = {
     name: {

@@ -2,18 +2,18 @@
 Medical visits: the tail, or only a shift?
 ==========================================
 
-Most people hardly see a doctor, and a few see one every week. Least squares and Poisson regression
-fit the many; who plans for the few looks at the tail of the errors. Minimising it directly helps.
-But there is a simpler remedy, which every honest comparison must include: keep the plain model and
-add a margin to every prediction.
+Most people hardly see a doctor, and a few see one every week. Least squares and Poisson
+regression fit the many; who plans for the few looks at the tail of the errors. Minimising it
+directly helps. But there is a simpler remedy, which every honest comparison must include: keep
+the plain model and add a margin to every prediction.
 """
 
 # %%
 # The RAND Health Insurance Experiment
 # ------------------------------------
 # 20 190 person-years: the number of outpatient visits by insurance plan, income and health (RAND
-# Corporation; Cameron and Trivedi, *Microeconometrics*, 2005; from statsmodels). Half of the rows are
-# held out.
+# Corporation; Cameron and Trivedi, *Microeconometrics*, 2005; from statsmodels). Half of the rows
+# are held out.
 
 import warnings
 
@@ -40,10 +40,10 @@ print(f"mean {y.mean():.1f} visits; one person in a hundred has {np.quantile(y, 
 # %%
 # Levels against margins
 # ----------------------
-# For each level, two models are compared. One minimises CVaR at this level. The other is the plain
-# fit, with all predictions moved by the one number that gives the least CVaR at this level on the
-# training rows: a summand for the squared loss, a factor for the Poisson loss, which lives on a
-# logarithmic scale.
+# For each level, two models are compared. One minimises CVaR at this level. The other is the
+# plain fit, with all predictions moved by the one number that gives the least CVaR at this level
+# on the training rows: a summand for the squared loss, a factor for the Poisson loss, which lives
+# on a logarithmic scale.
 
 LEVELS = (1.0, 0.7, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)
 
@@ -78,9 +78,9 @@ for loss in ("squared", "poisson"):
 # %%
 # The picture
 # -----------
-# Each point is a level, from the mean on the left to CVaR(0.1) on the right. Lower is a better tail;
-# further to the right is a larger excess of predicted over actual visits. At equal excess, the lower
-# curve is the better model.
+# Each point is a level, from the mean on the left to CVaR(0.1) on the right. Lower is a better
+# tail; further to the right is a larger excess of predicted over actual visits. At equal excess,
+# the lower curve is the better model.
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 names = {"squared": "squared loss", "poisson": "Poisson loss"}
@@ -102,17 +102,17 @@ plt.show()
 # %%
 # The verdict
 # -----------
-# The tail falls a good deal, under both losses. But most of that is the excess: a plain model with a
-# margin gets the larger part of it, and is easier to explain. Up to about half a visit or a visit of
-# excess there is no difference at all. What CVaR adds beyond is the gap between the curves.
-# Where predictions must be right on average, as premiums must, ``fit_intercept="mean"`` forbids the
-# excess, and then nothing is left to gain on this set: the tail is people whose visits these columns
-# do not explain.
+# The tail falls a good deal, under both losses. But most of that is the excess: a plain model
+# with a margin gets the larger part of it, and is easier to explain. Up to about half a visit or
+# a visit of excess there is no difference at all. What CVaR adds beyond is the gap between the
+# curves. Where predictions must be right on average, as premiums must, ``fit_intercept="mean"``
+# forbids the excess, and then nothing is left to gain on this set: the tail is people whose
+# visits these columns do not explain.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConstantModelWarning)
     kept = SpectralRiskRegressor(CVaR(0.1), fit_intercept="mean").fit(X_train, y_train)
-result = {}
+result = {"rows": len(y)}
 for loss, (fitted, shifted) in rows.items():
     result[f"{loss}: tail of the plain fit"] = fitted[0, 1]
     result[f"{loss}: tail of CVaR(0.1)"] = fitted[-1, 1]

@@ -2,18 +2,19 @@
 A portfolio of least tail risk
 ==============================
 
-Which mix of twenty shares had the least expected loss on the worst twentieth of all days? This is a
-linear program with one row for every day, and skfolio hands it to a conic solver. sorel minimises
-the same risk as a nonsmooth function of twenty weights, and certifies the answer. First the two must
-agree; then the more interesting question is what the tail buys on days that the optimiser has not seen.
+Which mix of twenty shares had the least expected loss on the worst twentieth of all days? This is
+a linear program with one row for every day, and skfolio hands it to a conic solver. sorel
+minimises the same risk as a nonsmooth function of twenty weights, and certifies the answer. First
+the two must agree; then the more interesting question is what the tail buys on days that the
+optimiser has not seen.
 """
 
 # %%
 # Twenty shares of the S&P 500
 # ----------------------------
-# Daily prices from 1990 to 2022 come with skfolio. Shares that exist today are shares of companies
-# that survived, so nothing below says what an investor of 1990 could have earned. Years up to 2009
-# are for fitting, the others are held out.
+# Daily prices from 1990 to 2022 come with skfolio. Shares that exist today are shares of
+# companies that survived, so nothing below says what an investor of 1990 could have earned. Years
+# up to 2009 are for fitting, the others are held out.
 
 import time
 
@@ -79,10 +80,8 @@ place = np.arange(len(held))
 ring = {"facecolors": "none", "edgecolors": style(2)["color"], "s": 110, "linewidths": 1.5}
 left.scatter(100 * theirs.weights_[held], place, label="least CVaR, skfolio", **ring)
 left.scatter(100 * ours.weights_[held], place, s=22, color="k", label="least CVaR, sorel")
-left.scatter(
-    100 * variance.weights_[held], place, s=34, marker="x", color=style(1)["color"],
-    label="least variance",
-)  # fmt: skip
+cross = {"marker": "x", "color": style(1)["color"], "s": 34}
+left.scatter(100 * variance.weights_[held], place, label="least variance", **cross)
 left.set_yticks(place, returns.columns[held])
 left.set(xlabel="weight (%)", title="fitted to 1990 - 2009")
 left.grid(axis="y", color="0.92")
@@ -93,7 +92,9 @@ for position, (name, w) in enumerate(weights.items()):
     look = {"linewidth": 1.8, **style(position)}
     right.plot(100 * levels, 100 * tails(w) / base, label=name, **look)
 right.axvline(5, color="0.7", linewidth=0.8, zorder=0)
-right.set(xscale="log", xlabel="worst days (% of all)", title="held out: 2010 - 2022", ylim=(78, 102))
+right.set(
+    xscale="log", xlabel="worst days (% of all)", title="held out: 2010 - 2022", ylim=(78, 102)
+)
 right.set_ylabel("mean loss on these days\n(% of that of equal weights)")
 right.xaxis.set_major_formatter("{x:g}")
 right.legend(frameon=False)
@@ -104,11 +105,11 @@ plt.show()
 # %%
 # The verdict
 # -----------
-# The answers are the same; the line above says what each took, and ``make bench-linear`` has other
-# sizes. On the held-out days the tail is clearly better than that of equal weights, but no better
-# than that of least variance: in this market, shares with a small variance are shares with a small tail. The tail
-# risk earns its keep where losses are lopsided, as those of options and credit are, or where many
-# more scenarios are simulated than days observed.
+# The answers are the same; the line above says what each took, and ``make bench-linear`` has
+# other sizes. On the held-out days the tail is clearly better than that of equal weights, but no
+# better than that of least variance: in this market, shares with a small variance are shares with
+# a small tail. The tail risk earns its keep where losses are lopsided, as those of options and
+# credit are, or where many more scenarios are simulated than days observed.
 
 held_out = {name: CVaR(0.05)(-future.to_numpy() @ w) for name, w in weights.items()}
 result = {

