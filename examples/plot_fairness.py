@@ -144,8 +144,8 @@ for name, load in SETS.items():
 
 table = pd.DataFrame(rows, columns=["set", "split", "level", "worst", "mean", "constant"])
 table = table.set_index(["set", "split", "level"])
-plain = table.xs(1.0, level="level")
-table[["worst", "mean"]] = table[["worst", "mean"]] / plain[["worst", "mean"]]
+plain = table.groupby(["set", "split"])[["worst", "mean"]].transform("first")  # the level 1
+table[["worst", "mean"]] /= plain
 summary = table.groupby(["set", "level"]).mean()
 
 # %%
