@@ -16,6 +16,7 @@ that it has not seen?
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from sorel import CVaR, SpectralRiskRegressor, SpectralRiskRegressorCV
@@ -32,10 +33,10 @@ def held_out(model, X, y):
     return losses.mean(), CVaR(0.1)(losses)
 
 
-curves, chosen, picks = {}, {}, {}
+curves, chosen, margins, picks = {}, {}, {}, {}
 for name in PAPER_DATASETS:
     X, y = load_paper_dataset(name)[:2]
-    every, picked, levels = [], [], []
+    every, picked, moved, levels = [], [], [], []
     for split in range(10):
         X_train, X_test, y_train, y_test = train_test_split(
             X, y, test_size=0.4, train_size=min(2000, round(0.6 * len(y))), random_state=split
@@ -47,8 +48,12 @@ for name in PAPER_DATASETS:
             [CVaR(level) for level in LEVELS], l2s=["auto"], mean_slack=SLACK
         ).fit(X_train, y_train)
         picked.append(np.array(held_out(search, X_test, y_test)) / points[0])
+        margin = (search.predict(X_train) - y_train).mean()
+        losses = sample_losses(y_test, fits[0].predict(X_test) + margin)
+        moved.append(CVaR(0.1)(losses) / points[0, 1])
         levels.append(search.best_risk_.alpha)
     curves[name], chosen[name] = np.mean(every, axis=0), np.mean(picked, axis=0)
+    margins[name] = np.mean(moved)
     picks[name] = {level: levels.count(level) for level in LEVELS if level in levels}
     print(f"{name}: levels chosen {picks[name]}")
 
@@ -80,19 +85,20 @@ plt.show()
 # The verdict
 # -----------
 # It depends on the table, which is why the level should be chosen and not guessed. On *yacht* a
-# quarter of the tail is gained, and the limit on the mean holds on unseen rows. On *energy* and
-# *concrete* the search pays a few percent of the mean for a percent or two of the tail, which few
-# would call a bargain: it maximises the tail within the limit, and does not weigh the one against
-# the other. ``mean_slack`` is the decision that remains yours.
+# quarter of the tail is gained, and the limit on the mean holds on unseen rows. Little of that is
+# a mere shift of all predictions, as the plain fit with a margin shows; on *kin8nm* the larger
+# part is. On *energy* and *concrete* the search pays a few percent of the mean for a percent or
+# two of the tail, which few would call a bargain: it maximises the tail within the limit, and
+# does not weigh the one against the other. ``mean_slack`` is the decision that remains yours.
 
 result = {
     name: {
         "mean": chosen[name][0],
         "tail": chosen[name][1],
+        "tail of the plain fit plus a margin": margins[name],
         "mean at 0.1": curves[name][-1, 0],
         "tail at 0.1": curves[name][-1, 1],
     }
     for name in PAPER_DATASETS
 }
-for name, numbers in result.items():
-    print(name, {key: float(value.round(3)) for key, value in numbers.items()})
+print(pd.DataFrame(result).round(3).to_string())

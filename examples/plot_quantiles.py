@@ -109,4 +109,4 @@ result = {
     "slope at 0.95": ours[-1, 1],
 }
 for name, value in result.items():
-    print(f"{name}: {value}")
+    print(f"{name}: {value:.4g}")

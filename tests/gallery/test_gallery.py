@@ -154,6 +154,9 @@ def test_level(run):
     result = run("plot_level.py")
     assert set(result) == set(sorel.datasets.PAPER_DATASETS)
     assert 0.6 < result["yacht"]["tail"] < 0.85
+    assert result["yacht"]["tail of the plain fit plus a margin"] > result["yacht"]["tail"] + 0.1
+    arm = result["kin8nm"]
+    assert 0.5 < (1 - arm["tail of the plain fit plus a margin"]) / (1 - arm["tail"]) < 0.9
     for found in result.values():
         assert found["mean"] < 1.1
         assert found["tail"] < 1.01
