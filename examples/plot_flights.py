@@ -105,12 +105,11 @@ plt.show()
 # The verdict
 # -----------
 # The worst days get better, and most days get worse: long delays are right on bad days and wrong
-# on good ones. And CVaR has nothing to do with it: least squares plus a margin does the same to
-# every kind of day, so that here the tail risk is a roundabout way to a margin. No model knows
-# the weather, and no weighting of the errors replaces a feature that is missing; whoever wants to
-# know how late a flight *may* be should ask for a quantile. What the example does show is that
-# nothing of this takes long: the fit with its certificate is a matter of seconds on a sparse
-# table of this size.
+# on good ones. And there is nothing in it but a margin: least squares with as many minutes added
+# does the same to every kind of day, and is simpler. No model knows the weather, and no weighting
+# of the errors replaces a feature that is missing; whoever wants to know how late a flight *may*
+# be should ask for a quantile. What the example does show is that nothing of this takes long: the
+# fit with its certificate is a matter of seconds on a sparse table of this size.
 
 result = {
     "rows": len(flights),

@@ -108,8 +108,8 @@ plt.show()
 # The answers are the same; the line above says what each took, and ``make bench-linear`` has
 # other sizes. On the held-out days the tail is clearly better than that of equal weights, but no
 # better than that of least variance: in this market, shares with a small variance are shares with
-# a small tail. The tail risk earns its keep where losses are lopsided, as those of options and
-# credit are, or where many more scenarios are simulated than days observed.
+# a small tail. One would expect more of a tail risk where losses are lopsided, as those of
+# options and credit are; shares do not show it.
 
 held_out = {name: CVaR(0.05)(-future.to_numpy() @ w) for name, w in weights.items()}
 result = {

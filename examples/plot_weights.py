@@ -82,10 +82,10 @@ plt.show()
 # %%
 # The verdict
 # -----------
-# Much of the attention goes to sales that are no market: foreclosures and sales between
-# relatives. A tail risk does not know a neglected group from a wrong row. Before it is used in
-# earnest here, one would decide whether the model is to serve such sales, and leave them out if
-# it is not.
+# Foreclosures and sales between relatives, which are no market, get two to three times the
+# attention that their number warrants. A tail risk does not know a neglected group from a wrong
+# row. Before it is used in earnest here, one would decide whether the model is to serve such
+# sales, and leave them out if it is not.
 #
 # The largest residuals of least squares tell a similar story, and are there for free:
 
