@@ -13,6 +13,7 @@ FUZZ_ARGS ?=
 TORTURE_ARGS ?=
 MUTANTS_ARGS ?=
 MATRIX_ARGS ?=
+GALLERY_ARGS ?=
 
 # Torch has an environment of its own: a CPU build unless TORCH says otherwise. Targets for a device
 # run in an environment that has a CUDA build of torch, and what sorel needs.
@@ -28,7 +29,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,9 @@ test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)
+
+test-gallery: $(VENV)/.installed-docs ## Run the examples and check their numbers (GALLERY_ARGS="-m quick": three of them)
+	$(BIN)/python -m pytest -q tests/gallery $(GALLERY_ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
