@@ -12,6 +12,8 @@ REPRODUCE_ARGS ?=
 FUZZ_ARGS ?=
 TORTURE_ARGS ?=
 MUTANTS_ARGS ?=
+MATRIX_ARGS ?=
+GALLERY_ARGS ?=
 
 # Torch has an environment of its own: a CPU build unless TORCH says otherwise. Targets for a device
 # run in an environment that has a CUDA build of torch, and what sorel needs.
@@ -27,7 +29,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test clean
+.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +38,7 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
-	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors --ignore tests/site --ignore tests/gallery tests src/sorel $(PYTEST_ARGS)
 ifneq ($(NOJIT_TESTS),)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n auto --dist loadfile $(NOJIT_TESTS)
 endif
@@ -52,6 +54,9 @@ test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)
 
+test-gallery: $(VENV)/.installed-docs ## Run the examples and check their numbers (GALLERY_ARGS="-m quick": three of them)
+	$(BIN)/python -m pytest -q tests/gallery $(GALLERY_ARGS)
+
 fuzz: $(VENV)/.installed-dev ## Solve random problems and check the answers from outside (FUZZ_ARGS="--seed 3 --count 10000")
 	$(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
 
@@ -65,6 +70,7 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: $(VENV)/.installed-dev ## Apply the style
 	$(BIN)/ruff check --fix .
@@ -99,11 +105,29 @@ benchopt-test: $(VENV)/.installed-dev ## Check the benchopt benchmark, in this e
 reproduce: $(VENV)/.installed-bench ## Run the paper's experiments again (REPRODUCE_ARGS=--quick: five minutes)
 	$(BIN)/sorel reproduce --out $(REPRODUCE_OUT) $(REPRODUCE_ARGS)
 
+# The gallery runs when the site is built; SOREL_DOCS_EXAMPLES=none leaves it out, in a minute less.
+docs: $(VENV)/.installed-docs ## Build the site into docs/_build/html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "the site is in docs/_build/html/index.html"
+
+test-docs: $(VENV)/.installed-docs $(VENV)/.installed-browser docs ## Check the site: links, and a browser (needs chromium and chromium-driver)
+	$(BIN)/python -m pytest -q tests/site $(PYTEST_ARGS)
+
+dist: $(VENV)/.installed-release ## Build and check the wheel and the source distribution
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+test-matrix: ## Run the tests on every Python at hand and on the oldest dependencies (MATRIX_ARGS="--only 3.12")
+	$(PYTHON) tests/matrix.py $(MATRIX_ARGS)
+
 browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest -q tests/browser
 
 clean: ## Remove the environment, caches and outputs
 	rm -rf $(VENV) $(TORCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov $(DEMO_OUT) scaling-output fuzz-output networks-output
+	rm -rf docs/_build docs/gallery docs/api/generated
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -574,7 +574,14 @@ def compiled_form(loss: Loss) -> Compiled | None:
 
 
 def parse_loss(loss: str | Loss) -> Loss:
-    """The loss of that name, or the loss itself, if its declarations make sense."""
+    """The loss of that name, or the loss itself, if its declarations make sense.
+
+    Examples
+    --------
+    >>> from sorel.losses import parse_loss
+    >>> parse_loss("huber")
+    Huber(delta=1.0)
+    """
     if isinstance(loss, Loss):
         _check_declarations(loss)
         return loss

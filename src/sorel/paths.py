@@ -52,6 +52,14 @@ class PathResult:
         Labels, for a classification loss.
     feature_names : list of str
         Names of the columns of X, or x0, x1, ...
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X, y = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 5.0])
+    >>> found = sorel.path(X, y, risks=["mean", "cvar:0.5"], l2=[1.0, 0.1])
+    >>> len(found), found.coefs.shape
+    (4, (4, 1))
     """
 
     risks: list[Risk]

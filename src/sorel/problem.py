@@ -99,6 +99,17 @@ class Certificate:
         The part of that which stands for the error of `primal`.
     passes : float
         Passes over the data that conjugate gradients took to tighten the bound.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X, y = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 5.0])
+    >>> problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.L2(1.0))
+    >>> certificate = problem.certificate([1.0], np.full(3, 1 / 3))
+    >>> certificate.dual < certificate.primal
+    True
+    >>> abs(certificate.primal - certificate.dual - certificate.gap) < 1e-12
+    True
     """
 
     primal: float

@@ -118,6 +118,16 @@ class Result:
         the bound, it has a record too.
     solver : str
         Name of the solver.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X, y = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 5.0])
+    >>> result = sorel.solve(sorel.Problem(X, y, risk="cvar:0.5"))
+    >>> result.converged, result.solver
+    (True, 'auto')
+    >>> bool(result.dual <= result.objective <= result.dual + result.gap + 1e-15)
+    True
     """
 
     w: FloatArray

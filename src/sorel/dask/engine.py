@@ -140,6 +140,16 @@ class DaskEngine(Engine):
         Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
     precision : float, default=1e-6
         Relative gap wanted: bins that would cost more than a twentieth of it are doubled.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from sorel.dask import open_problem
+    >>> client = Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None)
+    >>> with client, open_problem(da.ones((6, 1)), da.arange(6.0), client=client) as problem:
+    ...     type(problem.engine).__name__
+    'DaskEngine'
     """
 
     def __init__(

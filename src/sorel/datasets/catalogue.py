@@ -21,6 +21,12 @@ class DatasetInfo(NamedTuple):
         Size of the whole set; None for a generated one.
     source : str
         Who publishes it, or the function that makes it.
+
+    Examples
+    --------
+    >>> from sorel.datasets import list_datasets
+    >>> list_datasets("paper")[0].task
+    'regression'
     """
 
     name: str

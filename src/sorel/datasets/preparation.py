@@ -11,7 +11,15 @@ FloatArray = NDArray[np.float64]
 
 
 class Split(NamedTuple):
-    """Training and held-out data, standardised by the training part."""
+    """Training and held-out data, standardised by the training part.
+
+    Examples
+    --------
+    >>> from sorel.datasets import load_paper_split
+    >>> split = load_paper_split("yacht")
+    >>> split.X_train.shape, split.X_test.shape
+    ((244, 6), (62, 6))
+    """
 
     X_train: FloatArray
     X_test: FloatArray

@@ -26,7 +26,16 @@ __all__ = [
 
 
 def make_engine(X: Any, spec: Spec) -> Engine:
-    """The engine for this kind of X."""
+    """The engine for this kind of X.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.engines import make_engine
+    >>> spec = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0]).engine.spec
+    >>> make_engine(np.eye(3), spec).n_samples
+    3
+    """
     if scipy.sparse.issparse(X):
         return SparseEngine(X, spec)
     return trusting_engine(X, spec)

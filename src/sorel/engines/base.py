@@ -82,6 +82,14 @@ class Point:
     """One parameter vector `w`, and whatever the engine that made it knows about it.
 
     Solvers use `w` alone. An engine derives a class of its own with what it keeps there.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0], risk="cvar:0.5")
+    >>> engine = problem.engine
+    >>> engine.point(np.array([1.0])).w
+    array([1.])
     """
 
     __slots__ = ("w",)
@@ -94,6 +102,15 @@ class Dual:
     """A weighting of the samples in the dual set of the risk.
 
     Solvers only hand it back to the engine that made it, which derives a class of its own.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0], risk="cvar:0.5")
+    >>> engine = problem.engine
+    >>> dual = engine.ascend(engine.uniform(), engine.point(np.array([1.0])), 100.0)
+    >>> engine.weights(dual).round(3)
+    array([0.167, 0.167, 0.667])
     """
 
     __slots__ = ()
@@ -106,6 +123,16 @@ class Curvature(ABC):
     ----------
     share : float
         Passes that one product costs: the part of the rows that have a say in it.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0], risk="cvar:0.5")
+    >>> engine = problem.engine
+    >>> point, dual = engine.point(np.array([1.0])), engine.uniform()
+    >>> curvature = engine.curvature(point, dual, 0.0)
+    >>> curvature.product(np.array([1.0]))
+    array([7.])
     """
 
     share: float = 1.0
@@ -201,6 +228,17 @@ class Engine(ABC):
         the features and the intercept.
     size : int
         Number of parameters.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0], risk="cvar:0.5")
+    >>> engine = problem.engine
+    >>> point, dual = engine.point(np.array([1.0])), engine.uniform()
+    >>> engine.risk(point), engine.expected(point, dual)
+    (0.3333333333333333, 0.16666666666666666)
+    >>> engine.gradient(point, dual).round(3)
+    array([-1.333])
     """
 
     # Whether the engine serves a Deviation, whose weights may be negative.

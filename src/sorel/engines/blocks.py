@@ -45,7 +45,17 @@ class _Slices:
 
 
 class BlocksEngine(DenseEngine):
-    """Engine for a :class:`sorel.rows.RowSource`."""
+    """Engine for a :class:`sorel.rows.RowSource`.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.rows import MemmapRows
+    >>> from sorel.engines import BlocksEngine
+    >>> spec = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0]).engine.spec
+    >>> BlocksEngine(MemmapRows(np.eye(3)), spec).shape
+    (3,)
+    """
 
     def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X

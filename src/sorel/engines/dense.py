@@ -35,7 +35,14 @@ _AHEAD = 1 << 20
 
 
 class DenseEngine(SampledEngine):
-    """Engine for a NumPy array."""
+    """Engine for a NumPy array.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> type(sorel.Problem(np.eye(3), [1.0, 2.0, 5.0]).engine).__name__
+    'DenseEngine'
+    """
 
     def __init__(self, X: NDArray[Any], spec: Spec) -> None:
         super().__init__(X, spec)

@@ -41,6 +41,12 @@ class SparseEngine(SampledEngine):
         The rest of the problem.
     checked : bool, default=False
         Whether X comes from :func:`sorel.engines.csr.checked_csr`, and need not be looked at again.
+
+    Examples
+    --------
+    >>> import scipy.sparse, sorel
+    >>> type(sorel.Problem(scipy.sparse.eye_array(3), [1.0, 2.0, 5.0]).engine).__name__
+    'SparseEngine'
     """
 
     _X: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]

@@ -19,6 +19,17 @@ def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
 
     Of the package's own classes only the bounds can be at fault. Of others, it is seen at a few
     points whether prox, value, conjugate and l2 belong to one convex function.
+
+    Examples
+    --------
+    >>> from sorel import Box
+    >>> from sorel.penalties import check_penalty
+    >>> check_penalty(Box(1.0, [0.0, 0.0], [1.0, 2.0]), (2,))
+    >>> check_penalty(Box(1.0, [0.0, 0.0], [1.0, 2.0]), (3,))
+    Traceback (most recent call last):
+    ...
+    ValueError: lower has 2 entries, but there are 3 coefficients: give a scalar or one bound per \
+coefficient.
     """
     if penalty.compiled:
         penalty.kernel(shape[0])  # bounds of another length are refused here

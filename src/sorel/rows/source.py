@@ -41,6 +41,16 @@ class RowSource(ABC):
         rows each, where there are so many, and beyond that at most 16 MB.
     columns : list of str or None
         Names of the features, where the data has them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.rows import MemmapRows
+    >>> rows = MemmapRows(np.arange(6.0).reshape(3, 2))
+    >>> rows.shape, rows.spans
+    ((3, 2), [(0, 3)])
+    >>> rows.read(1, 2)
+    array([[2., 3.]])
     """
 
     n_samples: int

@@ -28,6 +28,15 @@ class Iterate(NamedTuple):
     `gradient` is that of lam . l at the point where the solver has it at hand. `refine` is a gap
     worth a Hessian, and `path` how the margins were moved since they were computed from X: see
     :meth:`Problem.certify`.
+
+    Examples
+    --------
+    >>> import sorel
+    >>> from sorel.solvers import Iterate
+    >>> problem = sorel.Problem([[1.0], [2.0]], [1.0, 3.0])
+    >>> iterate = Iterate(problem.engine.point([1.0]), problem.engine.uniform())
+    >>> problem.certify(iterate.point, iterate.dual).gap > 0
+    True
     """
 
     point: Point
@@ -64,6 +73,16 @@ class Run:
         Where a solver that checks rarely stands, so that an interruption loses nothing.
     note : str
         What the solver did, or why it gave up, for the status line.
+
+    Examples
+    --------
+    >>> import math
+    >>> import numpy as np
+    >>> from sorel.solvers import Run
+    >>> run = Run(np.zeros(2), None, tol=1e-6, max_passes=10, deadline=math.inf, random_state=0)
+    >>> run.passes += 12
+    >>> run.exhausted
+    True
     """
 
     w: FloatArray
@@ -151,6 +170,19 @@ class Solver(ABC):
     ----------
     name : str
         The name that :func:`sorel.solve` knows it by.
+
+    Examples
+    --------
+    >>> import sorel
+    >>> from sorel.solvers import Iterate, Solver
+    >>> class Nothing(Solver):
+    ...     name = "nothing"
+    ...
+    ...     def iterates(self, problem, run):
+    ...         yield Iterate(problem.engine.point(run.w), problem.engine.uniform())
+    >>> problem = sorel.Problem([[1.0], [2.0]], [0.0, 0.0])
+    >>> sorel.solve(problem, Nothing()).solver  # w = 0 is the optimum, as it happens
+    'nothing'
     """
 
     name: ClassVar[str]

@@ -1,0 +1,105 @@
+"""Settings of the site: `make docs` builds it, without any network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import warnings
+from typing import Any
+
+import sorel
+
+project = "sorel"
+author = "the sorel developers"
+copyright = "the sorel developers, BSD-3-Clause"
+version = release = sorel.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+exclude_patterns = ["_build", "**/README.md", "**/sg_execution_times.rst", "sg_execution_times.rst"]
+templates_path = ["_templates"]
+nitpicky = False
+suppress_warnings = [
+    # The gallery's own settings hold a function of ours, which no cache can keep.
+    "config.cache",
+]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+# Gigabytes of torch are not needed to describe what is built on it.
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# An example that fails fails the build; SOREL_DOCS_EXAMPLES=none builds the pages alone, quickly.
+examples = os.environ.get("SOREL_DOCS_EXAMPLES", "all")
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "/plot_" if examples == "all" else "a^",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 5,
+    "within_subsection_order": "FileNameSortKey",
+    "doc_module": ("sorel",),
+    "backreferences_dir": "gallery/backreferences",
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"sorel {release}"
+html_static_path = ["_static"]
+html_logo = html_favicon = "_static/sorel.svg"
+html_css_files = ["sorel.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "sorel"},
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_sidebars = {"index": []}
+html_context = {"default_mode": "auto"}
+
+# scikit-learn's own machinery, documented there.
+_ELSEWHERE = re.compile(r"set_\w+_request|get_metadata_routing")
+
+
+def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    return True if _ELSEWHERE.fullmatch(name) else None
+
+
+def _keep_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Let |w| be a norm in docstrings, and not a substitution of reStructuredText."""
+    for place, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            parts = line.split("``")
+            parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+            lines[place] = "``".join(parts)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-docstring", _keep_bars)
+
+
+# matplotlib's note that nobody sees its windows.
+warnings.filterwarnings("ignore", message=".*FigureCanvasAgg is non-interactive.*")
