@@ -403,11 +403,16 @@ class Problem:
             raise TypeError(
                 "a problem made from an engine has the risk of its engine; make one from X and y"
             )
-        make, X = self._made_by
-        other = Problem.from_engine(
-            make(X, replace(self.engine.spec, risk=parse_risk(risk))), self.penalty
-        )
-        other._made_by = self._made_by
+        risk = parse_risk(risk)
+        engine = self.engine.with_risk(risk)
+        if engine is None:
+            make, X = self._made_by
+            other = Problem.from_engine(make(X, replace(self.engine.spec, risk=risk)), self.penalty)
+            other._made_by = self._made_by
+            return other
+        _check_affine(engine)
+        other = shallow_copy(self)
+        other.engine, other.risk = engine, risk
         return other
 
     def tamed(self) -> Problem | None:

@@ -222,6 +222,13 @@ class Engine(ABC):
         """
         return self
 
+    def with_risk(self, risk: Risk) -> Engine | None:
+        """The same data under another risk, sharing all that does not depend on it.
+
+        None, where an engine has no way to do so; one for the risk is then made from the data.
+        """
+        return None
+
     def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Hand back working memory: the run is over."""
 

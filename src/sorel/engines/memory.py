@@ -7,6 +7,7 @@ Gram matrices.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import operator
@@ -30,7 +31,7 @@ from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
-from sorel.risks import Deviation
+from sorel.risks import Deviation, Risk
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -62,6 +63,9 @@ NO_BLOCKS = np.full(1, -1, np.int32)
 
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
+
+# Facts that depend on the risk, beside those about the data.
+_OF_RISK = ("_rank_mass",)
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
@@ -173,15 +177,31 @@ class MemoryEngine(Engine):
         self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._use_pool()
+        self._use_risk()
+        self._share_rows()
+
+    def _use_risk(self) -> None:
+        """Get a projector for the risk of the spec."""
+        spec = self.spec
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
-        self._projector = Projector(risk, n, weight, self._pool)
+        self._projector = Projector(risk, self.n_samples, spec.sample_weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
-            self.n_outputs == 1 and n >= WORTH_POOLING and not self._projector.two_levels
+            self.n_outputs == 1
+            and self.n_samples >= WORTH_POOLING
+            and not self._projector.two_levels
         )
-        self._share_rows()
+
+    def with_risk(self, risk: Risk) -> MemoryEngine:
+        other = shallow_copy(self)
+        other.spec = dataclasses.replace(self.spec, risk=risk)
+        other._facts = {name: fact for name, fact in self._facts.items() if name not in _OF_RISK}
+        other._use_pool()
+        other._use_risk()
+        other._share_rows()
+        return other
 
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
