@@ -610,3 +610,12 @@ def test_make_engine_chooses_by_the_kind_of_matrix():
     assert isinstance(make_engine(X, spec), DenseEngine)
     assert isinstance(make_engine(scipy.sparse.csr_array(X), spec), SparseEngine)
     assert make_problem("multinomial").engine.n_outputs == CLASSES
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(7, 3), (30_011, 10), (70_001, 3), (60, 3000), (3, 90_000)])
+def test_sizes_of_columns(shape, order):
+    X = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
+    X[-1, -1], X[0, 0] = -9.0, 8.0
+    problem = sorel.Problem(X, np.zeros(len(X)))
+    np.testing.assert_array_equal(problem.engine.column_scale(), np.abs(X).max(axis=0))

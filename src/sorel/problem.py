@@ -30,7 +30,7 @@ from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.losses import Loss, SquaredHinge, parse_loss
+from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
@@ -277,6 +277,12 @@ class Problem:
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
 
+    @cached_property
+    def is_quadratic(self) -> bool:
+        """Whether risk and losses make a quadratic function: one Newton step then solves it."""
+        # Weights that are not all alike change with the order of the losses.
+        return type(self.loss) is Squared and self.engine.effective_share() > 1.0 - 1e-12
+
     @property
     def data_precision(self) -> float:
         """Relative rounding of the stored numbers."""
@@ -413,6 +419,7 @@ class Problem:
         _check_affine(engine)
         other = shallow_copy(self)
         other.engine, other.risk = engine, risk
+        vars(other).pop("is_quadratic", None)  # known of the risk before
         return other
 
     def tamed(self) -> Problem | None:

@@ -777,6 +777,9 @@ class MemoryEngine(Engine):
             return 0.0
         if self.n_outputs > 1:
             return self._softmax_intercept_slack(point, dual, residual)
+        if self._compiled is not None and self._compiled[0] == compiled_losses.SQUARED:
+            # A parabola, whose curvature is the sum of the weights, falls by half of this.
+            return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:

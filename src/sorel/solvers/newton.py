@@ -52,7 +52,9 @@ class Newton(AugmentedLagrangian):
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
-        n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
+        n_rows = None
+        if not problem.is_quadratic:  # else one step is all it takes, if all rows have their say
+            n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
         gradient, center = state.gradient.ravel(), w.ravel()
         while True:
             hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
