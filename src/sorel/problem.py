@@ -280,8 +280,11 @@ class Problem:
     @cached_property
     def is_quadratic(self) -> bool:
         """Whether risk and losses make a quadratic function: one Newton step then solves it."""
+        if type(self.loss) is not Squared:
+            return False
         # Weights that are not all alike change with the order of the losses.
-        return type(self.loss) is Squared and self.engine.effective_share() > 1.0 - 1e-12
+        levels = self.risk.levels(self.n_samples, self.sample_weight)
+        return levels is not None and levels[0] == levels[1]
 
     @property
     def data_precision(self) -> float:

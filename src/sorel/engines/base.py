@@ -261,6 +261,25 @@ class Engine(ABC):
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         """The point at ``point.w + step * delta``, without touching X."""
 
+    def tried(
+        self,
+        point: Point,
+        delta: FloatArray,
+        direction: Any,
+        step: float,
+        center: Dual,
+        eta: float,
+    ) -> tuple[Point, Dual, float]:
+        """A trial of a line search: :meth:`moved`, and then :meth:`ascend` and :meth:`slope` there.
+
+        With eta = 0 the weighting stays at the centre. The slope is infinite where losses overflow.
+        """
+        moved = self.moved(point, delta, direction, step)
+        if not self.is_finite(moved):
+            return moved, center, np.inf
+        dual = self.ascend(center, moved, eta) if eta > 0.0 else center
+        return moved, dual, self.slope(moved, dual, direction)
+
     @abstractmethod
     def risk(self, point: Point) -> float:
         """Spectral risk of the losses, sum_i sigma_i l_[i]."""

@@ -251,6 +251,15 @@ class MemoryEngine(Engine):
         # problem makes hundreds of such calls in a millisecond, so it pays for no more than one.
         self._each: Any = operator.call if self._team is None else self._each_range
         self._projector.share(self._team)
+        # Short vectors with equal sample weights and one margin each, which no threads share.
+        self._is_short = (
+            self._recycler is None
+            and self._team is None
+            and self.n_outputs == 1
+            and not self._weighted
+            and self._offset == 0.0
+        )
+        self._project_short = self._projector.core.project
 
     def working(self) -> AbstractContextManager[Any]:
         alone = self._team is None and self._row_team is None
@@ -357,6 +366,29 @@ class MemoryEngine(Engine):
             np.add(new.margins, point.margins, out=new.margins)
             self._fill_losses(new)
         return new
+
+    def tried(
+        self, point: Any, delta: FloatArray, direction: Any, step: float, center: Any, eta: float
+    ) -> Any:
+        if not self._is_short:
+            return super().tried(point, delta, direction, step, center, eta)
+        # The same, loop by loop: a small problem makes so many trials that layers between them and
+        # the loops would take longer than the loops.
+        n, change, formula = self.n_samples, direction.margins, self._loss_args
+        margins, losses, dual = np.empty(n), np.empty(n), center
+        self._loops.move_margins(point.margins, change, step, *formula, margins, losses)
+        moved = MemoryPoint(point.w + step * delta, self, margins, losses)
+        if not self.is_finite(moved):
+            return moved, center, np.inf
+        if eta > 0.0:
+            density, block = np.empty(n), np.empty(n, np.int32)
+            vectors.ascent_target(center.density, losses, losses, eta, 0.0, density)
+            dual = MemoryDual(density, None)
+            dual.block, dual.n_blocks = block, self._project_short(density, density, block)
+        slope = self._loops.directional_slope(
+            *formula, margins, dual.density, change, self._omega, False
+        )
+        return moved, dual, slope
 
     def _move(self, line: Any, margins: Any, losses: Any) -> None:
         point, direction, step = line

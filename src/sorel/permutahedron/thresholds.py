@@ -78,8 +78,7 @@ class Thresholder:
             return 0
         count = -1
         if self.pivot >= 0:
-            reference = float(zeta[self.pivot])
-            start = (reference, self.tau, -math.inf, math.inf)
+            start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start, _WARM_TRIALS)
         if count < 0:
             count = self._find(zeta, out, block, team, self._bracket(zeta, team), _COLD_TRIALS)

@@ -360,17 +360,15 @@ class AugmentedLagrangian(Solver):
         # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
         short = 0.5 * enough if may_overflow else enough
         for _ in range(_MAX_TRIALS):
-            point = engine.moved(state.point, delta, change, t)
-            if may_overflow and not engine.is_finite(point):
+            point, dual, slope = engine.tried(
+                state.point, delta, change, t, state.center, state.eta
+            )
+            if slope == np.inf:
                 # Far beyond the minimum of a loss that grows like an exponential.
                 high, slope_high, limit = t, np.inf, t
                 t = low + _OVERFLOW * (t - low)
-                del point
+                del point, dual
                 continue
-            dual = state.center
-            if state.eta > 0:
-                dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change)
             slope -= growth(problem.coefficients(point.w), backwards)
             if -short <= slope <= enough:
                 return point, dual, t
