@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
@@ -55,6 +56,11 @@ _MAX_REFINEMENTS, _MAX_CONJUGATE_STEPS = 3, 10
 # Products that all of them may take, during a run and for a user who asks. Where a bound is that
 # hard to reach, another step of the solver gains more.
 _FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
+
+# From this many parameters on the Hessian of an earlier certificate is kept: conjugate gradients
+# that it preconditions take few products to the next one, and are left if they take more. They
+# stop when so small a share of the bound is slack.
+_WORTH_KEEPING, _KEPT_PRODUCTS, _KEPT_SLACK = 32, 6, 0.1
 
 # Conjugate gradients stop when the model promises this share of the target, or, without a target,
 # when so small a share of the bound is slack.
@@ -276,6 +282,7 @@ class Problem:
             size = start if np.isfinite(start) else 0.0
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
+        self.curvature: FloatArray | None = None
 
     @cached_property
     def is_quadratic(self) -> bool:
@@ -606,19 +613,23 @@ class Problem:
         formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
+        kept = self.kept_factor() if formed else None
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
             if slope is None:
                 slope = engine.gradient(current, dual)
-            if formed:
+            reached = False
+            if kept is not None or not formed:
+                most = max_products if kept is None else _KEPT_PRODUCTS
+                found = self._conjugate_step(current, dual, slope, target, drop, most, kept)
+                u, reached = current.w + found.step, found.reached
+                max_products -= found.products
+                passes += found.passes + 1.0
+            if formed and not reached:
+                kept = None
                 try:
                     u = self._newton_point(current, dual, slope)
                 except np.linalg.LinAlgError:
                     break
-            else:
-                found = self._conjugate_step(current, dual, slope, target, drop, max_products)
-                u = current.w + found.step
-                max_products -= found.products
-                passes += found.passes + 1.0
             del current  # its vectors serve the next point
             current, slope = engine.point(u), None
             expected, penalty = engine.expected(current, dual), self.penalty_value(u)
@@ -644,8 +655,11 @@ class Problem:
     def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
         engine = self.engine
+        hessian = engine.hessian(point, dual)
+        if len(hessian) >= _WORTH_KEEPING and self.penalty.quadratic and engine.n_outputs == 1:
+            self.curvature = hessian
         u, _ = minimize_quadratic(
-            engine.hessian(point, dual),
+            hessian,
             gradient.ravel(),
             point.w.ravel(),
             self.penalty,
@@ -662,6 +676,7 @@ class Problem:
         target: float,
         drop: float,
         max_products: int,
+        precondition: Callable[[FloatArray], FloatArray] | None,
     ) -> Solution:
         """The same step by products, as far as the target needs it.
 
@@ -674,8 +689,13 @@ class Problem:
             coef = self.coefficients(residual)
             slack = float(np.vdot(coef, coef)) / (2.0 * l2)
             total = drop + decrease
+            if target > 0.0 and total + slack <= _MODEL_SHARE * target:
+                return True
+            if precondition is not None:
+                # Products are few, and a bound that misses the target may serve a later iterate.
+                return slack <= _KEPT_SLACK * total
             if target > 0.0:
-                return total + slack <= _MODEL_SHARE * target or total > target
+                return total > target
             return slack <= 0.5 * _SLACK_SHARE * total
 
         return minimize_model(
@@ -684,7 +704,17 @@ class Problem:
             gradient + modulus * point.w,
             enough=enough,
             max_products=max_products,
+            precondition=precondition,
         )
+
+    def kept_factor(self) -> Callable[[FloatArray], FloatArray] | None:
+        """Solves systems with the curvature that was kept, under this penalty; None without one."""
+        if self.curvature is None or not self.penalty.quadratic:
+            return None
+        factor, failed = dpotrf((self.curvature + np.diag(self.modulus())).T, lower=1, clean=0)
+        if failed:
+            return None
+        return lambda residual: dpotrs(factor, residual, lower=1)[0]
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, but never less than a share of the losses.

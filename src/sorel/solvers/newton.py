@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
+from sorel.conjugate import minimize_model
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
@@ -21,6 +24,10 @@ MAX_SIZE = 5000
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
 _ROWS_PER_PARAMETER = 100
 _LEAST_ROWS = 10_000
+
+# Where the Hessian of a similar problem is at hand, a step is solved to this share of the gradient
+# by so many products at most. The matrix of no more than this share of the rows is cheaper.
+_FORCING, _FEW_PRODUCTS, _MOST_ROWS = 0.3, 3, 0.75
 
 
 class Newton(AugmentedLagrangian):
@@ -51,6 +58,10 @@ class Newton(AugmentedLagrangian):
         return super().iterates(problem, run)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
+        if run.resembles and caution == 0.0:
+            direction = self._resembling(state, run)
+            if direction is not None:
+                return direction
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         n_rows = None
         if not problem.is_quadratic:  # else one step is all it takes, if all rows have their say
@@ -76,3 +87,27 @@ class Newton(AugmentedLagrangian):
         descent = gain - float(gradient @ step)
         decrease = descent - 0.5 * float(step @ (hessian @ step))
         return Direction(step.reshape(engine.shape), descent, decrease)
+
+    def _resembling(self, state: State, run: Run) -> Direction | None:
+        """A direction from a few products, if the Hessian of a similar problem is near enough."""
+        problem, point = state.problem, state.point
+        precondition = problem.kept_factor()
+        curvature = problem.engine.curvature(point, state.dual, state.eta)
+        if precondition is None or curvature.share < _MOST_ROWS:
+            run.resembles = False
+            return None
+        modulus = problem.modulus()
+        gradient = state.gradient + modulus * point.w
+        found = minimize_model(
+            curvature,
+            modulus,
+            gradient,
+            enough=lambda left, decrease, residual: left <= _FORCING**2,
+            max_products=_FEW_PRODUCTS,
+            precondition=precondition,
+        )
+        run.passes += found.passes
+        if not found.reached:
+            run.resembles = False
+            return None
+        return Direction(found.step, -float(np.vdot(gradient, found.step)), found.decrease)
