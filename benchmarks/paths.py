@@ -11,12 +11,6 @@ objective within 1e-6 of the certified optimum.
 
 from __future__ import annotations
 
-import os
-
-# Thread counts are fixed through the environment before NumPy is imported.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 import argparse
 import time
 import warnings
@@ -27,6 +21,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold
+from threadpoolctl import threadpool_limits
 
 import sorel
 from benchmarks.common import markdown, show_seconds
@@ -194,7 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small cases, some seconds")
     sizes = QUICK if parser.parse_args(arguments).quick else FULL
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         rows = [row for section in (paths, searches, fits) for row in section(sizes)]
     print(report(rows))
