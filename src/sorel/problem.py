@@ -285,13 +285,22 @@ class Problem:
         self.curvature: FloatArray | None = None
 
     @cached_property
-    def is_quadratic(self) -> bool:
-        """Whether risk and losses make a quadratic function: one Newton step then solves it."""
-        if type(self.loss) is not Squared:
-            return False
-        # Weights that are not all alike change with the order of the losses.
+    def has_fixed_weights(self) -> bool:
+        """Whether the dual set is one weighting: others change with the order of the losses."""
         levels = self.risk.levels(self.n_samples, self.sample_weight)
         return levels is not None and levels[0] == levels[1]
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether risk and losses make a quadratic function: one Newton step then solves it."""
+        return type(self.loss) is Squared and self.has_fixed_weights
+
+    def keep_curvature(self, hessian: FloatArray) -> bool:
+        """Keep the Hessian of a weighting, if there is something to be gained from that."""
+        if len(hessian) < _WORTH_KEEPING or not self.penalty.quadratic or self.engine.n_outputs > 1:
+            return False
+        self.curvature = hessian
+        return True
 
     @property
     def data_precision(self) -> float:
@@ -429,7 +438,7 @@ class Problem:
         _check_affine(engine)
         other = shallow_copy(self)
         other.engine, other.risk = engine, risk
-        vars(other).pop("is_quadratic", None)  # known of the risk before
+        vars(other).pop("has_fixed_weights", None)  # known of the risk before
         return other
 
     def tamed(self) -> Problem | None:
@@ -656,8 +665,7 @@ class Problem:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
         engine = self.engine
         hessian = engine.hessian(point, dual)
-        if len(hessian) >= _WORTH_KEEPING and self.penalty.quadratic and engine.n_outputs == 1:
-            self.curvature = hessian
+        self.keep_curvature(hessian)
         u, _ = minimize_quadratic(
             hessian,
             gradient.ravel(),

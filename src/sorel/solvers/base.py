@@ -57,7 +57,8 @@ class Run:
     near : bool
         Whether w is known to be near the optimum, as from a part of the data.
     resembles : bool
-        Whether the curvature that the problem keeps is that of a similar problem's solution.
+        Whether the curvature that the problem keeps is that of a similar problem's solution, or of
+        an earlier step.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     save_at : float

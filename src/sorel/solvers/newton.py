@@ -25,9 +25,10 @@ MAX_SIZE = 5000
 _ROWS_PER_PARAMETER = 100
 _LEAST_ROWS = 10_000
 
-# Where the Hessian of a similar problem is at hand, a step is solved to this share of the gradient
-# by so many products at most. The matrix of no more than this share of the rows is cheaper.
-_FORCING, _FEW_PRODUCTS, _MOST_ROWS = 0.3, 3, 0.75
+# Where a Hessian nearby is at hand, a step is solved to this share of the gradient by so many
+# products at most, more of them for many columns. The matrix of no more than the last share of the
+# rows is cheaper.
+_FORCING, _FEW_PRODUCTS, _COLUMNS_PER_PRODUCT, _MOST_ROWS = 0.3, 3, 12, 0.75
 
 
 class Newton(AugmentedLagrangian):
@@ -82,6 +83,9 @@ class Newton(AugmentedLagrangian):
             if info.shift < 1.0 or caution == 1.0:
                 break
             caution = 1.0
+        if problem.has_fixed_weights:
+            # The next step needs no matrix of its own where this one tells enough of it.
+            run.resembles = problem.keep_curvature(hessian)
         step = u - center
         gain = state.penalty - problem.penalty_value(u.reshape(engine.shape))
         descent = gain - float(gradient @ step)
@@ -89,7 +93,7 @@ class Newton(AugmentedLagrangian):
         return Direction(step.reshape(engine.shape), descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:
-        """A direction from a few products, if the Hessian of a similar problem is near enough."""
+        """A direction from a few products, if the Hessian that was kept is near enough."""
         problem, point = state.problem, state.point
         precondition = problem.kept_factor()
         curvature = problem.engine.curvature(point, state.dual, state.eta)
@@ -103,7 +107,7 @@ class Newton(AugmentedLagrangian):
             modulus,
             gradient,
             enough=lambda left, decrease, residual: left <= _FORCING**2,
-            max_products=_FEW_PRODUCTS,
+            max_products=max(_FEW_PRODUCTS, gradient.size // _COLUMNS_PER_PRODUCT),
             precondition=precondition,
         )
         run.passes += found.passes
