@@ -297,7 +297,9 @@ class Problem:
 
     def keep_curvature(self, hessian: FloatArray) -> bool:
         """Keep the Hessian of a weighting, if there is something to be gained from that."""
-        if len(hessian) < _WORTH_KEEPING or not self.penalty.quadratic or self.engine.n_outputs > 1:
+        engine = self.engine
+        few = len(hessian) < _WORTH_KEEPING or engine.n_outputs > 1
+        if few or not (self.penalty.quadratic and engine.cheap_products):
             return False
         self.curvature = hessian
         return True
@@ -717,7 +719,7 @@ class Problem:
 
     def kept_factor(self) -> Callable[[FloatArray], FloatArray] | None:
         """Solves systems with the curvature that was kept, under this penalty; None without one."""
-        if self.curvature is None or not self.penalty.quadratic:
+        if self.curvature is None or not (self.penalty.quadratic and self.engine.cheap_products):
             return None
         factor, failed = dpotrf((self.curvature + np.diag(self.modulus())).T, lower=1, clean=0)
         if failed:

@@ -206,6 +206,10 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
+    # Whether a product with the Hessian takes far less time than the matrix itself: not where every
+    # product reads the rows from disk, or asks a cluster.
+    cheap_products: ClassVar[bool] = False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -275,7 +279,8 @@ class Engine(ABC):
         With eta = 0 the weighting stays at the centre. The slope is infinite where losses overflow.
         """
         moved = self.moved(point, delta, direction, step)
-        if not self.is_finite(moved):
+        # Only losses without a bound on their curvature grow fast enough, and a look may be costly.
+        if not (self.spec.loss.curvature_bound < np.inf or self.is_finite(moved)):
             return moved, center, np.inf
         dual = self.ascend(center, moved, eta) if eta > 0.0 else center
         return moved, dual, self.slope(moved, dual, direction)

@@ -47,6 +47,8 @@ class _Slices:
 class BlocksEngine(DenseEngine):
     """Engine for a :class:`sorel.rows.RowSource`."""
 
+    cheap_products = False
+
     def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X
         # Not DenseEngine's own, which wants all of X.

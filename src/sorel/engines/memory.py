@@ -156,6 +156,7 @@ class MemoryEngine(Engine):
     """
 
     serves_deviations = True
+    cheap_products = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
