@@ -138,3 +138,15 @@ def test_the_state_is_the_envelope_and_its_gradient(eta):
         move = h * np.eye(3)[j]
         assert gradient[j] == pytest.approx((value(w + move) - value(w - move)) / (2 * h), rel=1e-6)
     assert state.moved >= 0.0
+
+
+def test_a_gentle_start_grows_faster_and_faster():
+    schedule = EtaSchedule(Pace(first=4.0, warm=100.0, growth=10.0), 1.0, warm=True, gentle=True)
+    etas = [schedule.eta]
+    for _ in range(15):
+        schedule.note(1.0)
+        etas.append(schedule.advance())
+    factors = np.diff(np.log(etas))
+    assert etas[:2] == [100.0, 200.0]
+    assert np.all(np.diff(factors) >= -1e-12)
+    assert factors[-1] == pytest.approx(np.log(10.0))

@@ -12,6 +12,7 @@ import sorel
 cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
+paths = pytest.importorskip("benchmarks.paths", reason="not installed")
 scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
@@ -127,3 +128,27 @@ def test_first_use_counts_functions_and_lays_out_a_row():
     row = first_use.row("ESRM", found)
     assert row == ["ESRM", "1.00", "0.50", "0.50", "0.25", "2 + 1", "2.00"]
     assert len(row) == 1 + len(first_use.HEADER)
+
+
+def test_paths_searches_and_fits_are_compared():
+    sizes = paths.Sizes((300, 4), 2, (60, 2), ((50, 3),), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = [
+            row for section in (paths.paths, paths.searches, paths.fits) for row in section(sizes)
+        ]
+    assert {row.section for row in rows} == set(paths.BARS)
+    assert all(row.ours > 0.0 < row.other for row in rows)
+    table = paths.report(rows).splitlines()
+    assert len(table) == len(rows) + 2
+    assert "50 x 3, mean against Ridge" in table[-3]
+
+
+def test_the_rival_of_a_classifier_comes_within_the_tolerance():
+    X, y = paths.make_data(200, 3)
+    labels = y > 0.5
+    model = paths.rival_classifier(X, labels).fit(X, labels)
+    problem = sorel.Problem(X, labels, risk="mean", loss="logistic", fit_intercept=True)
+    best = sorel.solve(problem, tol=1e-9)
+    value = problem.objective(np.append(model.coef_[0], model.intercept_))
+    assert best.dual <= value <= best.objective * (1.0 + paths.TOL)

@@ -228,6 +228,29 @@ def test_the_worst_case_attains_the_risk(risk, weighted):
 
 
 @pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
+@by_weighting
+def test_a_trial_is_a_move_an_ascent_and_a_slope(loss, risk, weighted):
+    problem = make_problem(loss, risk=risk, weighted=weighted)
+    engine = problem.engine.for_run()
+    point, center = engine.point(random_parameters(engine)), random_dual(engine)
+    delta = random_parameters(engine, seed=1)
+    change = engine.direction(delta)
+    # From the second trial on there is a threshold or an order to go on from.
+    for step, eta in ((1.0, 1.0), (0.9, 1.0), (0.5, 100.0), (2.0, 1e-3), (0.3, 0.0), (0.3, 1e6)):
+        moved, dual, slope = engine.tried(point, delta, change, step, center, eta)
+        alone = problem.engine.for_run()
+        expected = alone.point(point.w + step * delta)
+        best = alone.ascend(center, expected, eta) if eta > 0.0 else center
+        np.testing.assert_allclose(moved.w, expected.w, rtol=1e-15)
+        np.testing.assert_allclose(moved.losses, expected.losses, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(dual.density, best.density, rtol=1e-9, atol=1e-9 * (1 + eta))
+        np.testing.assert_array_equal(dual.block, best.block)
+        assert dual.n_blocks == best.n_blocks
+        assert slope == pytest.approx(alone.slope(expected, best, change), rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("risk", RISKS)
 @by_weighting
 def test_ascent_maximises_the_regularised_average(risk, weighted):
     engine = make_problem(risk=risk, weighted=weighted).engine
@@ -610,3 +633,12 @@ def test_make_engine_chooses_by_the_kind_of_matrix():
     assert isinstance(make_engine(X, spec), DenseEngine)
     assert isinstance(make_engine(scipy.sparse.csr_array(X), spec), SparseEngine)
     assert make_problem("multinomial").engine.n_outputs == CLASSES
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(7, 3), (30_011, 10), (70_001, 3), (60, 3000), (3, 90_000)])
+def test_sizes_of_columns(shape, order):
+    X = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
+    X[-1, -1], X[0, 0] = -9.0, 8.0
+    problem = sorel.Problem(X, np.zeros(len(X)))
+    np.testing.assert_array_equal(problem.engine.column_scale(), np.abs(X).max(axis=0))

@@ -716,7 +716,7 @@ def test_float32_predictions_are_sums_in_float64():
     wanted = X.astype(np.float64) @ model.coef_ + model.intercept_
     np.testing.assert_allclose(model.predict(X), wanted, rtol=1e-13, atol=1e-13)
     assert model.predict(X).dtype == np.float64
-    pieces = base._product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
+    pieces = base.product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
     np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))
 
 

@@ -189,3 +189,87 @@ def test_callbacks_see_every_point_and_may_end_the_path():
     )
     np.testing.assert_array_equal(part.l2, STRENGTHS[:2])
     np.testing.assert_allclose(part.coefs, whole.coefs[:2])
+
+
+# What a warm start hands on.
+
+
+def wide_data(loss="squared", n=400, d=40):
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(n, d))
+    y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
+    return X, y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_result_keeps_the_hessian_of_its_weights(loss):
+    X, y = wide_data(loss)
+    problem = sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True)
+    result = sorel.solve(problem, tol=1e-9)
+    rows = np.column_stack([X, np.ones(len(X))])
+    bend = np.ones(len(X))
+    if loss == "logistic":
+        bend = 1.0 / (2.0 + 2.0 * np.cosh(rows @ result.w))
+    expected = (rows.T * (result.weights * bend)) @ rows
+    np.testing.assert_allclose(result.curvature, expected, rtol=0.1, atol=1e-2)
+    few = sorel.solve(sorel.Problem(X[:, :5], y, risk="esrm:2", loss=loss))
+    assert few.curvature is None
+
+
+@pytest.mark.parametrize("risk", ["mean", "esrm:2", "cvar:0.3"])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_paths_of_many_columns_reach_the_optimum_of_each_point(loss, risk):
+    X, y = wide_data(loss)
+    found = sorel.path(X, y, risks=[risk, "extremile:2"], l2=[0.1, 0.03, 0.01], loss=loss)
+    assert found.converged.all()
+    for k in range(len(found)):
+        problem = sorel.Problem(
+            X, y, risk=found.risks[k], loss=loss, penalty=sorel.L2(found.l2[k]), fit_intercept=True
+        )
+        cold = sorel.solve(problem, tol=1e-10)
+        assert cold.dual <= found.objective[k] * (1 + 1e-14)
+        assert found.objective[k] - cold.objective <= 1e-6 * cold.objective
+    again = sorel.path(X, y, risks=[risk, "extremile:2"], l2=[0.1, 0.03, 0.01], loss=loss)
+    np.testing.assert_array_equal(found.coefs, again.coefs)
+
+
+@pytest.mark.parametrize("kept", ["near", "far", "singular"])
+def test_certificates_hold_whatever_hessian_is_kept(kept):
+    X, y = wide_data()
+    problem = sorel.Problem(X, y, risk="cvar:0.4", penalty=sorel.L2(1e-3), fit_intercept=True)
+    best = sorel.solve(problem, tol=1e-11)
+    rng = np.random.default_rng(12)
+    noise = rng.normal(size=(41, 41))
+    run = problem.for_run()
+    near = 1.01 * run.engine.hessian(
+        run.engine.point(best.w), run.engine.nearest_dual(best.weights)[0]
+    )
+    for scale in (1e-1, 1e-3, 1e-6):
+        w = best.w + scale * rng.normal(size=41)
+        point = run.engine.point(w)
+        for dual in (run.engine.worst_case(point), run.engine.nearest_dual(best.weights)[0]):
+            run.curvature = {
+                "near": near,
+                "far": noise @ noise.T,
+                "singular": np.zeros((41, 41)),
+            }[kept]
+            for refine in (np.inf, 1e-3, 1e-6):
+                certificate = run.certify(point, dual, refine=refine)
+                assert certificate.dual <= best.objective
+                assert certificate.gap >= certificate.primal - best.objective
+    # A bound from products is about as good as one from the matrix.
+    run.curvature = near
+    dual = run.engine.nearest_dual(best.weights)[0]
+    by_products = run.certify(run.engine.point(best.w), dual, refine=1e-9)
+    run.curvature = None
+    formed = run.certify(run.engine.point(best.w), dual, refine=1e-9)
+    assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
+
+
+def test_a_hessian_of_another_shape_is_no_start():
+    X, y = wide_data()
+    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2"))
+    with pytest.raises(ValueError, match="warm_start has parameters of shape"):
+        sorel.solve(sorel.Problem(X[:, :35], y, risk="esrm:2"), warm_start=result)
+    elastic = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.ElasticNet(0.1, 0.1))
+    assert sorel.solve(elastic, warm_start=result).converged

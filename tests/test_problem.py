@@ -632,3 +632,44 @@ def test_problems_do_not_share_state():
     alone = [Problem(X, Y, risk=risk).objective(w) for risk in (CVaR(0.2), CVaR(0.8))]
     for (problem, value), _ in itertools.product(zip(problems, alone, strict=True), range(2)):
         assert problem.objective(w) == value
+
+
+# The same data under another risk.
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "weighted"])
+def test_another_risk_is_that_of_a_new_problem(kind):
+    rng = np.random.default_rng(7)
+    data, y = rng.normal(size=(60, 3)), rng.normal(size=60)
+    weight = rng.uniform(0.5, 2.0, size=60) if kind == "weighted" else None
+    matrix = scipy.sparse.csr_array(data) if kind == "sparse" else data
+    problem = Problem(matrix, y, risk="mean", fit_intercept=True, sample_weight=weight)
+    w = rng.normal(size=4)
+    sorel.solve(problem)  # what it finds out about the data is shared
+    for risk in (sorel.ESRM(2.0), sorel.CVaR(0.3), sorel.Max()):
+        changed = problem.with_risk(risk)
+        new = Problem(matrix, y, risk=risk, fit_intercept=True, sample_weight=weight)
+        assert changed.risk == changed.engine.spec.risk == risk
+        losses = 0.5 * (data @ w[:3] + w[3] - y) ** 2
+        expected = risk(losses, weight) + changed.penalty.value(w[:3])
+        assert changed.objective(w) == pytest.approx(expected, rel=1e-12)
+        ours, theirs = sorel.solve(changed, tol=1e-9), sorel.solve(new, tol=1e-9)
+        assert ours.objective == theirs.objective
+        np.testing.assert_array_equal(ours.weights, theirs.weights)
+    assert problem.risk == sorel.Mean()
+
+
+def test_tables_of_ranks_follow_another_risk():
+    rng = np.random.default_rng(8)
+    data, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    problem = Problem(data, y, risk="esrm:1")
+    sorel.solve(problem, "prospect", tol=1e-3)
+    changed = sorel.solve(problem.with_risk("extremile:2"), "prospect", tol=1e-3)
+    new = sorel.solve(Problem(data, y, risk="extremile:2"), "prospect", tol=1e-3)
+    assert changed.objective == new.objective
+
+
+def test_another_risk_must_suit_the_loss():
+    problem = Problem(X, Y, risk="mean")
+    with pytest.raises(ValueError, match="needs an affine loss"):
+        problem.with_risk(sorel.Deviation(CVaR(0.5)))

@@ -27,12 +27,15 @@ class Solution(NamedTuple):
         Products with the matrix.
     passes : float
         What they and the preconditioner cost.
+    reached : bool
+        Whether that was enough.
     """
 
     step: FloatArray
     decrease: float
     products: int
     passes: float
+    reached: bool
 
 
 def minimize_model(
@@ -42,6 +45,7 @@ def minimize_model(
     *,
     enough: Callable[[float, float, FloatArray], bool],
     max_products: int,
+    precondition: Callable[[FloatArray], FloatArray] | None = None,
 ) -> Solution:
     """Minimise the model of matrix H = curvature + diag(modulus), from s = 0.
 
@@ -50,17 +54,23 @@ def minimize_model(
     enough : callable
         Told the part of the squared residual that is left, in the norm of the preconditioner, the
         decrease of the model so far, and the residual; says when to stop.
+    precondition : callable, optional
+        Solves a system with a matrix near H; by default, with its diagonal.
     """
-    diagonal = curvature.diagonal() + modulus
-    # A flat intercept has no curvature to divide by.
-    diagonal[diagonal <= 0.0] = 1.0
+    extra = 0.0
+    if precondition is None:
+        diagonal = curvature.diagonal() + modulus
+        # A flat intercept has no curvature to divide by.
+        diagonal[diagonal <= 0.0] = 1.0
+        precondition, extra = lambda residual: residual / diagonal, curvature.share
     step, residual = np.zeros_like(gradient), -gradient
-    scaled = residual / diagonal
+    scaled = precondition(residual)
     conjugate = scaled.copy()
     size = first = float(np.vdot(residual, scaled))
     decrease, products = 0.0, 0
-    while products < min(max_products, 10 + 2 * gradient.size):
-        if size <= 0.0 or enough(size / first, decrease, residual):
+    limit = min(max_products, 10 + 2 * gradient.size)
+    while not (reached := size <= 0.0 or enough(size / first, decrease, residual)):
+        if products == limit:
             break
         image = curvature.product(conjugate)
         image += modulus * conjugate
@@ -72,8 +82,8 @@ def minimize_model(
         step += length * conjugate
         residual -= length * image
         decrease += 0.5 * length * size
-        scaled = residual / diagonal
+        scaled = precondition(residual)
         last, size = size, float(np.vdot(residual, scaled))
         conjugate *= size / last
         conjugate += scaled
-    return Solution(step, decrease, products, (products + 1) * curvature.share)
+    return Solution(step, decrease, products, products * curvature.share + extra, reached)

@@ -23,7 +23,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sorel._clock import now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant import ConstantModelWarning
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
@@ -146,7 +146,7 @@ def _score_fold(
     """What is known of every grid point on one fold (_FACTS), in the order of the grid."""
     from sklearn.base import clone
 
-    model = clone(model).set_params(warm_start=True)
+    model = clone(model)
     # The search deals with constant models itself; the last fit speaks of its own.
     model._speaks_of_constant = False
     X_train, X_test, y_train, y_test = X[train], X[test], y[train], y[test]
@@ -154,14 +154,18 @@ def _score_fold(
     if sample_weight is not None:
         weight, weight_test = sample_weight[train], sample_weight[test]
     out = np.empty((len(risks), len(l2s), len(_FACTS)))
-    for i, j in plough(len(risks), len(l2s)):
-        begin = now()
-        model.set_params(risk=risks[i], l2=l2s[j]).fit(X_train, y_train, sample_weight=weight)
+    grid = list(plough(len(risks), len(l2s)))
+    begin = now()
+    task = model._task(X_train, y_train, weight)
+    fits = model._fits_along(task, [(risks[i], l2s[j]) for i, j in grid])
+    held_out = scorer.of_rows(X_test, y_test, weight_test, task.loss)
+    for (i, j), _ in zip(grid, fits, strict=True):
         seconds = now() - begin
         if model.status_.startswith("interrupted"):
             raise KeyboardInterrupt("the search was interrupted")
-        score, mean_loss = scorer(model, X_test, y_test, weight_test)
+        score, mean_loss = held_out(model)
         out[i, j] = score, mean_loss, model.constant_, model.n_passes_, seconds
+        begin = now()
     return out.reshape(-1, len(_FACTS))
 
 
@@ -178,16 +182,27 @@ class _Scorer:
             raise ValueError(f"mean_slack must be None or at least 0, got {mean_slack!r}")
         self._slack = mean_slack if scoring is None else None
 
-    def __call__(
-        self, model: Any, X: Any, y: Any, sample_weight: NDArray[np.float64] | None
-    ) -> tuple[float, float]:
-        """The score, and the mean loss where the choice needs it."""
-        if self._plain is not None:
-            weighted = sample_weight is not None and _takes_sample_weight(self._plain)
+    def of_rows(
+        self, X: Any, y: Any, sample_weight: NDArray[np.float64] | None, loss: Loss
+    ) -> Callable[[Any], tuple[float, float]]:
+        """The score of a model on these rows, and its mean loss where the choice needs it."""
+        plain, tail, mean = self._plain, self._tail, Mean()
+        if plain is not None:
+            weighted = sample_weight is not None and _takes_sample_weight(plain)
             arguments = {"sample_weight": sample_weight} if weighted else {}
-            return float(self._plain(model, X, y, **arguments)), math.nan
-        losses = self._tail.losses(model, X, y)
-        return -self._tail.risk(losses, sample_weight), Mean()(losses, sample_weight)
+            return lambda model: (float(plain(model, X, y, **arguments)), math.nan)
+        # Margins of numbers are their predictions: no need to check the rows again for every model.
+        direct = not loss.is_classifier and loss.link == "identity"
+        targets = loss.encode(y)[0] if direct else None
+
+        def score(model: Any) -> tuple[float, float]:
+            if direct:
+                losses = loss.value(targets, product(X, model.coef_) + model.intercept_)
+            else:
+                losses = tail.losses(model, X, y)
+            return -tail.risk(losses, sample_weight), mean(losses, sample_weight)
+
+        return score
 
     def choose(self, results: dict[str, Any]) -> int:
         """The row of the best grid point."""

@@ -225,7 +225,7 @@ def path(
             raise KeyboardInterrupt(f"path was interrupted at {at}")
         previous = result
         # The weightings of all points together may be far larger than X.
-        found[i, j] = replace(result, weights=np.empty(0), history=[])
+        found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
         if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
             break
     points = sorted(found)

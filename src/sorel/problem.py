@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
@@ -30,7 +31,7 @@ from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe
-from sorel.losses import Loss, SquaredHinge, parse_loss
+from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
@@ -55,6 +56,11 @@ _MAX_REFINEMENTS, _MAX_CONJUGATE_STEPS = 3, 10
 # Products that all of them may take, during a run and for a user who asks. Where a bound is that
 # hard to reach, another step of the solver gains more.
 _FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
+
+# From this many parameters on the Hessian of an earlier certificate is kept: conjugate gradients
+# that it preconditions take few products to the next one, and are left if they take more. They
+# stop when so small a share of the bound is slack.
+_WORTH_KEEPING, _KEPT_PRODUCTS, _KEPT_SLACK = 32, 6, 0.1
 
 # Conjugate gradients stop when the model promises this share of the target, or, without a target,
 # when so small a share of the bound is slack.
@@ -287,6 +293,27 @@ class Problem:
             size = start if np.isfinite(start) else 0.0
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
+        self.curvature: FloatArray | None = None
+
+    @cached_property
+    def has_fixed_weights(self) -> bool:
+        """Whether the dual set is one weighting: others change with the order of the losses."""
+        levels = self.risk.levels(self.n_samples, self.sample_weight)
+        return levels is not None and levels[0] == levels[1]
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether risk and losses make a quadratic function: one Newton step then solves it."""
+        return type(self.loss) is Squared and self.has_fixed_weights
+
+    def keep_curvature(self, hessian: FloatArray) -> bool:
+        """Keep the Hessian of a weighting, if there is something to be gained from that."""
+        engine = self.engine
+        few = len(hessian) < _WORTH_KEEPING or engine.n_outputs > 1
+        if few or not (self.penalty.quadratic and engine.cheap_products):
+            return False
+        self.curvature = hessian
+        return True
 
     @property
     def data_precision(self) -> float:
@@ -414,11 +441,17 @@ class Problem:
             raise TypeError(
                 "a problem made from an engine has the risk of its engine; make one from X and y"
             )
-        make, X = self._made_by
-        other = Problem.from_engine(
-            make(X, replace(self.engine.spec, risk=parse_risk(risk))), self.penalty
-        )
-        other._made_by = self._made_by
+        risk = parse_risk(risk)
+        engine = self.engine.with_risk(risk)
+        if engine is None:
+            make, X = self._made_by
+            other = Problem.from_engine(make(X, replace(self.engine.spec, risk=risk)), self.penalty)
+            other._made_by = self._made_by
+            return other
+        _check_affine(engine)
+        other = shallow_copy(self)
+        other.engine, other.risk = engine, risk
+        vars(other).pop("has_fixed_weights", None)  # known of the risk before
         return other
 
     def tamed(self) -> Problem | None:
@@ -602,19 +635,23 @@ class Problem:
         formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
+        kept = self.kept_factor() if formed else None
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
             if slope is None:
                 slope = engine.gradient(current, dual)
-            if formed:
+            reached = False
+            if kept is not None or not formed:
+                most = max_products if kept is None else _KEPT_PRODUCTS
+                found = self._conjugate_step(current, dual, slope, target, drop, most, kept)
+                u, reached = current.w + found.step, found.reached
+                max_products -= found.products
+                passes += found.passes + 1.0
+            if formed and not reached:
+                kept = None
                 try:
                     u = self._newton_point(current, dual, slope)
                 except np.linalg.LinAlgError:
                     break
-            else:
-                found = self._conjugate_step(current, dual, slope, target, drop, max_products)
-                u = current.w + found.step
-                max_products -= found.products
-                passes += found.passes + 1.0
             del current  # its vectors serve the next point
             current, slope = engine.point(u), None
             expected, penalty = engine.expected(current, dual), self.penalty_value(u)
@@ -640,8 +677,10 @@ class Problem:
     def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
         engine = self.engine
+        hessian = engine.hessian(point, dual)
+        self.keep_curvature(hessian)
         u, _ = minimize_quadratic(
-            engine.hessian(point, dual),
+            hessian,
             gradient.ravel(),
             point.w.ravel(),
             self.penalty,
@@ -658,6 +697,7 @@ class Problem:
         target: float,
         drop: float,
         max_products: int,
+        precondition: Callable[[FloatArray], FloatArray] | None,
     ) -> Solution:
         """The same step by products, as far as the target needs it.
 
@@ -670,8 +710,13 @@ class Problem:
             coef = self.coefficients(residual)
             slack = float(np.vdot(coef, coef)) / (2.0 * l2)
             total = drop + decrease
+            if target > 0.0 and total + slack <= _MODEL_SHARE * target:
+                return True
+            if precondition is not None:
+                # Products are few, and a bound that misses the target may serve a later iterate.
+                return slack <= _KEPT_SLACK * total
             if target > 0.0:
-                return total + slack <= _MODEL_SHARE * target or total > target
+                return total > target
             return slack <= 0.5 * _SLACK_SHARE * total
 
         return minimize_model(
@@ -680,7 +725,17 @@ class Problem:
             gradient + modulus * point.w,
             enough=enough,
             max_products=max_products,
+            precondition=precondition,
         )
+
+    def kept_factor(self) -> Callable[[FloatArray], FloatArray] | None:
+        """Solves systems with the curvature that was kept, under this penalty; None without one."""
+        if self.curvature is None or not (self.penalty.quadratic and self.engine.cheap_products):
+            return None
+        factor, failed = dpotrf((self.curvature + np.diag(self.modulus())).T, lower=1, clean=0)
+        if failed:
+            return None
+        return lambda residual: dpotrs(factor, residual, lower=1)[0]
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, but never less than a share of the losses.

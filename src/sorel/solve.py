@@ -118,6 +118,9 @@ class Result:
         the bound, it has a record too.
     solver : str
         Name of the solver.
+    curvature : array or None
+        A Hessian near the solution, where one was needed and there are so many parameters that a
+        warm start of a similar problem gains from it.
 
     Examples
     --------
@@ -143,6 +146,7 @@ class Result:
     status: str
     solver: str
     history: list[Record] = field(repr=False)
+    curvature: FloatArray | None = field(default=None, repr=False, compare=False)
 
 
 class _Ledger:
@@ -489,6 +493,7 @@ def solve(
         status=_status(method, run, last, converged, ending, saved),
         solver=method.name,
         history=ledger.history,
+        curvature=problem.curvature,
     )
     if not converged and ending not in (_INTERRUPTED, _STOPPED):
         _warn(result, run, ending, lost)
@@ -635,6 +640,8 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
             f"{problem.engine.shape}"
         )
     _start_at(problem, run, w)
+    if result.curvature is not None and len(result.curvature) == w.size:
+        problem.curvature, run.resembles = result.curvature, True
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
         run.dual, _ = problem.engine.nearest_dual(result.weights)

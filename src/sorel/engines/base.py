@@ -244,6 +244,10 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
+    # Whether a product with the Hessian takes far less time than the matrix itself: not where every
+    # product reads the rows from disk, or asks a cluster.
+    cheap_products: ClassVar[bool] = False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -259,6 +263,13 @@ class Engine(ABC):
         runs may then use one problem at once, and none depends on an earlier one.
         """
         return self
+
+    def with_risk(self, risk: Risk) -> Engine | None:
+        """The same data under another risk, sharing all that does not depend on it.
+
+        None, where an engine has no way to do so; one for the risk is then made from the data.
+        """
+        return None
 
     def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Hand back working memory: the run is over."""
@@ -291,6 +302,26 @@ class Engine(ABC):
     @abstractmethod
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         """The point at ``point.w + step * delta``, without touching X."""
+
+    def tried(
+        self,
+        point: Point,
+        delta: FloatArray,
+        direction: Any,
+        step: float,
+        center: Dual,
+        eta: float,
+    ) -> tuple[Point, Dual, float]:
+        """A trial of a line search: :meth:`moved`, and then :meth:`ascend` and :meth:`slope` there.
+
+        With eta = 0 the weighting stays at the centre. The slope is infinite where losses overflow.
+        """
+        moved = self.moved(point, delta, direction, step)
+        # Only losses without a bound on their curvature grow fast enough, and a look may be costly.
+        if not (self.spec.loss.curvature_bound < np.inf or self.is_finite(moved)):
+            return moved, center, np.inf
+        dual = self.ascend(center, moved, eta) if eta > 0.0 else center
+        return moved, dual, self.slope(moved, dual, direction)
 
     @abstractmethod
     def risk(self, point: Point) -> float:

@@ -57,6 +57,8 @@ class BlocksEngine(DenseEngine):
     (3,)
     """
 
+    cheap_products = False
+
     def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X
         # Not DenseEngine's own, which wants all of X.

@@ -7,6 +7,7 @@ Gram matrices.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import operator
@@ -30,7 +31,7 @@ from sorel.kernels import PER_ROW, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
-from sorel.risks import Deviation
+from sorel.risks import Deviation, Risk
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -62,6 +63,9 @@ NO_BLOCKS = np.full(1, -1, np.int32)
 
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
+
+# Facts that depend on the risk, beside those about the data.
+_OF_RISK = ("_rank_mass",)
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
@@ -152,6 +156,7 @@ class MemoryEngine(Engine):
     """
 
     serves_deviations = True
+    cheap_products = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -173,15 +178,31 @@ class MemoryEngine(Engine):
         self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._use_pool()
+        self._use_risk()
+        self._share_rows()
+
+    def _use_risk(self) -> None:
+        """Get a projector for the risk of the spec."""
+        spec = self.spec
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
-        self._projector = Projector(risk, n, weight, self._pool)
+        self._projector = Projector(risk, self.n_samples, spec.sample_weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
-            self.n_outputs == 1 and n >= WORTH_POOLING and not self._projector.two_levels
+            self.n_outputs == 1
+            and self.n_samples >= WORTH_POOLING
+            and not self._projector.two_levels
         )
-        self._share_rows()
+
+    def with_risk(self, risk: Risk) -> MemoryEngine:
+        other = shallow_copy(self)
+        other.spec = dataclasses.replace(self.spec, risk=risk)
+        other._facts = {name: fact for name, fact in self._facts.items() if name not in _OF_RISK}
+        other._use_pool()
+        other._use_risk()
+        other._share_rows()
+        return other
 
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
@@ -234,6 +255,15 @@ class MemoryEngine(Engine):
         if self._team is not None:
             self._each = partial(sweep_rows, self._team, self._weighted)
         self._projector.share(self._team)
+        # Short vectors with equal sample weights and one margin each, which no threads share.
+        self._is_short = (
+            self._recycler is None
+            and self._team is None
+            and self.n_outputs == 1
+            and not self._weighted
+            and self._offset == 0.0
+        )
+        self._project_short = self._projector.core.project
 
     def working(self) -> AbstractContextManager[Any]:
         alone = self._team is None and self._row_team is None
@@ -336,6 +366,29 @@ class MemoryEngine(Engine):
             np.add(new.margins, point.margins, out=new.margins)
             self._fill_losses(new)
         return new
+
+    def tried(
+        self, point: Any, delta: FloatArray, direction: Any, step: float, center: Any, eta: float
+    ) -> Any:
+        if not self._is_short:
+            return super().tried(point, delta, direction, step, center, eta)
+        # The same, loop by loop: a small problem makes so many trials that layers between them and
+        # the loops would take longer than the loops.
+        n, change, formula = self.n_samples, direction.margins, self._loss_args
+        margins, losses, dual = np.empty(n), np.empty(n), center
+        self._loops.move_margins(point.margins, change, step, *formula, margins, losses)
+        moved = MemoryPoint(point.w + step * delta, self, margins, losses)
+        if not self.is_finite(moved):
+            return moved, center, np.inf
+        if eta > 0.0:
+            density, block = np.empty(n), np.empty(n, np.int32)
+            vectors.ascent_target(center.density, losses, losses, eta, 0.0, density)
+            dual = MemoryDual(density, None)
+            dual.block, dual.n_blocks = block, self._project_short(density, density, block)
+        slope = self._loops.directional_slope(
+            *formula, margins, dual.density, change, self._omega, False
+        )
+        return moved, dual, slope
 
     def _move(self, line: Any, margins: Any, losses: Any) -> None:
         point, direction, step = line
@@ -756,6 +809,9 @@ class MemoryEngine(Engine):
             return 0.0
         if self.n_outputs > 1:
             return self._softmax_intercept_slack(point, dual, residual)
+        if self._compiled is not None and self._compiled[0] == compiled_losses.SQUARED:
+            # A parabola, whose curvature is the sum of the weights, falls by half of this.
+            return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +71,16 @@ class Weighted(NamedTuple):
     kept: NDArray[np.bool_] | None
 
 
-def _product(X: Any, coef: FloatArray) -> FloatArray:
+class Task(NamedTuple):
+    """What a fit solves: rows with targets as the loss takes them, and what callbacks see."""
+
+    data: Weighted
+    loss: Loss
+    n_samples: int
+    given: dict[str, Any]
+
+
+def product(X: Any, coef: FloatArray) -> FloatArray:
     """X coef; float32 rows are brought to float64 a few at a time, not all at once."""
     if not (isinstance(X, np.ndarray) and X.dtype == np.float32):
         return np.asarray(X @ coef)
@@ -186,7 +195,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         check_numbers(X, "X")
         check_indices(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
-        return _product(X, self.coef_.T) + self.intercept_
+        return product(X, self.coef_.T) + self.intercept_
 
     def _scores_on_disk(self, rows: RowSource) -> FloatArray:
         _check_columns(self, rows)
@@ -281,14 +290,47 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """Whether the solver finds the intercept; one that follows from means is no parameter."""
         return bool(self.fit_intercept) and not isinstance(self.fit_intercept, str)
 
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
+        """Read and check what `fit` was given."""
+        raise NotImplementedError
+
+    def _method(self) -> str | Solver:
+        """The solver, with the settings that the estimator has for it."""
+        return SOREL(batch_size=self.batch_size) if self.solver == "sorel" else self.solver
+
+    def _fits_along(self, task: Task, pairs: Iterable[tuple[Risk, float | str]]) -> Iterator[None]:
+        """Fit to every risk and l2 in turn, each from the last: the data are read once for all."""
+        data, loss, n_samples, _ = task
+        problem = previous = None
+        for risk, l2 in pairs:
+            self.risk, self.l2 = risk, l2
+            penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
+            self.l2_ = float(penalty.l2)
+            if problem is None:
+                problem = self._problem(data, loss, penalty)
+            elif problem.risk != risk:
+                problem = problem.with_risk(risk)
+            problem = problem.with_penalty(penalty)
+            previous = solve(
+                problem,
+                self._method(),
+                tol=self.tol,
+                max_passes=self.max_passes,
+                random_state=self.random_state,
+                callback=all_of([log_record] if logger.isEnabledFor(logging.DEBUG) else []),
+                warm_start=previous,
+            )
+            logger.info("%s: %s (%.3g s)", type(self).__name__, previous.status, previous.seconds)
+            self._keep(previous, problem.n_features, n_samples, data.kept)
+            self._note_constant(data, problem, loss)
+            yield
+
     def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
         penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
         self.l2_ = float(penalty.l2)
         problem = self._problem(data, loss, penalty)
-        solver: str | Solver = self.solver
-        if solver == "sorel":
-            solver = SOREL(batch_size=self.batch_size)
+        solver = self._method()
         previous = self._previous(problem, data.kept) if self.warm_start else None
         hooks = Hooks(self, problem, given)
         listeners: list[Callable[[Record], Any]] = []
@@ -362,10 +404,10 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
         def learns(w: FloatArray) -> bool:
             found = self._parameters_of(w, problem.n_features)
-            scores = _product(sample.X, found["coef_"].T) + found["intercept_"]
+            scores = product(sample.X, found["coef_"].T) + found["intercept_"]
             return self._varies(scores, sample.y)
 
-        scores = _product(sample.X, self.coef_.T) + self.intercept_
+        scores = product(sample.X, self.coef_.T) + self.intercept_
         self.constant_ = not self._varies(scores, sample.y)
         if self.constant_ and self._speaks_of_constant:
             self.status_ += "; the model is constant: its predictions hardly depend on X"

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._tensors import is_tensor, like, to_numpy
 from sorel.checkpoints import Checkpoint
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, weighted_rows
+from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, weighted_rows
 from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import available_if, with_callbacks
 from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
@@ -348,16 +348,19 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         ConstantModelWarning
             If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
+        self._fit(*self._task(X, y, sample_weight))
+        return self
+
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
         weight = sample_weight
         if self.class_weight is not None:
             weight = compute_sample_weight(self.class_weight, to_numpy(y))
             weight = weight if sample_weight is None else weight * sample_weight
         data = weighted_rows(X, y, weight)
         codes, loss = self._read_labels(data.y)
-        self._fit(data._replace(y=codes), loss, X.shape[0], given)
-        return self
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        return Task(data._replace(y=codes), loss, X.shape[0], given)
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         table = w.reshape(len(w), -1).T

@@ -16,6 +16,7 @@ from sorel.estimators.base import (
     DEFAULT_RISK,
     SpectralFit,
     SpectralModel,
+    Task,
     Weighted,
     weighted_rows,
 )
@@ -246,18 +247,20 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         ConstantModelWarning
             If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
+        try:
+            self._fit(*self._task(X, y, sample_weight))
+        finally:
+            self._means = None
+        return self
+
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         loss = regression_loss(self.loss)
         X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
         data = weighted_rows(X, y, sample_weight)
         if isinstance(self.fit_intercept, str):
             self._means = self._check_means(data, loss)
             data = data._replace(X=data.X - self._means[0], y=data.y - self._means[1])
-        try:
-            self._fit(data, loss, X.shape[0], given)
-        finally:
-            self._means = None
-        return self
+        return Task(data, loss, X.shape[0], {"X": X, "y": y, "sample_weight": sample_weight})
 
     _means: tuple[FloatArray, float] | None = None
 

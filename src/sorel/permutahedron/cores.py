@@ -144,6 +144,8 @@ class Uniform(Core):
     def _edge(self, losses: FloatArray) -> float:
         """The loss at the bend between two levels."""
         assert self._bend is not None
+        if self._levels[0] == self._levels[2]:
+            return float(losses[0])  # all weights are alike, and no rank differs from another
         return select(losses, self._bend, self.team)
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:

@@ -188,6 +188,11 @@ class Projector:
         """Whether a threshold does the work of a sort."""
         return self._core.threshold is not None
 
+    @property
+    def core(self) -> Core:
+        """What projects the items that have a weight."""
+        return self._core
+
     def share(self, team: Team | None) -> None:
         """Let these threads share the sweeps; None leaves them to the caller's thread."""
         self._core.team = team if self._used is None else None

@@ -31,8 +31,9 @@ _COLD_TRIALS = 200
 # Items that are looked at together in the search for the smallest.
 _GLANCE = 64
 # A value at a rank is looked for among those that a sample puts near it: how many values make that
-# pay, the size of the sample, and the ranks of the sample to either side that are taken in.
-_SAMPLE_FROM, _SAMPLE, _SAMPLE_MARGIN = 50_000, 10_000, 200
+# pay, the size of the sample, at most and as a share of them, and the ranks of the sample to either
+# side that are taken in, in units of the square root of its size.
+_SAMPLE_FROM, _SAMPLE, _SAMPLE_SHARE, _SAMPLE_MARGIN = 12_000, 10_000, 16, 2.0
 
 
 class Thresholder:
@@ -78,8 +79,7 @@ class Thresholder:
             return 0
         count = -1
         if self.pivot >= 0:
-            reference = float(zeta[self.pivot])
-            start = (reference, self.tau, -math.inf, math.inf)
+            start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start, _WARM_TRIALS)
         if count < 0:
             count = self._find(zeta, out, block, team, self._bracket(zeta, team), _COLD_TRIALS)
@@ -342,10 +342,10 @@ def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
     """The value at a rank of the ascending order, from the few that a sample puts near it."""
     n = values.size
     if n > _SAMPLE_FROM:
-        stride = n // _SAMPLE
+        stride = max(n // _SAMPLE, _SAMPLE_SHARE)
         sample = np.sort(values[::stride])
-        place = rank / stride
-        left, right = int(place - _SAMPLE_MARGIN), int(place + _SAMPLE_MARGIN)
+        place, margin = rank / stride, _SAMPLE_MARGIN * math.sqrt(sample.size)
+        left, right = int(place - margin), int(place + margin)
         least = sample[left] if left >= 0 else -np.inf
         most = sample[right] if right < sample.size else np.inf
         parts = by_ranges(team, _gather, values, least, most)

@@ -118,6 +118,9 @@ class EtaSchedule:
         Spread of the losses; eta is measured in its inverse.
     warm : bool
         Whether the run starts near a solution.
+    gentle : bool, default=False
+        Whether eta should grow slowly at first: where the weights are nearly right, those that
+        they tie are worth more than a large eta, which would tie others.
 
     Attributes
     ----------
@@ -135,10 +138,10 @@ class EtaSchedule:
     40.0
     """
 
-    def __init__(self, pace: Pace, scale: float, warm: bool) -> None:
+    def __init__(self, pace: Pace, scale: float, warm: bool, gentle: bool = False) -> None:
         self._pace = pace
         self._largest = _MAX_ETA / scale
-        self._growth = pace.growth
+        self._growth = min(_LEAST_GROWTH, pace.growth) if gentle else pace.growth
         self.eta = (pace.warm if warm else pace.first) / scale
         self.steps = self._cuts = 0
         self._shortest = 1.0
@@ -246,7 +249,7 @@ class AugmentedLagrangian(Solver):
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1
         center = run.dual
-        warm = run.near or center is not None
+        given = center is not None
         if center is None:
             center = engine.uniform()
             if run.watched:
@@ -266,7 +269,7 @@ class AugmentedLagrangian(Solver):
                 run.note = "the losses overflow at the start; scale the columns"
                 return
             path.move(point.w)
-        schedule = EtaSchedule(self.pace, engine.loss_scale(point), warm)
+        schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
         state = State(problem, point, center, schedule.eta)
         measured = problem.unit(state.value)
         # Vectors of length n: nothing but the state may hold them.
@@ -360,17 +363,15 @@ class AugmentedLagrangian(Solver):
         # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
         short = 0.5 * enough if may_overflow else enough
         for _ in range(_MAX_TRIALS):
-            point = engine.moved(state.point, delta, change, t)
-            if may_overflow and not engine.is_finite(point):
+            point, dual, slope = engine.tried(
+                state.point, delta, change, t, state.center, state.eta
+            )
+            if slope == np.inf:
                 # Far beyond the minimum of a loss that grows like an exponential.
                 high, slope_high, limit = t, np.inf, t
                 t = low + _OVERFLOW * (t - low)
-                del point
+                del point, dual
                 continue
-            dual = state.center
-            if state.eta > 0:
-                dual = engine.ascend(state.center, point, state.eta)
-            slope = engine.slope(point, dual, change)
             slope -= growth(problem.coefficients(point.w), backwards)
             if -short <= slope <= enough:
                 return point, dual, t

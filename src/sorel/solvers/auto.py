@@ -87,7 +87,7 @@ class Auto(Solver):
         costs next to nothing. What is certified later is certified on all rows.
         """
         engine, n = problem.engine, problem.n_samples
-        if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample"):
+        if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample") or problem.is_quadratic:
             return
         needed = _ROWS_PER_PARAMETER * engine.size / engine.effective_share()
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))

@@ -65,6 +65,9 @@ class Run:
         Sample gradients spent so far, divided by n.
     near : bool
         Whether w is known to be near the optimum, as from a part of the data.
+    resembles : bool
+        Whether the curvature that the problem keeps is that of a similar problem's solution, or of
+        an earlier step.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     save_at : float
@@ -93,6 +96,7 @@ class Run:
     random_state: Any
     watched: bool = False
     near: bool = False
+    resembles: bool = False
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
+from sorel.conjugate import minimize_model
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
@@ -21,6 +24,11 @@ MAX_SIZE = 5000
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
 _ROWS_PER_PARAMETER = 100
 _LEAST_ROWS = 10_000
+
+# Where a Hessian nearby is at hand, a step is solved to this share of the gradient by so many
+# products at most, more of them for many columns. The matrix of no more than the last share of the
+# rows is cheaper.
+_FORCING, _FEW_PRODUCTS, _COLUMNS_PER_PRODUCT, _MOST_ROWS = 0.3, 3, 12, 0.75
 
 
 class Newton(AugmentedLagrangian):
@@ -51,8 +59,14 @@ class Newton(AugmentedLagrangian):
         return super().iterates(problem, run)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
+        if run.resembles and caution == 0.0:
+            direction = self._resembling(state, run)
+            if direction is not None:
+                return direction
         problem, engine, w = state.problem, state.problem.engine, state.point.w
-        n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
+        n_rows = None
+        if not problem.is_quadratic:  # else one step is all it takes, if all rows have their say
+            n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
         gradient, center = state.gradient.ravel(), w.ravel()
         while True:
             hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
@@ -69,8 +83,35 @@ class Newton(AugmentedLagrangian):
             if info.shift < 1.0 or caution == 1.0:
                 break
             caution = 1.0
+        if problem.has_fixed_weights:
+            # The next step needs no matrix of its own where this one tells enough of it.
+            run.resembles = problem.keep_curvature(hessian)
         step = u - center
         gain = state.penalty - problem.penalty_value(u.reshape(engine.shape))
         descent = gain - float(gradient @ step)
         decrease = descent - 0.5 * float(step @ (hessian @ step))
         return Direction(step.reshape(engine.shape), descent, decrease)
+
+    def _resembling(self, state: State, run: Run) -> Direction | None:
+        """A direction from a few products, if the Hessian that was kept is near enough."""
+        problem, point = state.problem, state.point
+        precondition = problem.kept_factor()
+        curvature = problem.engine.curvature(point, state.dual, state.eta)
+        if precondition is None or curvature.share < _MOST_ROWS:
+            run.resembles = False
+            return None
+        modulus = problem.modulus()
+        gradient = state.gradient + modulus * point.w
+        found = minimize_model(
+            curvature,
+            modulus,
+            gradient,
+            enough=lambda left, decrease, residual: left <= _FORCING**2,
+            max_products=max(_FEW_PRODUCTS, gradient.size // _COLUMNS_PER_PRODUCT),
+            precondition=precondition,
+        )
+        run.passes += found.passes
+        if not found.reached:
+            run.resembles = False
+            return None
+        return Direction(found.step, -float(np.vdot(gradient, found.step)), found.decrease)
