@@ -99,19 +99,13 @@ def test_adjoints(n, d, dtype, intercept, zeros):
 
 
 @by_size
-@by_dtype
-@by_intercept
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_products_with_many_outputs(n, d, dtype, intercept, order):
-    X, k = np.asarray(matrix(n, d, dtype), order=order), 3
-    X[0, 0] = 0.0
-    W, C = matrix(d + intercept, k, seed=4), matrix(n, k, seed=5)
-    full = extended(X)[:, : d + intercept]
-    out, back = np.full((n, k), np.nan), np.zeros((d + intercept, k))
-    dense.product_many(X, W, out)
-    dense.adjoint_many(X, C, back)
-    np.testing.assert_allclose(out, full @ W, **CLOSE)
-    np.testing.assert_allclose(back, full.T @ C, **CLOSE)
+def test_rows_and_columns_of_few_outputs(n, d):
+    margins, row, C = matrix(n, d), matrix(1, d, seed=4)[0], matrix(n, d, seed=5)
+    expected, out = margins + row, np.full(d, 0.5)
+    dense.add_row(margins, row)
+    dense.add_columns(C, out)
+    np.testing.assert_allclose(margins, expected, **CLOSE)
+    np.testing.assert_allclose(out - 0.5, C.sum(axis=0), **CLOSE)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9])

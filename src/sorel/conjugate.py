@@ -51,11 +51,9 @@ def minimize_model(
         Told the part of the squared residual that is left, in the norm of the preconditioner, the
         decrease of the model so far, and the residual; says when to stop.
     """
-    diagonal = curvature.diagonal() + modulus
-    # A flat intercept has no curvature to divide by.
-    diagonal[diagonal <= 0.0] = 1.0
+    precondition = curvature.preconditioner(modulus)
     step, residual = np.zeros_like(gradient), -gradient
-    scaled = residual / diagonal
+    scaled = precondition(residual)
     conjugate = scaled.copy()
     size = first = float(np.vdot(residual, scaled))
     decrease, products = 0.0, 0
@@ -72,7 +70,7 @@ def minimize_model(
         step += length * conjugate
         residual -= length * image
         decrease += 0.5 * length * size
-        scaled = residual / diagonal
+        scaled = precondition(residual)
         last, size = size, float(np.vdot(residual, scaled))
         conjugate *= size / last
         conjugate += scaled

@@ -44,6 +44,7 @@ _BEYOND_EXPONENTIALS = 800.0
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
 # where it is not.
 _FEW_PARAMETERS = 1000
+_FEW_OF_CLASSES = 24
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.
@@ -588,7 +589,8 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
+        few = _FEW_PARAMETERS if engine.n_outputs == 1 else _FEW_OF_CLASSES
+        formed = point.w.size <= few or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):

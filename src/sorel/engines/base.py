@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -117,6 +118,13 @@ class Curvature(ABC):
     @abstractmethod
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
+
+    def preconditioner(self, modulus: FloatArray) -> Callable[[FloatArray], FloatArray]:
+        """Solves with an approximation to the matrix plus diag(modulus): here with its diagonal."""
+        diagonal = self.diagonal() + modulus
+        # A flat intercept has no curvature to divide by.
+        diagonal[diagonal <= 0.0] = 1.0
+        return lambda residual: residual / diagonal
 
 
 class UnsupportedOperationError(NotImplementedError):

@@ -5,6 +5,7 @@ Read-only and memory-mapped arrays are used as they are: no operation writes to 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,9 @@ _TILE_SIZE = 65536
 
 # Bytes of an X of which a copy costs next to nothing.
 _FEW_BYTES = 1 << 20
+
+# Bytes of rows that may be copied to make products with them cheaper.
+_MAX_COPY = 1 << 30
 
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
@@ -63,7 +67,8 @@ class DenseEngine(SampledEngine):
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:
-            self._each_row(dense.product_many, self._X, w, out)
+            with self.working():
+                self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
         if self._by_rows:
@@ -79,12 +84,11 @@ class DenseEngine(SampledEngine):
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         if self.n_outputs > 1:
-            return self._accumulate(
-                lambda start, stop, out: dense.adjoint_many(
-                    self._X[start:stop], c[start:stop], out
-                ),
-                self.shape,
-            )
+            with self.working():
+                return self._accumulate(
+                    lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
+                    self.shape,
+                )
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
             dense.adjoint_rows(self._X, c, out)
@@ -115,10 +119,18 @@ class DenseEngine(SampledEngine):
         return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
+        if self.n_outputs > 1:
+            # The products of the linear algebra library take no list of rows.
+            return self._X[rows] if len(rows) * self._X[:1].nbytes <= _MAX_COPY else None
         # Rows of C order are long enough to jump between them; columns are read whole anyway.
         return rows if self._by_rows else None
 
     def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        if self.n_outputs > 1:
+            self._team_for(selection).sweep(
+                lambda start, stop: _multiply(selection[start:stop], w, out[start:stop])
+            )
+            return
         coef, intercept = self._split(w)
         self._team_for(selection).sweep(
             lambda start, stop: dense.product_some_rows(
@@ -127,6 +139,11 @@ class DenseEngine(SampledEngine):
         )
 
     def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        if self.n_outputs > 1:
+            return self._team_for(selection).accumulate(
+                lambda start, stop, out: _add_adjoint(selection[start:stop], c[start:stop], out),
+                self.shape,
+            )
         return self._team_for(selection).accumulate(
             lambda start, stop, out: dense.adjoint_some_rows(
                 self._X, selection[start:stop], c[start:stop], out
@@ -134,7 +151,7 @@ class DenseEngine(SampledEngine):
             self.shape,
         )
 
-    def _team_for(self, rows: NDArray[np.intp]) -> Team:
+    def _team_for(self, rows: NDArray[Any]) -> Team:
         return Team(len(rows), 1 if self._row_team is None else self._row_team.threads)
 
     def _take_steps(
@@ -249,3 +266,30 @@ def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
     tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
     dense.gram_few(X, h, tile, scaled, out)
+
+
+def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
+    """margins = X w, plus the last row of w where it has one more row than X has columns."""
+    d = X.shape[1]
+    for start, stop, rows in _in_double_precision(X):
+        np.matmul(rows, w[:d], out=margins[start:stop])
+    if len(w) > d:
+        dense.add_row(margins, w[d])
+
+
+def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
+    """out[:d] += X^T c, and the column sums of c below when out has room for them."""
+    d = X.shape[1]
+    for start, stop, rows in _in_double_precision(X):
+        out[:d] += rows.T @ c[start:stop]
+    if len(out) > d:
+        dense.add_columns(c, out[d])
+
+
+def _in_double_precision(X: NDArray[Any]) -> Iterator[tuple[int, int, FloatArray]]:
+    """All rows, as float64: at once, or in tiles where they have to be converted."""
+    n, d = X.shape
+    height = n if X.dtype == np.float64 else max(1, _TILE_SIZE // d)
+    for start in range(0, n, max(1, height)):
+        stop = min(start + height, n)
+        yield start, stop, X[start:stop].astype(np.float64, copy=False)
