@@ -495,6 +495,23 @@ def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
     np.testing.assert_allclose(change, full[:, None] * expected, **CLOSE)
 
 
+@by_weighting
+def test_sums_of_softmax_slopes_and_probabilities(weighted):
+    n, k = 9, 3
+    omega, full = sample_weights(n, weighted)
+    z, y = matrix(n, k, seed=8), np.arange(n) % k
+    q = np.maximum(random_vectors(n, 1)[0], 0.0)
+    slopes, own = Multinomial().derivative(y, z), np.eye(k)[y]
+    out = np.full((n, k), np.nan)
+    for share in (0.0, 1.0):
+        loss_loops.weigh_softmax(y, slopes, share, q, omega, weighted, out)
+        np.testing.assert_allclose(out, (full * q)[:, None] * (slopes + share * own), **CLOSE)
+    totals, sums, others = np.ones(k), np.ones((k, k)), out * (1 - own)
+    loss_loops.add_other_classes(y, out, totals, sums)
+    np.testing.assert_allclose(totals - 1.0, others.sum(axis=0), **CLOSE)
+    np.testing.assert_allclose(sums - 1.0, own.T @ others, **CLOSE)
+
+
 def test_confident_samples_keep_their_curvature():
     z, y = np.array([[40.0, 0.0]]), np.array([0])
     losses, slopes, out = np.empty(1), np.empty((1, 2)), np.empty(1)
