@@ -478,18 +478,30 @@ class Problem:
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
         noise += rounding.penalty_value(penalty)
-        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         above = shortfall + noise
+        target = 0.0 if refine == np.inf else refine - above
+        bound, passes = _NO_BOUND, 0.0
+        # Affine losses leave nothing to refine: they equal their linearisation.
+        refinable = not self.loss.affine
+        refinable = refinable and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic)
+        hopeless = False
+        if refinable and gradient is not None and target >= 0.0 and refine < np.inf:
+            # Where the bracket alone is too large the simple bound will not do, and is left for
+            # the case that the refined one does not either.
+            coef, slope = self.coefficients(point.w), self.coefficients(gradient)
+            hopeless = self.penalty.fenchel_young(coef, -slope) > target
+        if not hopeless:
+            bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         worthwhile = above + bound.total > refine >= above
         worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
-        # Affine losses leave nothing to refine: they equal their linearisation.
-        worthwhile = worthwhile and not self.loss.affine
-        passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
-            target = 0.0 if refine == np.inf else refine - above
+        if worthwhile and refinable:
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
             )
+            if hopeless and refined.total > target:
+                bound = self._linear_bound(
+                    rounding, point, dual, expected, penalty, gradient, error
+                )
             if refined.total < bound.total:
                 bound = refined
         if expected + penalty - least < bound.total:

@@ -67,8 +67,7 @@ class DenseEngine(SampledEngine):
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:
-            with self.working():
-                self._each_row(_multiply, self._X, w, out)
+            self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
         if self._by_rows:
@@ -84,11 +83,10 @@ class DenseEngine(SampledEngine):
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         if self.n_outputs > 1:
-            with self.working():
-                return self._accumulate(
-                    lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
-                    self.shape,
-                )
+            return self._accumulate(
+                lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
+                self.shape,
+            )
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
             dense.adjoint_rows(self._X, c, out)
@@ -271,8 +269,11 @@ def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
 def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
     """margins = X w, plus the last row of w where it has one more row than X has columns."""
     d = X.shape[1]
-    for start, stop, rows in _in_double_precision(X):
-        np.matmul(rows, w[:d], out=margins[start:stop])
+    if X.dtype == np.float64:
+        np.matmul(X, w[:d], out=margins)
+    else:
+        for rows in _tiles(X):
+            np.matmul(X[rows].astype(np.float64), w[:d], out=margins[rows])
     if len(w) > d:
         dense.add_row(margins, w[d])
 
@@ -280,16 +281,16 @@ def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
 def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
     """out[:d] += X^T c, and the column sums of c below when out has room for them."""
     d = X.shape[1]
-    for start, stop, rows in _in_double_precision(X):
-        out[:d] += rows.T @ c[start:stop]
+    if X.dtype == np.float64:
+        out[:d] += X.T @ c
+    else:
+        for rows in _tiles(X):
+            out[:d] += X[rows].astype(np.float64).T @ c[rows]
     if len(out) > d:
         dense.add_columns(c, out[d])
 
 
-def _in_double_precision(X: NDArray[Any]) -> Iterator[tuple[int, int, FloatArray]]:
-    """All rows, as float64: at once, or in tiles where they have to be converted."""
-    n, d = X.shape
-    height = n if X.dtype == np.float64 else max(1, _TILE_SIZE // d)
-    for start in range(0, n, max(1, height)):
-        stop = min(start + height, n)
-        yield start, stop, X[start:stop].astype(np.float64, copy=False)
+def _tiles(X: NDArray[Any]) -> Iterator[slice]:
+    """Rows at a time of which a copy in double precision stays in the cache."""
+    height = max(1, _TILE_SIZE // X.shape[1])
+    return (slice(start, start + height) for start in range(0, len(X), height))

@@ -787,14 +787,14 @@ class MemoryEngine(Engine):
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
-        value = self.expected(current, dual)
+        value, gradient = self.expected(current, dual), lam @ current.slopes
         for _ in range(_MAX_INTERCEPT_STEPS):
-            gradient = lam @ current.slopes
-            if np.max(np.abs(gradient)) <= 1e-15:
+            size = np.abs(gradient).max()
+            if size <= 1e-15:
                 break
             hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
-            hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
+            hessian += np.trace(hessian) / self.n_outputs**2
             try:
                 delta = -np.linalg.solve(hessian, gradient)
             except np.linalg.LinAlgError:
@@ -812,13 +812,13 @@ class MemoryEngine(Engine):
                 step *= 0.5
             else:
                 break
-            stalled = np.max(np.abs(lam @ trial.slopes)) >= np.max(np.abs(gradient)) <= 1e-12
-            if stalled:
+            left = lam @ trial.slopes
+            if np.abs(left).max() >= size <= 1e-12:
                 break
-            current, value = trial, trial_value
+            current, value, gradient = trial, trial_value, left
         # The bound holds only where the derivative in the intercepts is zero to rounding, and far
         # out, where all but one class has next to no weight, no rounding is small enough.
-        residual = np.abs(lam @ current.slopes)
+        residual = np.abs(gradient)
         present = residual > 0.0
         reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
         return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
