@@ -287,7 +287,7 @@ def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
         for rows in _tiles(X):
             out[:d] += X[rows].astype(np.float64).T @ c[rows]
     if len(out) > d:
-        dense.add_columns(c, out[d])
+        out[d] += np.ones(len(c)) @ c
 
 
 def _tiles(X: NDArray[Any]) -> Iterator[slice]:

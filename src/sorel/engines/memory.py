@@ -27,7 +27,7 @@ from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.kernels import PER_ROW, vectors
+from sorel.kernels import PER_ROW, logistic, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
@@ -172,6 +172,8 @@ class MemoryEngine(Engine):
         self._loss_args: tuple[Any, float, Any]
         if self._compiled is not None or self.n_outputs > 1:
             self._loops = compiled_losses
+            if self._compiled is not None and self._compiled[0] == compiled_losses.LOGISTIC:
+                self._loops = logistic
             self._loss_args = (*(self._compiled or (-1, 1.0)), self.y)
         else:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)

@@ -186,15 +186,6 @@ def add_row(margins, row):
 
 
 @compiled
-def add_columns(C, out):
-    """out += the sums of the columns of C."""
-    n, k = C.shape
-    for i in range(n):
-        for c in range(k):
-            out[c] += C[i, c]
-
-
-@compiled
 def product_some_rows(X, rows, w, intercept, out):
     """out[r] = X[rows[r]] w + intercept."""
     d = X.shape[1]
