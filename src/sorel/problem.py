@@ -42,7 +42,7 @@ _BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
-# where it is not.
+# where it is not. Several classes have a preconditioner, and a larger matrix for its size.
 _FEW_PARAMETERS = 1000
 _FEW_OF_CLASSES = 24
 REFINABLE_SIZE = 5000
@@ -601,7 +601,8 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        few = _FEW_PARAMETERS if engine.n_outputs == 1 else _FEW_OF_CLASSES
+        several = engine.n_outputs > 1 and engine.preconditions_classes
+        few = _FEW_OF_CLASSES if several else _FEW_PARAMETERS
         formed = point.w.size <= few or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient

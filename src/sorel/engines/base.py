@@ -214,6 +214,10 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
+    # Whether products with the Hessian of several classes have a preconditioner that spares the
+    # matrix: there are few of them then.
+    preconditions_classes: ClassVar[bool] = False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features

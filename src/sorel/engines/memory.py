@@ -157,6 +157,7 @@ class MemoryEngine(Engine):
     """
 
     serves_deviations = True
+    preconditions_classes = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -698,17 +699,19 @@ class MemoryEngine(Engine):
         self, point: Any, dual: Any, block: NDArray[Any], eta: float, h: FloatArray
     ) -> FloatArray:
         rows, k = self.shape[0], self.n_outputs
-        out = np.empty((rows, k, rows, k))
+        out = np.zeros((rows, k, rows, k))
+        # Slopes and curvatures of a sample sum to 0 over the classes: what stands on the diagonal
+        # is minus the sum of what stands beside it.
         for a in range(k):
-            for b in range(a + 1):
+            for b in range(a):
                 self._each(
                     self._loops.softmax_pair_curvature, self.y, point.slopes, dual.density, block,
                     eta, self._omega, self._weighted, a, b, h,
                 )  # fmt: skip
                 gram = self._gram(h)
-                out[:, a, :, b] = gram
-                if a != b:
-                    out[:, b, :, a] = gram
+                out[:, a, :, b] = out[:, b, :, a] = gram
+                out[:, a, :, a] -= gram
+                out[:, b, :, b] -= gram
         return out.reshape(rows * k, rows * k)
 
     def _subtract_block_means(

@@ -72,8 +72,7 @@ class Auto(Solver):
         if first is None:
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
-        several = problem.engine.n_outputs > 1
-        if run.dual is None and waiting[first] in ((Newton, NewtonCG) if several else (Newton,)):
+        if run.dual is None and (waiting[first] is Newton or _few_products(problem)):
             self._start_from_part(problem, run, waiting[first]())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
@@ -116,8 +115,8 @@ class Auto(Solver):
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
         size = problem.engine.size
-        few = _FEW_PARAMETERS if problem.engine.n_outputs == 1 else _FEW_OF_CLASSES
-        if size <= few or (size <= _FEW_PARAMETERS and not problem.penalty.quadratic):
+        few = _FEW_OF_CLASSES if _few_products(problem) else _FEW_PARAMETERS
+        if size <= few:
             first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
             return [*first, Newton, Continuation, SOREL]
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
@@ -128,8 +127,8 @@ class Auto(Solver):
     def _by_products(self, problem: Problem) -> bool:
         """Whether a matrix is affordable, but products are likely to be cheaper."""
         size, n = problem.engine.size, problem.n_samples
-        if problem.engine.n_outputs > 1:
-            return False  # products come first as it is, with no limit
+        if _few_products(problem):
+            return False  # they come first as it is, with no limit
         many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
         return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
@@ -176,3 +175,10 @@ class Auto(Solver):
         run.note = note
         if best is not None:
             run.w, run.dual = best
+
+
+def _few_products(problem: Problem) -> bool:
+    """Whether a Newton step takes few products, because several classes precondition it."""
+    engine = problem.engine
+    several = engine.n_outputs > 1 and engine.preconditions_classes
+    return several and problem.penalty.quadratic
