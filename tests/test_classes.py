@@ -132,9 +132,10 @@ def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(
     np.testing.assert_allclose(found.ravel(), expected, rtol=1e-8, atol=1e-12)
 
 
-def test_many_columns_leave_the_rows_their_diagonal():
+@pytest.mark.parametrize("home", ["C", "sparse"])
+def test_many_columns_leave_the_rows_their_diagonal(home):
     X, y = data(n=20, d=60)
-    engine = make(X, y).engine
+    engine = make(HOMES[home](X), y).engine
     values, vectors = engine._row_spectrum
     assert vectors is None
     np.testing.assert_allclose(values, np.r_[(X**2).mean(axis=0), 1.0], rtol=1e-12)

@@ -64,8 +64,8 @@ NO_BLOCKS = np.full(1, -1, np.int32)
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
 
-# The eigenvectors of a p x p matrix pay where p^2 is no more than so many times the number of
-# margins: they take the time of some products with the Hessian then.
+# The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
+# product with X: they take the time of some products with the Hessian then.
 _WORTH_TURNING = 4.0
 
 # Rows of a block that should be in a sample before it stands for the block.
@@ -284,7 +284,8 @@ class MemoryEngine(Engine):
     def _row_spectrum(self) -> Spectrum:
         """Eigenvalues of the mean of [x 1] [x 1]^T, or where these cost too much its diagonal."""
         omega = np.ascontiguousarray(np.broadcast_to(self._omega, self.n_samples))
-        if self.shape[0] ** 2 > _WORTH_TURNING * self.n_samples * self.n_outputs:
+        entries = getattr(self._matrix, "nnz", self.n_samples * self.n_features)
+        if self.shape[0] ** 3 > _WORTH_TURNING * entries * self.n_outputs:
             return Spectrum(self._gram_diagonal(omega), None)
         return Spectrum(*np.linalg.eigh(self._gram(omega)))
 
@@ -983,7 +984,8 @@ class _SoftmaxRows(Curvature):
     def product(self, v: FloatArray) -> FloatArray:
         engine, selection, (_, slopes, _, block) = self._engine, self._selection, self._active
         v, means = np.ascontiguousarray(v), np.empty(self._n_blocks)
-        change = engine._take(slopes.shape)
+        # The pool is for arrays of one length; that of a selection changes from step to step.
+        change = engine._take(slopes.shape) if selection is None else np.empty(slopes.shape)
         if selection is None:
             engine._margins(v, change)
         else:
@@ -993,9 +995,9 @@ class _SoftmaxRows(Curvature):
             moved = np.einsum("ik,ik->i", slopes, change)
             vectors.block_means(block, moved, *omega, np.empty_like(means), means)
         compiled_losses.apply_softmax_curvature(*self._active, means, self._eta, *omega, change)
-        out = (
-            engine._adjoint(change) if selection is None else engine._adjoint_of(selection, change)
-        )
+        if selection is not None:
+            return engine._adjoint_of(selection, change)
+        out = engine._adjoint(change)
         engine._give(change)
         return out
 
