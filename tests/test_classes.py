@@ -144,7 +144,7 @@ def test_many_columns_leave_the_rows_their_diagonal(home):
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
 def test_products_and_the_matrix_have_one_optimum(home, risk):
-    X, y = data(n=80, d=8)
+    X, y = data(n=80, d=18)
     problem = make(HOMES[home](X), y, risk=risk)
     by_products = sorel.solve(problem, tol=1e-6)
     by_matrix = sorel.solve(problem, solver="newton", tol=1e-6)

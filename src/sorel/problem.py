@@ -44,7 +44,7 @@ _BEYOND_EXPONENTIALS = 800.0
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
 # where it is not. Several classes have a preconditioner, and a larger matrix for its size.
 _FEW_PARAMETERS = 1000
-_FEW_OF_CLASSES = 24
+_FEW_OF_CLASSES = 64
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.

@@ -25,7 +25,7 @@ _FEW_PARAMETERS = 1000
 
 # The same for several classes, whose matrix takes K^2 weighted Gram matrices, and whose products
 # have a preconditioner of their own.
-_FEW_OF_CLASSES = 24
+_FEW_OF_CLASSES = 64
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
