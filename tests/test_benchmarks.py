@@ -10,6 +10,7 @@ import sorel
 
 # The benchmarks are a folder of the repository, not part of the installed package.
 cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
+classes = pytest.importorskip("benchmarks.classes", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
 paths = pytest.importorskip("benchmarks.paths", reason="not installed")
@@ -152,3 +153,22 @@ def test_the_rival_of_a_classifier_comes_within_the_tolerance():
     best = sorel.solve(problem, tol=1e-9)
     value = problem.objective(np.append(model.coef_[0], model.intercept_))
     assert best.dual <= value <= best.objective * (1.0 + paths.TOL)
+
+
+@pytest.mark.parametrize("case", [classes.Case(60, 3, 3), classes.Case(60, 3, 2)], ids=str)
+def test_the_classifiers_are_compared_on_one_objective(case):
+    X, y = case.data()
+    problem = classes.build(X, y)
+    optimum = sorel.solve(problem, tol=1e-9)
+    seconds, tol = classes.rival_seconds(X, y, "lbfgs", optimum.dual, repeats=1)
+    # It arrives, though not at the first tolerance: the objectives are the same to six digits.
+    assert 0.0 < seconds < np.inf
+    assert tol < max(classes.TOLERANCES)
+    assert classes.rival_seconds(X, y, "lbfgs", 0.9 * optimum.dual, repeats=1)[0] == np.inf
+
+
+def test_a_quick_comparison_of_classifiers(capsys):
+    assert classes.main(["--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("300 x 20, 4 classes") == 1 + len(classes.RISKS)
+    assert "never" not in printed

@@ -7,13 +7,19 @@ import pytest
 import scipy.sparse
 from scipy.optimize import isotonic_regression
 
-from sorel.kernels import dense, steps, tables, vectors
+from sorel.kernels import dense, logistic, steps, tables, vectors
 from sorel.kernels import losses as loss_loops
 from sorel.kernels import sparse as sparse_loops
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
 
 LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
 by_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
+# The logistic loss has loops of its own, beside those that serve all.
+by_loops = pytest.mark.parametrize(
+    ("loops", "loss"),
+    [*((loss_loops, loss) for loss in LOSSES), (logistic, Logistic())],
+    ids=[*map(repr, LOSSES), "logistic loops"],
+)
 by_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 by_weighting = pytest.mark.parametrize("weighted", [False, True])
 by_intercept = pytest.mark.parametrize("intercept", [False, True])
@@ -99,19 +105,11 @@ def test_adjoints(n, d, dtype, intercept, zeros):
 
 
 @by_size
-@by_dtype
-@by_intercept
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_products_with_many_outputs(n, d, dtype, intercept, order):
-    X, k = np.asarray(matrix(n, d, dtype), order=order), 3
-    X[0, 0] = 0.0
-    W, C = matrix(d + intercept, k, seed=4), matrix(n, k, seed=5)
-    full = extended(X)[:, : d + intercept]
-    out, back = np.full((n, k), np.nan), np.zeros((d + intercept, k))
-    dense.product_many(X, W, out)
-    dense.adjoint_many(X, C, back)
-    np.testing.assert_allclose(out, full @ W, **CLOSE)
-    np.testing.assert_allclose(back, full.T @ C, **CLOSE)
+def test_a_row_is_added_to_all(n, d):
+    margins, row = matrix(n, d), matrix(1, d, seed=4)[0]
+    expected = margins + row
+    dense.add_row(margins, row)
+    np.testing.assert_allclose(margins, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9])
@@ -263,12 +261,12 @@ def test_rows_in_blocks_are_kept_on_request():
 # Losses and weightings.
 
 
-@by_loss
-def test_moved_margins(loss):
+@by_loops
+def test_moved_margins(loops, loss):
     z, direction = random_vectors(9, 2)
     y = targets(loss, 9)
     margins, losses = np.full((2, 9), np.nan)
-    loss_loops.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
+    loops.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
     moved = z + 0.7 * direction
     np.testing.assert_allclose(margins, moved, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
@@ -280,6 +278,32 @@ def test_curvature_bound_holds(loss):
     bound = loss.curvature_bound
     curvature = np.concatenate([loss.curvature(y, z) for y in (-1.0, 1.0)])
     assert curvature.max() == pytest.approx(bound, rel=1e-12)
+
+
+def test_logistic_loops_keep_all_digits():
+    z = np.r_[
+        np.linspace(-40.0, 40.0, 4001), 10.0 ** np.arange(-300, 3), -(10.0 ** np.arange(-9, 3))
+    ]
+    y, losses, slopes = np.ones(len(z)), np.empty(len(z)), np.empty(len(z))
+    logistic.losses_at(2, 1.0, y, z, losses)
+    logistic.slopes_at(2, 1.0, y, z, slopes)
+    wide = z.astype(np.longdouble)
+    e = np.exp(-np.abs(wide))
+    expected = np.maximum(-wide, 0.0) + np.log1p(e)
+    np.testing.assert_allclose(losses, expected.astype(np.float64), rtol=8e-16)
+    expected = -np.where(wide >= 0.0, e, 1.0) / (1.0 + e)
+    np.testing.assert_allclose(slopes, expected.astype(np.float64), rtol=8e-16)
+
+
+def test_logistic_loops_far_out():
+    z = np.array([700.0, 745.0, 800.0, 1e300, np.inf, np.nan])
+    z = np.r_[z, -z]
+    y, losses, slopes = np.ones(len(z)), np.empty(len(z)), np.empty(len(z))
+    logistic.losses_at(2, 1.0, y, z, losses)
+    logistic.slopes_at(2, 1.0, y, z, slopes)
+    np.testing.assert_allclose(losses, Logistic().value(y, z), rtol=1e-12, atol=1e-320)
+    np.testing.assert_allclose(slopes, Logistic().derivative(y, z), rtol=1e-12, atol=1e-320)
+    assert np.isnan(losses).sum() == np.isnan(slopes).sum() == 2
 
 
 @by_weighting
@@ -295,22 +319,22 @@ def test_weighted_sums(weighted):
 
 
 @by_weighting
-@by_loss
-def test_weighted_slopes(weighted, loss):
+@by_loops
+def test_weighted_slopes(weighted, loops, loss):
     omega, full = sample_weights(10, weighted)
     q, z, direction, factor = random_vectors(10, 4)
     q[::3] = factor[1::3] = 0.0
     y = targets(loss, 10)
     slopes = loss.derivative(y, z)
     args, out = (loss.code, loss.parameter, y, z), np.full(10, np.nan)
-    loss_loops.weighted_slopes(*args, q, omega, weighted, out)
+    loops.weighted_slopes(*args, q, omega, weighted, out)
     np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
-    slope = loss_loops.directional_slope(*args, q, direction, omega, weighted)
+    slope = loops.directional_slope(*args, q, direction, omega, weighted)
     assert slope == pytest.approx(full @ (q * slopes * direction), rel=1e-12, abs=1e-14)
     block = np.arange(10) % 3 - 1
-    loss_loops.block_slopes(*args, block, factor, False, omega, weighted, out)
+    loops.block_slopes(*args, block, factor, False, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0), **CLOSE)
-    loss_loops.block_slopes(*args, block, factor, True, omega, weighted, out)
+    loops.block_slopes(*args, block, factor, True, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0) * factor, **CLOSE)
 
 
@@ -357,11 +381,11 @@ def test_majorant_lies_above_the_loss_and_touches_it(loss):
     assert np.all(curvature > 0)
 
 
-@by_loss
+@by_loops
 @by_weighting
 @pytest.mark.parametrize("eta", [0.0, 3.0])
 @pytest.mark.parametrize("caution", [0.0, 0.4])
-def test_augmented_curvature(loss, weighted, eta, caution):
+def test_augmented_curvature(loops, loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
     z, q = random_vectors(12, 2)
     q = np.maximum(q, 0.0)
@@ -369,7 +393,7 @@ def test_augmented_curvature(loss, weighted, eta, caution):
     slopes = loss.derivative(y, z)
     block = np.arange(12) % 3 - 1
     out = np.full(12, np.nan)
-    loss_loops.augmented_curvature(
+    loops.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
@@ -377,11 +401,11 @@ def test_augmented_curvature(loss, weighted, eta, caution):
     np.testing.assert_allclose(out, full * (q * curvature + inside), **CLOSE)
 
 
-@by_loss
+@by_loops
 @by_weighting
 @pytest.mark.parametrize("eta", [0.0, 3.0])
 @pytest.mark.parametrize("caution", [0.0, 0.4])
-def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
+def test_curvature_applied_to_a_change_of_margins(loops, loss, weighted, eta, caution):
     omega, full = sample_weights(12, weighted)
     z, q, change = random_vectors(12, 3)
     q = np.maximum(q, 0.0)
@@ -394,7 +418,7 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * majorants(loss, y, z)
     expected = full * (q * curvature * change + dq * slopes)
     h = np.empty(12)
-    loss_loops.augmented_curvature(
+    loops.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, h
     )
     totals = np.array([full[block == b].sum() for b in (0, 1)])
@@ -443,14 +467,14 @@ def test_selected_sparse_rows(dtype, index):
     np.testing.assert_array_equal(out[1], wanted.data)
 
 
-@by_loss
+@by_loops
 @by_weighting
-def test_derivatives_in_a_shift(loss, weighted):
+def test_derivatives_in_a_shift(loops, loss, weighted):
     omega, full = sample_weights(12, weighted)
     z, q = random_vectors(12, 2)
     q = np.maximum(q, 0.0)
     y, shift = targets(loss, 12), 0.35
-    first, second, rounding = loss_loops.shift_statistics(
+    first, second, rounding = loops.shift_statistics(
         loss.code, loss.parameter, y, z, shift, q, omega, weighted
     )
     slopes = full * q * loss.derivative(y, z + shift)
@@ -499,6 +523,23 @@ def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
     expected = q[:, None] * np.einsum("iab,ib->ia", curvature, change) + dq[:, None] * slopes
     loss_loops.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
     np.testing.assert_allclose(change, full[:, None] * expected, **CLOSE)
+
+
+@by_weighting
+def test_sums_of_softmax_slopes_and_probabilities(weighted):
+    n, k = 9, 3
+    omega, full = sample_weights(n, weighted)
+    z, y = matrix(n, k, seed=8), np.arange(n) % k
+    q = np.maximum(random_vectors(n, 1)[0], 0.0)
+    slopes, own = Multinomial().derivative(y, z), np.eye(k)[y]
+    out = np.full((n, k), np.nan)
+    for share in (0.0, 1.0):
+        loss_loops.weigh_softmax(y, slopes, share, q, omega, weighted, out)
+        np.testing.assert_allclose(out, (full * q)[:, None] * (slopes + share * own), **CLOSE)
+    totals, sums, others = np.ones(k), np.ones((k, k)), out * (1 - own)
+    loss_loops.add_other_classes(y, out, totals, sums)
+    np.testing.assert_allclose(totals - 1.0, others.sum(axis=0), **CLOSE)
+    np.testing.assert_allclose(sums - 1.0, own.T @ others, **CLOSE)
 
 
 def test_confident_samples_keep_their_curvature():
@@ -585,16 +626,16 @@ def test_pooled_blocks_are_the_projection(scale):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))
 
 
-@by_loss
+@by_loops
 @by_weighting
-def test_sums_along_a_line(loss, weighted):
+def test_sums_along_a_line(loops, loss, weighted):
     omega, full = sample_weights(12, weighted)
     z, direction, q = random_vectors(12, 3)
     q[::4] = 0.0
     y, step, eta = targets(loss, 12), 0.3, 2.0
     args = (z, direction, step, loss.code, loss.parameter, y)
     moved, out = z + step * direction, np.full(12, np.nan)
-    loss_loops.line_target(*args, q, eta, out)
+    loops.line_target(*args, q, eta, out)
     np.testing.assert_allclose(out, q + eta * loss.value(y, moved), **CLOSE)
     slope = full @ (q * loss.derivative(y, moved) * direction)
-    assert loss_loops.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)
+    assert loops.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)

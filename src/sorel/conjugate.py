@@ -55,14 +55,11 @@ def minimize_model(
         Told the part of the squared residual that is left, in the norm of the preconditioner, the
         decrease of the model so far, and the residual; says when to stop.
     precondition : callable, optional
-        Solves a system with a matrix near H; by default, with its diagonal.
+        Solves a system with a matrix near H; by default the one of `curvature`.
     """
     extra = 0.0
     if precondition is None:
-        diagonal = curvature.diagonal() + modulus
-        # A flat intercept has no curvature to divide by.
-        diagonal[diagonal <= 0.0] = 1.0
-        precondition, extra = lambda residual: residual / diagonal, curvature.share
+        precondition, extra = curvature.preconditioner(modulus), curvature.share
     step, residual = np.zeros_like(gradient), -gradient
     scaled = precondition(residual)
     conjugate = scaled.copy()

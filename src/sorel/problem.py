@@ -43,8 +43,9 @@ _BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
-# where it is not.
+# where it is not. Several classes have a preconditioner, and a larger matrix for its size.
 _FEW_PARAMETERS = 1000
+_FEW_OF_CLASSES = 64
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.
@@ -521,18 +522,30 @@ class Problem:
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
         noise += rounding.penalty_value(penalty)
-        bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         above = shortfall + noise
+        target = 0.0 if refine == np.inf else refine - above
+        bound, passes = _NO_BOUND, 0.0
+        # Affine losses leave nothing to refine: they equal their linearisation.
+        refinable = not self.loss.affine
+        refinable = refinable and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic)
+        hopeless = False
+        if refinable and gradient is not None and target >= 0.0 and refine < np.inf:
+            # Where the bracket alone is too large the simple bound will not do, and is left for
+            # the case that the refined one does not either.
+            coef, slope = self.coefficients(point.w), self.coefficients(gradient)
+            hopeless = self.penalty.fenchel_young(coef, -slope) > target
+        if not hopeless:
+            bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         worthwhile = above + bound.total > refine >= above
         worthwhile = worthwhile or (refine == np.inf and bound.total > 0.0)
-        # Affine losses leave nothing to refine: they equal their linearisation.
-        worthwhile = worthwhile and not self.loss.affine
-        passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
-            target = 0.0 if refine == np.inf else refine - above
+        if worthwhile and refinable:
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
             )
+            if hopeless and refined.total > target:
+                bound = self._linear_bound(
+                    rounding, point, dual, expected, penalty, gradient, error
+                )
             if refined.total < bound.total:
                 bound = refined
         if expected + penalty - least < bound.total:
@@ -632,7 +645,9 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
+        several = engine.n_outputs > 1 and engine.preconditions_classes
+        few = _FEW_OF_CLASSES if several else _FEW_PARAMETERS
+        formed = point.w.size <= few or not self.penalty.quadratic
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         kept = self.kept_factor() if formed else None

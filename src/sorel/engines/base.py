@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -145,6 +146,13 @@ class Curvature(ABC):
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
 
+    def preconditioner(self, modulus: FloatArray) -> Callable[[FloatArray], FloatArray]:
+        """Solves with an approximation to the matrix plus diag(modulus): here with its diagonal."""
+        diagonal = self.diagonal() + modulus
+        # A flat intercept has no curvature to divide by.
+        diagonal[diagonal <= 0.0] = 1.0
+        return lambda residual: residual / diagonal
+
 
 class UnsupportedOperationError(NotImplementedError):
     """An engine lacks an optional operation; the message says which."""
@@ -247,6 +255,9 @@ class Engine(ABC):
     # Whether a product with the Hessian takes far less time than the matrix itself: not where every
     # product reads the rows from disk, or asks a cluster.
     cheap_products: ClassVar[bool] = False
+    # Whether products with the Hessian of several classes have a preconditioner that spares the
+    # matrix: there are few of them then.
+    preconditions_classes: ClassVar[bool] = False
 
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec

@@ -5,6 +5,7 @@ Read-only and memory-mapped arrays are used as they are: no operation writes to 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,8 @@ _FEW_BYTES = 1 << 20
 
 # Numbers in a row that NumPy reduces at full speed.
 _LONG_ROW = 2048
+# Bytes of rows that may be copied to make products with them cheaper.
+_MAX_COPY = 1 << 30
 
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
@@ -73,7 +76,7 @@ class DenseEngine(SampledEngine):
 
     def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         if self.n_outputs > 1:
-            self._each_row(dense.product_many, self._X, w, out)
+            self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
         if self._by_rows:
@@ -90,9 +93,7 @@ class DenseEngine(SampledEngine):
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
         if self.n_outputs > 1:
             return self._accumulate(
-                lambda start, stop, out: dense.adjoint_many(
-                    self._X[start:stop], c[start:stop], out
-                ),
+                lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
                 self.shape,
             )
         if self._by_rows and self._row_team is None:
@@ -121,10 +122,18 @@ class DenseEngine(SampledEngine):
         return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
+        if self.n_outputs > 1:
+            # The products of the linear algebra library take no list of rows.
+            return self._X[rows] if len(rows) * self._X[:1].nbytes <= _MAX_COPY else None
         # Rows of C order are long enough to jump between them; columns are read whole anyway.
         return rows if self._by_rows else None
 
     def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
+        if self.n_outputs > 1:
+            self._team_for(selection).sweep(
+                lambda start, stop: _multiply(selection[start:stop], w, out[start:stop])
+            )
+            return
         coef, intercept = self._split(w)
         self._team_for(selection).sweep(
             lambda start, stop: dense.product_some_rows(
@@ -133,6 +142,11 @@ class DenseEngine(SampledEngine):
         )
 
     def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
+        if self.n_outputs > 1:
+            return self._team_for(selection).accumulate(
+                lambda start, stop, out: _add_adjoint(selection[start:stop], c[start:stop], out),
+                self.shape,
+            )
         return self._team_for(selection).accumulate(
             lambda start, stop, out: dense.adjoint_some_rows(
                 self._X, selection[start:stop], c[start:stop], out
@@ -140,7 +154,7 @@ class DenseEngine(SampledEngine):
             self.shape,
         )
 
-    def _team_for(self, rows: NDArray[np.intp]) -> Team:
+    def _team_for(self, rows: NDArray[Any]) -> Team:
         return Team(len(rows), 1 if self._row_team is None else self._row_team.threads)
 
     def _take_steps(
@@ -211,17 +225,23 @@ class DenseEngine(SampledEngine):
         X, h = self._X[start:stop], h[start:stop]
         rows = np.flatnonzero(h)
         weights = h[rows]
-        signed = bool(len(rows)) and float(weights.min()) < 0.0
+        negative = bool(len(rows)) and float(weights.max()) < 0.0
+        # A product of a matrix with itself takes half the time of one of two matrices.
+        signed = bool(len(rows)) and float(weights.min()) < 0.0 and not negative
         height = max(1, _TILE_SIZE // size)
         tile = np.empty((height, size))
         plain, ones = (np.empty_like(tile), np.ones(height)) if signed else (tile, tile)
         for first in range(0, len(rows), height):
             last = min(first + height, len(rows))
-            scale = weights[first:last] if signed else np.sqrt(weights[first:last])
+            scale = weights[first:last] if signed else np.sqrt(np.abs(weights[first:last]))
             dense.scaled_rows(X, scale, rows, first, last, tile)
             if signed:
                 dense.scaled_rows(X, ones, rows, first, last, plain)
-            out += plain[: last - first].T @ tile[: last - first]
+            part = plain[: last - first].T @ tile[: last - first]
+            if negative:
+                out -= part
+            else:
+                out += part
 
     def _subtract_block_means(
         self, out: FloatArray, point: Any, dual: Any, eta: float, factor: FloatArray | None
@@ -271,3 +291,33 @@ def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
     tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
     dense.gram_few(X, h, tile, scaled, out)
+
+
+def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
+    """margins = X w, plus the last row of w where it has one more row than X has columns."""
+    d = X.shape[1]
+    if X.dtype == np.float64:
+        np.matmul(X, w[:d], out=margins)
+    else:
+        for rows in _tiles(X):
+            np.matmul(X[rows].astype(np.float64), w[:d], out=margins[rows])
+    if len(w) > d:
+        dense.add_row(margins, w[d])
+
+
+def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
+    """out[:d] += X^T c, and the column sums of c below when out has room for them."""
+    d = X.shape[1]
+    if X.dtype == np.float64:
+        out[:d] += X.T @ c
+    else:
+        for rows in _tiles(X):
+            out[:d] += X[rows].astype(np.float64).T @ c[rows]
+    if len(out) > d:
+        out[d] += np.ones(len(c)) @ c
+
+
+def _tiles(X: NDArray[Any]) -> Iterator[slice]:
+    """Rows at a time of which a copy in double precision stays in the cache."""
+    height = max(1, _TILE_SIZE // X.shape[1])
+    return (slice(start, start + height) for start in range(0, len(X), height))

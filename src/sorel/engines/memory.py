@@ -25,9 +25,10 @@ from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
 from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
+from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.kernels import PER_ROW, vectors
+from sorel.kernels import PER_ROW, logistic, vectors
 from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
@@ -66,6 +67,9 @@ WORTH_SELECTING = 0.7
 
 # Facts that depend on the risk, beside those about the data.
 _OF_RISK = ("_rank_mass",)
+# The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
+# product with X: they take the time of some products with the Hessian then.
+_WORTH_TURNING = 4.0
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
@@ -157,6 +161,7 @@ class MemoryEngine(Engine):
 
     serves_deviations = True
     cheap_products = True
+    preconditions_classes = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -172,6 +177,8 @@ class MemoryEngine(Engine):
         self._loss_args: tuple[Any, float, Any]
         if self._compiled is not None or self.n_outputs > 1:
             self._loops = compiled_losses
+            if self._compiled is not None and self._compiled[0] == compiled_losses.LOGISTIC:
+                self._loops = logistic
             self._loss_args = (*(self._compiled or (-1, 1.0)), self.y)
         else:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
@@ -300,6 +307,15 @@ class MemoryEngine(Engine):
     def _gram_diagonal(self, h: FloatArray) -> FloatArray:
         """Diagonal of that matrix."""
         raise NotImplementedError
+
+    @shared_property
+    def _row_spectrum(self) -> Spectrum:
+        """Eigenvalues of the mean of [x 1] [x 1]^T, or where these cost too much its diagonal."""
+        omega = np.ascontiguousarray(np.broadcast_to(self._omega, self.n_samples))
+        entries = getattr(self._matrix, "nnz", self.n_samples * self.n_features)
+        if self.shape[0] ** 3 > _WORTH_TURNING * entries * self.n_outputs:
+            return Spectrum(self._gram_diagonal(omega), None)
+        return Spectrum(*np.linalg.eigh(self._gram(omega)))
 
     def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
@@ -661,7 +677,10 @@ class MemoryEngine(Engine):
             if self._offset != 0.0:
                 self._give(signed)
         else:
-            np.multiply(point.slopes, self.weights(dual)[:, None], out=c)
+            self._each(
+                compiled_losses.weigh_softmax, self.y, point.slopes, 0.0, dual.density,
+                self._omega, self._weighted, c,
+            )  # fmt: skip
         out = self._adjoint(c)
         self._give(c)
         return out
@@ -683,7 +702,8 @@ class MemoryEngine(Engine):
             if self._offset != 0.0:
                 self._give(signed)
             return value
-        return float(np.einsum("i,ik,ik->", self.weights(dual), point.slopes, direction.margins))
+        moved = np.einsum("ik,ik->i", point.slopes, direction.margins)
+        return self._each(vectors.weighted_sum, dual.density, moved, self._omega, self._weighted)
 
     def hessian(
         self,
@@ -731,17 +751,19 @@ class MemoryEngine(Engine):
         self, point: Any, dual: Any, block: NDArray[Any], eta: float, h: FloatArray
     ) -> FloatArray:
         rows, k = self.shape[0], self.n_outputs
-        out = np.empty((rows, k, rows, k))
+        out = np.zeros((rows, k, rows, k))
+        # Slopes and curvatures of a sample sum to 0 over the classes: what stands on the diagonal
+        # is minus the sum of what stands beside it.
         for a in range(k):
-            for b in range(a + 1):
+            for b in range(a):
                 self._each(
                     self._loops.softmax_pair_curvature, self.y, point.slopes, dual.density, block,
                     eta, self._omega, self._weighted, a, b, h,
                 )  # fmt: skip
                 gram = self._gram(h)
-                out[:, a, :, b] = gram
-                if a != b:
-                    out[:, b, :, a] = gram
+                out[:, a, :, b] = out[:, b, :, a] = gram
+                out[:, a, :, a] -= gram
+                out[:, b, :, b] -= gram
         return out.reshape(rows * k, rows * k)
 
     def _subtract_block_means(
@@ -820,22 +842,19 @@ class MemoryEngine(Engine):
         return softmax_slack(hessian, residual)
 
     def _softmax_intercept_hessian(self, point: Any, lam: FloatArray) -> FloatArray:
-        p = point.slopes.copy()
-        p[np.arange(self.n_samples), self.y] += 1.0
-        weighted = lam[:, None] * p
-        return np.diag(weighted.sum(0)) - p.T @ weighted
+        return softmax_curvature(self.y, point.slopes, lam, np.ones(1), False)
 
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
-        value = self.expected(current, dual)
+        value, gradient = self.expected(current, dual), lam @ current.slopes
         for _ in range(_MAX_INTERCEPT_STEPS):
-            gradient = lam @ current.slopes
-            if np.max(np.abs(gradient)) <= 1e-15:
+            size = np.abs(gradient).max()
+            if size <= 1e-15:
                 break
             hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
-            hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
+            hessian += np.trace(hessian) / self.n_outputs**2
             try:
                 delta = -np.linalg.solve(hessian, gradient)
             except np.linalg.LinAlgError:
@@ -853,13 +872,13 @@ class MemoryEngine(Engine):
                 step *= 0.5
             else:
                 break
-            stalled = np.max(np.abs(lam @ trial.slopes)) >= np.max(np.abs(gradient)) <= 1e-12
-            if stalled:
+            left = lam @ trial.slopes
+            if np.abs(left).max() >= size <= 1e-12:
                 break
-            current, value = trial, trial_value
+            current, value, gradient = trial, trial_value, left
         # The bound holds only where the derivative in the intercepts is zero to rounding, and far
         # out, where all but one class has next to no weight, no rounding is small enough.
-        residual = np.abs(lam @ current.slopes)
+        residual = np.abs(gradient)
         present = residual > 0.0
         reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
         return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
@@ -925,6 +944,20 @@ def shift_slack(statistics: ShiftStatistics, residual: float) -> float:
     return np.inf
 
 
+def softmax_curvature(
+    y: NDArray[Any], slopes: FloatArray, density: FloatArray, omega: FloatArray, weighted: bool
+) -> FloatArray:
+    """sum_i omega_i q_i (diag(p_i) - p_i p_i^T), the Hessian in margins that all samples share."""
+    weighed = np.empty_like(slopes)
+    compiled_losses.weigh_softmax(y, slopes, 1.0, density, omega, weighted, weighed)
+    # p = slopes + onehot(y). What the second part adds to the product is the sum over each class,
+    # of which the part of the class itself stands on the diagonal as well.
+    out = slopes.T @ weighed
+    totals = np.zeros(slopes.shape[1])
+    compiled_losses.add_other_classes(y, weighed, totals, out)
+    return np.diag(totals) - out
+
+
 def softmax_slack(hessian: FloatArray, residual: float) -> float:
     """The same for the intercepts of several classes, from the Hessian of lam . l in them."""
     # A class that is out of reach has neither slope nor curvature.
@@ -987,21 +1020,37 @@ class _SoftmaxRows(Curvature):
 
     def __init__(self, engine: MemoryEngine, point: Any, dual: Any, eta: float):
         self._engine, self._point, self._dual = engine, point, dual
-        self._block, self._eta = dual.block, eta
-        if dual.block is None or dual.n_blocks == 0:
-            self._block, self._eta = NO_BLOCKS, 0.0
+        self._n_blocks, block = dual.n_blocks, dual.block
+        if block is None or dual.n_blocks == 0 or eta == 0.0:
+            self._n_blocks, block, eta = 0, NO_BLOCKS, 0.0
+        self._block, self._eta, self._selection = block, eta, None
+        self._active = engine.y, point.slopes, dual.density, block
+        self._omega = engine._omega
+        rows = np.flatnonzero((dual.density != 0.0) | (block >= 0))
+        if len(rows) <= WORTH_SELECTING * engine.n_samples:
+            self._selection = engine._select(rows)
+        if self._selection is not None:
+            y, slopes, density, block = self._active
+            self._active = y[rows], slopes[rows], density[rows], block[rows] if eta else block
+            self._omega = engine._omega[rows] if engine._weighted else engine._omega
+            self.share = len(rows) / engine.n_samples
 
     def product(self, v: FloatArray) -> FloatArray:
-        engine, slopes, omega = self._engine, self._point.slopes, self._omega
-        means = np.empty(self._dual.n_blocks)
-        change = engine._take(engine._margin_shape)
-        engine._margins(np.ascontiguousarray(v), change)
+        engine, selection, (_, slopes, _, block) = self._engine, self._selection, self._active
+        v, means = np.ascontiguousarray(v), np.empty(self._n_blocks)
+        # The pool is for arrays of one length; that of a selection changes from step to step.
+        change = engine._take(slopes.shape) if selection is None else np.empty(slopes.shape)
+        if selection is None:
+            engine._margins(v, change)
+        else:
+            engine._margins_of(selection, v, change)
+        omega = self._omega, engine._weighted
         if self._eta > 0.0:
-            moved = (change * slopes).sum(axis=1)
-            vectors.block_means(self._block, moved, *omega, np.empty_like(means), means)
-        compiled_losses.apply_softmax_curvature(
-            engine.y, slopes, self._dual.density, self._block, means, self._eta, *omega, change
-        )
+            moved = np.einsum("ik,ik->i", slopes, change)
+            vectors.block_means(block, moved, *omega, np.empty_like(means), means)
+        compiled_losses.apply_softmax_curvature(*self._active, means, self._eta, *omega, change)
+        if selection is not None:
+            return engine._adjoint_of(selection, change)
         out = engine._adjoint(change)
         engine._give(change)
         return out
@@ -1013,12 +1062,25 @@ class _SoftmaxRows(Curvature):
         for a in range(engine.n_outputs):
             engine._each(
                 compiled_losses.softmax_pair_curvature, engine.y, self._point.slopes,
-                self._dual.density, self._block, self._eta, *self._omega, a, a, h,
+                self._dual.density, self._block, self._eta, engine._omega, engine._weighted, a, a,
+                h,
             )  # fmt: skip
             out[:, a] = engine._gram_diagonal(h)
         engine._give(h)
         return out
 
-    @property
-    def _omega(self) -> tuple[FloatArray, bool]:
-        return self._engine._omega, self._engine._weighted
+    def preconditioner(self, modulus: FloatArray) -> Callable[[FloatArray], FloatArray]:
+        return KroneckerPreconditioner(
+            self._engine._row_spectrum, self._class_curvature(), float(modulus[0, 0])
+        )
+
+    def _class_curvature(self) -> FloatArray:
+        """Sum over the samples of the curvature in the margins, without the means of blocks."""
+        y, slopes, density, block = self._active
+        omega = self._omega, self._engine._weighted
+        out = softmax_curvature(y, slopes, density, *omega)
+        if self._eta > 0.0:
+            inside, change = (self._eta * (block >= 0)), np.empty_like(slopes)
+            compiled_losses.weigh_softmax(y, slopes, 0.0, inside, *omega, change)
+            out += change.T @ slopes
+        return out

@@ -177,34 +177,12 @@ def block_sums(X, c, block, start, out):
 
 
 @compiled
-def product_many(X, W, margins):
-    """margins = X W, plus the last row of W where it has one more row than X has columns."""
-    n, d = X.shape
-    k = W.shape[1]
+def add_row(margins, row):
+    """margins += row, for short rows, each of which NumPy would turn to by itself."""
+    n, k = margins.shape
     for i in range(n):
         for c in range(k):
-            margins[i, c] = W[d, c] if W.shape[0] > d else 0.0
-        for j in range(d):
-            x = X[i, j]
-            if x != 0.0:
-                for c in range(k):
-                    margins[i, c] += x * W[j, c]
-
-
-@compiled
-def adjoint_many(X, C, out):
-    """out[:d] += X^T C, and the column sums of C below when out has room for them."""
-    n, d = X.shape
-    k = C.shape[1]
-    for i in range(n):
-        for j in range(d):
-            x = X[i, j]
-            if x != 0.0:
-                for c in range(k):
-                    out[j, c] += x * C[i, c]
-        if out.shape[0] > d:
-            for c in range(k):
-                out[d, c] += C[i, c]
+            margins[i, c] += row[c]
 
 
 @compiled

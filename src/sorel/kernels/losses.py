@@ -1,12 +1,15 @@
 """Scalar losses phi(y, z) and the loops over samples that call them.
 
 A loss is named by an integer code, so that one compiled loop serves all of them and is cached on
-disk once. :mod:`sorel.engines.vectorised` has the same loops for a loss that has no code.
+disk once. :mod:`sorel.engines.vectorised` has the same loops for a loss that has no code, and
+:mod:`sorel.kernels.logistic` faster ones for the logistic loss.
 """
 
 from __future__ import annotations
 
 import math
+
+import numpy as np
 
 from sorel._compiled import compiled
 
@@ -122,14 +125,11 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
     """
     n = margins.shape[0]
     uniform = omega[0]
-    cheap = code != LOGISTIC  # else a branch that cannot be foreseen saves an exponential
     for i in range(n):
-        t = 0.0
-        if density[i] != 0.0 or cheap:
-            t = loss_curvature(code, delta, y[i], margins[i])
-            if caution > 0.0:
-                t += caution * (majorant_curvature(code, delta, y[i], margins[i]) - t)
-            t *= density[i]
+        t = loss_curvature(code, delta, y[i], margins[i])
+        if caution > 0.0:
+            t += caution * (majorant_curvature(code, delta, y[i], margins[i]) - t)
+        t *= density[i]
         if eta > 0.0 and block[i] >= 0:
             slope = loss_derivative(code, delta, y[i], margins[i])
             t += eta * slope * slope
@@ -256,34 +256,79 @@ def shift_statistics(code, delta, y, margins, shift, density, omega, weighted):
     return first, second, rounding
 
 
-@compiled
+# Numbers that pass from one step of the softmax to the next in the second cache.
+_SOFTMAX_TILE = 32_768
+
+
 def softmax_losses(y, margins, losses, slopes):
     """Losses, and slopes = softmax(z) - onehot(y)."""
+    n, k = margins.shape
+    height = max(1, _SOFTMAX_TILE // k)
+    for start in range(0, n, height):
+        part = slice(start, min(start + height, n))
+        below_the_top(y[part], margins[part], losses[part], slopes[part])
+        # NumPy's exponentials are several times as fast as those of a compiled loop.
+        np.exp(slopes[part], out=slopes[part])
+        finish_softmax(y[part], losses[part], slopes[part])
+
+
+@compiled
+def below_the_top(y, margins, losses, slopes):
+    """slopes = z - max(z) in each row, and losses = that of the own class."""
     n, k = margins.shape
     for i in range(n):
         top = margins[i, 0]
         for c in range(1, k):
             top = max(top, margins[i, c])
-        total = 0.0
         for c in range(k):
-            slopes[i, c] = math.exp(margins[i, c] - top)
-            total += slopes[i, c]
-        own = margins[i, y[i]] - top
-        # log(total) loses the digits of a confident sample: there total - 1 is tiny.
-        if own == 0.0:
-            rest = 0.0
-            for c in range(k):
-                if c != y[i]:
-                    rest += slopes[i, c]
-            losses[i] = math.log1p(rest)
-        else:
-            losses[i] = math.log(total) - own
+            slopes[i, c] = margins[i, c] - top
+        losses[i] = slopes[i, y[i]]
+
+
+@compiled
+def finish_softmax(y, losses, slopes):
+    """Losses and slopes, given the exponentials of those differences in `slopes`."""
+    n, k = slopes.shape
+    for i in range(n):
+        own = slopes[i, y[i]]
+        slopes[i, y[i]] = 0.0
         rest = 0.0
         for c in range(k):
-            slopes[i, c] /= total
-            if c != y[i]:
-                rest += slopes[i, c]
-        slopes[i, y[i]] = -rest
+            rest += slopes[i, c]
+        # A confident sample leaves p no digits, and log(total) none either: there the sum of the
+        # other classes has them.
+        if losses[i] == 0.0:
+            losses[i] = math.log1p(rest)
+        else:
+            losses[i] = math.log(rest + own) - losses[i]
+        scale = 1.0 / (rest + own)
+        for c in range(k):
+            slopes[i, c] *= scale
+        slopes[i, y[i]] = -rest * scale
+
+
+@compiled
+def weigh_softmax(y, slopes, own, density, omega, weighted, change):
+    """change = omega q (slopes + own onehot(y)): slopes for own = 0, probabilities for own = 1."""
+    n, k = slopes.shape
+    uniform = omega[0]
+    for i in range(n):
+        weight = density[i] * (omega[i] if weighted else uniform)
+        for c in range(k):
+            change[i, c] = weight * slopes[i, c]
+        change[i, y[i]] += weight * own
+
+
+@compiled
+def add_other_classes(y, change, totals, sums):
+    """totals += the rows of change without the entry of their own class c, and sums[c] the same."""
+    n, k = change.shape
+    for i in range(n):
+        own = y[i]
+        change[i, own] = 0.0
+        for c in range(k):
+            sums[own, c] += change[i, c]
+            totals[c] += change[i, c]
 
 
 @compiled
@@ -292,22 +337,22 @@ def apply_softmax_curvature(y, slopes, density, block, means, eta, omega, weight
     n, k = slopes.shape
     uniform = omega[0]
     for i in range(n):
+        own = y[i]
         weight = omega[i] if weighted else uniform
-        average = 0.0
         moved = 0.0
         for c in range(k):
-            p = slopes[i, c] + (1.0 if y[i] == c else 0.0)
-            average += p * change[i, c]
             moved += slopes[i, c] * change[i, c]
-        inside = eta > 0.0 and block[i] >= 0
-        if inside:
-            moved = eta * (moved - means[block[i]])
+        # p = slopes, but for the own class, where it is 1 + slopes: the mean of the change under p
+        # is that of the own class plus what the loss has moved.
+        average = change[i, own] + moved
+        pull = 0.0
+        if eta > 0.0 and block[i] >= 0:
+            pull = weight * eta * (moved - means[block[i]])
+        weight *= density[i]
+        at_own = pull * slopes[i, own] - weight * (1.0 + slopes[i, own]) * moved
         for c in range(k):
-            p = slopes[i, c] + (1.0 if y[i] == c else 0.0)
-            t = density[i] * p * (change[i, c] - average)
-            if inside:
-                t += moved * slopes[i, c]
-            change[i, c] = t * weight
+            change[i, c] = slopes[i, c] * (weight * (change[i, c] - average) + pull)
+        change[i, own] = at_own
 
 
 @compiled

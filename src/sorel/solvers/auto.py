@@ -23,6 +23,10 @@ from sorel.solvers.subgradient import Subgradient
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
 _FEW_PARAMETERS = 1000
 
+# The same for several classes, whose matrix takes K^2 weighted Gram matrices, and whose products
+# have a preconditioner of their own.
+_FEW_OF_CLASSES = 64
+
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
 # share. How well, and for how many passes over the part.
@@ -68,8 +72,8 @@ class Auto(Solver):
         if first is None:
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
-        if run.dual is None and waiting[first] is Newton:
-            self._start_from_part(problem, run)
+        if run.dual is None and (waiting[first] is Newton or _few_products(problem)):
+            self._start_from_part(problem, run, waiting[first]())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
             chosen.append(solver.name)
@@ -80,7 +84,7 @@ class Auto(Solver):
             first = self._first_able(problem, waiting)
         run.note = f"{' then '.join(chosen)}; rounding errors allow no further progress"
 
-    def _start_from_part(self, problem: Problem, run: Run) -> None:
+    def _start_from_part(self, problem: Problem, run: Run, solver: Solver) -> None:
         """Move the start near the solution for a few of the rows, where few suffice.
 
         The first digits are the same for a large part of the data and for all of it, and a part
@@ -100,7 +104,7 @@ class Auto(Solver):
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
         best = np.inf
-        for iterate, certificate in rehearse(Newton().iterates(part, inner), part, inner):
+        for iterate, certificate in rehearse(solver.iterates(part, inner), part, inner):
             if certificate.relative_gap <= best:
                 best, run.w = certificate.relative_gap, iterate.point.w
             if best <= _PART_TOL:
@@ -111,7 +115,8 @@ class Auto(Solver):
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
         size = problem.engine.size
-        if size <= _FEW_PARAMETERS:
+        few = _FEW_OF_CLASSES if _few_products(problem) else _FEW_PARAMETERS
+        if size <= few:
             first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
             return [*first, Newton, Continuation, SOREL]
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
@@ -122,6 +127,8 @@ class Auto(Solver):
     def _by_products(self, problem: Problem) -> bool:
         """Whether a matrix is affordable, but products are likely to be cheaper."""
         size, n = problem.engine.size, problem.n_samples
+        if _few_products(problem):
+            return False  # they come first as it is, with no limit
         many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
         return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
 
@@ -168,3 +175,10 @@ class Auto(Solver):
         run.note = note
         if best is not None:
             run.w, run.dual = best
+
+
+def _few_products(problem: Problem) -> bool:
+    """Whether a Newton step takes few products, because several classes precondition it."""
+    engine = problem.engine
+    several = engine.n_outputs > 1 and engine.preconditions_classes
+    return several and problem.penalty.quadratic

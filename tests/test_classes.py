@@ -1,0 +1,174 @@
+"""Several classes: products with X, the preconditioner, and what the solvers make of them."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import sorel
+from sorel.engines import dense
+from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
+
+K = 4
+
+HOMES = {
+    "C": np.ascontiguousarray,
+    "F": np.asfortranarray,
+    "float32": lambda X: X.astype(np.float32),
+    "float32 F": lambda X: np.asfortranarray(X, np.float32),
+    "sparse": scipy.sparse.csr_array,
+    "sparse float32": lambda X: scipy.sparse.csr_array(X.astype(np.float32)),
+}
+
+
+def data(n=60, d=5, classes=K, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.7)
+    # Numbers that float32 holds as well.
+    X = X.astype(np.float32).astype(np.float64)
+    margins = X @ rng.standard_normal((d, classes)) + rng.gumbel(size=(n, classes))
+    y = margins.argmax(axis=1)
+    y[:classes] = np.arange(classes)
+    return X, y
+
+
+def make(X, y, *, risk="mean", weighted=False, intercept=True, l2=0.01):
+    weight = np.random.default_rng(1).uniform(0.2, 2.0, len(y)) if weighted else None
+    return sorel.Problem(
+        X, y, risk=risk, loss="multinomial", penalty=sorel.L2(l2), fit_intercept=intercept,
+        sample_weight=weight,
+    )  # fmt: skip
+
+
+def parameters(engine, seed=2):
+    return 0.5 * np.random.default_rng(seed).standard_normal(engine.shape)
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("tile", [7, 10**6])
+def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
+    monkeypatch.setattr(dense, "_TILE_SIZE", tile)
+    X, y = data()
+    engine = make(HOMES[home](X), y, intercept=intercept).engine
+    full = np.column_stack([X, np.ones(len(X))]) if intercept else X
+    w = parameters(engine)
+    C = np.random.default_rng(3).standard_normal((len(X), K))
+    margins = np.full(C.shape, np.nan)
+    engine._margins(w, margins)
+    np.testing.assert_allclose(margins, full @ w, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(engine._adjoint(C), full.T @ C, rtol=1e-12, atol=1e-13)
+    rows = np.array([0, 3, 4, 17, 59])
+    some = engine._select(rows)
+    margins = np.full((len(rows), K), np.nan)
+    engine._margins_of(some, w, margins)
+    np.testing.assert_allclose(margins, full[rows] @ w, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        engine._adjoint_of(some, C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
+    )
+
+
+def test_rows_are_not_copied_where_they_are_too_many(monkeypatch):
+    X, y = data()
+    engine = make(X, y, risk="cvar:0.2").engine
+    point = engine.point(parameters(engine))
+    dual, v = engine.worst_case(point), parameters(engine, seed=5)
+    few = engine.curvature(point, dual)
+    monkeypatch.setattr(dense, "_MAX_COPY", 100)
+    every = engine.curvature(point, dual)
+    assert 0.2 <= few.share < 0.3
+    assert every.share == 1.0
+    np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
+
+
+def positive(size, seed, rank=None):
+    A = np.random.default_rng(seed).standard_normal((size, rank or size))
+    return A @ A.T
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_preconditioner_solves_with_the_kronecker_product(turned):
+    p = 6
+    G = positive(p, 0) if turned else np.diag(np.random.default_rng(0).uniform(0.1, 3.0, p))
+    spectrum = Spectrum(*np.linalg.eigh(G)) if turned else Spectrum(np.diag(G).copy(), None)
+    classes = positive(K, 1)
+    R = np.random.default_rng(2).standard_normal((p, K))
+    expected = np.linalg.solve(np.kron(G, classes) + 0.3 * np.eye(p * K), R.ravel())
+    found = KroneckerPreconditioner(spectrum, classes, 0.3)(R)
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9)
+
+
+def test_the_preconditioner_stays_positive_where_nothing_has_curvature():
+    solve = KroneckerPreconditioner(Spectrum(np.zeros(2), None), positive(K, 1, rank=2), 0.0)
+    R = np.ones((2, K))
+    np.testing.assert_allclose(solve(R), R, rtol=1e-12)
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("eta", [0.0, 0.7])
+def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(
+    home, weighted, intercept, eta
+):
+    X, y = data()
+    problem = make(HOMES[home](X), y, risk="esrm:2", weighted=weighted, intercept=intercept)
+    engine = problem.engine
+    omega = np.full(len(y), 1.0 / len(y)) if not weighted else problem.sample_weight
+    point = engine.point(parameters(engine))
+    dual = engine.ascend(engine.uniform(), point, 0.7)
+    loss = sorel.losses.Multinomial()
+    slopes = loss.derivative(y, np.asarray(point.margins))
+    classes = np.einsum(
+        "i,iab->ab", omega * dual.density, loss.curvature(y, np.asarray(point.margins))
+    )
+    if eta > 0.0:
+        classes += eta * (slopes * (omega * (dual.block >= 0))[:, None]).T @ slopes
+    full = np.column_stack([X, np.ones(len(X))]) if intercept else X
+    G = full.T @ (omega[:, None] * full)
+    modulus = np.full(engine.shape, 0.01)
+    R = parameters(engine, seed=8)
+    expected = np.linalg.solve(np.kron(G, classes) + 0.01 * np.eye(R.size), R.ravel())
+    found = engine.curvature(point, dual, eta).preconditioner(modulus)(R)
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("home", ["C", "sparse"])
+def test_many_columns_leave_the_rows_their_diagonal(home):
+    X, y = data(n=20, d=60)
+    engine = make(HOMES[home](X), y).engine
+    values, vectors = engine._row_spectrum
+    assert vectors is None
+    np.testing.assert_allclose(values, np.r_[(X**2).mean(axis=0), 1.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
+def test_products_and_the_matrix_have_one_optimum(home, risk):
+    X, y = data(n=80, d=18)
+    problem = make(HOMES[home](X), y, risk=risk)
+    by_products = sorel.solve(problem, tol=1e-6)
+    by_matrix = sorel.solve(problem, solver="newton", tol=1e-6)
+    assert "newton_cg" in by_products.status
+    assert by_products.converged
+    assert by_matrix.converged
+    assert by_products.dual <= by_matrix.objective * (1 + 1e-12)
+    assert by_matrix.dual <= by_products.objective * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.3"])
+def test_what_all_classes_have_in_common_is_penalised_away(risk):
+    X, y = data()
+    problem = make(X, y, risk=risk)
+    start = 3.0 + parameters(problem.engine)
+    result = sorel.solve(problem, solver="newton_cg", tol=1e-10, w0=start)
+    assert result.converged
+    np.testing.assert_allclose(result.w.sum(axis=1), 0.0, atol=1e-4)
+
+
+def test_a_class_for_almost_every_row():
+    X, y = data(n=60, d=3, classes=40)
+    problem = make(X, y, risk="cvar:0.5")
+    result = sorel.solve(problem, tol=1e-6)
+    assert result.converged
+    lam = result.weights
+    assert problem.certificate(result.w, lam).relative_gap <= 1e-6
