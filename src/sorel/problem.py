@@ -26,9 +26,11 @@ from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
+from sorel.engines.row_gram import MAX_ROWS
 from sorel.fingerprints import describe
 from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -580,6 +582,7 @@ class Problem:
         gradient: FloatArray | None,
         target: float,
         max_products: int,
+        exact: bool = False,
     ) -> tuple[_Bound, float]:
         """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
 
@@ -588,7 +591,7 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        formed = point.w.size <= _FEW_PARAMETERS or not self.penalty.quadratic
+        formed = exact or not self._by_products()
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         for _ in range(_MAX_REFINEMENTS if formed else _MAX_CONJUGATE_STEPS):
@@ -624,11 +627,38 @@ class Problem:
                 break
             if not formed and (max_products <= 0 or drop > target > 0.0):
                 break
+        undecided = bound.total > target and not drop > target > 0.0
+        if not formed and undecided and engine.size <= _FEW_PARAMETERS:
+            # Products were likely to be cheaper than a matrix, and were not.
+            other, _ = self._refined_bound(
+                rounding, point, dual, value, gradient, target, 0, exact=True
+            )
+            bound = min(bound, other)
         return bound, passes
 
-    def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
-        """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
+    def _by_products(self) -> bool:
+        """Whether conjugate gradients refine a certificate for less than a matrix costs."""
         engine = self.engine
+        if not self.penalty.quadratic or engine.size <= FEW_PARAMETERS:
+            return False
+        rows = carrying_rows(engine)
+        costs = StepCosts(engine, rows)
+        if not engine.solves_by_rows or engine.n_outputs > 1 or 2.0 * rows > MAX_ROWS:
+            return engine.size > _FEW_PARAMETERS or costs.matrix > _FEW_PRODUCTS * costs.product
+        return costs.products > _FEW_PRODUCTS
+
+    def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
+        """Where a Newton step for a fixed weighting leads, from a p x p Hessian or from rows."""
+        engine = self.engine
+        if self.penalty.quadratic and engine.size > FEW_PARAMETERS and engine.solves_by_rows:
+            curvature = engine.curvature(point, dual)
+            if curvature.rows:
+                costs = StepCosts(engine, curvature.rows)
+                if engine.size > _FEW_PARAMETERS or costs.by_rows < costs.matrix:
+                    step = curvature.solve(gradient + self.modulus() * point.w, self.penalty.l2)
+                    return point.w + step
+            if engine.size > REFINABLE_SIZE:
+                raise np.linalg.LinAlgError("more rows have curvature than a matrix can serve")
         u, _ = minimize_quadratic(
             engine.hessian(point, dual),
             gradient.ravel(),

@@ -106,9 +106,12 @@ class Curvature(ABC):
     ----------
     share : float
         Passes that one product costs: the part of the rows that have a say in it.
+    rows : int or None
+        How many these are, where :meth:`solve` is to be had.
     """
 
     share: float = 1.0
+    rows: int | None = None
 
     @abstractmethod
     def product(self, v: FloatArray) -> FloatArray:
@@ -117,6 +120,14 @@ class Curvature(ABC):
     @abstractmethod
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
+
+    def solve(self, gradient: FloatArray, l2: float) -> FloatArray:
+        """Minus the inverse of the matrix, with l2 > 0 added for the coefficients, times a vector.
+
+        From as many equations as there are `rows`; only where these are known. Raises LinAlgError
+        where the intercept has no curvature.
+        """
+        raise UnsupportedOperationError(f"{type(self).__name__} does not solve by its rows")
 
 
 class UnsupportedOperationError(NotImplementedError):
@@ -206,6 +217,9 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
+    # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
+    solves_by_rows: ClassVar[bool] = False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -233,6 +247,11 @@ class Engine(ABC):
     def data_type(self) -> np.dtype[Any]:
         """Type of the numbers in X, whose rounding limits what a tolerance means."""
         return np.dtype(np.float64)
+
+    @property
+    def entries(self) -> int:
+        """Numbers in X that a product with it reads."""
+        return self.n_samples * self.n_features
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:
