@@ -138,11 +138,14 @@ def test_costs_follow_the_shape():
     def costs(n, d, rows):
         return StepCosts(sorel.Problem(np.zeros((n, d)), np.ones(n)).engine, rows)
 
-    assert costs(50, 500, 50).by_rows < costs(50, 500, 50).matrix
-    assert costs(500, 50, 500).matrix < costs(500, 50, 500).by_rows
+    assert costs(50, 500, 50).rows_are_cheaper
+    assert not costs(500, 50, 500).rows_are_cheaper
     # A matrix of many columns costs many products, and one of a few columns next to none.
-    assert costs(1000, 400, 1000).products > 20
-    assert costs(1000, 10, 1000).products < 8
+    assert costs(1000, 400, 1000).products() > 20
+    assert costs(1000, 10, 1000).products() < 8
+    # The inner products of rows are needed once, however many steps use them.
+    few = costs(100, 3000, 100)
+    assert few.products(10) < 5 * few.products(1)
     sparse = scipy.sparse.random_array((200, 300), density=0.01, rng=0, format="csr")
     thin = StepCosts(sorel.Problem(sparse, np.ones(200)).engine, 200)
     assert thin.product < costs(200, 300, 200).product

@@ -6,7 +6,10 @@ with X; the constants are measured ratios, which differ less from machine to mac
 
 from __future__ import annotations
 
+import math
+
 from sorel.engines.base import Engine
+from sorel.engines.row_gram import MAX_ROWS
 
 # Time of an operation in a product of matrices, and of one in a product of sparse rows with each
 # other.
@@ -40,7 +43,9 @@ class StepCosts:
     matrix : float
         The p x p matrix, formed and factorised.
     by_rows : float
-        The r x r matrix of the rows, the same.
+        The r x r matrix of the rows, factorised, and what it is used with.
+    row_gram : float
+        The inner products of the rows, which are needed once.
 
     Examples
     --------
@@ -48,8 +53,8 @@ class StepCosts:
     >>> from sorel.costs import StepCosts
     >>> X = np.ones((100, 2000))
     >>> costs = StepCosts(sorel.Problem(X, np.ones(100)).engine, 100)
-    >>> costs.product < costs.by_rows < costs.matrix
-    True
+    >>> costs.product < costs.by_rows < costs.matrix, costs.rows_are_cheaper
+    (True, True)
     """
 
     def __init__(self, engine: Engine, rows: float) -> None:
@@ -61,13 +66,19 @@ class StepCosts:
         sample = sampled_rows(engine)
         used = rows if rows <= _WORTH_SAMPLING * sample else sample
         self.matrix = used * pairs + _DENSE * size**3 + _FACTORISATION
-        each = _DENSE * rows * length if dense else _SCATTERED * length**2 + rows
-        self.by_rows = rows * (each + _DENSE * rows**2) + 4.0 * self.product + _FACTORISATION
+        self.row_gram = rows * (_DENSE * rows * length if dense else _SCATTERED * length**2 + rows)
+        self.by_rows = _DENSE * rows**3 + 4.0 * self.product + _FACTORISATION
+        if rows > MAX_ROWS or not engine.solves_by_rows or engine.n_outputs > 1:
+            self.row_gram = self.by_rows = math.inf
+
+    def products(self, steps: int = 1) -> float:
+        """Products that cost as much as so many steps from the cheaper matrix."""
+        return min(steps * self.matrix, self.row_gram + steps * self.by_rows) / self.product
 
     @property
-    def products(self) -> float:
-        """Products that cost as much as the cheaper matrix."""
-        return min(self.matrix, self.by_rows) / self.product
+    def rows_are_cheaper(self) -> bool:
+        """Whether the matrix of the rows costs less than that of the columns, even if used once."""
+        return self.row_gram + self.by_rows < self.matrix
 
 
 def sampled_rows(engine: Engine) -> int:

@@ -30,7 +30,6 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
-from sorel.engines.row_gram import MAX_ROWS
 from sorel.fingerprints import describe
 from sorel.losses import Loss, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -641,11 +640,10 @@ class Problem:
         engine = self.engine
         if not self.penalty.quadratic or engine.size <= FEW_PARAMETERS:
             return False
-        rows = carrying_rows(engine)
-        costs = StepCosts(engine, rows)
-        if not engine.solves_by_rows or engine.n_outputs > 1 or 2.0 * rows > MAX_ROWS:
-            return engine.size > _FEW_PARAMETERS or costs.matrix > _FEW_PRODUCTS * costs.product
-        return costs.products > _FEW_PRODUCTS
+        costs = StepCosts(engine, carrying_rows(engine))
+        if engine.size > _FEW_PARAMETERS and not costs.rows_are_cheaper:
+            return True
+        return costs.products() > _FEW_PRODUCTS
 
     def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian or from rows."""
@@ -654,7 +652,7 @@ class Problem:
             curvature = engine.curvature(point, dual)
             if curvature.rows:
                 costs = StepCosts(engine, curvature.rows)
-                if engine.size > _FEW_PARAMETERS or costs.by_rows < costs.matrix:
+                if engine.size > _FEW_PARAMETERS or costs.rows_are_cheaper:
                     step = curvature.solve(gradient + self.modulus() * point.w, self.penalty.l2)
                     return point.w + step
             if engine.size > REFINABLE_SIZE:

@@ -35,13 +35,15 @@ _PART_NUMBERS = 10_000_000
 _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
 
-# Products are tried first where a matrix costs at least so many of them. A step may take this share
-# of what a matrix costs: where one takes more, the matrix has its turn, and little is lost.
+# Products are tried first where a matrix costs at least so many of them. Steps may take this share
+# of what as many would have cost from a matrix: when they take more, the matrix has its turn, and
+# little is lost.
 _WORTH_PRODUCTS = 12.0
-_SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.5, 8
+_SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
 
-# Passes without a tenth of the gap gone after which another method has its turn.
-_PATIENCE = 250
+# Passes without a tenth of the gap gone after which another method has its turn: Newton steps from
+# a matrix take two each.
+_PATIENCE, _NEWTON_PATIENCE = 250, 100
 
 
 class _Costly(Exception):
@@ -52,16 +54,19 @@ class _Thrifty(NewtonCG):
     """Steps by products for as long as none costs more than a matrix; for one run."""
 
     def __init__(self) -> None:
-        self._costly = False
+        self._steps, self._spent, self._costly = 0, 0, False
 
     def most_products(self, problem: Problem, curvature: Curvature) -> int:
         if self._costly:
             raise _Costly
+        self._steps += 1
         costs = StepCosts(problem.engine, curvature.share * problem.n_samples)
-        return max(int(_SHARE_OF_MATRIX * costs.products), _LEAST_PRODUCTS)
+        left = _SHARE_OF_MATRIX * costs.products(self._steps) - self._spent
+        return max(int(left), _LEAST_PRODUCTS)
 
     def took(self, products: int, most: int) -> None:
-        # The step is as good as another: the next one is to be cheaper.
+        # The step is as good as another: it is the next one that is to be cheaper.
+        self._spent += products
         self._costly = products >= most
 
 
@@ -142,7 +147,7 @@ class Auto(Solver):
             first: list[type[Solver]] = []
             if size > FEW_PARAMETERS:
                 costs = StepCosts(engine, carrying_rows(engine))
-                first = [_Thrifty] if costs.products >= _WORTH_PRODUCTS else []
+                first = [_Thrifty] if costs.products() >= _WORTH_PRODUCTS else []
             return [*first, *dense, SOREL]
         if size <= _FEW_PARAMETERS:
             return [*dense, SOREL]
@@ -166,6 +171,7 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
+        patience = _NEWTON_PATIENCE if type(solver) is Newton else _PATIENCE
         before, run.latest = run.latest, None
         try:
             iterate = next(iterates)
@@ -177,7 +183,7 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if run.passes - since > _PATIENCE:
+                if run.passes - since > patience:
                     if self._first_able(problem, others) is not None:
                         break
                     since = np.inf

@@ -103,7 +103,7 @@ def _step_by_rows(state: State, caution: float) -> FloatArray | None:
     if not curvature.rows:
         return None
     costs = StepCosts(engine, curvature.rows)
-    if engine.size <= MAX_SIZE and costs.matrix < costs.by_rows:
+    if engine.size <= MAX_SIZE and not costs.rows_are_cheaper:
         return None
     try:
         return curvature.solve(
