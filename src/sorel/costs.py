@@ -15,8 +15,15 @@ from sorel.engines.row_gram import MAX_ROWS
 # other.
 _DENSE, _SCATTERED = 0.5, 8.0
 
+# How much longer an operation of a product takes where X does not fit into the cache, and the
+# numbers that do.
+_FROM_MEMORY, _CACHED = 2.0, 2e6
+
+# The same where a sample has several margins: exponentials and short rows besides.
+_SEVERAL_MARGINS = 2.0
+
 # What calls cost whatever they compute: of a product, and of a factorisation.
-_CALL, _FACTORISATION = 2e5, 6e5
+_CALL, _FACTORISATION = 4e5, 6e5
 
 # With this many rows for each parameter, and at least so many, a Hessian estimated from them steers
 # well enough. It pays where there are so many times more rows.
@@ -60,7 +67,9 @@ class StepCosts:
     def __init__(self, engine: Engine, rows: float) -> None:
         size = engine.size
         length = engine.entries / engine.n_samples * engine.n_outputs
-        self.product = 4.0 * rows * length + _CALL
+        waiting = _FROM_MEMORY if rows * length > _CACHED else 1.0
+        waiting *= _SEVERAL_MARGINS if engine.n_outputs > 1 else 1.0
+        self.product = 4.0 * waiting * rows * length + _CALL
         dense = engine.entries == engine.n_samples * engine.n_features
         pairs = _DENSE * size**2 if dense else _SCATTERED * length**2
         sample = sampled_rows(engine)

@@ -24,6 +24,9 @@ Array = NDArray[np.float64]
 _FLAT = 1e-13
 
 
+_EPS = float(np.finfo(np.float64).eps)
+
+
 class Weights(NamedTuple):
     """The matrix C of the rows that have curvature.
 
@@ -109,6 +112,11 @@ class RowSystem:
     l2 : float
         mu, positive.
 
+    Attributes
+    ----------
+    rounding : float
+        About what rounding leaves of the gradient, as a share of it.
+
     Raises
     ------
     numpy.linalg.LinAlgError
@@ -130,6 +138,8 @@ class RowSystem:
     def __init__(self, K: Array, weights: Weights, l2: float) -> None:
         self._root, self._l2 = _Root(weights), l2
         matrix = self._root.congruent(K)
+        # Digits that cancel in g - A^T t, as a share of the gradient.
+        self.rounding = _EPS * float(matrix.diagonal().max()) / l2
         matrix.ravel()[:: len(matrix) + 1] += l2
         self._factor, failed = dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         if failed or not np.isfinite(self._factor.diagonal()).all():

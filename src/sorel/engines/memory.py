@@ -980,7 +980,7 @@ class _ActiveRows(Curvature):
 
         step = inverse(gradient)
         # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
-        for _ in range(_REFINEMENTS):
+        for _ in range(_REFINEMENTS if system.rounding > _SOLVED else 0):
             residual = self.product(step) + modulus * step + gradient
             left, whole = float(residual @ residual), float(gradient @ gradient)
             if left <= _SOLVED**2 * whole:

@@ -38,7 +38,7 @@ _NEAR = 0.1
 # Products are tried first where a matrix costs at least so many of them. Steps may take this share
 # of what as many would have cost from a matrix: when they take more, the matrix has its turn, and
 # little is lost.
-_WORTH_PRODUCTS = 12.0
+_WORTH_PRODUCTS = 18.0
 _SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
 
 # Passes without a tenth of the gap gone after which another method has its turn: Newton steps from
