@@ -640,6 +640,8 @@ class Problem:
         engine = self.engine
         if not self.penalty.quadratic or engine.size <= FEW_PARAMETERS:
             return False
+        if not engine.products_are_cheap:
+            return engine.size > _FEW_PARAMETERS
         costs = StepCosts(engine, carrying_rows(engine))
         if engine.size > _FEW_PARAMETERS and not costs.rows_are_cheaper:
             return True

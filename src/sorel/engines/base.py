@@ -217,6 +217,10 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
+    # Whether a product with the Hessian costs its operations, and not a round trip or a reading of
+    # the data besides: then many of them may replace a matrix.
+    products_are_cheap: ClassVar[bool] = False
+
     # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
     solves_by_rows: ClassVar[bool] = False
 

@@ -47,7 +47,7 @@ class _Slices:
 class BlocksEngine(DenseEngine):
     """Engine for a :class:`sorel.rows.RowSource`."""
 
-    solves_by_rows = False
+    solves_by_rows = products_are_cheap = False
 
     def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X

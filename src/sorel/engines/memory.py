@@ -157,6 +157,7 @@ class MemoryEngine(Engine):
     """
 
     serves_deviations = True
+    products_are_cheap = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)

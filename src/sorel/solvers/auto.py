@@ -23,7 +23,7 @@ from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward where
-# the penalty is not quadratic.
+# the penalty is not quadratic, or a product costs a journey to the data.
 _FEW_PARAMETERS = 1000
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
@@ -145,9 +145,11 @@ class Auto(Solver):
             if not affordable:
                 return [NewtonCG, SOREL]
             first: list[type[Solver]] = []
-            if size > FEW_PARAMETERS:
+            if size > FEW_PARAMETERS and engine.products_are_cheap:
                 costs = StepCosts(engine, carrying_rows(engine))
                 first = [_Thrifty] if costs.products() >= _WORTH_PRODUCTS else []
+            elif size > _FEW_PARAMETERS:
+                first = [NewtonCG]
             return [*first, *dense, SOREL]
         if size <= _FEW_PARAMETERS:
             return [*dense, SOREL]
