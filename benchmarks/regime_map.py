@@ -67,6 +67,7 @@ class Cell:
     penalty: str
     risk: str
     intercept: bool
+    rotated: bool
 
     @property
     def shape(self) -> str:
@@ -77,12 +78,13 @@ class Cell:
 
     def describe(self) -> str:
         parts = f"{self.n} x {self.d}", f"condition {self.condition:.0e}", self.loss
-        return ", ".join([*parts, self.penalty, self.risk] + ["intercept"] * self.intercept)
+        more = ["intercept"] * self.intercept + ["rotated"] * self.rotated
+        return ", ".join([*parts, self.penalty, self.risk, *more])
 
 
 def design(count: int, most_numbers: float = MOST_NUMBERS) -> list[Cell]:
     """The first problems of a scrambled Halton sequence, the same every time."""
-    points = qmc.Halton(7, seed=SEED).random(count)
+    points = qmc.Halton(8, seed=SEED).random(count)
     return [_cell(index, u, most_numbers) for index, u in enumerate(points)]
 
 
@@ -98,8 +100,8 @@ def _cell(index: int, u: Any, most_numbers: float) -> Cell:
     plain = u[4] < L2_SHARE
     penalty = "L2" if plain else _pick(PENALTIES[1:], (u[4] - L2_SHARE) / (1.0 - L2_SHARE))
     condition = float(f"{10.0 ** _between(CONDITIONS, u[2]):.1e}")
-    intercept = bool(u[6] < 0.5)
-    return Cell(index, round(n), max(1, round(d)), condition, loss, penalty, risk, intercept)
+    flags = bool(u[6] < 0.5), bool(u[7] < 0.5)
+    return Cell(index, round(n), max(1, round(d)), condition, loss, penalty, risk, *flags)
 
 
 def _between(limits: tuple[float, float], u: float) -> float:
@@ -111,10 +113,16 @@ def _pick(names: tuple[str, ...], u: float) -> str:
 
 
 def build(cell: Cell) -> sorel.Problem:
-    """The problem of a cell: gaussian columns of falling scale, a linear truth, and noise."""
+    """The problem of a cell: gaussian columns of falling scale, a linear truth, and noise.
+
+    Half of them are reflected, so that no scaling of the columns brings the condition back.
+    """
     rng = np.random.default_rng(cell.index)
     X = rng.standard_normal((cell.n, cell.d))
     X *= np.geomspace(1.0, cell.condition**-0.5, cell.d)
+    if cell.rotated:
+        axis = rng.standard_normal(cell.d)
+        X -= np.outer(X @ axis, 2.0 / (axis @ axis) * axis)
     used = rng.random((cell.d, CLASSES)) < 0.5
     truth = rng.standard_normal((cell.d, CLASSES)) * used / math.sqrt(max(1.0, used.sum() / 4))
     z = X @ truth

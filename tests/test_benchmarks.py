@@ -153,7 +153,7 @@ def test_the_design_of_the_map_fills_its_ranges():
 
 
 def test_every_penalty_of_the_map_makes_a_problem():
-    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True)
+    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True, False)
     for penalty in regime_map.PENALTIES:
         for loss in ("huber", "multinomial"):
             problem = regime_map.build(dataclasses.replace(cell, penalty=penalty, loss=loss))
@@ -164,8 +164,8 @@ def test_every_penalty_of_the_map_makes_a_problem():
 def test_the_map_measures_once_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(regime_map, "REPEATS", 0)
     cells = [
-        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False),
-        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True),
+        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False, True),
+        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True, False),
     ]
     monkeypatch.setattr(regime_map, "design", lambda count, numbers: cells[:count])
     page = tmp_path / "page.md"

@@ -149,3 +149,19 @@ def test_costs_follow_the_shape():
     sparse = scipy.sparse.random_array((200, 300), density=0.01, rng=0, format="csr")
     thin = StepCosts(sorel.Problem(sparse, np.ones(200)).engine, 200)
     assert thin.product < costs(200, 300, 200).product
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_auto_goes_on_from_products_to_a_matrix_where_these_are_many(mixed):
+    """Scales of columns are made good by a diagonal; those of other directions are not."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((900, 300)) * np.geomspace(1.0, 1e-3, 300)
+    if mixed:
+        X = X @ np.linalg.qr(rng.standard_normal((300, 300)))[0]
+    y = X @ rng.standard_normal(300) + 0.1 * rng.standard_normal(900)
+    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.L2(1e-8))
+    result = sorel.solve(problem, tol=1e-8)
+    assert result.converged, result.status
+    assert ("newton_cg then newton" in result.status) == mixed, result.status
+    other = sorel.solve(problem, "newton", tol=1e-8)
+    assert abs(other.objective - result.objective) <= 2e-8 * result.objective
