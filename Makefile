@@ -29,7 +29,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-map bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
 	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
+
+bench-map: $(VENV)/.installed-bench ## Which solver is first where, and what auto loses (an hour; BENCH_ARGS=--quick: a minute)
+	$(BIN)/python -m benchmarks.regime_map $(BENCH_ARGS)
 
 bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolios against other libraries
 	$(BIN)/python -m benchmarks.linear $(BENCH_ARGS)

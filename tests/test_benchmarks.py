@@ -1,5 +1,6 @@
 """The instruments of the benchmarks: what they measure must be what they say."""
 
+import dataclasses
 import json
 import warnings
 
@@ -14,6 +15,7 @@ classes = pytest.importorskip("benchmarks.classes", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
 paths = pytest.importorskip("benchmarks.paths", reason="not installed")
+regime_map = pytest.importorskip("benchmarks.regime_map", reason="not installed")
 scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
@@ -172,3 +174,72 @@ def test_a_quick_comparison_of_classifiers(capsys):
     printed = capsys.readouterr().out
     assert printed.count("300 x 20, 4 classes") == 1 + len(classes.RISKS)
     assert "never" not in printed
+
+
+def test_the_design_of_the_map_fills_its_ranges():
+    cells = regime_map.design(300)
+    assert cells == regime_map.design(300)
+    assert cells[:20] == regime_map.design(20)
+    for key, names in (
+        ("loss", regime_map.LOSSES),
+        ("penalty", regime_map.PENALTIES),
+        ("risk", regime_map.RISKS),
+        ("shape", ("n >= 20 d", "n < 20 d", "n <= d")),
+    ):
+        counts = [sum(getattr(cell, key) == name for cell in cells) for name in names]
+        assert min(counts) >= 20, (key, counts)
+    for cell in cells:
+        classes = regime_map.CLASSES if cell.loss == "multinomial" else 1
+        assert 100 <= cell.n <= 10**6
+        assert 1 <= cell.d <= 10**4
+        assert cell.n * cell.d * classes <= 1.05 * regime_map.MOST_NUMBERS
+    assert max(cell.n for cell in cells) > 5e5
+    assert max(cell.d for cell in cells) > 5e3
+
+
+def test_every_penalty_of_the_map_makes_a_problem():
+    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True, False)
+    for penalty in regime_map.PENALTIES:
+        for loss in ("huber", "multinomial"):
+            problem = regime_map.build(dataclasses.replace(cell, penalty=penalty, loss=loss))
+            assert type(problem.penalty).__name__ == penalty
+            assert problem.engine.shape[0] == 4
+
+
+def test_the_map_measures_once_and_reports(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(regime_map, "REPEATS", 0)
+    cells = [
+        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False, True),
+        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True, False),
+    ]
+    monkeypatch.setattr(regime_map, "design", lambda count, numbers: cells[:count])
+    page = tmp_path / "page.md"
+    page.write_text("before\n" + "\n".join(regime_map.MARKS) + "\nafter\n")
+    monkeypatch.setattr(regime_map, "DOCS", page)
+    monkeypatch.setattr(regime_map, "draw", lambda lines, path: path.write_bytes(b""))
+    arguments = ["--quick", "--count", "2", "--out", str(tmp_path / "out"), "--update-docs"]
+    assert regime_map.main(arguments) == 0
+    lines = regime_map.read_lines(tmp_path / "out" / "quick.jsonl")
+    assert [line["seconds"]["auto"] is not None for line in lines] == [True, True]
+    assert "newton_cg" not in lines[1]["seconds"]  # it does not take an elastic net
+    text = page.read_text()
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert "| n >= 20 d " in text
+    # A second call has nothing left to measure.
+    monkeypatch.setattr(regime_map, "measure", None)
+    assert regime_map.main(arguments) == 0
+    assert "| all " in capsys.readouterr().out
+
+
+def test_regret_and_winner_of_a_problem():
+    def line(**seconds):
+        return {"seconds": seconds}
+
+    assert regime_map.regret(line(auto=3.0, newton=2.0, sorel=None)) == 1.5
+    assert regime_map.regret(line(auto=1.0, newton=2.0)) == 1.0
+    assert regime_map.regret(line(auto=None, newton=2.0)) == np.inf
+    assert np.isnan(regime_map.regret(line(auto=None, newton=None)))
+    assert regime_map.winner(line(auto=3.0, newton=2.0, sorel=2.5)) == "newton"
+    assert regime_map.winner(line(auto=1.0, newton=2.0)) == "auto"
+    assert regime_map.winner(line(auto=None, newton=None)) == "none"

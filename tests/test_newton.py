@@ -436,3 +436,15 @@ def test_steps_of_the_mean_share_a_hessian(weighted, monkeypatch):
     # Certified again from outside, which forms one more.
     assert len(formed) <= 3
     assert result.passes > 2 * len(formed)
+
+
+@pytest.mark.parametrize("solver", ["auto", "continuation"])
+def test_separable_labels_with_next_to_no_penalty(solver):
+    """All losses are tiny, more of them tie than there are parameters to tell them apart."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 200))
+    y = np.where(X @ rng.standard_normal(200) > 0.0, 1.0, -1.0)
+    problem = sorel.Problem(X, y, risk="cvar:0.1", loss="logistic", penalty=sorel.L2(1e-10))
+    result = sorel.solve(problem, solver)
+    assert result.converged, result.status
+    assert problem.certificate(result.w, result.weights).relative_gap <= 1e-5

@@ -97,6 +97,7 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
             assert by_matrix.passes == 0.0
             with monkeypatch.context() as patch:
                 patch.setattr("sorel.problem._FEW_PARAMETERS", 0)
+                patch.setattr(Problem, "_by_products", lambda self: True)
                 found = problem.certificate(w, lam)
             assert found.primal == pytest.approx(by_matrix.primal, rel=1e-13)
             assert found.gap >= found.primal - optimum.value * (1 + 1e-8) - 1e-9
@@ -107,6 +108,7 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
 
 def test_conjugate_gradients_stop_once_a_target_is_out_of_reach(monkeypatch):
     monkeypatch.setattr("sorel.problem._FEW_PARAMETERS", 0)
+    monkeypatch.setattr(Problem, "_by_products", lambda self: True)
     rng = np.random.default_rng(0)
     data = rng.normal(size=(200, 60)) * np.geomspace(1.0, 1e-2, 60)
     labels = np.where(data @ rng.normal(size=60) + rng.logistic(size=200) > 0, 1, -1)

@@ -27,6 +27,7 @@ from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
@@ -311,7 +312,7 @@ class Problem:
         """Keep the Hessian of a weighting, if there is something to be gained from that."""
         engine = self.engine
         few = len(hessian) < _WORTH_KEEPING or engine.n_outputs > 1
-        if few or not (self.penalty.quadratic and engine.cheap_products):
+        if few or not (self.penalty.quadratic and engine.products_are_cheap):
             return False
         self.curvature = hessian
         return True
@@ -637,6 +638,7 @@ class Problem:
         gradient: FloatArray | None,
         target: float,
         max_products: int,
+        exact: bool = False,
     ) -> tuple[_Bound, float]:
         """lam . l + g at the point, less a bound on its minimum taken a Newton step further.
 
@@ -645,9 +647,7 @@ class Problem:
         Returns the bound, and the passes of conjugate gradients.
         """
         engine = self.engine
-        several = engine.n_outputs > 1 and engine.preconditions_classes
-        few = _FEW_OF_CLASSES if several else _FEW_PARAMETERS
-        formed = point.w.size <= few or not self.penalty.quadratic
+        formed = exact or not self._by_products()
         bound, passes, drop = _NO_BOUND, 0.0, 0.0
         current, slope = point, gradient
         kept = self.kept_factor() if formed else None
@@ -687,11 +687,43 @@ class Problem:
                 break
             if not formed and (max_products <= 0 or drop > target > 0.0):
                 break
+        undecided = bound.total > target and not drop > target > 0.0
+        if not formed and undecided and engine.size <= _FEW_PARAMETERS:
+            # Products were likely to be cheaper than a matrix, and were not.
+            other, _ = self._refined_bound(
+                rounding, point, dual, value, gradient, target, 0, exact=True
+            )
+            bound = min(bound, other)
         return bound, passes
 
-    def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
-        """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
+    def _by_products(self) -> bool:
+        """Whether conjugate gradients refine a certificate for less than a matrix costs."""
         engine = self.engine
+        if not self.penalty.quadratic:
+            return False
+        if engine.n_outputs > 1 and engine.preconditions_classes:
+            return engine.size > _FEW_OF_CLASSES
+        if engine.size <= FEW_PARAMETERS:
+            return False
+        if not engine.products_are_cheap:
+            return engine.size > _FEW_PARAMETERS
+        costs = StepCosts(engine, carrying_rows(engine))
+        if engine.size > _FEW_PARAMETERS and not costs.rows_are_cheaper:
+            return True
+        return costs.products() > _FEW_PRODUCTS
+
+    def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
+        """Where a Newton step for a fixed weighting leads, from a p x p Hessian or from rows."""
+        engine = self.engine
+        if self.penalty.quadratic and engine.size > FEW_PARAMETERS and engine.solves_by_rows:
+            curvature = engine.curvature(point, dual)
+            if curvature.rows:
+                costs = StepCosts(engine, curvature.rows)
+                if engine.size > _FEW_PARAMETERS or costs.rows_are_cheaper:
+                    step = curvature.solve(gradient + self.modulus() * point.w, self.penalty.l2)
+                    return point.w + step
+            if engine.size > REFINABLE_SIZE:
+                raise np.linalg.LinAlgError("more rows have curvature than a matrix can serve")
         hessian = engine.hessian(point, dual)
         self.keep_curvature(hessian)
         u, _ = minimize_quadratic(
@@ -745,7 +777,9 @@ class Problem:
 
     def kept_factor(self) -> Callable[[FloatArray], FloatArray] | None:
         """Solves systems with the curvature that was kept, under this penalty; None without one."""
-        if self.curvature is None or not (self.penalty.quadratic and self.engine.cheap_products):
+        if self.curvature is None or not (
+            self.penalty.quadratic and self.engine.products_are_cheap
+        ):
             return None
         factor, failed = dpotrf((self.curvature + np.diag(self.modulus())).T, lower=1, clean=0)
         if failed:

@@ -124,6 +124,8 @@ class Curvature(ABC):
     ----------
     share : float
         Passes that one product costs: the part of the rows that have a say in it.
+    rows : int or None
+        How many these are, where :meth:`solve` is to be had.
 
     Examples
     --------
@@ -137,6 +139,7 @@ class Curvature(ABC):
     """
 
     share: float = 1.0
+    rows: int | None = None
 
     @abstractmethod
     def product(self, v: FloatArray) -> FloatArray:
@@ -152,6 +155,14 @@ class Curvature(ABC):
         # A flat intercept has no curvature to divide by.
         diagonal[diagonal <= 0.0] = 1.0
         return lambda residual: residual / diagonal
+
+    def solve(self, gradient: FloatArray, l2: float) -> FloatArray:
+        """Minus the inverse of the matrix, with l2 > 0 added for the coefficients, times a vector.
+
+        From as many equations as there are `rows`; only where these are known. Raises LinAlgError
+        where the intercept has no curvature.
+        """
+        raise UnsupportedOperationError(f"{type(self).__name__} does not solve by its rows")
 
 
 class UnsupportedOperationError(NotImplementedError):
@@ -252,12 +263,15 @@ class Engine(ABC):
     # Whether the engine serves a Deviation, whose weights may be negative.
     serves_deviations: ClassVar[bool] = False
 
-    # Whether a product with the Hessian takes far less time than the matrix itself: not where every
-    # product reads the rows from disk, or asks a cluster.
-    cheap_products: ClassVar[bool] = False
     # Whether products with the Hessian of several classes have a preconditioner that spares the
     # matrix: there are few of them then.
     preconditions_classes: ClassVar[bool] = False
+    # Whether a product with the Hessian costs its operations, and not a round trip or a reading of
+    # the data besides: then many of them may replace a matrix.
+    products_are_cheap: ClassVar[bool] = False
+
+    # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
+    solves_by_rows: ClassVar[bool] = False
 
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
@@ -293,6 +307,11 @@ class Engine(ABC):
     def data_type(self) -> np.dtype[Any]:
         """Type of the numbers in X, whose rounding limits what a tolerance means."""
         return np.dtype(np.float64)
+
+    @property
+    def entries(self) -> int:
+        """Numbers in X that a product with it reads."""
+        return self.n_samples * self.n_features
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:

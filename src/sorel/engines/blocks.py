@@ -57,14 +57,14 @@ class BlocksEngine(DenseEngine):
     (3,)
     """
 
-    cheap_products = False
+    solves_by_rows = products_are_cheap = False
 
     def __init__(self, X: RowSource, spec: Spec) -> None:
         self._source = X
         # Not DenseEngine's own, which wants all of X.
         SampledEngine.__init__(self, X, spec)
         self._X: Any = _Slices(X)
-        self._by_rows, self._columns = True, None
+        self._by_rows, self._columns, self._by_library = True, None, False
 
     def _share_rows(self) -> None:
         super()._share_rows()

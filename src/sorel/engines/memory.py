@@ -26,6 +26,7 @@ from sorel.engines import vectorised
 from sorel.engines.base import Curvature, Engine, FloatArray, Spec
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
+from sorel.engines.row_gram import MAX_ROWS, RowGram
 from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, logistic, vectors
@@ -33,6 +34,7 @@ from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
 from sorel.risks import Deviation, Risk
+from sorel.rowspace import RowSystem, Weights
 
 _MAX_INTERCEPT_STEPS = 60
 
@@ -70,6 +72,8 @@ _OF_RISK = ("_rank_mass",)
 # The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
 # product with X: they take the time of some products with the Hessian then.
 _WORTH_TURNING = 4.0
+# A system of rows is solved to this share of the gradient, in so many rounds at most.
+_SOLVED, _REFINEMENTS = 1e-6, 2
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
@@ -160,8 +164,8 @@ class MemoryEngine(Engine):
     """
 
     serves_deviations = True
-    cheap_products = True
     preconditions_classes = True
+    products_are_cheap = True
 
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
@@ -221,6 +225,7 @@ class MemoryEngine(Engine):
     def _use_pool(self) -> None:
         """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
         self._pool = Pool()
+        self._known_gram: RowGram | None = None
         pooled = self.n_samples >= WORTH_POOLING
         self._recycler = self._pool if pooled else None
         self._take: Any = self._pool.take if pooled else np.empty
@@ -349,6 +354,16 @@ class MemoryEngine(Engine):
     def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
         """The sum of c_i [x_i 1] over selected rows."""
         raise NotImplementedError
+
+    def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
+        """Inner products of rows of X with others."""
+        raise NotImplementedError
+
+    def _row_gram(self, rows: NDArray[np.intp]) -> FloatArray:
+        """Inner products of rows of X with each other."""
+        if self._known_gram is None:
+            self._known_gram = RowGram(self.n_samples, self._row_products)
+        return self._known_gram.of(rows)
 
     # Points.
 
@@ -992,27 +1007,73 @@ class _ActiveRows(Curvature):
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
         self._h, self._active, self._selection = h, (h, pull, block), None
-        rows = np.flatnonzero(h)
+        self._numbers = rows = np.flatnonzero(h)
         if len(rows) <= WORTH_SELECTING * n:
             self._selection = engine._select(rows)
         if self._selection is not None:
             self._active = h[rows], pull[rows], block[rows]
             self.share = len(rows) / n
+        if engine.solves_by_rows and len(rows) <= MAX_ROWS:
+            self.rows = len(rows)
 
     def product(self, v: FloatArray) -> FloatArray:
-        engine, selection, active = self._engine, self._selection, self._active
-        v, change = np.ascontiguousarray(v), np.empty(len(active[0]))
+        change = self._rows_of(v)
+        vectors.apply_curvature(*self._active, self._scale, change)
+        return self._adjoint(change)
+
+    def _rows_of(self, v: FloatArray) -> FloatArray:
+        """The margins of v in the rows that products are taken with."""
+        engine, selection = self._engine, self._selection
+        v, change = np.ascontiguousarray(v), np.empty(len(self._active[0]))
         if selection is None:
             engine._margins(v, change)
         else:
             engine._margins_of(selection, v, change)
-        vectors.apply_curvature(*active, self._scale, change)
+        return change
+
+    def _adjoint(self, change: FloatArray) -> FloatArray:
+        engine, selection = self._engine, self._selection
         return (
             engine._adjoint(change) if selection is None else engine._adjoint_of(selection, change)
         )
 
     def diagonal(self) -> FloatArray:
         return self._engine._gram_diagonal(self._h)
+
+    def solve(self, gradient: FloatArray, l2: float) -> FloatArray:
+        engine, rows, (h, pull, block) = self._engine, self._numbers, self._active
+        every = self._selection is None
+        if every:
+            h, pull, block = h[rows], pull[rows], block[rows]
+        d = engine.n_features
+        modulus = np.zeros(engine.shape)
+        modulus[:d] = l2
+        system = RowSystem(engine._row_gram(rows), Weights(h, pull, block, self._scale), l2)
+
+        def inverse(g: FloatArray) -> FloatArray:
+            coef = g.copy()
+            coef[d:] = 0.0
+            image = self._rows_of(coef)
+            derivative = float(g[d]) if engine.fit_intercept else None
+            t, b = system.solve(image[rows] if every else image, derivative)
+            back = t
+            if every:
+                back = np.zeros(engine.n_samples)
+                back[rows] = t
+            step = (self._adjoint(back) - g) / l2
+            if engine.fit_intercept:
+                step[d] = b
+            return step
+
+        step = inverse(gradient)
+        # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
+        for _ in range(_REFINEMENTS if system.rounding > _SOLVED else 0):
+            residual = self.product(step) + modulus * step + gradient
+            left, whole = float(residual @ residual), float(gradient @ gradient)
+            if left <= _SOLVED**2 * whole:
+                break
+            step += inverse(residual)
+        return step
 
 
 class _SoftmaxRows(Curvature):

@@ -49,6 +49,7 @@ class SparseEngine(SampledEngine):
     'SparseEngine'
     """
 
+    solves_by_rows = True
     _X: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
     _steps: ClassVar[Steps] = Steps(
         sparse_steps.svrg_steps_csr,
@@ -62,6 +63,10 @@ class SparseEngine(SampledEngine):
             X = checked_csr(X)
         self._X = csr_arrays(X)
         super().__init__(X, spec)
+
+    @property
+    def entries(self) -> int:
+        return len(self._X[2])
 
     def _share_rows(self) -> None:
         super()._share_rows()
@@ -120,6 +125,11 @@ class SparseEngine(SampledEngine):
         if self.fit_intercept:
             out[-1] = h.sum()
         return out
+
+    def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
+        left = self._matrix[rows].astype(np.float64)
+        right = left if others is rows else self._matrix[others].astype(np.float64)
+        return np.asarray((left @ right.T).toarray())
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # Copying rows costs about one product with them; jumping between them costs more for each.

@@ -1,8 +1,9 @@
-"""The default: choose a method by the size of the problem, and change it when it stops paying.
+"""The default: choose a method by what its steps cost, and change it when it stops paying.
 
-Second order on the augmented Lagrangian wins wherever its steps are affordable, which is a matter
-of the number of parameters. What is left goes to conjugate gradients, or to SOREL's stochastic
-inner loop where the penalty is not quadratic.
+Second order on the augmented Lagrangian wins wherever its steps are affordable. They come from
+products with the Hessian for as long as these cost less than a matrix, from the cheaper of two
+matrices where they do not, and in the space of the rows where columns are far more. What is left
+goes to SOREL's stochastic inner loop where the penalty is not quadratic.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
+from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.newton import MAX_SIZE, Newton
+from sorel.solvers.newton import MAX_SIZE, Newton, has_few_rows
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
-# Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward.
+# Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward where
+# the penalty is not quadratic, or a product costs a journey to the data.
 _FEW_PARAMETERS = 1000
 
 # The same for several classes, whose matrix takes K^2 weighted Gram matrices, and whose products
@@ -36,14 +39,39 @@ _PART_NUMBERS = 10_000_000
 _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
 
-# With at least so many parameters, rows for each of them, and numbers in X, products with the
-# Hessian are tried before the matrix. It takes the time of many products, so they get so many
-# passes for each parameter: enough where the columns are well scaled.
-_SOME_PARAMETERS, _MANY_ROWS, _MANY_NUMBERS = 300, 20, 10_000_000
-_PASSES_PER_PARAMETER = 0.125
+# Products are tried first where a matrix costs at least so many of them. Steps may take this share
+# of what as many would have cost from a matrix: when they take more, the matrix has its turn, and
+# little is lost.
+_WORTH_PRODUCTS = 18.0
+_SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
 
-# Passes without a tenth of the gap gone after which another method has its turn.
-_PATIENCE = 250
+# Passes without a tenth of the gap gone after which another method has its turn: Newton steps from
+# a matrix take two each.
+_PATIENCE, _NEWTON_PATIENCE = 250, 100
+
+
+class _Costly(Exception):
+    """Steps by products cost more than those from a matrix."""
+
+
+class _Thrifty(NewtonCG):
+    """Steps by products for as long as none costs more than a matrix; for one run."""
+
+    def __init__(self) -> None:
+        self._steps, self._spent, self._costly = 0, 0, False
+
+    def most_products(self, problem: Problem, curvature: Curvature) -> int:
+        if self._costly:
+            raise _Costly
+        self._steps += 1
+        costs = StepCosts(problem.engine, curvature.share * problem.n_samples)
+        left = _SHARE_OF_MATRIX * costs.products(self._steps) - self._spent
+        return max(int(left), _LEAST_PRODUCTS)
+
+    def took(self, products: int, most: int) -> None:
+        # The step is as good as another: it is the next one that is to be cheaper.
+        self._spent += products
+        self._costly = products >= most
 
 
 class Auto(Solver):
@@ -72,8 +100,9 @@ class Auto(Solver):
         if first is None:
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
-        if run.dual is None and (waiting[first] is Newton or _few_products(problem)):
-            self._start_from_part(problem, run, waiting[first]())
+        if run.dual is None and (waiting[first] in (Newton, _Thrifty) or _few_products(problem)):
+            by_products = waiting[first] is NewtonCG
+            self._start_from_part(problem, run, NewtonCG() if by_products else Newton())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
             chosen.append(solver.name)
@@ -114,23 +143,24 @@ class Auto(Solver):
 
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
-        size = problem.engine.size
-        few = _FEW_OF_CLASSES if _few_products(problem) else _FEW_PARAMETERS
-        if size <= few:
-            first: list[type[Solver]] = [NewtonCG] if self._by_products(problem) else []
-            return [*first, Newton, Continuation, SOREL]
-        dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
+        engine, size = problem.engine, problem.engine.size
+        affordable = size <= MAX_SIZE or has_few_rows(problem)
+        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
-            return [NewtonCG, *dense, SOREL]
-        return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
-
-    def _by_products(self, problem: Problem) -> bool:
-        """Whether a matrix is affordable, but products are likely to be cheaper."""
-        size, n = problem.engine.size, problem.n_samples
-        if _few_products(problem):
-            return False  # they come first as it is, with no limit
-        many = n >= _MANY_ROWS * size and n * problem.n_features >= _MANY_NUMBERS
-        return problem.penalty.quadratic and _SOME_PARAMETERS <= size <= _FEW_PARAMETERS and many
+            if not affordable:
+                return [NewtonCG, SOREL]
+            first: list[type[Solver]] = []
+            if _few_products(problem):
+                first = [NewtonCG] if size > _FEW_OF_CLASSES else []
+            elif size > FEW_PARAMETERS and engine.products_are_cheap:
+                costs = StepCosts(engine, carrying_rows(engine))
+                first = [_Thrifty] if costs.products() >= _WORTH_PRODUCTS else []
+            elif size > _FEW_PARAMETERS:
+                first = [NewtonCG]
+            return [*first, *dense, SOREL]
+        if size <= _FEW_PARAMETERS:
+            return [*dense, SOREL]
+        return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
         """The place of the first method that takes the problem."""
@@ -150,9 +180,8 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
-        limit = np.inf
-        if isinstance(solver, NewtonCG) and self._by_products(problem):
-            limit = run.passes + _PASSES_PER_PARAMETER * problem.engine.size
+        patience = _NEWTON_PATIENCE if type(solver) is Newton else _PATIENCE
+        before, run.latest = run.latest, None
         try:
             iterate = next(iterates)
             while True:
@@ -163,16 +192,21 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if run.passes - since > _PATIENCE or run.passes > limit:
+                if run.passes - since > patience:
                     if self._first_able(problem, others) is not None:
                         break
-                    since = limit = np.inf
+                    since = np.inf
                 iterate = iterates.send(certificate)
+        except _Costly:
+            # No better than others at finding the way, and further along it than at any check.
+            if run.latest is not None:
+                best = run.latest.point.w, run.latest.dual
         except (StopIteration, np.linalg.LinAlgError):
             pass
         finally:
             iterates.close()
         run.note = note
+        run.latest = run.latest or before
         if best is not None:
             run.w, run.dual = best
 

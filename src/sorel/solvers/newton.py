@@ -1,7 +1,9 @@
 """Semismooth Newton steps from a p x p Hessian, inside the augmented Lagrangian.
 
 The step minimises the quadratic model of the losses plus the penalty itself, so every penalty of
-the package is served. Where rows are many, the Hessian is estimated from some of them.
+the package is served. Where rows are many, the Hessian is estimated from some of them. Where the
+rows with curvature are fewer than the parameters and the penalty is quadratic, a system of as many
+equations as there are rows takes its place.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.conjugate import minimize_model
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, sampled_rows
+from sorel.engines.base import FloatArray
+from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
@@ -20,10 +25,6 @@ from sorel.solvers.newton_cg import NewtonCG
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
 # does without it.
 MAX_SIZE = 5000
-
-# With this many rows for each parameter a Hessian estimated from them steers well enough.
-_ROWS_PER_PARAMETER = 100
-_LEAST_ROWS = 10_000
 
 # Where a Hessian nearby is at hand, a step is solved to this share of the gradient by so many
 # products at most, more of them for many columns. The matrix of no more than the last share of the
@@ -54,7 +55,7 @@ class Newton(AugmentedLagrangian):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if problem.engine.size > MAX_SIZE:
+        if problem.engine.size > MAX_SIZE and not has_few_rows(problem):
             return NewtonCG().iterates(problem, run)
         return super().iterates(problem, run)
 
@@ -64,9 +65,14 @@ class Newton(AugmentedLagrangian):
             if direction is not None:
                 return direction
         problem, engine, w = state.problem, state.problem.engine, state.point.w
-        n_rows = None
-        if not problem.is_quadratic:  # else one step is all it takes, if all rows have their say
-            n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
+        step = _step_by_rows(state, caution)
+        if step is not None:
+            run.passes += 1
+            descent = -float(np.vdot(state.gradient + problem.modulus() * w, step))
+            # The model is minimised exactly: half of its slope is what it gains.
+            return Direction(step, descent, 0.5 * descent)
+        # One step is all that a quadratic problem takes, if all rows have their say.
+        n_rows = None if problem.is_quadratic else sampled_rows(engine)
         gradient, center = state.gradient.ravel(), w.ravel()
         while True:
             hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
@@ -115,3 +121,33 @@ class Newton(AugmentedLagrangian):
             run.resembles = False
             return None
         return Direction(found.step, -float(np.vdot(gradient, found.step)), found.decrease)
+
+
+def has_few_rows(problem: Problem) -> bool:
+    """Whether steps by rows are to be had, however many rows come to have curvature."""
+    engine = problem.engine
+    by_rows = engine.solves_by_rows and engine.n_outputs == 1 and problem.penalty.quadratic
+    return by_rows and problem.n_samples <= MAX_ROWS
+
+
+def _step_by_rows(state: State, caution: float) -> FloatArray | None:
+    """A Newton step from the system of the rows; None where the p x p matrix is cheaper."""
+    problem, engine = state.problem, state.problem.engine
+    if engine.size <= FEW_PARAMETERS or not engine.solves_by_rows or engine.n_outputs > 1:
+        return None
+    if not problem.penalty.quadratic or carrying_rows(engine) > engine.size:
+        return None
+    curvature = engine.curvature(state.point, state.dual, state.eta, caution)
+    if not curvature.rows:
+        return None
+    costs = StepCosts(engine, curvature.rows)
+    if engine.size <= MAX_SIZE and not costs.rows_are_cheaper:
+        return None
+    try:
+        return curvature.solve(
+            state.gradient + problem.modulus() * state.point.w, problem.penalty.l2
+        )
+    except np.linalg.LinAlgError:
+        if engine.size > MAX_SIZE:
+            raise
+        return None

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.conjugate import minimize_model
-from sorel.engines.base import FloatArray
+from sorel.engines.base import Curvature, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, Pace, State
 from sorel.solvers.base import Run, UnsupportedProblemError
@@ -47,6 +47,13 @@ class NewtonCG(AugmentedLagrangian):
                 f"use solver='newton' or {other!r}"
             )
 
+    def most_products(self, problem: Problem, curvature: Curvature) -> int:
+        """Products that a step may take."""
+        return _MAX_PRODUCTS
+
+    def took(self, products: int, most: int) -> None:
+        """Take note of the products of a step, and of how many it could have had."""
+
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """Preconditioned conjugate gradients on (H + mu I) s = -grad Phi."""
         problem, point = state.problem, state.point
@@ -56,13 +63,10 @@ class NewtonCG(AugmentedLagrangian):
         def enough(left: float, decrease: float, residual: FloatArray) -> bool:
             return left <= _FORCING**2 or run.exhausted
 
-        found = minimize_model(
-            problem.engine.curvature(point, state.dual, state.eta, caution),
-            modulus,
-            gradient,
-            enough=enough,
-            max_products=_MAX_PRODUCTS,
-        )
+        curvature = problem.engine.curvature(point, state.dual, state.eta, caution)
+        most = self.most_products(problem, curvature)
+        found = minimize_model(curvature, modulus, gradient, enough=enough, max_products=most)
+        self.took(found.products, most)
         run.passes += found.passes
         descent = -float(np.vdot(gradient, found.step))
         return Direction(found.step, descent, found.decrease)
