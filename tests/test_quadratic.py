@@ -373,3 +373,16 @@ def test_sweeps_end_when_no_sign_or_bound_has_changed(u, slope, l1, lower, expec
     _descend(A, u, slope, np.full(2, l1), np.full(2, lower), np.full(2, np.inf), np.zeros(2), 50)
     assert u == pytest.approx(expected, rel=1e-14)
     assert slope == pytest.approx(gradient + A @ u, abs=1e-14)
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0])
+@pytest.mark.parametrize("rows", [60, 400])
+@pytest.mark.parametrize("name", ["elastic", "nonnegative", "box"])
+def test_many_coordinates_come_to_rest_on_one_face(name, rows, scale):
+    # More free coordinates than are factorised anew each time, and most of them do not stay free.
+    H, gradient, w = model(np.random.default_rng(3), 201, rows, scale)
+    penalty = make_penalty(name, 1e-3, 0.3)
+    u, info = minimize_quadratic(H, gradient, w, penalty, 200)
+    assert kkt_violation(u, H, gradient, w, penalty, 200) <= EXACT
+    assert 0 < np.count_nonzero((u[:200] != 0.0) & (np.abs(u[:200] + 0.05) != 0.25)) < 200
+    assert info.n_iter < 40

@@ -36,6 +36,7 @@ from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
+from sorel.working_sets import Part, TooManyColumnsError, WorkingSets, can_rest
 
 # A margin whose exponential overflows.
 _BEYOND_EXPONENTIALS = 800.0
@@ -276,6 +277,7 @@ class Problem:
             size = start if np.isfinite(start) else 0.0
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
+        self._working_sets: WorkingSets | None = None
 
     @property
     def data_precision(self) -> float:
@@ -484,7 +486,8 @@ class Problem:
         # Affine losses leave nothing to refine: they equal their linearisation.
         worthwhile = worthwhile and not self.loss.affine
         passes = 0.0
-        if worthwhile and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic):
+        refinable = point.w.size <= REFINABLE_SIZE or self.penalty.quadratic or self.by_parts
+        if worthwhile and refinable:
             target = 0.0 if refine == np.inf else refine - above
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
@@ -517,6 +520,18 @@ class Problem:
         known = Rounding(self.engine, self.loss, self.penalty, self._zero_loss)
         self._known_rounding = known
         return known
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether second-order steps form the Hessian of no more columns than they move."""
+        return self.penalty.separable and can_rest(self.engine, self.penalty)
+
+    def part(self, w: FloatArray, gradient: FloatArray) -> Part:
+        """The parameters that a second-order step from w should move."""
+        known = self._working_sets
+        if known is None or known.engine is not self.engine or known.penalty is not self.penalty:
+            self._working_sets = known = WorkingSets(self.engine, self.penalty)
+        return known.choose(w, gradient)
 
     @cached_property
     def _least_value(self) -> float:
@@ -597,7 +612,7 @@ class Problem:
             if formed:
                 try:
                     u = self._newton_point(current, dual, slope)
-                except np.linalg.LinAlgError:
+                except (np.linalg.LinAlgError, TooManyColumnsError):
                     break
             else:
                 found = self._conjugate_step(current, dual, slope, target, drop, max_products)
@@ -628,16 +643,16 @@ class Problem:
 
     def _newton_point(self, point: Point, dual: Dual, gradient: FloatArray) -> FloatArray:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian."""
-        engine = self.engine
+        part = self.part(point.w, gradient)
         u, _ = minimize_quadratic(
-            engine.hessian(point, dual),
-            gradient.ravel(),
-            point.w.ravel(),
-            self.penalty,
-            self.coefficients(point.w).size,
-            engine.n_outputs,
+            part.engine.hessian(point, dual),
+            part.take(gradient),
+            part.take(point.w),
+            part.penalty,
+            part.n_penalized,
+            self.engine.n_outputs,
         )
-        return u.reshape(engine.shape)
+        return part.put(point.w, u)
 
     def _conjugate_step(
         self,

@@ -43,6 +43,11 @@ _SWEEPS = 25
 
 _MAX_ROUNDS = 500
 
+# From this many free coordinates on, those that reach a border are held there by multipliers, up to
+# this share of them, instead of factorising what is left.
+_MANY_FREE = 64
+_MOST_HELD = 0.3
+
 # Curvature that is added where the penalty has none, relative to what is there.
 _RIDGE = 1e-12
 
@@ -431,6 +436,16 @@ def _minimize_on_face(
         factor, used_shift = _factor(reduced)
         n_iter += 1
         shift = max(shift, used_shift)
+        if m >= _MANY_FREE and not n_simplices:
+            before = u[free]
+            after, done = _minimize_on_large_face(
+                reduced, factor, rhs, before, l1[free], lower[free], upper[free]
+            )
+            u[free] = after
+            if done:
+                return n_iter, shift
+            slope += A[:, free] @ (after - before)
+            continue
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
         step = np.zeros(p)
@@ -451,6 +466,60 @@ def _minimize_on_face(
             u[:] = cut
             slope += cut_product
     return n_iter, shift
+
+
+def _minimize_on_large_face(
+    A: Array, factor: Array, rhs: Array, x: Array, l1: Array, lower: Array, upper: Array
+) -> tuple[Array, bool]:
+    """Minimise over a face with many free coordinates `x` from one factorisation of its `A`.
+
+    A coordinate that reaches a border is held there by a multiplier: with Z its columns of the
+    inverse of A, a step y becomes y - Z (Z_held)^-1 y_held. That takes two products where a smaller
+    face would take a factorisation. Returns the point, and whether it is the minimiser; it is not
+    where so many are held that a smaller face is cheaper.
+    """
+    m = len(x)
+    places, alone = np.arange(m), np.full(m, -1)
+    slope = -rhs
+    held = np.zeros(0, np.int64)
+    inverse = np.zeros((m, 0))
+    x = x.copy()
+
+    def solve(right: Array) -> Array:
+        y: Array = dpotrs(factor, right, lower=1)[0]
+        if len(held):
+            y -= inverse @ np.linalg.solve(inverse[held], y[held])
+            y[held] = 0.0
+        return y
+
+    while len(held) <= _MOST_HELD * m:
+        y = solve(-slope)
+        length, blocking, border = _breakpoint(x, l1, lower, upper, places, alone, y, np.zeros(m))
+        if blocking < 0:
+            y += solve(-slope - A @ y)
+            return np.clip(x + y, lower, upper), True
+        bent = x + y
+        bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
+        np.clip(bent, lower, upper, out=bent)
+        bent[held] = x[held]
+        cut = np.clip(x + length * y, lower, upper)
+        cut[blocking] = border
+        product = A @ (bent - x)
+        bent_change = float((slope + 0.5 * product) @ (bent - x))
+        # But for what is held, whose slope is never asked for, A y = -slope.
+        cut_change = length * (1.0 - 0.5 * length) * float(slope @ y)
+        if bent_change < cut_change:
+            x, slope = bent, slope + product
+        else:
+            x, slope = cut, (1.0 - length) * slope
+        at_rest = (x <= lower) | (x >= upper) | ((l1 > 0.0) & (x == 0.0))
+        at_rest[held] = False
+        more = np.flatnonzero(at_rest)
+        units = np.zeros((m, len(more)), order="F")
+        units[more, np.arange(len(more))] = 1.0
+        inverse = np.hstack([inverse, dpotrs(factor, units, lower=1, overwrite_b=1)[0]])
+        held = np.concatenate([held, more])
+    return x, False
 
 
 def _bend(

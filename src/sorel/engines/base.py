@@ -436,6 +436,14 @@ class Engine(ABC):
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
 
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        """The same problem with some of the columns alone, which are copied.
+
+        Its :meth:`hessian` takes the points and weightings of this engine as well as its own, so
+        that a part of a Hessian costs no more than its columns.
+        """
+        self._lacking("columns")
+
     def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
         """q less a direction of margins, which loses its mean first, drawn into the dual set.
 

@@ -88,6 +88,9 @@ class BlocksEngine(DenseEngine):
         self._span_team.sweep(gather)
         return DenseEngine(out, self.spec.for_rows(rows))
 
+    # Reading all rows to copy some columns would cost as much as a Hessian of all of them.
+    columns = Engine.columns
+
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # A span is read whole, whichever rows are wanted.
         return None

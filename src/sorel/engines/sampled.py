@@ -80,6 +80,22 @@ class SampledEngine(MemoryEngine):
         steps.saddle_saga_steps,
     )
 
+    def _with_columns(self, X: Any, form: Any) -> Any:
+        """A run of its own on a matrix with some of the columns, in the form that loops read.
+
+        A Hessian asks a point for its margins and slopes alone, whichever columns made them.
+        """
+        other = self.for_run()
+        assert isinstance(other, SampledEngine)
+        other._matrix, other._X, other.n_features = X, form, X.shape[1]
+        rows = other.n_features + int(self.fit_intercept)
+        other.shape = (rows, *self.shape[1:])
+        other.size = rows * self.n_outputs
+        # All else that is known of the data depends on the columns.
+        other._facts = {"_mean_loss_at_zero": self._mean_loss_at_zero}
+        other._share_rows()
+        return other
+
     def _row_work(self, plan: Plan) -> int:
         """Operations of a step on one row, roughly; a proximal map touches all coefficients."""
         return 3 * self.size

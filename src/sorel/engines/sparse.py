@@ -75,6 +75,14 @@ class SparseEngine(SampledEngine):
         X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
         return SparseEngine(X, self.spec.for_rows(rows), checked=True)
 
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        X = self._matrix[:, chosen]
+        # Indices of the same type, for which the loops are compiled already.
+        X.indices = X.indices.astype(self._matrix.indices.dtype, copy=False)
+        X.indptr = X.indptr.astype(self._matrix.indptr.dtype, copy=False)
+        other: SparseEngine = self._with_columns(X, csr_arrays(X))
+        return other
+
     def _row_work(self, plan: Plan) -> int:
         entries = -(-len(self._X[2]) // self.n_samples)
         # Only the simplex ties a step to all coefficients.

@@ -117,6 +117,8 @@ class Auto(Solver):
         dense: list[type[Solver]] = [Newton, Continuation] if size <= MAX_SIZE else []
         if problem.penalty.quadratic:
             return [NewtonCG, *dense, SOREL]
+        if problem.by_parts:
+            return [Newton, Continuation, SOREL]
         return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
 
     def _by_products(self, problem: Problem) -> bool:

@@ -13,10 +13,11 @@ from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.newton_cg import NewtonCG
+from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError
 
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
-# does without it.
-MAX_SIZE = 5000
+# does without it, and others with that of the coefficients that have left their rest.
+MAX_SIZE = LARGEST_HESSIAN
 
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
 _ROWS_PER_PARAMETER = 100
@@ -39,30 +40,37 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
-        if size > MAX_SIZE and not problem.penalty.quadratic:
+        if size > MAX_SIZE and not problem.penalty.quadratic and not problem.by_parts:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
                 f"takes at most {MAX_SIZE} parameters then; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if problem.engine.size > MAX_SIZE:
-            return NewtonCG().iterates(problem, run)
-        return super().iterates(problem, run)
+        if problem.engine.size > MAX_SIZE and problem.penalty.quadratic:
+            yield from NewtonCG().iterates(problem, run)
+            return
+        try:
+            yield from super().iterates(problem, run)
+        except TooManyColumnsError as reason:
+            if run.latest is not None:
+                yield run.latest
+            run.note = str(reason)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
-        n_rows = max(_ROWS_PER_PARAMETER * w.size, _LEAST_ROWS)
-        gradient, center = state.gradient.ravel(), w.ravel()
+        part = problem.part(w, state.gradient)
+        gradient, center = part.take(state.gradient), part.take(w)
+        n_rows = max(_ROWS_PER_PARAMETER * center.size, _LEAST_ROWS)
         while True:
-            hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
+            hessian = part.engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
             run.passes += 1
             u, info = minimize_quadratic(
                 hessian,
                 gradient,
                 center,
-                problem.penalty,
-                problem.coefficients(w).size,
+                part.penalty,
+                part.n_penalized,
                 engine.n_outputs,
             )
             # An intercept without curvature was lent some, of a size that means nothing.
@@ -70,7 +78,8 @@ class Newton(AugmentedLagrangian):
                 break
             caution = 1.0
         step = u - center
-        gain = state.penalty - problem.penalty_value(u.reshape(engine.shape))
+        moved = part.put(w, u)
+        gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
         decrease = descent - 0.5 * float(step @ (hessian @ step))
-        return Direction(step.reshape(engine.shape), descent, decrease)
+        return Direction(moved - w, descent, decrease)
