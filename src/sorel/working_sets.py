@@ -30,11 +30,11 @@ _LEAST_NEW = 64
 _GROWTH = 3
 
 # A set that holds more than this share of the columns, or whose copy takes more bytes than this,
-# gives way to all of them. One that was chosen before serves again where it is not larger than
-# needed by more than this factor.
+# gives way to all of them. Columns that were chosen before stay where that does not make the set
+# larger than needed by more than this factor.
 _WORTH_CHOOSING = 0.6
 _LARGEST_COPY = 1 << 28
-_SPARE = 1.5
+_SPARE = 1.3
 
 
 class TooManyColumnsError(ArithmeticError):
@@ -69,6 +69,11 @@ class Part:
     def __init__(self, engine: Engine, penalty: Penalty, rows: Indices | None = None) -> None:
         self.engine, self.penalty, self.rows = engine, penalty, rows
         self.n_penalized = engine.n_features * engine.n_outputs
+
+    @property
+    def columns(self) -> Indices | slice:
+        """The columns of X that belong to it."""
+        return slice(None) if self.rows is None else self.rows[: self.engine.n_features]
 
     def take(self, w: FloatArray) -> FloatArray:
         """The entries of an array shaped like w that belong to the part, flat."""
@@ -125,12 +130,16 @@ class WorkingSets:
         pull, free = _pulls(self.penalty, w[:d], gradient[:d])
         wanted = free | (pull > 0.0)
         size, count = int(np.count_nonzero(wanted)), int(np.count_nonzero(free))
-        last = self._last
-        if last is not None and last.engine.n_features <= _SPARE * size:
-            assert last.rows is not None
-            inside = np.count_nonzero(wanted[last.rows[: last.engine.n_features]])
-            if inside == size:
-                return last
+        kept = wanted
+        if self._last is not None:
+            # Columns that come and go are worth keeping, and so is the copy of them.
+            kept = wanted.copy()
+            kept[self._last.columns] = True
+            total = int(np.count_nonzero(kept))
+            if total > min(_SPARE * size, _WORTH_CHOOSING * d):
+                kept = wanted
+            elif total == self._last.engine.n_features:
+                return self._last
         most = max(_LEAST_NEW, _GROWTH * count)
         if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
             raise TooManyColumnsError(
@@ -143,7 +152,8 @@ class WorkingSets:
             chosen, size = np.sort(np.argpartition(-pull, most - 1)[:most]), most
         else:
             # Where all rest, a column that does not move keeps the arrays from being empty.
-            chosen = np.flatnonzero(wanted) if size else np.zeros(1, np.intp)
+            chosen = np.flatnonzero(kept) if size else np.zeros(1, np.intp)
+            size = len(chosen)
         large = size * engine.n_samples * engine.data_type.itemsize > _LARGEST_COPY
         if engine.size <= LARGEST_HESSIAN and (large or size > _WORTH_CHOOSING * d):
             return self._all

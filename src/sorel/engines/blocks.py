@@ -90,6 +90,7 @@ class BlocksEngine(DenseEngine):
 
     # Reading all rows to copy some columns would cost as much as a Hessian of all of them.
     columns = Engine.columns
+    descend = Engine.descend
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # A span is read whole, whichever rows are wanted.

@@ -12,12 +12,16 @@ from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
+from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError
 
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
 # does without it, and others with that of the coefficients that have left their rest.
 MAX_SIZE = LARGEST_HESSIAN
+
+# The next step sees other weights: the last hundredth of what a model promises would go to waste.
+_ROUGH = 0.01
 
 # With this many rows for each parameter a Hessian estimated from them steers well enough.
 _ROWS_PER_PARAMETER = 100
@@ -57,6 +61,11 @@ class Newton(AugmentedLagrangian):
                 yield run.latest
             run.note = str(reason)
 
+    def first_step(self, state: State, run: Run) -> State:
+        if not can_descend(state.problem):
+            return super().first_step(state, run)
+        return descend(state, run)
+
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         part = problem.part(w, state.gradient)
@@ -72,6 +81,7 @@ class Newton(AugmentedLagrangian):
                 part.penalty,
                 part.n_penalized,
                 engine.n_outputs,
+                _ROUGH,
             )
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
