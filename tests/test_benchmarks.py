@@ -13,6 +13,7 @@ import sorel
 cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
 classes = pytest.importorskip("benchmarks.classes", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
+elastic_net = pytest.importorskip("benchmarks.elastic_net", reason="not installed")
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
 paths = pytest.importorskip("benchmarks.paths", reason="not installed")
 regime_map = pytest.importorskip("benchmarks.regime_map", reason="not installed")
@@ -243,3 +244,29 @@ def test_regret_and_winner_of_a_problem():
     assert regime_map.winner(line(auto=3.0, newton=2.0, sorel=2.5)) == "newton"
     assert regime_map.winner(line(auto=1.0, newton=2.0)) == "auto"
     assert regime_map.winner(line(auto=None, newton=None)) == "none"
+
+
+def test_elastic_net_compares_equal_objectives():
+    X, y = elastic_net.make_data(60, 30, 0.3)
+    assert X.nnz == 540
+    alpha = elastic_net.strength(X, y, 0.2)
+    l1, l2 = 0.9 * alpha, 0.1 * alpha
+    problem = sorel.Problem(X, y, risk="mean", penalty=sorel.ElasticNet(l2, l1), fit_intercept=True)
+    bound = sorel.solve(problem, tol=1e-9).dual
+    model = elastic_net.loosest_fit(problem, bound, alpha, X, y)
+    coef = model.coef_
+    value = 0.5 * np.mean((y - X @ coef - model.intercept_) ** 2)
+    value += l1 * np.abs(coef).sum() + 0.5 * l2 * coef @ coef
+    assert bound <= value <= bound + 1.1e-6 * value
+    # No coefficient is left from the value on that shares refer to.
+    assert not model.set_params(alpha=elastic_net.strength(X, y, 1.001)).fit(X, y).coef_.any()
+
+
+def test_elastic_net_lays_out_its_tables(monkeypatch):
+    rows = elastic_net.against_sklearn([(40, 6, 1.0), (40, 12, 0.5)], [0.3], 1)
+    assert [row[0] for row in rows] == ["40 x 6", "40 x 12, 50% full"]
+    assert all(float(row[5]) > 0.0 and float(row[6]) <= 1e-6 for row in rows)
+    monkeypatch.setattr(elastic_net, "RISKS", ["cvar:0.5"])
+    others = elastic_net.other_risks(40, 6, 1)
+    assert len(others) == 8
+    assert all(float(row[-1]) <= 1e-6 for row in others)

@@ -12,7 +12,7 @@ from helpers import CASES, RISKS, conic_optimum, make_data, make_loss
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import sorel
-from sorel import ESRM, L2, CVaR, ElasticNet, Extremile, Max, Mean, Problem, Simplex, solve
+from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
 from sorel.solvers import UnsupportedProblemError
 from sorel.solvers.newton import MAX_SIZE
@@ -263,10 +263,10 @@ def test_the_papers_problems(name, risk):
 
 
 def test_too_many_parameters_are_refused_where_a_matrix_is_needed():
-    problem = Problem(np.ones((2, 5001)), [0.0, 1.0], penalty=ElasticNet(0.1, 0.1))
+    problem = Problem(np.ones((2, 5001)), [0.0, 1.0], penalty=Simplex(0.1))
     with pytest.raises(UnsupportedProblemError, match=r"at most 5000.*solver=.*'auto'"):
         sorel.solve(problem, solver="newton")
-    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial", penalty=ElasticNet(0.1, 0.1))
+    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial", penalty=Simplex(0.1))
     with pytest.raises(UnsupportedProblemError, match="5001 x 5001"):
         sorel.solve(many, solver="newton")
 

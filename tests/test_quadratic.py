@@ -370,6 +370,55 @@ def test_sweeps_end_when_no_sign_or_bound_has_changed(u, slope, l1, lower, expec
     A = np.array([[2.0, 1.0], [1.0, 2.0]])
     u, slope = np.array(u), np.array(slope)
     gradient = slope - A @ u
-    _descend(A, u, slope, np.full(2, l1), np.full(2, lower), np.full(2, np.inf), np.zeros(2), 50)
+    start = u.copy()
+    limits = np.full(2, l1), np.full(2, lower), np.full(2, np.inf)
+    gain = _descend(A, u, slope, *limits, np.zeros(2), 50, 0.0, 0.0)
     assert u == pytest.approx(expected, rel=1e-14)
     assert slope == pytest.approx(gradient + A @ u, abs=1e-14)
+
+    def value(u):
+        return gradient @ u + 0.5 * u @ A @ u + l1 * np.abs(u).sum()
+
+    assert gain == pytest.approx(value(start) - value(u), rel=1e-12)
+
+
+def test_sweeps_end_when_they_gain_little():
+    A = np.array([[1.0, 0.9], [0.9, 1.0]])
+    limits = np.zeros(2), np.full(2, -np.inf), np.full(2, np.inf)
+
+    def descend(slow, gained):
+        u, slope = np.zeros(2), np.array([-1.0, -1.0])
+        return _descend(A, u, slope, *limits, np.zeros(2), 1000, slow, gained)
+
+    best = 1.0 / 1.9  # half of 1^T A^-1 1
+    assert descend(1e-9, 0.0) == pytest.approx(best, rel=1e-7)
+    assert 0.9 * best < descend(1e-2, 0.0) < 0.999 * best
+    assert descend(1e-2, 100.0) < descend(1e-2, 0.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0])
+@pytest.mark.parametrize("rows", [60, 400])
+@pytest.mark.parametrize("name", ["elastic", "nonnegative", "box"])
+def test_many_coordinates_come_to_rest_on_one_face(name, rows, scale):
+    # More free coordinates than are factorised anew each time, and most of them do not stay free.
+    H, gradient, w = model(np.random.default_rng(3), 201, rows, scale)
+    penalty = make_penalty(name, 1e-3, 0.3)
+    u, info = minimize_quadratic(H, gradient, w, penalty, 200)
+    assert kkt_violation(u, H, gradient, w, penalty, 200) <= EXACT
+    assert 0 < np.count_nonzero((u[:200] != 0.0) & (np.abs(u[:200] + 0.05) != 0.25)) < 200
+    assert info.n_iter < 40
+
+
+@pytest.mark.parametrize("name", ["elastic", "nonnegative", "box"])
+def test_a_rough_minimum_misses_little(name):
+    H, gradient, w = model(np.random.default_rng(4), 201, 150)
+    penalty = make_penalty(name, 1e-3, 0.1)
+    w[:200] = penalty.project(w[:200])
+    exact, _ = minimize_quadratic(H, gradient, w, penalty, 200)
+    rough, _ = minimize_quadratic(H, gradient, w, penalty, 200, rough=0.05)
+    values = [objective(u, H, gradient, w, penalty, 200) for u in (w, rough, exact)]
+    assert values[0] > values[1] >= values[2] - 1e-12
+    assert values[1] - values[2] <= 0.05 * (values[0] - values[2])
+    # Few coordinates are minimised over exactly all the same.
+    few = H[:40, :40], gradient[:40], w[:40], make_penalty(name, 1e-3, 0.1), 40
+    assert np.array_equal(minimize_quadratic(*few)[0], minimize_quadratic(*few, rough=0.5)[0])

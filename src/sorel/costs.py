@@ -72,7 +72,7 @@ class StepCosts:
         self.product = 4.0 * waiting * rows * length + _CALL
         dense = engine.entries == engine.n_samples * engine.n_features
         pairs = _DENSE * size**2 if dense else _SCATTERED * length**2
-        sample = sampled_rows(engine)
+        sample = sampled_rows(engine.size)
         used = rows if rows <= _WORTH_SAMPLING * sample else sample
         self.matrix = used * pairs + _DENSE * size**3 + _FACTORISATION
         self.row_gram = rows * (_DENSE * rows * length if dense else _SCATTERED * length**2 + rows)
@@ -90,9 +90,9 @@ class StepCosts:
         return self.row_gram + self.by_rows < self.matrix
 
 
-def sampled_rows(engine: Engine) -> int:
-    """Rows that are enough for an estimate of the Hessian."""
-    return max(ROWS_PER_PARAMETER * engine.size, LEAST_ROWS)
+def sampled_rows(size: int) -> int:
+    """Rows that are enough for an estimate of the Hessian of so many parameters."""
+    return max(ROWS_PER_PARAMETER * size, LEAST_ROWS)
 
 
 def carrying_rows(engine: Engine) -> float:

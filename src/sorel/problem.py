@@ -38,6 +38,7 @@ from sorel.quadratic import minimize_quadratic
 from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
+from sorel.working_sets import Part, TooManyColumnsError, WorkingSets, can_rest
 
 # A margin whose exponential overflows.
 _BEYOND_EXPONENTIALS = 800.0
@@ -296,6 +297,7 @@ class Problem:
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
         self.curvature: FloatArray | None = None
+        self._working_sets: WorkingSets | None = None
 
     @cached_property
     def has_fixed_weights(self) -> bool:
@@ -528,7 +530,8 @@ class Problem:
         bound, passes = _NO_BOUND, 0.0
         # Affine losses leave nothing to refine: they equal their linearisation.
         refinable = not self.loss.affine
-        refinable = refinable and (point.w.size <= REFINABLE_SIZE or self.penalty.quadratic)
+        small = point.w.size <= REFINABLE_SIZE or self.penalty.quadratic or self.by_parts
+        refinable = refinable and small
         hopeless = False
         if refinable and gradient is not None and target >= 0.0 and refine < np.inf:
             # Where the bracket alone is too large the simple bound will not do, and is left for
@@ -575,6 +578,18 @@ class Problem:
         known = Rounding(self.engine, self.loss, self.penalty, self._zero_loss)
         self._known_rounding = known
         return known
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether second-order steps form the Hessian of no more columns than they move."""
+        return self.penalty.separable and can_rest(self.engine, self.penalty)
+
+    def part(self, w: FloatArray, gradient: FloatArray) -> Part:
+        """The parameters that a second-order step from w should move."""
+        known = self._working_sets
+        if known is None or known.engine is not self.engine or known.penalty is not self.penalty:
+            self._working_sets = known = WorkingSets(self.engine, self.penalty)
+        return known.choose(w, gradient)
 
     @cached_property
     def _least_value(self) -> float:
@@ -665,7 +680,7 @@ class Problem:
                 kept = None
                 try:
                     u = self._newton_point(current, dual, slope)
-                except np.linalg.LinAlgError:
+                except (np.linalg.LinAlgError, TooManyColumnsError):
                     break
             del current  # its vectors serve the next point
             current, slope = engine.point(u), None
@@ -724,17 +739,18 @@ class Problem:
                     return point.w + step
             if engine.size > REFINABLE_SIZE:
                 raise np.linalg.LinAlgError("more rows have curvature than a matrix can serve")
-        hessian = engine.hessian(point, dual)
+        part = self.part(point.w, gradient)
+        hessian = part.engine.hessian(point, dual)
         self.keep_curvature(hessian)
         u, _ = minimize_quadratic(
             hessian,
-            gradient.ravel(),
-            point.w.ravel(),
-            self.penalty,
-            self.coefficients(point.w).size,
+            part.take(gradient),
+            part.take(point.w),
+            part.penalty,
+            part.n_penalized,
             engine.n_outputs,
         )
-        return u.reshape(engine.shape)
+        return part.put(point.w, u)
 
     def _conjugate_step(
         self,

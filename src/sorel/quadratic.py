@@ -41,7 +41,16 @@ _TOLERANCE = 8.0 * _EPS
 # against the factorisation.
 _SWEEPS = 25
 
+# The same for a rough minimum, of which the sweeps find most: they end when one gains less than
+# this part of what the minimum may miss.
+_ROUGH_SWEEPS, _SLOW = 200, 0.03
+
 _MAX_ROUNDS = 500
+
+# From this many free coordinates on, those that reach a border are held there by multipliers, up to
+# this share of them, instead of factorising what is left.
+_MANY_FREE = 64
+_MOST_HELD = 0.3
 
 # Curvature that is added where the penalty has none, relative to what is there.
 _RIDGE = 1e-12
@@ -85,6 +94,7 @@ def minimize_quadratic(
     penalty: Penalty,
     n_penalized: int,
     n_outputs: int = 1,
+    rough: float = 0.0,
 ) -> tuple[Array, QuadraticInfo]:
     """Minimise a quadratic model around `w` plus a penalty on its leading entries.
 
@@ -103,6 +113,9 @@ def minimize_quadratic(
     n_outputs : int, default 1
         Number K of outputs. The coefficients are then a (d, K) array in C order, so that output
         k owns the entries ``u[k:n_penalized:K]``.
+    rough : float, default 0
+        Where many coordinates are free, stop when another round gains less than this share of what
+        was gained before. What is left is then no step for long, and rounds are expensive.
 
     Returns
     -------
@@ -135,7 +148,7 @@ def minimize_quadratic(
         return minimize_budget(H, gradient, w, penalty, n_penalized)
     if not penalty.compiled:
         return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
-    return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs)
+    return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs, rough)
 
 
 def _factor(A: Array) -> tuple[Array, float]:
@@ -333,7 +346,13 @@ def _minimize_proximal(
 
 
 def _minimize_active_set(
-    H: Array, gradient: Array, w: Array, penalty: Penalty, n_penalized: int, n_outputs: int
+    H: Array,
+    gradient: Array,
+    w: Array,
+    penalty: Penalty,
+    n_penalized: int,
+    n_outputs: int,
+    rough: float,
 ) -> tuple[Array, QuadraticInfo]:
     """Alternate descent sweeps and exact solves on the current face until optimal."""
     p = gradient.shape[0]
@@ -358,7 +377,9 @@ def _minimize_active_set(
 
     best, best_kkt, since_best = u, math.inf, 0
     n_iter, shift = 0, lent
-    for _ in range(_MAX_ROUNDS):
+    rough = rough if p >= _MANY_FREE and not n_simplices else 0.0
+    start = gained = 0.0
+    for rounds in range(_MAX_ROUNDS):
         if n_simplices:
             _restore_sums(u, n_penalized, n_simplices)
         # Fresh products, because the updates of the slope in the sweeps add up their rounding.
@@ -379,13 +400,25 @@ def _minimize_active_set(
         # decreases strictly, which is progress even while the violation does not shrink.
         if kkt <= _TOLERANCE or (since_best >= 4 and best_kkt < 1e-10):
             break
+        if rough > 0.0:
+            value = 0.5 * float((slope + slope_at_w) @ moved) + float(l1 @ np.abs(u))
+            start = value if rounds == 0 else start
+            gained, before = start - value, gained
+            if rounds > 0 and gained - before <= rough * gained:
+                best, best_kkt = u, kkt
+                break
         if n_simplices:
             _descend_pairs(A, u, slope, _TOLERANCE * size, n_penalized, n_simplices)
+            gain = 0.0
         else:
-            _descend(A, u, slope, l1, lower, upper, _TOLERANCE * size, _SWEEPS)
+            gain = _descend(
+                A, u, slope, l1, lower, upper, _TOLERANCE * size,
+                _ROUGH_SWEEPS if rough > 0.0 else _SWEEPS, _SLOW * rough, gained,
+            )  # fmt: skip
         solves, round_shift = _minimize_on_face(
-            A, u, slope, l1, lower, upper, penalty, n_penalized, n_outputs, n_simplices
-        )
+            A, u, slope, l1, lower, upper, penalty, n_penalized, n_outputs, n_simplices,
+            rough * (gained + gain),
+        )  # fmt: skip
         n_iter += solves
         shift = max(shift, round_shift)
     return best, QuadraticInfo(n_iter, best_kkt, shift)
@@ -410,11 +443,13 @@ def _minimize_on_face(
     n_penalized: int,
     n_outputs: int,
     n_simplices: int,
+    enough: float,
 ) -> tuple[int, float]:
     """Minimise over the face of `u`, shrinking it where the minimiser lies beyond its border.
 
-    Overwrites `u`, and `slope` up to its last step, which the caller evaluates afresh. Returns
-    the number of Cholesky solves and the largest shift.
+    On a large face, a step that gains less than `enough` is the last. Overwrites `u`, and `slope`
+    up to its last step, which the caller evaluates afresh. Returns the number of Cholesky solves
+    and the largest shift.
     """
     p, n_iter, shift = u.shape[0], 0, 0.0
     # Made here because compiled code takes longer to compile than to run where it makes arrays.
@@ -431,6 +466,16 @@ def _minimize_on_face(
         factor, used_shift = _factor(reduced)
         n_iter += 1
         shift = max(shift, used_shift)
+        if m >= _MANY_FREE and not n_simplices:
+            before = u[free]
+            after, done = _minimize_on_large_face(
+                reduced, factor, rhs, before, l1[free], lower[free], upper[free], enough
+            )
+            u[free] = after
+            if done:
+                return n_iter, shift
+            slope += A[:, free] @ (after - before)
+            continue
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
         step = np.zeros(p)
@@ -451,6 +496,69 @@ def _minimize_on_face(
             u[:] = cut
             slope += cut_product
     return n_iter, shift
+
+
+def _minimize_on_large_face(
+    A: Array,
+    factor: Array,
+    rhs: Array,
+    x: Array,
+    l1: Array,
+    lower: Array,
+    upper: Array,
+    enough: float,
+) -> tuple[Array, bool]:
+    """Minimise over a face with many free coordinates `x` from one factorisation of its `A`.
+
+    A coordinate that reaches a border is held there by a multiplier: with Z its columns of the
+    inverse of A, a step y becomes y - Z (Z_held)^-1 y_held. That takes two products where a smaller
+    face would take a factorisation. Returns the point, and whether it is the minimiser, or close to
+    it: the last step gained less than `enough`. It is not where so many are held that a smaller
+    face is cheaper.
+    """
+    m = len(x)
+    places, alone = np.arange(m), np.full(m, -1)
+    slope = -rhs
+    held = np.zeros(0, np.int64)
+    inverse = np.zeros((m, 0))
+
+    def solve(right: Array) -> Array:
+        y: Array = dpotrs(factor, right, lower=1)[0]
+        if len(held):
+            y -= inverse @ np.linalg.solve(inverse[held], y[held])
+            y[held] = 0.0
+        return y
+
+    while len(held) <= _MOST_HELD * m:
+        y = solve(-slope)
+        length, blocking, border = _breakpoint(x, l1, lower, upper, places, alone, y, np.zeros(m))
+        if blocking < 0:
+            y += solve(-slope - A @ y)
+            return np.clip(x + y, lower, upper), True
+        bent = x + y
+        bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
+        np.clip(bent, lower, upper, out=bent)
+        bent[held] = x[held]
+        cut = np.clip(x + length * y, lower, upper)
+        cut[blocking] = border
+        product = A @ (bent - x)
+        bent_change = float((slope + 0.5 * product) @ (bent - x))
+        # But for what is held, whose slope is never asked for, A y = -slope.
+        cut_change = length * (1.0 - 0.5 * length) * float(slope @ y)
+        if bent_change < cut_change:
+            x, slope = bent, slope + product
+        else:
+            x, slope = cut, (1.0 - length) * slope
+        if -min(bent_change, cut_change) < enough:
+            return x, True
+        at_rest = (x <= lower) | (x >= upper) | ((l1 > 0.0) & (x == 0.0))
+        at_rest[held] = False
+        more = np.flatnonzero(at_rest)
+        units = np.zeros((m, len(more)), order="F")
+        units[more, np.arange(len(more))] = 1.0
+        inverse = np.hstack([inverse, dpotrs(factor, units, lower=1, overwrite_b=1)[0]])
+        held = np.concatenate([held, more])
+    return x, False
 
 
 def _bend(
@@ -525,11 +633,19 @@ def _descend(
     upper: Array,
     tolerance: Array,
     max_sweeps: int,
-) -> None:
-    """Sweep over the coordinates, minimising exactly in each, until no sign or bound changes."""
+    slow: float,
+    gained: float,
+) -> float:
+    """Sweep over the coordinates, minimising exactly in each, until no sign or bound changes.
+
+    With ``slow > 0``, until a sweep gains less than this share of all that was gained, of which
+    `gained` before. Returns what the sweeps have gained.
+    """
     p = u.shape[0]
+    total = 0.0
     for _ in range(max_sweeps):
         settled = True
+        gain = 0.0
         for j in range(p):
             curvature = A[j, j]
             old = u[j]
@@ -554,10 +670,14 @@ def _descend(
                 settled = False
             u[j] = new
             change = new - old
+            gain -= change * (slope[j] + 0.5 * change * curvature)
+            gain -= l1[j] * (abs(new) - abs(old))
             for i in range(p):
                 slope[i] += change * A[j, i]
-        if settled:
-            return
+        total += gain
+        if (settled and slow == 0.0) or gain <= slow * (gained + total):
+            return total
+    return total
 
 
 @compiled

@@ -110,6 +110,14 @@ def _solve(X: Any, y: Any, solver: str = "auto", **options: Any) -> None:
             return
 
 
+def _descend(problem: Problem) -> None:
+    """Coordinate descent, for which a problem must be larger than those here."""
+    engine, w = problem.engine, problem.start()
+    if engine.offers("descend"):
+        kernel = problem.penalty.kernel(problem.n_features)
+        engine.descend(engine.point(w), engine.uniform(), w, kernel, 1, 0.0)
+
+
 def steps() -> Iterator[tuple[str, Callable[[], None]]]:
     """What a warmup goes through: a name and an action for each kind of problem.
 
@@ -161,6 +169,7 @@ def steps() -> Iterator[tuple[str, Callable[[], None]]]:
                 _solve(matrix, y, solver, fit_intercept=True)
                 _solve(matrix, classes, solver, loss="multinomial", fit_intercept=True)
             _solve(matrix, y, "sorel", penalty=ElasticNet(0.01, 0.1))
+            _descend(Problem(matrix, y, penalty=ElasticNet(0.01, 0.1)))
 
         return action
 

@@ -226,6 +226,24 @@ class Smoothness(NamedTuple):
     largest: float
 
 
+class Descent(NamedTuple):
+    """Where coordinate descent has led.
+
+    Attributes
+    ----------
+    w : array
+        Parameters, the intercept at its best.
+    left : float
+        Duality gap that is left in the columns, about.
+    sweeps : int
+        Sweeps over the columns that it took.
+    """
+
+    w: FloatArray
+    left: float
+    sweeps: int
+
+
 class Engine(ABC):
     """One problem's data and every operation on it that costs O(n).
 
@@ -534,6 +552,35 @@ class Engine(ABC):
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
+
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        """The same problem with some of the columns alone, which are copied.
+
+        Its :meth:`hessian` takes the points and weightings of this engine as well as its own, so
+        that a part of a Hessian costs no more than its columns.
+        """
+        self._lacking("columns")
+
+    def descend(
+        self, point: Point, dual: Dual, w: FloatArray, penalty: Kernel, sweeps: int, goal: float
+    ) -> Descent:
+        """Coordinate descent on lam . l + g for the squared loss and a separable penalty.
+
+        Parameters
+        ----------
+        point, dual
+            Where it starts, and the weighting. They may belong to the engine of which this one has
+            some of the :meth:`columns`.
+        w : array
+            The start again, shaped like the parameters of this engine.
+        penalty : Kernel
+            The penalty g, as :meth:`sorel.penalties.Penalty.kernel` gives it.
+        sweeps : int
+            Sweeps over the columns, at most; fewer where so many would not reach the goal.
+        goal : float
+            A duality gap in these columns that is small enough.
+        """
+        self._lacking("descend")
 
     def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
         """q less a direction of margins, which loses its mean first, drawn into the dual set.

@@ -100,6 +100,10 @@ class BlocksEngine(DenseEngine):
         self._span_team.sweep(gather)
         return DenseEngine(out, self.spec.for_rows(rows))
 
+    # Reading all rows to copy some columns would cost as much as a Hessian of all of them.
+    columns = Engine.columns
+    descend = Engine.descend
+
     def _select(self, rows: NDArray[np.intp]) -> Any:
         # A span is read whole, whichever rows are wanted.
         return None

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
-from sorel.engines.sampled import SampledEngine
+from sorel.engines.sampled import SampledEngine, ScaledColumns
 from sorel.engines.views import writable_view
-from sorel.kernels import dense
+from sorel.kernels import dense, descent
 
 # Rows that the Gram matrix of few columns takes at a time.
 _FEW_TILE = 128
@@ -77,6 +77,19 @@ class DenseEngine(SampledEngine):
         if rows is None:
             return None
         return DenseEngine(np.ascontiguousarray(self._X[rows]), self.spec.for_rows(rows))
+
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        # In the same order, for which the loops are compiled already.
+        X = self._X.take(chosen, axis=1) if self._by_rows else self._X.T[chosen].T
+        other: DenseEngine = self._with_columns(X, X)
+        other._columns = None if self._by_rows else X.T
+        return other
+
+    def _scaled_columns(self, root: FloatArray) -> ScaledColumns:
+        X = np.empty((self.n_features, self.n_samples))
+        squares, means = np.zeros(self.n_features), np.zeros(self.n_features)
+        descent.scaled_transpose(self._X, root, X, squares, means)
+        return ScaledColumns(descent.descend_dense, (X,), squares, means)
 
     def _split(self, w: FloatArray) -> tuple[FloatArray, float]:
         if self.fit_intercept:

@@ -17,10 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.engines import vectorised
-from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, UnsupportedOperationError
+from sorel.engines.base import (
+    Descent,
+    Dual,
+    FloatArray,
+    Plan,
+    Smoothness,
+    UnsupportedOperationError,
+)
 from sorel.engines.memory import MemoryEngine, shared_property
 from sorel.kernels import steps, vectors
-from sorel.penalties import PURE_L2
+from sorel.losses import Squared
+from sorel.penalties import PURE_L2, Kernel
 
 IntArray = NDArray[np.int64]
 
@@ -45,6 +53,25 @@ class Steps(NamedTuple):
     minibatch: Callable[..., None]
     prospect: Callable[..., None]
     saddle_saga: Callable[..., None]
+
+
+class ScaledColumns(NamedTuple):
+    """X with its rows times some vector, by columns.
+
+    Attributes
+    ----------
+    loop : callable
+        Coordinate descent for this kind of X.
+    arrays : tuple of array
+        X as its first arguments.
+    squares, means : array
+        The square of each column, and its product with that vector.
+    """
+
+    loop: Callable[..., tuple[float, float, int]]
+    arrays: tuple[NDArray[Any], ...]
+    squares: FloatArray
+    means: FloatArray
 
 
 @dataclass
@@ -79,6 +106,50 @@ class SampledEngine(MemoryEngine):
         steps.prospect_steps,
         steps.saddle_saga_steps,
     )
+
+    def _with_columns(self, X: Any, form: Any) -> Any:
+        """A run of its own on a matrix with some of the columns, in the form that loops read.
+
+        A Hessian asks a point for its margins and slopes alone, whichever columns made them.
+        """
+        other = self.for_run()
+        assert isinstance(other, SampledEngine)
+        other._matrix, other._X, other.n_features = X, form, X.shape[1]
+        rows = other.n_features + int(self.fit_intercept)
+        other.shape = (rows, *self.shape[1:])
+        other.size = rows * self.n_outputs
+        # All else that is known of the data depends on the columns.
+        other._facts = {"_mean_loss_at_zero": self._mean_loss_at_zero}
+        other._share_rows()
+        return other
+
+    def descend(
+        self, point: Any, dual: Any, w: FloatArray, penalty: Kernel, sweeps: int, goal: float
+    ) -> Descent:
+        root = np.sqrt(self.weights(dual))
+        residual = root * point.slopes
+        new, shift = w.copy(), 0.0
+        coef = new[: self.n_features]
+        loop, arrays, squares, means = self._scaled_columns(root)
+        if self.fit_intercept:
+            shift = -float(root @ residual)
+            residual += shift * root
+            squares -= means**2
+            new[-1] += shift
+        else:
+            means = np.zeros_like(means)
+        _, l2, l1, lower, upper = penalty
+        moved, left, taken = loop(
+            *arrays, means, np.maximum(squares, 0.0), residual, coef, l1, l2, lower, upper, sweeps,
+            goal, 0.0,
+        )  # fmt: skip
+        if self.fit_intercept:
+            new[-1] += moved
+        return Descent(new, left, taken)
+
+    def _scaled_columns(self, root: FloatArray) -> ScaledColumns:
+        """X with its rows times `root`, for coordinate descent."""
+        raise NotImplementedError
 
     def _row_work(self, plan: Plan) -> int:
         """Operations of a step on one row, roughly; a proximal map touches all coefficients."""
@@ -120,6 +191,8 @@ class SampledEngine(MemoryEngine):
         if reason is not None:
             return reason
         loss = self.loss
+        if operation == "descend" and type(loss) is not Squared:
+            return f"needs the squared loss, and not {loss.name}"
         if operation in _BOUNDS and not loss.curvature_bound < math.inf:
             return f"needs a bound on the curvature, and the {loss.name} loss declares none"
         if operation == "jacobian_bound" and not self._bounds_slopes:

@@ -18,9 +18,9 @@ from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.csr import checked_csr
 from sorel.engines.memory import WORTH_SHARING_X, shared_property
-from sorel.engines.sampled import SampledEngine, Steps
+from sorel.engines.sampled import SampledEngine, ScaledColumns, Steps
 from sorel.engines.views import writable_view
-from sorel.kernels import sparse, sparse_steps
+from sorel.kernels import descent, sparse, sparse_steps
 from sorel.penalties import SIMPLEX
 
 # Operations that a step takes for one entry of its row, which brings a coefficient up to date.
@@ -85,6 +85,23 @@ class SparseEngine(SampledEngine):
         parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
         X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
         return SparseEngine(X, self.spec.for_rows(rows), checked=True)
+
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        X = self._matrix[:, chosen]
+        # Indices of the same type, for which the loops are compiled already.
+        X.indices = X.indices.astype(self._matrix.indices.dtype, copy=False)
+        X.indptr = X.indptr.astype(self._matrix.indptr.dtype, copy=False)
+        other: SparseEngine = self._with_columns(X, csr_arrays(X))
+        return other
+
+    def _scaled_columns(self, root: FloatArray) -> ScaledColumns:
+        X = self._matrix.tocsc()
+        data = X.data * root[X.indices]
+        X = scipy.sparse.csc_array((data, X.indices, X.indptr), shape=X.shape)
+        squares = np.asarray(X.power(2).sum(axis=0)).ravel()
+        return ScaledColumns(
+            descent.descend_sparse, (X.indptr, X.indices, data), squares, X.T @ root
+        )
 
     def _row_work(self, plan: Plan) -> int:
         entries = -(-len(self._X[2]) // self.n_samples)

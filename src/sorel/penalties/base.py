@@ -173,6 +173,12 @@ class Penalty(ABC):
             f"The {self.name} penalty has no compiled form; the solvers of full passes do without."
         )
 
+    def on(self, chosen: NDArray[np.intp]) -> Penalty:
+        """The same g of some coefficients, where the others rest. Only where `compiled` is true."""
+        raise TypeError(
+            f"The {self.name} penalty is not known to be the same on a part of the coefficients."
+        )
+
     def prox_centered(self, v: ArrayLike, step: float, center: ArrayLike, tau: float) -> Array:
         """argmin_u g(u) + ||u - center||^2 / (2 tau) + ||u - v||^2 / (2 step).
 

@@ -55,6 +55,10 @@ class _BuiltIn(Penalty):
         """True, but for a subclass."""
         return type(self) in _COMPILED
 
+    def on(self, chosen: NDArray[np.intp]) -> Penalty:
+        """The same penalty: it treats all coefficients alike."""
+        return self
+
     def plus_ridge(self, extra: float) -> Penalty:
         """The same penalty with a larger l2."""
         if not self.compiled:
@@ -446,6 +450,14 @@ class Box(_Separable):
             lower = lower[:, None] if isinstance(lower, np.ndarray) else lower
             upper = upper[:, None] if isinstance(upper, np.ndarray) else upper
         return 0.0, lower, upper
+
+    def on(self, chosen: NDArray[np.intp]) -> Penalty:
+        """The same bounds, of those coefficients alone."""
+        lower, upper = (
+            bound[chosen] if isinstance(bound, np.ndarray) else bound
+            for bound in (self.lower, self.upper)
+        )
+        return replace(self, lower=lower, upper=upper)
 
     def bounds(self, d: int) -> tuple[Array, Array] | None:
         """Bounds as two arrays of length `d`; None where all are infinite."""

@@ -264,7 +264,7 @@ class AugmentedLagrangian(Solver):
                 point = engine.best_intercept(point, center) or point
                 path.move(point.w)
             try:
-                point = self._step(State(problem, point, center, 0.0), run, 1.0).point
+                point = self.first_step(State(problem, point, center, 0.0), run).point
             except np.linalg.LinAlgError:
                 run.note = "the losses overflow at the start; scale the columns"
                 return
@@ -328,6 +328,10 @@ class AugmentedLagrangian(Solver):
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
         yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
+
+    def first_step(self, state: State, run: Run) -> State:
+        """A state near the minimum of the plain average, from where the run starts."""
+        return self._step(state, run, 1.0)
 
     def _step(self, state: State, run: Run, caution: float) -> State:
         """The state after one Newton step with line search."""

@@ -160,6 +160,8 @@ class Auto(Solver):
             return [*first, *dense, SOREL]
         if size <= _FEW_PARAMETERS:
             return [*dense, SOREL]
+        if problem.by_parts:
+            return [Newton, Continuation, SOREL]
         return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:

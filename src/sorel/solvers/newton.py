@@ -20,11 +20,16 @@ from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
+from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
+from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError
 
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
-# does without it.
-MAX_SIZE = 5000
+# does without it, and others with that of the coefficients that have left their rest.
+MAX_SIZE = LARGEST_HESSIAN
+
+# The next step sees other weights: the last hundredth of what a model promises would go to waste.
+_ROUGH = 0.01
 
 # Where a Hessian nearby is at hand, a step is solved to this share of the gradient by so many
 # products at most, more of them for many columns. The matrix of no more than the last share of the
@@ -48,16 +53,28 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
-        if size > MAX_SIZE and not problem.penalty.quadratic:
+        if size > MAX_SIZE and not problem.penalty.quadratic and not problem.by_parts:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
                 f"takes at most {MAX_SIZE} parameters then; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if problem.engine.size > MAX_SIZE and not has_few_rows(problem):
-            return NewtonCG().iterates(problem, run)
-        return super().iterates(problem, run)
+        by_rows = has_few_rows(problem)
+        if problem.engine.size > MAX_SIZE and problem.penalty.quadratic and not by_rows:
+            yield from NewtonCG().iterates(problem, run)
+            return
+        try:
+            yield from super().iterates(problem, run)
+        except TooManyColumnsError as reason:
+            if run.latest is not None:
+                yield run.latest
+            run.note = str(reason)
+
+    def first_step(self, state: State, run: Run) -> State:
+        if not can_descend(state.problem):
+            return super().first_step(state, run)
+        return descend(state, run)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         if run.resembles and caution == 0.0:
@@ -71,19 +88,21 @@ class Newton(AugmentedLagrangian):
             descent = -float(np.vdot(state.gradient + problem.modulus() * w, step))
             # The model is minimised exactly: half of its slope is what it gains.
             return Direction(step, descent, 0.5 * descent)
+        part = problem.part(w, state.gradient)
+        gradient, center = part.take(state.gradient), part.take(w)
         # One step is all that a quadratic problem takes, if all rows have their say.
-        n_rows = None if problem.is_quadratic else sampled_rows(engine)
-        gradient, center = state.gradient.ravel(), w.ravel()
+        n_rows = None if problem.is_quadratic else sampled_rows(center.size)
         while True:
-            hessian = engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
+            hessian = part.engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
             run.passes += 1
             u, info = minimize_quadratic(
                 hessian,
                 gradient,
                 center,
-                problem.penalty,
-                problem.coefficients(w).size,
+                part.penalty,
+                part.n_penalized,
                 engine.n_outputs,
+                _ROUGH,
             )
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
@@ -93,10 +112,11 @@ class Newton(AugmentedLagrangian):
             # The next step needs no matrix of its own where this one tells enough of it.
             run.resembles = problem.keep_curvature(hessian)
         step = u - center
-        gain = state.penalty - problem.penalty_value(u.reshape(engine.shape))
+        moved = part.put(w, u)
+        gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
         decrease = descent - 0.5 * float(step @ (hessian @ step))
-        return Direction(step.reshape(engine.shape), descent, decrease)
+        return Direction(moved - w, descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:
         """A direction from a few products, if the Hessian that was kept is near enough."""

@@ -1,0 +1,190 @@
+"""The columns that a second-order step may move: the others rest, and cost no part of a Hessian.
+
+Under a penalty with kinks or bounds most coefficients of a solution rest at 0 or at a bound, where
+the gradient holds them. A proximal Newton step then needs the Hessian of the others alone, and of
+those that the gradient pulls away. Which ones these are is seen at every step from the gradient in
+all coordinates, and no certificate depends on the choice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel.engines.base import Engine, FloatArray
+from sorel.penalties import SIMPLEX, Penalty
+
+__all__ = ["LARGEST_HESSIAN", "Part", "TooManyColumnsError", "WorkingSets", "can_rest"]
+
+Indices = NDArray[np.intp]
+
+# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that.
+LARGEST_HESSIAN = 5000
+_LARGEST_SET = 3000
+
+# Numbers that all columns of a Hessian take from X, below which choosing among them does not pay.
+_LEAST_WORK = 1_000_000
+
+# Coefficients that a step may move: at least so many, or so many for each that has left its rest.
+_LEAST_NEW = 64
+_GROWTH = 3
+
+# A set that holds more than this share of the columns, or whose copy takes more bytes than this,
+# gives way to all of them. Columns that were chosen before stay where that does not make the set
+# larger than needed by more than this factor.
+_WORTH_CHOOSING = 0.6
+_LARGEST_COPY = 1 << 28
+_SPARE = 1.3
+
+
+class TooManyColumnsError(ArithmeticError):
+    """More coefficients have left their rest than a Hessian is formed of."""
+
+
+class Part:
+    """Some of the parameters: coefficients of the chosen columns, and the intercepts.
+
+    Parameters
+    ----------
+    engine : Engine
+        The home of these columns.
+    penalty : Penalty
+        The penalty on their coefficients.
+    rows : array of int or None
+        Their rows in a parameter array of the problem, intercepts last; None for all of them.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.working_sets import Part
+    >>> problem = sorel.Problem(np.eye(4), [1.0, 2.0, 3.0, 4.0], penalty=sorel.NonNegative(1.0))
+    >>> chosen = np.array([1, 3])
+    >>> part = Part(problem.engine.columns(chosen), problem.penalty, chosen)
+    >>> part.take(np.array([5.0, 6.0, 7.0, 8.0]))
+    array([6., 8.])
+    >>> part.put(np.zeros(4), np.array([1.0, 2.0]))
+    array([0., 1., 0., 2.])
+    """
+
+    def __init__(self, engine: Engine, penalty: Penalty, rows: Indices | None = None) -> None:
+        self.engine, self.penalty, self.rows = engine, penalty, rows
+        self.n_penalized = engine.n_features * engine.n_outputs
+
+    @property
+    def columns(self) -> Indices | slice:
+        """The columns of X that belong to it."""
+        return slice(None) if self.rows is None else self.rows[: self.engine.n_features]
+
+    def take(self, w: FloatArray) -> FloatArray:
+        """The entries of an array shaped like w that belong to the part, flat."""
+        return (w if self.rows is None else w[self.rows]).ravel()
+
+    def put(self, w: FloatArray, u: FloatArray) -> FloatArray:
+        """A copy of w with these entries in place of the part's."""
+        if self.rows is None:
+            return u.reshape(w.shape)
+        new = w.copy()
+        new[self.rows] = u.reshape(self.engine.shape)
+        return new
+
+
+class WorkingSets:
+    """Chooses parts of a problem for second-order steps, and keeps the last one.
+
+    Parameters
+    ----------
+    engine, penalty
+        The parts of the problem that it depends on.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.working_sets import WorkingSets
+    >>> X = np.random.default_rng(0).standard_normal((200, 300))
+    >>> problem = sorel.Problem(X, X[:, 0], risk="mean", penalty=sorel.ElasticNet(0.1, 0.3))
+    >>> w = np.zeros(300)
+    >>> gradient = -X.T @ X[:, 0] / 200
+    >>> part = WorkingSets(problem.engine, problem.penalty).choose(w, gradient)
+    >>> bool(np.array_equal(part.rows, np.flatnonzero(np.abs(gradient) > 0.3)))
+    True
+    """
+
+    def __init__(self, engine: Engine, penalty: Penalty) -> None:
+        self.engine, self.penalty = engine, penalty
+        self._all = Part(engine, penalty)
+        self._last: Part | None = None
+        work = engine.n_samples * engine.size * engine.n_features
+        self._useful = can_rest(engine, penalty) and work >= _LEAST_WORK
+
+    def choose(self, w: FloatArray, gradient: FloatArray) -> Part:
+        """The part that a step from w should move, given the gradient of the losses.
+
+        Raises
+        ------
+        TooManyColumnsError
+            If that are too many for a Hessian.
+        """
+        if not self._useful:
+            return self._all
+        engine, d = self.engine, self.engine.n_features
+        pull, free = _pulls(self.penalty, w[:d], gradient[:d])
+        wanted = free | (pull > 0.0)
+        size, count = int(np.count_nonzero(wanted)), int(np.count_nonzero(free))
+        kept = wanted
+        if self._last is not None:
+            # Columns that come and go are worth keeping, and so is the copy of them.
+            kept = wanted.copy()
+            kept[self._last.columns] = True
+            total = int(np.count_nonzero(kept))
+            if total > min(_SPARE * size, _WORTH_CHOOSING * d):
+                kept = wanted
+            elif total == self._last.engine.n_features:
+                return self._last
+        most = max(_LEAST_NEW, _GROWTH * count)
+        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
+            raise TooManyColumnsError(
+                f"{size} of {d} coefficients leave their rest, and a Hessian is formed of "
+                f"{_LARGEST_SET // engine.n_outputs} at most"
+            )
+        if size > most:
+            # What is free comes first, then what is pulled most.
+            pull[free] += pull.max() + 1.0
+            chosen, size = np.sort(np.argpartition(-pull, most - 1)[:most]), most
+        else:
+            # Where all rest, a column that does not move keeps the arrays from being empty.
+            chosen = np.flatnonzero(kept) if size else np.zeros(1, np.intp)
+            size = len(chosen)
+        large = size * engine.n_samples * engine.data_type.itemsize > _LARGEST_COPY
+        if engine.size <= LARGEST_HESSIAN and (large or size > _WORTH_CHOOSING * d):
+            return self._all
+        rows = np.append(chosen, d) if engine.fit_intercept else chosen
+        self._last = Part(engine.columns(chosen), self.penalty.on(chosen), rows)
+        return self._last
+
+
+def can_rest(engine: Engine, penalty: Penalty) -> bool:
+    """Whether coefficients may rest under this penalty, and the engine can leave them out."""
+    return penalty.compiled and not penalty.quadratic and engine.offers("columns")
+
+
+def _pulls(
+    penalty: Penalty, coef: FloatArray, slope: FloatArray
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """How strongly each column is pulled from its rest, and whether it is free to move anyway."""
+    code, l2, l1, lower, upper = penalty.kernel(len(coef))
+    if coef.ndim > 1:
+        lower, upper = lower[:, None], upper[:, None]
+    if code == SIMPLEX:
+        free = coef > 0.0
+        slope = slope + l2 * coef
+        # Weight moves to where the slope is less, from where it is largest.
+        top = np.where(free, slope, -np.inf).max(axis=0)
+        pull = np.where(free, 0.0, np.maximum(top - slope, 0.0))
+    else:
+        free = np.logical_and(coef > lower, coef < upper)
+        if l1 > 0.0:
+            free &= coef != 0.0
+        pull = np.abs(penalty.shortest_subgradient(coef, slope))
+    if coef.ndim > 1:
+        return pull.max(axis=1), np.any(free, axis=1)
+    return pull, free

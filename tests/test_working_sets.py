@@ -1,0 +1,280 @@
+"""Steps on a part of the columns: the part itself, and optimality in all columns at the end."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import CASES, conic_optimum, make_data, make_loss
+from own_penalties import Ball
+from partitioned import PartitionedEngine
+
+import sorel
+from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
+from sorel import working_sets as module
+from sorel.losses import parse_loss
+from sorel.working_sets import TooManyColumnsError, WorkingSets
+
+PENALTIES = {
+    "elastic": ElasticNet(1e-2, 2e-2),
+    "nonnegative": NonNegative(1e-2, 1e-2),
+    "box": Box(1e-2, -0.05, 0.1),
+    "simplex": Simplex(1e-2),
+}
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    """Working sets for problems of any size, which grow one column at a time."""
+    monkeypatch.setattr(module, "_LEAST_WORK", 0)
+    monkeypatch.setattr(module, "_LEAST_NEW", 1)
+    monkeypatch.setattr(module, "_GROWTH", 2)
+    monkeypatch.setattr(module, "_WORTH_CHOOSING", 1.0)
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """The numbers of columns that were chosen."""
+    seen = []
+    choose = WorkingSets.choose
+
+    def note(self, w, gradient):
+        part = choose(self, w, gradient)
+        seen.append(part.engine.n_features)
+        return part
+
+    monkeypatch.setattr(WorkingSets, "choose", note)
+    return seen
+
+
+def solved(problem, tol=1e-8, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem, tol=tol, **options)
+    assert problem.certificate(result.w, result.weights).relative_gap <= tol
+    return result
+
+
+def wide_data(n, d, loss="squared", seed=0):
+    """Five columns of d count, and heavy tails."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    z = X[:, :5] @ np.array([2.0, -1.5, 1.0, 1.0, -1.0])
+    if loss == "squared":
+        return X, z + 0.5 * rng.standard_t(4, n)
+    if loss == "multinomial":
+        return X, np.argmax(np.c_[z, -z, X[:, 5]] + rng.gumbel(size=(n, 3)), axis=1)
+    return X, np.where(z + rng.logistic(size=n) > 0, 1, -1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        if case.penalty != "l2" and case.loss in ("squared", "logistic", "multinomial")
+    ][::4],
+    ids=str,
+)
+def test_against_a_conic_solver(case, small_sets):
+    result = solved(case.problem(), solver="newton")
+    assert result.objective == pytest.approx(conic_optimum(case).value, rel=1e-6)
+
+
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.2), ESRM(2.0)], ids=repr)
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_conditions_of_optimality_hold_in_all_columns(loss, risk, sizes):
+    X, y = wide_data(150, 400, loss)
+    weight = np.random.default_rng(1).integers(1, 4, 150).astype(float)
+    l1, l2 = 0.1, 1e-2
+    problem = Problem(
+        X,
+        y,
+        risk=risk,
+        loss=loss,
+        penalty=ElasticNet(l2, l1),
+        fit_intercept=True,
+        sample_weight=weight,
+    )
+    result = solved(problem, tol=1e-11)
+    assert max(sizes) < 400
+    coef = result.w[:-1]
+    slopes = parse_loss(loss).derivative(y.astype(float), X @ coef + result.w[-1])
+    pull = X.T @ (result.weights * slopes) + l2 * coef
+    used = coef != 0.0
+    assert 5 <= used.sum() < 300
+    np.testing.assert_allclose(pull[used], -l1 * np.sign(coef[used]), atol=1e-5)
+    assert np.all(np.abs(pull[~used]) <= l1 + 1e-5)
+    assert abs(result.weights @ slopes) <= 1e-6
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_the_same_optimum_as_with_all_columns(name, sizes, monkeypatch):
+    X, y = wide_data(120, 150)
+    problem = Problem(X, y, risk=CVaR(0.3), penalty=PENALTIES[name], fit_intercept=True)
+    result = solved(problem, tol=1e-10)
+    assert min(sizes) < 150
+    monkeypatch.setattr(module, "_LEAST_WORK", np.inf)
+    whole = solved(problem, tol=1e-10)
+    assert result.objective == pytest.approx(whole.objective, rel=2e-10)
+    np.testing.assert_allclose(result.w, whole.w, atol=1e-4)
+
+
+def test_bounds_of_each_coefficient_are_those_of_its_column(small_sets, sizes):
+    X, y = wide_data(60, 8)
+    lower, upper = np.linspace(-0.4, 0.1, 8), np.linspace(0.2, 0.5, 8)
+    result = solved(Problem(X, y, penalty=Box(1e-3, lower, upper), fit_intercept=True))
+    assert min(sizes) < 8
+    assert np.all(result.w[:-1] >= lower)
+    assert np.all(result.w[:-1] <= upper)
+    assert np.any(result.w[:-1] == lower)
+    assert np.any(result.w[:-1] == upper)
+
+
+def test_classes_have_one_working_set(sizes):
+    X, y = wide_data(120, 150, "multinomial")
+    problem = Problem(
+        X, y, risk=CVaR(0.5), loss="multinomial", penalty=ElasticNet(1e-2, 3e-2), fit_intercept=True
+    )
+    result = solved(problem, tol=1e-7)
+    assert min(sizes) < 150
+    assert 0 < np.count_nonzero(result.w[:-1].any(axis=1)) < 75
+
+
+@pytest.mark.parametrize("solver", ["newton", "auto"])
+def test_more_columns_than_a_matrix_has_room_for(solver, sizes):
+    rng = np.random.default_rng(0)
+    n, d = 300, 20_000
+    X = scipy.sparse.random(n, d, 0.01, format="csr", random_state=0)
+    y = X[:, :500] @ rng.standard_normal(500) + 0.1 * rng.standard_normal(n)
+    penalty = ElasticNet(1e-3, 0.3 * np.abs(X.T @ y).max() / n)
+    result = solved(Problem(X, y, risk=CVaR(0.5), penalty=penalty), tol=1e-6, solver=solver)
+    assert "newton" in result.status
+    assert 0 < np.count_nonzero(result.w) <= max(sizes) < 1000
+
+
+def test_a_dense_solution_is_left_to_others(monkeypatch):
+    monkeypatch.setattr(module, "LARGEST_HESSIAN", 50)
+    monkeypatch.setattr(module, "_LARGEST_SET", 40)
+    monkeypatch.setattr(module, "_LEAST_NEW", 16)
+    X, y = wide_data(400, 60)
+    problem = Problem(X, y, penalty=ElasticNet(0.1, 1e-6))
+    with pytest.warns(sorel.ConvergenceWarning, match=r"leave their rest.*'auto'"):
+        result = sorel.solve(problem, solver="newton")
+    assert result.objective < problem.objective(np.zeros(60))
+    assert "then" in solved(problem, tol=1e-4).status
+
+
+def test_refused_where_coefficients_do_not_rest_or_columns_cannot_be_had():
+    X, y = wide_data(20, 30)
+    assert Problem(X, y, penalty=ElasticNet(0.1, 0.1)).by_parts
+    for penalty in (sorel.L2(0.1), Ball()):
+        assert not Problem(X, y, penalty=penalty).by_parts
+    elsewhere = Problem(X, y, penalty=ElasticNet(0.1, 0.1), engine=PartitionedEngine)
+    assert not elsewhere.by_parts
+    solved(elsewhere, solver="newton")
+
+
+def test_all_coefficients_may_rest(sizes):
+    X, y = wide_data(100, 200)
+    result = solved(Problem(X, y, penalty=ElasticNet(0.1, 1e3), fit_intercept=True))
+    assert not result.w[:-1].any()
+    assert max(sizes) == 1
+
+
+# The choice.
+
+
+def test_what_is_free_and_what_is_pulled_most(small_sets):
+    X, y = wide_data(20, 6)
+    penalty = ElasticNet(0.5, 1.0)
+    sets = WorkingSets(Problem(X, y, penalty=penalty, fit_intercept=True).engine, penalty)
+    w = np.array([0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 7.0])
+    gradient = np.array([0.9, -2.5, 1.5, -4.0, 1.0, -0.2, 0.0])
+    # Twice as many as are free: coefficient 1, though its slope is 0, and the one pulled most.
+    part = sets.choose(w, gradient)
+    np.testing.assert_array_equal(part.rows, [1, 3, 6])
+    np.testing.assert_array_equal(part.take(gradient), [-2.5, -4.0, 0.0])
+    moved = part.put(w, np.array([1.0, 2.0, 5.0]))
+    np.testing.assert_array_equal(moved, [0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 5.0])
+    # What has been chosen serves again while it holds all that is needed.
+    gradient[[2, 3]] = 0.0
+    w[3] = -1.0
+    assert sets.choose(w, gradient) is part
+    gradient[0] = 2.0
+    np.testing.assert_array_equal(sets.choose(w, gradient).rows, [0, 1, 3, 6])
+
+
+def test_bounds_hold_what_pushes_against_them(small_sets):
+    X, y = wide_data(20, 5)
+    penalty = Box(0.0, 0.0, 1.0)
+    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
+    w = np.array([0.0, 0.0, 0.5, 1.0, 1.0])
+    part = sets.choose(w, np.array([1.0, -1.0, 0.0, -1.0, 1.0]))
+    np.testing.assert_array_equal(part.rows, [1, 2])
+
+
+def test_weight_on_a_simplex_moves_to_lower_slopes(small_sets):
+    X, y = wide_data(20, 5)
+    penalty = Simplex(1.0)
+    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
+    # Slopes with the ridge: 1.4 where there is weight.
+    w = np.array([0.4, 0.6, 0.0, 0.0, 0.0])
+    part = sets.choose(w, np.array([1.0, 0.8, 1.5, 1.3, 1.4]))
+    np.testing.assert_array_equal(part.rows, [0, 1, 3])
+
+
+def test_too_many_columns_are_named(small_sets, monkeypatch):
+    monkeypatch.setattr(module, "LARGEST_HESSIAN", 4)
+    monkeypatch.setattr(module, "_LARGEST_SET", 3)
+    X, y = wide_data(20, 6)
+    penalty = ElasticNet(0.1, 0.1)
+    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
+    with pytest.raises(TooManyColumnsError, match=r"6 of 6 coefficients.* 3 at most"):
+        sets.choose(np.ones(6), np.ones(6))
+
+
+# Columns of an engine.
+
+
+@pytest.mark.parametrize("kind", ["C", "F", "float32", "csr", "csr64"])
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+def test_a_part_of_the_hessian(kind, loss):
+    X, y = make_data(loss, 40, 6, seed=0)
+    if kind == "F":
+        X = np.asfortranarray(X)
+    elif kind == "float32":
+        X = X.astype(np.float32)
+    elif kind.startswith("csr"):
+        X = scipy.sparse.csr_array(np.where(np.abs(X) > 0.5, X, 0.0))
+        if kind == "csr64":
+            X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    weight = np.random.default_rng(0).random(40)
+    problem = Problem(
+        X, y, risk=CVaR(0.4), loss=make_loss(loss), fit_intercept=True, sample_weight=weight
+    )
+    engine = problem.engine
+    w = np.random.default_rng(1).standard_normal(engine.shape)
+    point = engine.point(w)
+    dual = engine.ascend(engine.uniform(), point, 3.0)
+    chosen = np.array([4, 0, 3])
+    part = engine.columns(chosen)
+    assert part.shape == (4, *engine.shape[1:])
+    assert part.size == 4 * engine.n_outputs
+    places = np.arange(engine.size).reshape(engine.shape)[[4, 0, 3, 6]].ravel()
+    whole = engine.hessian(point, dual, 3.0)
+    np.testing.assert_allclose(
+        part.hessian(point, dual, 3.0), whole[np.ix_(places, places)], atol=1e-12
+    )
+    # It is an engine as good as any: the problem of these columns.
+    own = Problem(
+        X[:, chosen], y, risk=CVaR(0.4), loss=make_loss(loss), fit_intercept=True,
+        sample_weight=weight,
+    )  # fmt: skip
+    v = w[[4, 0, 3, 6]]
+    np.testing.assert_allclose(
+        part.losses(part.point(v)), own.losses(v), rtol=1e-6 if kind == "float32" else 1e-12
+    )
+    np.testing.assert_allclose(part.column_scale(), own.engine.column_scale())
