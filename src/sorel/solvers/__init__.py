@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sorel.solvers.admm import ADMM
 from sorel.solvers.auto import Auto
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
@@ -9,6 +10,7 @@ from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.lsvrg import LSVRG
 from sorel.solvers.newton import Newton
 from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.pdhg import PDHG
 from sorel.solvers.prospect import Prospect
 from sorel.solvers.saddle_saga import SaddleSAGA
 from sorel.solvers.sgd import SGD
@@ -16,6 +18,7 @@ from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
 __all__ = [
+    "ADMM",
     "Auto",
     "Continuation",
     "LBFGS",
@@ -26,6 +29,7 @@ __all__ = [
     "Iterate",
     "Newton",
     "NewtonCG",
+    "PDHG",
     "Prospect",
     "Run",
     "SaddleSAGA",
@@ -48,6 +52,8 @@ SOLVERS: dict[str, type[Solver]] = {
         SGD,
         Subgradient,
         LBFGS,
+        PDHG,
+        ADMM,
     )
 }
 

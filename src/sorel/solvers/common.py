@@ -63,18 +63,20 @@ class FirstOrder(Solver):
     Attributes
     ----------
     operations : tuple of str
-        The optional operations that the method may need of an engine: all of them compiled loops
-        over single samples.
+        The optional operations that the method may need of an engine.
+    compiled_penalty : bool
+        Whether these are compiled loops, which know the package's own penalties alone.
     step_size : float or None
         The step that the user has given.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
+    compiled_penalty: ClassVar[bool] = True
     step_size: float | None = None
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
-        if self.needs() and not problem.penalty.compiled:
+        if self.needs() and self.compiled_penalty and not problem.penalty.compiled:
             return (
                 "takes the steps of single samples in compiled loops, which know only sorel's own "
                 f"penalties and not the class {type(problem.penalty).__name__}"
