@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from sorel.engines.base import FloatArray
+from sorel.engines.base import FloatArray, Splitting
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic
 from sorel.solvers.base import Iterate, Iterates, Run
@@ -81,6 +80,7 @@ class ADMM(FirstOrder):
         w, s = point.w, split.slopes(point, dual)
         margins = split.vector(w)
         z = margins
+        reference = z, s
         for k in itertools.count(1):
             # The gradient at w of rho/2 |X w - z + s/rho|^2.
             pull = split.adjoint(split.combine((rho, margins), (-rho, z), (1.0, s)))
@@ -88,7 +88,7 @@ class ADMM(FirstOrder):
             margins = split.vector(w)
             relaxed = split.combine((_RELAX, margins), (1.0 - _RELAX, z))
             v = split.combine((1.0, relaxed), (1.0 / rho, s))
-            before, z = z, split.prox(v, rho)
+            z = split.prox(v, rho)
             s = split.combine((rho, v), (-rho, z))
             run.passes += 1
             run.n_iter += 1
@@ -100,16 +100,8 @@ class ADMM(FirstOrder):
                 watch.saw((yield Iterate(moved, split.weighting(), None, watch.refine())))
                 look = k // _LOOK_EVERY
                 if self.rho is None and (look <= _FREE_LOOKS or look & (look - 1) == 0):
-                    primal = split.combine((1.0, margins), (-1.0, z))
-                    change = split.adjoint(split.combine((rho, z), (-rho, before)))
-                    left = _ratio(
-                        split.dot(primal, primal),
-                        max(split.dot(margins, margins), split.dot(z, z)),
-                    )
-                    right = _ratio(float(np.vdot(change, change)), _square(split.adjoint(s)))
-                    factor = math.sqrt(left / right) if left > 0.0 and right > 0.0 else 1.0
-                    if not 1.0 / _UNBALANCED <= factor <= _UNBALANCED:
-                        rho *= min(max(factor, 1e-2), 1e2)
+                    rho = _rebalanced(split, (z, s), reference, rho)
+                    reference = z, s
 
 
 def first_rho(problem: Problem, run: Run) -> float:
@@ -120,12 +112,13 @@ def first_rho(problem: Problem, run: Run) -> float:
     return 1.0 / problem.engine.loss_scale(problem.engine.point(run.w))
 
 
-def _ratio(square: float, unit: float) -> float:
-    return math.sqrt(square / unit) if unit > 0.0 else 0.0
-
-
-def _square(a: FloatArray) -> float:
-    return float(np.vdot(a, a))
+def _rebalanced(split: Splitting, now: Any, before: Any, rho: float) -> float:
+    """rho on its way to |change of s| / |change of z|, at which both are equally far off."""
+    z, s = (split.combine((1.0, a), (-1.0, b)) for a, b in zip(now, before, strict=True))
+    primal, dual = split.dot(z, z), split.dot(s, s)
+    if not (primal > 0.0 and dual > 0.0):
+        return rho
+    return math.sqrt(rho * math.sqrt(dual / primal))
 
 
 class _PrimalStep:
