@@ -483,6 +483,10 @@ class Engine(ABC):
         """
         self._lacking("corrected")
 
+    def loss_distance(self, point: Point, other: Point) -> float:
+        """sum_i omega_i (l_i - l'_i)^2."""
+        self._lacking("loss_distance")
+
     def splitting(self) -> Splitting:
         """Vectors of margins and the proximal map of the risk in them."""
         self._lacking("splitting")

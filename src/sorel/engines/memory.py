@@ -609,6 +609,12 @@ class MemoryEngine(Engine):
                 )
         return reason
 
+    def loss_distance(self, point: Any, other: Any) -> float:
+        return self._each(
+            vectors.weighted_square_distance, point.losses, other.losses, self._omega,
+            self._weighted,
+        )  # fmt: skip
+
     def splitting(self) -> Splitting:
         return MemorySplitting(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sorel.solvers.admm import ADMM
+from sorel.solvers.apd import APD
 from sorel.solvers.auto import Auto
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
@@ -19,6 +20,7 @@ from sorel.solvers.subgradient import Subgradient
 
 __all__ = [
     "ADMM",
+    "APD",
     "Auto",
     "Continuation",
     "LBFGS",
@@ -52,6 +54,7 @@ SOLVERS: dict[str, type[Solver]] = {
         SGD,
         Subgradient,
         LBFGS,
+        APD,
         PDHG,
         ADMM,
     )

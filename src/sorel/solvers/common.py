@@ -48,6 +48,13 @@ def check_count(name: str, value: Any) -> int:
     raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """`value` as a bool."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
 def step_for(curvature: float) -> float:
     """The step 1 / curvature. Rows that do not bend are zero, and any step leaves them alone."""
     return 1.0 / curvature if curvature > 0.0 else 1.0
