@@ -491,6 +491,10 @@ class Engine(ABC):
         """Vectors of margins and the proximal map of the risk in them."""
         self._lacking("splitting")
 
+    def batches(self, n_blocks: int, rng: np.random.Generator) -> Any:
+        """The rows in so many blocks: see :class:`sorel.engines.batches.Batches`."""
+        self._lacking("batches")
+
     # Bounds that hold for all w, of losses that have them.
 
     def smoothness(self, dual: Dual | None = None) -> Smoothness:

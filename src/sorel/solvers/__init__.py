@@ -7,6 +7,7 @@ from sorel.solvers.apd import APD
 from sorel.solvers.auto import Auto
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.drago import Drago
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.lsvrg import LSVRG
 from sorel.solvers.newton import Newton
@@ -23,6 +24,7 @@ __all__ = [
     "APD",
     "Auto",
     "Continuation",
+    "Drago",
     "LBFGS",
     "LSVRG",
     "SGD",
@@ -57,6 +59,7 @@ SOLVERS: dict[str, type[Solver]] = {
         APD,
         PDHG,
         ADMM,
+        Drago,
     )
 }
 
