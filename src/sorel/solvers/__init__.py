@@ -17,6 +17,7 @@ from sorel.solvers.prospect import Prospect
 from sorel.solvers.saddle_saga import SaddleSAGA
 from sorel.solvers.sgd import SGD
 from sorel.solvers.sorel import SOREL
+from sorel.solvers.stochastic_pd import StochasticPD
 from sorel.solvers.subgradient import Subgradient
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Run",
     "SaddleSAGA",
     "Solver",
+    "StochasticPD",
     "Subgradient",
     "UnsupportedProblemError",
 ]
@@ -60,6 +62,7 @@ SOLVERS: dict[str, type[Solver]] = {
         PDHG,
         ADMM,
         Drago,
+        StochasticPD,
     )
 }
 

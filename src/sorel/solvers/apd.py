@@ -80,7 +80,7 @@ class APD(FirstOrder):
         run.passes += 2
         gamma = 1.0 / (engine.loss_scale(point) * tau)
         last_sigma = gamma * tau
-        restarts = _Restarts(point, dual, reply.gap)
+        restarts = Restarts(point, dual, reply.gap)
         while True:
             while True:
                 sigma = gamma * tau
@@ -129,7 +129,7 @@ def _first_step(problem: Problem, point: Point, dual: Dual) -> float:
     return 1.0 / slope if slope > 0.0 else 1.0
 
 
-class _Restarts:
+class Restarts:
     """When to begin anew, and how the steps of the next round are balanced."""
 
     def __init__(self, point: Point, dual: Dual, gap: float) -> None:
