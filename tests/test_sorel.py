@@ -123,10 +123,8 @@ def exact_run(problem, X, y, dual_step, iterations, brake):
         center, theta = dual, min(before / time, 1.0)
         dual = engine.ascend(center, point, dual_step * time, previous, theta)
         if k:
-            eta, tau = dual_step * before, 20.0 * n / before
-            distance, product = engine.secant(dual, center, point, previous)
-            moved = eta / tau * np.sum((point.w - previous.w) ** 2)
-            brake.saw(time, -eta * product - 1e-14 * eta, distance + moved)
+            steps = dual_step * before, 20.0 * n / before
+            brake.look(engine, time, steps, (dual, center), (point, previous))
         lam, tau = engine.weights(dual), 20.0 * n / time
         hessian = X.T @ (lam[:, None] * X) + (problem.penalty.l2 + 1.0 / tau) * np.eye(d)
         w = np.linalg.solve(hessian, X.T @ (lam * y) + point.w / tau)
@@ -168,7 +166,7 @@ def test_the_brake_in_the_model_that_can_be_solved(share):
         for k in range(400):
             step = eta * (2.0 * w - last)
             moved = w - last
-            brake.saw(k + 1.0, eta * moved * step, step**2 + eta / tau * moved**2)
+            brake.enter(k + 1.0, eta * moved * step, step**2 + eta / tau * moved**2)
             if np.isfinite(brake.limit) or max(abs(w), abs(last)) < 1e-100:
                 break
             w, last = (1.0 + share - 2.0 * s) * w - (share - s) * last, w

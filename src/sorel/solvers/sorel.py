@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray, Plan, Point
+from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
@@ -239,11 +239,8 @@ class SOREL(FirstOrder):
             dual = engine.ascend(center, point, rate * time, previous, min(before / time, 1.0))
             if brake is not None and k > 0:
                 # eta_{k-1} and tau_{k-1}, with which w_k was found.
-                eta, tau = rate * before, _PAPER_TAU * n / before
-                distance, product = engine.secant(dual, center, point, previous)
-                moved = eta / tau * float(np.sum((point.w - previous.w) ** 2))
-                slack = _ROUNDING * eta * engine.mean_size(point)
-                brake.saw(time, -eta * product - slack, distance + moved)
+                steps = rate * before, _PAPER_TAU * n / before
+                brake.look(engine, time, steps, (dual, center), (point, previous))
             gradient = engine.gradient(point, dual)
             watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
             tau = _PAPER_TAU * n / time
@@ -354,8 +351,23 @@ class Brake:
         """What stands for k + 1 in the schedule."""
         return min(k + 1.0, self.limit)
 
-    def saw(self, time: float, cross: float, squares: float) -> None:
-        """Take note of a step, by its term without a sign and its squares."""
+    def look(
+        self,
+        engine: Engine,
+        time: float,
+        steps: tuple[float, float],
+        duals: tuple[Dual, Dual],
+        points: tuple[Point, Point],
+    ) -> None:
+        """Enter lam_{k+1} and lam_k, w_k and w_{k-1}; `steps` are eta_{k-1} and tau_{k-1}."""
+        eta, tau = steps
+        distance, product = engine.secant(*duals, *points)
+        moved = float(np.sum((points[0].w - points[1].w) ** 2))
+        slack = _ROUNDING * eta * engine.mean_size(points[0])
+        self.enter(time, -eta * product - slack, distance + eta / tau * moved)
+
+    def enter(self, time: float, cross: float, squares: float) -> None:
+        """Enter a step by its term without a sign and its squares."""
         spare = 0.25 * (squares + self._squares)
         self._squares = squares
         self._age += 1
