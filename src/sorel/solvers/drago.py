@@ -31,9 +31,9 @@ _SAFE = 0.5
 class Drago(FirstOrder):
     """Stochastic primal-dual method for the smoothed risk.
 
-    It converges to the optimum of a smoothed problem. The weights there fall short of the worst case
-    by at most nu/2 (n sum_i sigma_i^2 - 1), and that much of a gap may stay: the status says how
-    much. A step takes gradients of two blocks and losses of a third, counted as 3/N passes; the
+    It converges to the optimum of a smoothed problem. The weights there fall short of the worst
+    case by at most nu/2 (n sum_i sigma_i^2 - 1), and that much of a gap may stay: the status says
+    how much. A step takes gradients of two blocks and losses of a third, counted as 3/N passes; the
     evaluation behind each check is not counted, for the method does not need it.
 
     Parameters
