@@ -79,6 +79,11 @@ class Batches:
         out[rows] += factor * (part.losses - before)
         return out
 
+    def square_distance(self, part: Part, other: Part) -> float:
+        """sum_i omega_i (l_i - l'_i)^2 over the block of two parts."""
+        change = part.losses - other.losses
+        return float(np.sum(self._omega[self._slices[part.block]] * change**2))
+
     def store(self, table: FloatArray, part: Part, dual: Dual) -> FloatArray:
         """Put lam_i phi'_i of a block into the table; the change of the gradient."""
         rows = self._slices[part.block]

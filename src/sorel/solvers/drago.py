@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import numpy as np
-
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
+from sorel.solvers.stochastic_pd import measured_coupling
 
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
@@ -56,7 +55,7 @@ class Drago(FirstOrder):
     """
 
     name: ClassVar[str] = "drago"
-    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness")
+    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness", "loss_distance")
     compiled_penalty: ClassVar[bool] = False
 
     def __init__(
@@ -129,12 +128,7 @@ def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
     point = engine.point(run.w)
     gradient = engine.gradient(point, engine.worst_case(point))
     run.passes += 1
-    square = float(np.vdot(gradient, gradient))
-    coupling = 0.0
-    if square > 0.0 and curvature > 0.0:
-        step = 1.0 / curvature
-        moved = engine.point(point.w - step * gradient)
-        coupling = engine.loss_distance(moved, point) / (step**2 * square)
+    coupling = measured_coupling(problem, point, gradient, 1.0 / (curvature + mu))
     rates = [1.0 / blocks]
     if curvature > 0.0:
         rates.append(mu / curvature)

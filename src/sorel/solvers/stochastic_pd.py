@@ -11,7 +11,7 @@ N such steps are a round, with theta = 1, and the last iterate of a round is the
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,21 @@ _CURVATURE = 0.5
 _MEMORY = 0.95
 _LEAST = 0.25
 
-# A round that multiplies the best gap by this is undone, with steps of half the length after it.
-_WORSE = 10.0
+# A round that multiplies the best gap by this is undone, with steps of half the length after it,
+# down to this part of the first.
+_WORSE = 1e3
+_SHORTEST = 1e6
+
+# Blocks double when the best gap has not fallen to this share for so many rounds, and for so long a
+# part of the run: what is left is noise then.
+_BETTER = 0.8
+_PATIENCE, _PART = 50, 0.5
+
+
+class _Best(NamedTuple):
+    gap: float
+    point: Point
+    dual: Dual
 
 
 class StochasticPD(FirstOrder):
@@ -43,11 +56,11 @@ class StochasticPD(FirstOrder):
     Parameters
     ----------
     adaptive : bool, default=True
-        Measures the coupling of w and q, balances the steps by how far both have gone and undoes
-        rounds that failed. False takes constant steps from bounds that hold everywhere and returns
+        Measures the coupling of w and q, balances the steps by how far both have gone, undoes
+        rounds that failed, and doubles the blocks when noise keeps the gap from falling. False takes constant steps from bounds that hold everywhere and returns
         the mean of the rounds, the form for which rates are proved.
     batch_size : int, optional
-        Rows in a block; None takes sqrt(n).
+        Rows in a block, to begin with; None takes sqrt(n).
 
     Examples
     --------
@@ -85,43 +98,47 @@ class StochasticPD(FirstOrder):
     def _adaptive(
         self, problem: Problem, run: Run, watch: Watch, batches: Batches, point: Point, dual: Dual
     ) -> Iterates:
-        engine, blocks = problem.engine, batches.n_blocks
+        engine, before = problem.engine, point.w
         gradient = engine.gradient(point, dual)
-        curvature = _CURVATURE * _curvature(problem, blocks)
-        coupling = blocks * _coupling(problem, point, gradient, 1.0 / curvature)
+        curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+        coupling = batches.n_blocks * measured_coupling(problem, point, gradient, 1.0 / curvature)
         run.passes += 1
         gamma, safety = curvature / engine.loss_scale(point), 1.0
         restarts = Restarts(point, dual, math.inf)
-        best: tuple[float, Point, Dual] = (math.inf, point, dual)
+        best, idle = _Best(math.inf, point, dual), 0
         while True:
             if coupling > 0.0:
                 gamma = max(gamma, _LEAST * curvature**2 / coupling)
             tau = _step(curvature, gamma * coupling) / safety
-            w, new = _round(problem, run, batches, point, dual, gradient, tau, gamma * tau)
-            reply = None
-            moved = watch.point(w, f"raise batch_size={problem.n_samples // blocks}")
+            w, last, new, seen = _round(
+                problem, run, batches, point, before, dual, gradient, tau, gamma * tau
+            )
+            coupling = max(_MEMORY * coupling, seen)
+            moved, gap = watch.point(w, "no shorter steps are left to try"), math.inf
             if moved is not None:
                 new_gradient = engine.gradient(moved, new)
                 reply = yield Iterate(moved, new, new_gradient, watch.refine())
                 watch.saw(reply)
-            if moved is None or reply is None or reply.gap > _WORSE * best[0]:
-                if safety > 1e6:
+                gap = reply.gap
+            if moved is None or gap > _WORSE * best.gap:
+                if safety >= _SHORTEST:
                     return
-                run.note = ""
-                safety *= 2.0
-                _, point, dual = best
+                run.note, safety = "", 2.0 * safety
+                point, dual, before = best.point, best.dual, best.point.w
                 gradient = engine.gradient(point, dual)
                 continue
-            square = float(np.sum((moved.w - point.w) ** 2))
-            if square > 0.0:
-                seen = blocks * engine.loss_distance(moved, point) / square
-                coupling = max(_MEMORY * coupling, seen)
-            point, dual, gradient = moved, new, new_gradient
-            if reply.gap < best[0]:
-                best = reply.gap, point, dual
-            if restarts.due(reply.gap, run.n_iter, 1):
+            point, before, dual, gradient = moved, last, new, new_gradient
+            idle = 0 if gap < _BETTER * best.gap else idle + 1
+            if gap < best.gap:
+                best = _Best(gap, point, dual)
+            if idle > max(_PATIENCE, _PART * run.n_iter) and batches.n_blocks > 1:
+                coupling /= batches.n_blocks
+                batches, idle = engine.batches(-(-batches.n_blocks // 2), run.rng), 0
+                coupling *= batches.n_blocks
+                curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+            if restarts.due(gap, run.n_iter, 1):
                 gamma = restarts.balanced(problem, point, dual, gamma)
-                restarts.begin(point, dual, reply.gap, run.n_iter)
+                restarts.begin(point, dual, gap, run.n_iter)
 
     def _constant(
         self, problem: Problem, run: Run, watch: Watch, batches: Batches, point: Point, dual: Dual
@@ -131,10 +148,12 @@ class StochasticPD(FirstOrder):
         gamma = curvature / engine.loss_scale(point)
         value = engine.risk(point) + problem.penalty_value(point.w)
         tau = _step(curvature, gamma * blocks * engine.jacobian_bound(value))
-        mean_w, mean = point.w, dual
+        mean_w, mean, before = point.w, dual, point.w
         while True:
             gradient = engine.gradient(point, dual)
-            w, dual = _round(problem, run, batches, point, dual, gradient, tau, gamma * tau)
+            w, before, dual, _ = _round(
+                problem, run, batches, point, before, dual, gradient, tau, gamma * tau
+            )
             moved = watch.point(w, "the bounds do not hold on its way; set adaptive=True")
             if moved is None:
                 return
@@ -150,26 +169,33 @@ def _round(
     run: Run,
     batches: Batches,
     point: Point,
+    before: FloatArray,
     dual: Dual,
     gradient: FloatArray,
     tau: float,
     sigma: float,
-) -> tuple[FloatArray, Dual]:
-    """The last iterates of a round around a snapshot, whose gradient is given."""
-    blocks = batches.n_blocks
+) -> tuple[FloatArray, FloatArray, Dual, float]:
+    """A round around a snapshot, whose gradient is given: its last iterates, and the coupling.
+
+    That is the mean square of the estimated change of the losses over that of the change of w.
+    """
+    blocks, ways, changes = batches.n_blocks, 0.0, 0.0
     losses, slopes = batches.losses(point), batches.slopes(point, dual)
-    w = before = point.w
+    w = point.w
     for i, j in run.rng.integers(blocks, size=(blocks, 2)):
         now, last = batches.evaluate(j, w), batches.evaluate(j, before)
+        ways += float(np.sum((w - before) ** 2))
+        changes += blocks**2 * batches.square_distance(now, last)
         target = batches.correct(losses, blocks, now, losses)
-        dual = batches.ascend(dual, batches.correct(target, blocks, now, last), sigma)
+        target = batches.correct(target, blocks, now, last)
+        dual = batches.ascend(dual, target, sigma)
         change = batches.gradient(batches.evaluate(i, w), dual, slopes)
         before, w = w, w - tau * (gradient + blocks * change)
         coef = problem.coefficients(w)
         coef[...] = problem.penalty.prox(coef, tau)
     run.passes += 4
     run.n_iter += 1
-    return w, dual
+    return w, before, dual, changes / ways if ways > 0.0 else 0.0
 
 
 def _curvature(problem: Problem, blocks: int) -> float:
@@ -179,7 +205,7 @@ def _curvature(problem: Problem, blocks: int) -> float:
     return smooth.average + share * smooth.component + problem.penalty.l2
 
 
-def _coupling(problem: Problem, point: Point, gradient: FloatArray, step: float) -> float:
+def measured_coupling(problem: Problem, point: Point, gradient: FloatArray, step: float) -> float:
     """|l(w) - l(w')|^2 / |w - w'|^2 along a gradient step."""
     square = step**2 * float(np.vdot(gradient, gradient))
     if square == 0.0:
