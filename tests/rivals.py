@@ -17,6 +17,7 @@ from helpers import RISKS, make_data
 import sorel
 from sorel.losses import Huber
 from sorel.penalties import Penalty
+from sorel.solvers.drago import default_smoothing, smoothing_gap
 
 RIVALS = ["apd", "pdhg", "admm", "drago", "stochastic_pd"]
 LOSSES = ["squared", "huber", "logistic", "squared_hinge", "linear", "multinomial", "poisson"]
@@ -81,7 +82,15 @@ def attempt(problem: sorel.Problem, solver: str) -> sorel.Result | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return sorel.solve(problem, solver, tol=1e-6, max_passes=PASSES, random_state=0)
+        tol = level(problem) if solver == "drago" else 1e-6
+        return sorel.solve(problem, solver, tol=tol, max_passes=PASSES, random_state=0)
+
+
+def level(problem: sorel.Problem) -> float:
+    """The relative gap that the smoothing of a `drago` without settings allows."""
+    optimum = sorel.solve(problem, "newton", tol=1e-6).objective
+    nu = default_smoothing(problem, problem.engine.point(problem.start()))
+    return max(1e-6, smoothing_gap(problem, nu) / problem.unit(optimum))
 
 
 def main(count: int, names: list[str]) -> None:

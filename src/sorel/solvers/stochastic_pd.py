@@ -57,8 +57,9 @@ class StochasticPD(FirstOrder):
     ----------
     adaptive : bool, default=True
         Measures the coupling of w and q, balances the steps by how far both have gone, undoes
-        rounds that failed, and doubles the blocks when noise keeps the gap from falling. False takes constant steps from bounds that hold everywhere and returns
-        the mean of the rounds, the form for which rates are proved.
+        rounds that failed, and doubles the blocks when noise keeps the gap from falling. False
+        takes constant steps from bounds that hold everywhere and returns the mean of the rounds,
+        the form for which rates are proved.
     batch_size : int, optional
         Rows in a block, to begin with; None takes sqrt(n).
 
