@@ -6,6 +6,7 @@ loop needs to be compiled. Blocks hold shuffled rows: the order of a file means 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ class Batches:
         order = rng.permutation(n)
         edges = np.linspace(0, n, self.n_blocks + 1).astype(np.int64)
         self._order, self._y = order, engine.y[order]
-        self._slices = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        self._slices = [slice(a, b) for a, b in itertools.pairwise(edges.tolist())]
         X = engine._matrix[order]
         self._X: list[Any] = [X[part] for part in self._slices]
         self._omega = np.broadcast_to(np.asarray(engine._omega, dtype=np.float64), (n,))[order]
@@ -77,6 +78,11 @@ class Batches:
         out = vector.copy()
         out[rows] += factor * (part.losses - before)
         return out
+
+    def square_distance(self, part: Part, other: Part) -> float:
+        """sum_i omega_i (l_i - l'_i)^2 over the block of two parts."""
+        change = part.losses - other.losses
+        return float(np.sum(self._omega[self._slices[part.block]] * change**2))
 
     def store(self, table: FloatArray, part: Part, dual: Dual) -> FloatArray:
         """Put lam_i phi'_i of a block into the table; the change of the gradient."""

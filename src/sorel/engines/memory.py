@@ -22,8 +22,8 @@ from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.batches import Batches
 from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting
+from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.views import writable_view

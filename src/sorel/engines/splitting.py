@@ -62,10 +62,10 @@ class MemorySplitting(Splitting):
         if not isinstance(self._used, slice):
             order = order[self._used[order]]
         n = len(order)
-        density, t = worst[order], np.empty(n)
+        density, t, work = worst[order], np.empty(n), np.empty((4, n))
         pool_losses(
             self._code, self._delta, rho, key[order], density, self._omega[order],
-            np.empty(n, np.int64), *np.empty((4, n)), t,
+            np.empty(n, np.int64), work, t,
         )  # fmt: skip
         self._density.fill(0.0)
         self._density[order] = density

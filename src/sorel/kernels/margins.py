@@ -70,12 +70,13 @@ def scalar_slope(code, delta, t):
 
 
 @compiled(fastmath=False)
-def pool_losses(code, delta, rho, key, density, weight, first, means, masses, heavies, values, out):
+def pool_losses(code, delta, rho, key, density, weight, first, work, out):
     """Minimise sum_i weight_i (density_i psi(t_i) + rho/2 (t_i - key_i)^2) over ascending t.
 
     `key` ascends, and so does `density`, which becomes that of the maximiser: the same sum over a
-    block, spread in it as the keys are. `out` receives t. The arrays in between are working memory.
+    block, spread in it as the keys are. `out` receives t; `first` and four rows are working memory.
     """
+    means, masses, heavies, values = work[0], work[1], work[2], work[3]
     top = -1
     for i in range(key.shape[0]):
         start, mean, heavy, mass = i, key[i], weight[i], weight[i] * density[i]

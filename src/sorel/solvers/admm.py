@@ -23,13 +23,11 @@ from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
 
-# Over-relaxation of X w, iterations between two looks at the residuals, and by how much they must
-# be out of balance for rho to follow.
+# Over-relaxation of X w, and iterations between two checks, at which rho may move.
 _RELAX = 1.6
 _LOOK_EVERY = 10
-_UNBALANCED = 2.0
 
-# Looks after which rho moves ever more rarely: a method that changes rho for ever need not converge.
+# Looks after which rho moves ever more rarely: a method that changes it for ever need not converge.
 _FREE_LOOKS = 20
 
 
@@ -43,7 +41,7 @@ class ADMM(FirstOrder):
     ----------
     rho : float, optional
         Penalty on z - X w, in the norm of the sample weights. None begins with the curvature of the
-        loss and balances the residuals; a number is kept as it is.
+        loss and follows the ways that z and s have gone; a number is kept as it is.
 
     Examples
     --------

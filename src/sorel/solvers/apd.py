@@ -139,11 +139,12 @@ class Restarts:
         self._w, self._dual = point.w, dual
         self._first, self._last, self._n_iter = gap, math.inf, n_iter
 
-    def due(self, gap: float, n_iter: int) -> bool:
+    def due(self, gap: float, n_iter: int, least: int = _CHECK_EVERY) -> bool:
+        """Whether a round ends here; one of `least` iterations is too short to have failed."""
         rising, self._last = gap > self._last, gap
         enough = gap <= _ENOUGH * self._first or (rising and gap <= _SOME * self._first)
         length = n_iter - self._n_iter
-        return enough or (length > _CHECK_EVERY and length >= _LONG * n_iter)
+        return enough or (length > least and length >= _LONG * n_iter)
 
     def balanced(self, problem: Problem, point: Point, dual: Dual, gamma: float) -> float:
         """gamma halfway to the square of how far q has gone over how far w has."""

@@ -15,14 +15,19 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import numpy as np
-
+from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.batches import Batches
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
+from sorel.solvers.stochastic_pd import measured_coupling
 
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
+
+# A gap above this many times the best one, or what the smoothing allows, halves a rate that is not
+# given, and the run goes on from the best iterate.
+_WORSE = 10.0
 
 # The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
 _SAFE = 0.5
@@ -31,16 +36,17 @@ _SAFE = 0.5
 class Drago(FirstOrder):
     """Stochastic primal-dual method for the smoothed risk.
 
-    It converges to the optimum of a smoothed problem. The weights there fall short of the worst case
-    by at most nu/2 (n sum_i sigma_i^2 - 1), and that much of a gap may stay: the status says how
-    much. A step takes gradients of two blocks and losses of a third, counted as 3/N passes; the
+    It converges to the optimum of a smoothed problem. The weights there fall short of the worst
+    case by at most nu/2 (n sum_i sigma_i^2 - 1), and that much of a gap may stay: the status says
+    how much. A step takes gradients of two blocks and losses of a third, counted as 3/N passes; the
     evaluation behind each check is not counted, for the method does not need it.
 
     Parameters
     ----------
     rate : float, optional
         The number a above; steps are a/mu in w and a/nu in q. None takes half of what the curvature
-        of the losses, their Jacobian at the start and the number of blocks allow.
+        of the losses, their Jacobian at the start and the number of blocks suggest, and halves that
+        when the gap rises.
     nu : float, optional
         Strength of the smoothing; None takes a thousandth of the spread of the losses.
     block_size : int, optional
@@ -56,7 +62,7 @@ class Drago(FirstOrder):
     """
 
     name: ClassVar[str] = "drago"
-    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness")
+    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness", "loss_distance")
     compiled_penalty: ClassVar[bool] = False
 
     def __init__(
@@ -79,46 +85,84 @@ class Drago(FirstOrder):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
-        mu = problem.penalty.l2
         point = watch.start()
         run.passes += 1
-        nu = self.nu if self.nu is not None else _SMOOTHING * engine.loss_scale(point)
+        nu = self.nu if self.nu is not None else default_smoothing(problem, point)
         dual = run.dual if run.dual is not None else engine.uniform()
         size = self.block_size or max(1, n // problem.n_features)
         batches = engine.batches(-(-n // size), run.rng)
-        blocks = batches.n_blocks
-        rate = self.rate if self.rate is not None else _rate(problem, run, nu, blocks)
-        pull = 1.0 / (rate * (1.0 + rate))
-        scale = blocks / (1.0 + rate)
-        step = 1.0 / (mu * pull)
-        losses, slopes = batches.losses(point), batches.slopes(point, dual)
-        older_losses, older_slopes = losses.copy(), slopes.copy()
-        total, w = engine.gradient(point, dual), point.w
-        allowed = 0.5 * nu * (1.0 / engine.effective_share() - 1.0)
-        run.note = f"smoothing with nu={nu:.3g} leaves a gap of up to {allowed:.2g}"
+        rate = self.rate if self.rate is not None else _rate(problem, run, nu, batches.n_blocks)
+        allowed = smoothing_gap(problem, nu)
+        remark = f"smoothing with nu={nu:.3g} may leave a gap of {allowed:.2g}"
+        run.note = remark
+        reply = yield Iterate(point, dual, None, watch.refine())
+        watch.saw(reply)
+        best = reply.gap, point, dual
+        tables = _Tables(problem, batches, point, dual)
         while True:
-            watch.saw((yield Iterate(point, dual, None, watch.refine())))
-            for k in range(blocks):
-                i, j = run.rng.integers(blocks, size=2)
-                estimate = batches.gradient(batches.evaluate(i, w), dual, older_slopes)
-                w = w - step * (total + scale * estimate)
-                coef = problem.coefficients(w)
-                coef[...] = problem.penalty.prox(coef, step)
-                part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
-                target = batches.correct(losses, 1.0, part, losses)
-                target = batches.correct(target, scale, probe, older_losses)
-                share = 1.0 / (1.0 + pull)
-                dual = batches.ascend(dual, target, share / nu, pull * share, share)
-                batches.copy(older_losses, k, losses)
-                losses = batches.correct(losses, 1.0, part, losses)
-                batches.copy(older_slopes, k, slopes)
-                total += batches.store(slopes, part, dual)
-                run.passes += 3.0 / blocks
-            run.n_iter += 1
-            moved = watch.point(w, f"lower rate={rate:.3g}")
-            if moved is None:
-                return
-            point = moved
+            w, dual = tables.cycle(run, rate, nu)
+            moved, gap = watch.point(w, f"lower rate={rate:.3g}"), math.inf
+            if moved is not None:
+                reply = yield Iterate(moved, dual, None, watch.refine())
+                watch.saw(reply)
+                gap = reply.gap
+                if gap < best[0]:
+                    best = gap, moved, dual
+            if gap > _WORSE * max(best[0], allowed):
+                if self.rate is not None and moved is None:
+                    return
+                if self.rate is None:
+                    rate, run.note = 0.5 * rate, remark
+                    tables = _Tables(problem, batches, *best[1:])
+                    run.passes += 1
+
+
+class _Tables:
+    """w, q, and the tables of gradients and losses with their last but one entries."""
+
+    def __init__(self, problem: Problem, batches: Batches, point: Point, dual: Dual) -> None:
+        self._problem, self._batches = problem, batches
+        self._w, self._dual = point.w, dual
+        self._losses, self._slopes = batches.losses(point), batches.slopes(point, dual)
+        self._older_losses, self._older_slopes = self._losses.copy(), self._slopes.copy()
+        self._total = problem.engine.gradient(point, dual)
+
+    def cycle(self, run: Run, rate: float, nu: float) -> tuple[FloatArray, Dual]:
+        """A step for every block, whose tables it renews."""
+        penalty, batches, blocks = self._problem.penalty, self._batches, self._batches.n_blocks
+        pull = 1.0 / (rate * (1.0 + rate))
+        scale, step, share = blocks / (1.0 + rate), 1.0 / (penalty.l2 * pull), 1.0 / (1.0 + pull)
+        w, dual = self._w, self._dual
+        for k, (i, j) in enumerate(run.rng.integers(blocks, size=(blocks, 2))):
+            estimate = batches.gradient(batches.evaluate(i, w), dual, self._older_slopes)
+            w = w - step * (self._total + scale * estimate)
+            coef = self._problem.coefficients(w)
+            coef[...] = penalty.prox(coef, step)
+            part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
+            renewed = batches.correct(self._losses, 1.0, part, self._losses)
+            target = batches.correct(renewed, scale, probe, self._older_losses)
+            dual = batches.ascend(dual, target, share / nu, pull * share, share)
+            batches.copy(self._older_losses, k, self._losses)
+            self._losses = renewed
+            batches.copy(self._older_slopes, k, self._slopes)
+            self._total = self._total + batches.store(self._slopes, part, dual)
+            run.passes += 3.0 / blocks
+        run.n_iter += 1
+        self._w, self._dual = w, dual
+        return w, dual
+
+
+def default_smoothing(problem: Problem, start: Point) -> float:
+    """The nu of a run that is given none."""
+    return _SMOOTHING * problem.engine.loss_scale(start)
+
+
+def smoothing_gap(problem: Problem, nu: float) -> float:
+    """nu/2 max |q - 1|^2 over the dual set: what the weights of the smoothed problem may lack.
+
+    With sample weights the maximum depends on who is on top, and this is near it.
+    """
+    return 0.5 * nu * (1.0 / problem.engine.effective_share() - 1.0)
 
 
 def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
@@ -129,12 +173,7 @@ def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
     point = engine.point(run.w)
     gradient = engine.gradient(point, engine.worst_case(point))
     run.passes += 1
-    square = float(np.vdot(gradient, gradient))
-    coupling = 0.0
-    if square > 0.0 and curvature > 0.0:
-        step = 1.0 / curvature
-        moved = engine.point(point.w - step * gradient)
-        coupling = engine.loss_distance(moved, point) / (step**2 * square)
+    coupling = measured_coupling(problem, point, gradient, 1.0 / (curvature + mu))
     rates = [1.0 / blocks]
     if curvature > 0.0:
         rates.append(mu / curvature)
