@@ -26,9 +26,10 @@ def scalar_prox(code, delta, mean, c):
     if code == LINEAR:
         return mean - c
     if code == LOGISTIC:
-        # The root of c / (1 + exp(-t)) + t - mean, which lies in [mean - c, mean].
+        # The root of c / (1 + exp(-t)) + t - mean, which lies in [mean - c, mean]: Newton steps,
+        # and halves of the bracket where these leave it or do not shrink.
         low, high = mean - c, mean
-        t = mean - c * _sigmoid(mean)
+        t, last = 0.5 * (low + high), high - low
         for _ in range(_MAX_STEPS):
             p = _sigmoid(t)
             value = c * p + t - mean
@@ -36,11 +37,11 @@ def scalar_prox(code, delta, mean, c):
                 high = t
             else:
                 low = t
-            step = value / (1.0 + c * p * (1.0 - p))
-            new = t - step
-            if not low <= new <= high:
+            new = t - value / (1.0 + c * p * (1.0 - p))
+            if not low <= new <= high or abs(new - t) > 0.5 * last:
                 new = 0.5 * (low + high)
-            if new == t or abs(step) <= 1e-16 * (abs(t) + abs(mean)):
+            last = abs(new - t)
+            if last <= 2e-16 * (abs(t) + abs(new)):
                 break
             t = new
         return t

@@ -26,8 +26,11 @@ from sorel.solvers.stochastic_pd import measured_coupling
 _SMOOTHING = 1e-3
 
 # A gap above this many times the best one, or what the smoothing allows, halves a rate that is not
-# given, and the run goes on from the best iterate.
+# given, and the run goes on from the best iterate. So does a gap above what the smoothing allows
+# that has not fallen to this share for so many cycles, and for so long a part of the run.
 _WORSE = 10.0
+_BETTER = 0.8
+_PATIENCE, _PART = 50, 0.3
 
 # The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
 _SAFE = 0.5
@@ -97,7 +100,7 @@ class Drago(FirstOrder):
         run.note = remark
         reply = yield Iterate(point, dual, None, watch.refine())
         watch.saw(reply)
-        best = reply.gap, point, dual
+        best, idle = (reply.gap, point, dual), 0
         tables = _Tables(problem, batches, point, dual)
         while True:
             w, dual = tables.cycle(run, rate, nu)
@@ -106,13 +109,15 @@ class Drago(FirstOrder):
                 reply = yield Iterate(moved, dual, None, watch.refine())
                 watch.saw(reply)
                 gap = reply.gap
+                idle = 0 if gap < _BETTER * best[0] else idle + 1
                 if gap < best[0]:
                     best = gap, moved, dual
-            if gap > _WORSE * max(best[0], allowed):
+            stuck = best[0] > allowed and idle > max(_PATIENCE, _PART * run.n_iter)
+            if stuck or gap > _WORSE * max(best[0], allowed):
                 if self.rate is not None and moved is None:
                     return
                 if self.rate is None:
-                    rate, run.note = 0.5 * rate, remark
+                    rate, idle, run.note = 0.5 * rate, 0, remark
                     tables = _Tables(problem, batches, *best[1:])
                     run.passes += 1
 
