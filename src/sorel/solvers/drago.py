@@ -3,11 +3,10 @@
 For the smoothed saddle function q . l(w) + g(w) - nu/2 |q - 1|^2, with the table G of gradients
 q_i grad_i and the table L of losses, both renewed block after block, and random blocks I and J,
 
-    w <- argmin_w  (sum of G + N/(1+a) [q grad - G2]_I) . w  + g(w) + mu b/2 |w - w_prev|^2,
-    q <- argmax_q  (L + N/(1+a) [l(w) - L2]_J) . q  - nu/2 |q - 1|^2 - nu b/2 |q - q_prev|^2,
+    w <- argmin_w  (sum of G + N/(1+a) [q grad - G']_I) . w  + g(w) + mu b/2 |w - w_prev|^2,
+    q <- argmax_q  (L + N/(1+a) [l(w) - L']_J) . q  - nu/2 |q - 1|^2 - nu b/2 |q - q_prev|^2,
 
-where G2 and L2 are the tables before their last renewal, N is the number of blocks and
-b = 1 / (a (1 + a)).
+where G' and L' are the tables of one step before, N is the number of blocks and b = 1/(a (1 + a)).
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ from sorel.solvers.stochastic_pd import measured_coupling
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
 
-# A gap above this many times the best one, or what the smoothing allows, halves a rate that is not
-# given, and the run goes on from the best iterate. So does a gap above what the smoothing allows
-# that has not fallen to this share for so many cycles, and for so long a part of the run.
-_WORSE = 10.0
-_BETTER = 0.8
-_PATIENCE, _PART = 50, 0.3
+# A gap that stays above this many times the best one, or what the smoothing allows, for so many
+# cycles halves a rate that is not given, and the run goes on from the best iterate.
+_WORSE = 2.0
+_PATIENCE = 20
 
 # The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
 _SAFE = 0.5
@@ -100,7 +97,7 @@ class Drago(FirstOrder):
         run.note = remark
         reply = yield Iterate(point, dual, None, watch.refine())
         watch.saw(reply)
-        best, idle = (reply.gap, point, dual), 0
+        best, bad = (reply.gap, point, dual), 0
         tables = _Tables(problem, batches, point, dual)
         while True:
             w, dual = tables.cycle(run, rate, nu)
@@ -109,27 +106,25 @@ class Drago(FirstOrder):
                 reply = yield Iterate(moved, dual, None, watch.refine())
                 watch.saw(reply)
                 gap = reply.gap
-                idle = 0 if gap < _BETTER * best[0] else idle + 1
                 if gap < best[0]:
                     best = gap, moved, dual
-            stuck = best[0] > allowed and idle > max(_PATIENCE, _PART * run.n_iter)
-            if stuck or gap > _WORSE * max(best[0], allowed):
-                if self.rate is not None and moved is None:
-                    return
-                if self.rate is None:
-                    rate, idle, run.note = 0.5 * rate, 0, remark
-                    tables = _Tables(problem, batches, *best[1:])
-                    run.passes += 1
+            elif self.rate is not None:
+                return
+            bad = bad + 1 if gap > _WORSE * max(best[0], allowed) else 0
+            if self.rate is None and (moved is None or bad >= _PATIENCE):
+                rate, bad, run.note = 0.5 * rate, 0, remark
+                tables = _Tables(problem, batches, *best[1:])
+                run.passes += 1
 
 
 class _Tables:
-    """w, q, and the tables of gradients and losses with their last but one entries."""
+    """w, q, and the tables: of losses, and of gradients now and one step before."""
 
     def __init__(self, problem: Problem, batches: Batches, point: Point, dual: Dual) -> None:
         self._problem, self._batches = problem, batches
         self._w, self._dual = point.w, dual
         self._losses, self._slopes = batches.losses(point), batches.slopes(point, dual)
-        self._older_losses, self._older_slopes = self._losses.copy(), self._slopes.copy()
+        self._before, self._renewed = self._slopes.copy(), 0
         self._total = problem.engine.gradient(point, dual)
 
     def cycle(self, run: Run, rate: float, nu: float) -> tuple[FloatArray, Dual]:
@@ -139,17 +134,17 @@ class _Tables:
         scale, step, share = blocks / (1.0 + rate), 1.0 / (penalty.l2 * pull), 1.0 / (1.0 + pull)
         w, dual = self._w, self._dual
         for k, (i, j) in enumerate(run.rng.integers(blocks, size=(blocks, 2))):
-            estimate = batches.gradient(batches.evaluate(i, w), dual, self._older_slopes)
+            estimate = batches.gradient(batches.evaluate(i, w), dual, self._before)
             w = w - step * (self._total + scale * estimate)
             coef = self._problem.coefficients(w)
             coef[...] = penalty.prox(coef, step)
             part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
             renewed = batches.correct(self._losses, 1.0, part, self._losses)
-            target = batches.correct(renewed, scale, probe, self._older_losses)
+            target = batches.correct(renewed, scale, probe, self._losses)
             dual = batches.ascend(dual, target, share / nu, pull * share, share)
-            batches.copy(self._older_losses, k, self._losses)
             self._losses = renewed
-            batches.copy(self._older_slopes, k, self._slopes)
+            batches.copy(self._before, self._renewed, self._slopes)
+            self._renewed = k
             self._total = self._total + batches.store(self._slopes, part, dual)
             run.passes += 3.0 / blocks
         run.n_iter += 1
