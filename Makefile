@@ -29,7 +29,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-map bench-linear bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-map: $(VENV)/.installed-bench ## Which solver is first where, and what aut
 
 bench-linear: $(VENV)/.installed-bench ## Time quantile regression and portfolios against other libraries
 	$(BIN)/python -m benchmarks.linear $(BENCH_ARGS)
+
+bench-rivals: $(VENV)/.installed-rivals ## Time outside codes, and see which solve the right problem (BENCH_ARGS=--quick: some minutes)
+	$(BIN)/python -m benchmarks.rivals $(BENCH_ARGS)
 
 bench-cluster: $(VENV)/.installed-dev ## Fits on a Dask cluster of two processes
 	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)

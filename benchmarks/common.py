@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -98,6 +99,17 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
         for row in [header, ["-" * width for width in widths], *rows]
     ]
     return "\n".join(lines)
+
+
+def replace_between(path: Path, markers: tuple[str, str], text: str) -> None:
+    """Put a text between two markers of a file, each on a line of its own."""
+    whole = path.read_text(encoding="utf-8")
+    start, end = markers
+    if whole.count(start) != 1 or whole.count(end) != 1:
+        raise SystemExit(f"{path} must contain each of the markers {start} and {end} once")
+    before, _, rest = whole.partition(start)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def show_seconds(seconds: float) -> str:

@@ -40,6 +40,7 @@ from benchmarks.common import (
     Stop,
     duration,
     markdown,
+    replace_between,
     show_seconds,
 )
 from sorel import ESRM, L2, CVaR, Extremile
@@ -442,16 +443,6 @@ def report(outcomes: list[Outcome], budget: Budget, load: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def update_readme(outcomes: list[Outcome], path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    start, end = README_MARKERS
-    if text.count(start) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{path} must contain each of the markers {start} and {end} once")
-    before, _, rest = text.partition(start)
-    _, _, after = rest.partition(end)
-    path.write_text(f"{before}{start}\n{summary_table(outcomes)}\n{end}{after}", encoding="utf-8")
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few small problems, short limits")
@@ -498,7 +489,7 @@ def main(argv: list[str] | None = None) -> int:
         out.write_text(text, encoding="utf-8")
         print(f"\nwritten to {out}")
     if options.update_readme:
-        update_readme(outcomes, HERE.parent / "README.md")
+        replace_between(HERE.parent / "README.md", README_MARKERS, summary_table(outcomes))
     return 0
 
 

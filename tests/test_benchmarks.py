@@ -17,6 +17,8 @@ elastic_net = pytest.importorskip("benchmarks.elastic_net", reason="not installe
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
 paths = pytest.importorskip("benchmarks.paths", reason="not installed")
 regime_map = pytest.importorskip("benchmarks.regime_map", reason="not installed")
+rival_codes = pytest.importorskip("benchmarks.rival_codes", reason="not installed")
+rivals = pytest.importorskip("benchmarks.rivals", reason="not installed")
 scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
@@ -270,3 +272,97 @@ def test_elastic_net_lays_out_its_tables(monkeypatch):
     others = elastic_net.other_risks(40, 6, 1)
     assert len(others) == 8
     assert all(float(row[-1]) <= 1e-6 for row in others)
+
+
+# Outside codes.
+
+BY_NAME = {code.name: code for code in rival_codes.CODES}
+TASKS = [task for group in rivals.questions().values() for task in group]
+
+
+@pytest.mark.parametrize(
+    ("loss", "intercept"),
+    [
+        ("squared", True), ("logistic", False), ("poisson", True), ("huber", True),
+        ("linear", False),
+    ],
+)  # fmt: skip
+def test_the_plain_objective_is_that_of_the_problem(loss, intercept):
+    X, y = rivals.generated(30, 3, loss)
+    risk = sorel.CVaR(0.35) if loss != "poisson" else sorel.Mean()
+    task = rival_codes.Task("", X, y, risk, loss, l2=0.2, intercept=intercept)
+    plain = rival_codes.Plain(task)
+    w = np.linspace(-0.5, 0.7, task.size)
+    value, gradient = plain(w)
+    assert value == pytest.approx(task.problem.objective(w), rel=1e-12)
+    for j, step in enumerate(1e-6 * np.eye(task.size)):
+        slope = (plain(w + step)[0] - plain(w - step)[0]) / 2e-6
+        assert gradient[j] == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "name", ["sorel (auto)", "cvxpy + Clarabel", "scipy trust-constr", "scikit-learn Ridge",
+             "scikit-learn LogisticRegression", "scikit-learn ElasticNet",
+             "scikit-learn PoissonRegressor"],
+)  # fmt: skip
+def test_codes_that_can_state_a_problem_solve_it(name):
+    """Each states the problem in terms of its own: a wrong factor would show."""
+    code = BY_NAME[name]
+    if code.missing():
+        pytest.skip(f"needs {code.missing()}")
+    stated = [task for task in TASKS if code.states(task) and task.l2 >= 0.01]
+    assert stated
+    for task in stated[-3:]:
+        outcome = rivals.measure(code, rivals.Reference.of(task), 20.0)
+        assert outcome.error <= 1e-4, task
+        assert not outcome.failure
+
+
+def test_errors_are_those_of_our_objective():
+    task = next(task for task in TASKS if task.mean)
+    reference = rivals.Reference.of(task)
+    assert reference.error(np.zeros(task.size)) > 0.0
+    assert reference.error(np.full(task.size, np.nan)) == np.inf
+    assert reference.error(np.zeros(task.size + 1)) == np.inf
+    broken = rival_codes.Code("broken", (), (1, 2), lambda task: True, lambda task: 1 / 0)
+    outcome = rivals.measure(broken, reference, 1.0)
+    assert outcome.show(1e-3) == "fails"
+    assert "ZeroDivisionError" in outcome.failure
+
+
+def test_table_of_faster_codes():
+    seconds = {"ours": {1e-3: 1.0, 1e-6: 2.0}, "other": {1e-3: 0.5, 1e-6: 3.0}}
+    outcomes = [
+        rivals.Outcome("problem", rivals.OURS, seconds["ours"]),
+        rivals.Outcome("problem", "other", seconds["other"]),
+    ]
+    table, lost, total = rivals.faster_table(outcomes)
+    assert (lost, total) == (1, 3)
+    assert "500 ms / 1 s" in table
+    assert rivals.faster_table(outcomes[:1])[0] == "nowhere"
+
+
+def test_rivals_from_the_command_line(tmp_path, capsys, monkeypatch):
+    chosen = ("sorel (auto)", "scipy L-BFGS-B", "SPQR")
+    monkeypatch.setattr(rivals, "CODES", tuple(BY_NAME[name] for name in chosen))
+    out = tmp_path / "out.md"
+    arguments = ["--quick", "--only", "diabetes, mean", "--seconds", "0.2", "--out", str(out)]
+    assert rivals.main(arguments) == 0
+    text = out.read_text()
+    assert text in capsys.readouterr().out
+    assert "Not run, for want of --with spqr=FOLDER: SPQR" in text
+    assert "| sorel (auto)" in text
+    assert rivals.main(["--only", "no such problem"]) == 1
+    with pytest.raises(SystemExit, match="there is no folder"):
+        rivals.main(["--with", f"spqr={tmp_path / 'nothing'}"])
+    with pytest.raises(SystemExit, match="one of drlearn, prospect, spqr"):
+        rivals.main(["--with", "something=."])
+
+
+def test_text_between_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<b>\nold\n</b>\nc\n")
+    common.replace_between(page, ("<b>", "</b>"), "new")
+    assert page.read_text() == "a\n<b>\nnew\n</b>\nc\n"
+    with pytest.raises(SystemExit, match="must contain each of the markers"):
+        common.replace_between(page, ("<d>", "</d>"), "new")

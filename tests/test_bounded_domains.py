@@ -68,7 +68,10 @@ def test_optimum_agrees_with_a_conic_solver(name, shape, loss, risk):
 def test_every_solver_serves_or_refuses_by_name(name, solver, loss):
     X, y = make_data(loss, 60, 5, seed=3)
     problem = Problem(X, y, risk=ESRM(1.0), loss=loss, penalty=PENALTIES[name], fit_intercept=True)
-    if solver == "newton_cg" or (solver == "lbfgs" and name == "simplex"):
+    one_margin = solver in ("pdhg", "admm") and loss == "multinomial"
+    # Drago divides by the modulus.
+    quadratic = solver in ("newton_cg", "drago")
+    if one_margin or quadratic or (solver == "lbfgs" and name == "simplex"):
         with pytest.raises(UnsupportedProblemError, match=f"'{solver}'.*use.*'newton'"):
             sorel.solve(problem, solver)
         return
@@ -99,7 +102,7 @@ def test_losses_without_curvature(solver, loss):
         X = np.zeros_like(X)
     problem = Problem(X, y, risk=CVaR(0.5), loss=loss, penalty=Simplex(0.0))
     optimum = certified(problem, tol=1e-6).objective
-    if solver not in ("auto", "newton", "continuation", "subgradient"):
+    if solver not in ("auto", "newton", "continuation", "subgradient", "apd", "pdhg", "admm"):
         with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*use .*'newton'"):
             sorel.solve(problem, solver)
         if solver not in ("lsvrg", "prospect", "sgd", "saddle_saga"):

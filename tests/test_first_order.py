@@ -11,12 +11,17 @@ from stochastic import PENALTIES, WEIGHTS, D, N, last_iterate, make, optimum, qu
 import sorel
 from sorel.engines.base import Engine, UnsupportedOperationError
 from sorel.solvers import (
+    ADMM,
+    APD,
     LBFGS,
     LSVRG,
+    PDHG,
     SGD,
     SOREL,
+    Drago,
     Prospect,
     SaddleSAGA,
+    StochasticPD,
     Subgradient,
     UnsupportedProblemError,
 )
@@ -33,6 +38,9 @@ def solvers():
         SaddleSAGA(nu=0.05),
         Subgradient(),
         LBFGS(),
+        APD(),
+        Drago(),
+        StochasticPD(),
     ]
 
 
@@ -55,7 +63,20 @@ def test_solvers_come_close_to_the_optimum(solver, loss):
 
 @pytest.mark.parametrize(
     "solver",
-    [SOREL("paper"), LSVRG(), Prospect(), SaddleSAGA(), Subgradient(), LBFGS(), SGD(batch_size=N)],
+    [
+        SOREL("paper"),
+        LSVRG(),
+        Prospect(),
+        SaddleSAGA(),
+        Subgradient(),
+        LBFGS(),
+        SGD(batch_size=N),
+        APD(),
+        PDHG(),
+        ADMM(),
+        Drago(),
+        StochasticPD(),
+    ],
     ids=lambda s: s.name,
 )
 def test_mean_is_solved_to_the_tolerance(solver):
@@ -66,7 +87,9 @@ def test_mean_is_solved_to_the_tolerance(solver):
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: p.name)
 @pytest.mark.parametrize(
-    "cls", [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient], ids=lambda c: c.name
+    "cls",
+    [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, APD, PDHG, ADMM, Drago, StochasticPD],
+    ids=lambda c: c.name,
 )
 def test_every_penalty_is_taken(cls, penalty):
     problem = make(penalty=penalty, fit_intercept=True)
@@ -104,7 +127,9 @@ def test_other_solvers_diverge_readably(solver):
 
 
 @pytest.mark.parametrize(
-    "cls", [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient], ids=lambda c: c.name
+    "cls",
+    [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, Drago, StochasticPD],
+    ids=lambda c: c.name,
 )
 def test_same_seed_same_result_and_no_global_state(cls):
     solver = cls("paper") if cls is SOREL else cls()

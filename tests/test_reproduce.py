@@ -22,8 +22,8 @@ from sorel.reproduce import Settings, reproduce
 from sorel.reproduce.cells import Cell, Dataset, Progress, Store, cell, run_cells
 from sorel.reproduce.claims import HOLDS, HOLDS_NOT, NOT_ENOUGH, NOT_MEASURED, claims
 from sorel.reproduce.experiments import late, plane, toy, trace, trace_lbfgs
-from sorel.reproduce.plan import collect, load_data
-from sorel.reproduce.settings import make_settings, risk_label
+from sorel.reproduce.plan import FIXED_RUNS, collect, load_data
+from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, make_settings, risk_label
 from sorel.reproduce.tables import knob_free, late_levels, number, reached, to_markdown
 
 TINY = Settings(
@@ -85,14 +85,15 @@ def same(first, second):
 
 def test_everything_lands_in_one_folder(tiny):
     _, folder = tiny
-    names = ["figure1", "figure2", "figure3", "knob_free", "toy"]
+    names = ["figure1", "figure2", "figure3", "appendix2", "appendix3", "knob_free", "toy"]
     for name in names:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (folder / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     for name in ("curves", "grid", "late_curves"):
         table = pd.read_csv(folder / f"{name}.csv")
         assert len(table) == len(pd.read_parquet(folder / f"{name}.parquet")) > 0
-    for name in ("claims", "datasets", "settings", "reached", "reached_batch", "knob_free"):
+    tables = ["claims", "datasets", "settings", "reached", "reached_batch", "knob_free"]
+    for name in (*tables, "appendix", "appendix_batch"):
         assert len(pd.read_csv(folder / "tables" / f"{name}.csv")) > 0
     assert not list(folder.rglob("*.tmp"))
 
@@ -114,7 +115,7 @@ def test_report_needs_no_network(tiny):
 
 def test_curves_have_all_methods_and_no_negative_suboptimality(tiny):
     results, _ = tiny
-    methods = {"sgd", "lsvrg", "prospect", "sorel", "sorel-auto", "lbfgs"}
+    methods = {*ALL_METHODS, *APPENDIX_METHODS}
     for _, part in results.curves.groupby(["risk", "batch"]):
         assert set(part["method"]) == methods
     assert (results.optima["relative_gap"] <= 1e-12).all()
@@ -207,11 +208,11 @@ def test_killed_run_continues_and_ends_with_the_same_tables(tiny, tmp_path, monk
     assert again.kept >= len(before)
     assert all((cells / name).read_bytes() == content for name, content in before.items())
     same(results, again)
-    timed = ("reached", "reached_batch", "costs", "datasets")
+    timed = ("reached", "reached_batch", "appendix", "appendix_batch", "costs", "datasets")
     for path in (folder / "tables").glob("*.csv"):
         if path.stem not in (*timed, "claims"):
             assert path.read_bytes() == (tmp_path / "tables" / path.name).read_bytes(), path.stem
-    for name in ("reached", "reached_batch"):
+    for name in ("reached", "reached_batch", "appendix", "appendix_batch"):
         ours, theirs = (pd.read_csv(f / "tables" / f"{name}.csv") for f in (folder, tmp_path))
         times = [column for column in ours if column.startswith("ms ")]
         pd.testing.assert_frame_equal(ours.drop(columns=times), theirs.drop(columns=times))
@@ -344,15 +345,15 @@ def test_published_schedule_loses_what_it_reached_on_yacht():
     data = load_data(Settings(figures=("1",), datasets=("yacht",)), None)["yacht"]
     problem = sorel.Problem(data.X, data.y, risk=sorel.ESRM(2.0))
     best = sorel.solve(problem, "newton", tol=1e-12, max_passes=5000).dual
-    for inner in ("stochastic", "exact", "auto"):
-        setting = {"alpha": 0.03, "C": 0.1}
+    for inner in FIXED_RUNS.values():
+        setting = {} if inner == "auto" else {"alpha": 0.03, "C": 0.1}
         run = late(data, risk="esrm:2", setting=setting, seed=1, iterations=1000, inner=inner)
         above = np.array(run["objective"]) - best
         assert above[400] < 1e-9
-        if inner == "auto":
-            assert above[500:].max() < 1e-9
-        else:
+        if "paper" in inner:
             assert above[600:].min() > 1e-3
+        else:
+            assert above[500:].max() < 1e-9
 
 
 # Small things.
@@ -461,7 +462,7 @@ def falling_curve(rate, checks=60):
 def test_a_short_budget_decides_nothing(tiny, rate, passes, verdict):
     results, _ = tiny
     frames = []
-    for method in ("sgd", "lsvrg", "prospect", "sorel", "sorel-auto", "lbfgs"):
+    for method in (*ALL_METHODS, *APPENDIX_METHODS):
         x, level = falling_curve(rate if method == "sorel" else 0.0)
         frames.append(
             pd.DataFrame(

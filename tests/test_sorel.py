@@ -7,6 +7,7 @@ import pytest
 from stochastic import D, make, optimum, quietly
 
 import sorel
+from sorel.datasets import load_paper_dataset
 from sorel.solvers import (
     LSVRG,
     SOREL,
@@ -14,6 +15,7 @@ from sorel.solvers import (
     SaddleSAGA,
     UnsupportedProblemError,
 )
+from sorel.solvers.sorel import Brake
 
 
 def test_theory_is_safe_and_counts_its_passes():
@@ -53,3 +55,125 @@ def test_two_passes_for_each_outer_iteration():
 def test_theory_refuses_an_intercept():
     with pytest.raises(UnsupportedProblemError, match="strongly convex"):
         sorel.solve(make(fit_intercept=True), SOREL("theory"))
+
+
+def suboptimality(problem, solver, iterations):
+    """(F - F*) / (F(0) - F*) at every outer iteration, with a certified F*."""
+    best = quietly(problem, "newton", tol=1e-13)
+    values = []
+    quietly(
+        problem, solver, tol=0.0, max_passes=2 * iterations + 1,
+        callback=lambda record: values.append(record.objective),
+    )  # fmt: skip
+    return (np.array(values) - best.dual) / (values[0] - best.dual)
+
+
+def gaussian(seed, n=100, d=4):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, X @ np.ones(d) + rng.standard_normal(n)
+
+
+def test_stable_keeps_what_the_published_schedule_loses():
+    X, y = load_paper_dataset("yacht")
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0))
+    published = suboptimality(problem, SOREL("paper", 0.03, 0.1), 800)
+    assert published[:450].min() < 1e-11
+    assert published[600:].min() > 1e-3
+    stable = suboptimality(problem, SOREL("stable", 0.03, 0.1), 800)
+    # The brake does nothing as long as nothing is wrong.
+    np.testing.assert_array_equal(stable[:300], published[:300])
+    assert stable[100:].max() < 1e-9
+    assert stable[600:].max() < 1e-12
+
+
+@pytest.mark.parametrize("dual_step", [0.4, 1.0])
+def test_stable_needs_no_fitting_dual_step(dual_step):
+    problem = sorel.Problem(*gaussian(0), risk=sorel.CVaR(0.5))
+    published = suboptimality(problem, SOREL("paper", dual_step=dual_step), 800)
+    stable = suboptimality(problem, SOREL("stable", dual_step=dual_step), 800)
+    assert published.min() < 1e-11
+    assert published[-100:].min() > 1e-5
+    assert stable[-100:].max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "logistic", "fit_intercept": True},
+        {"penalty": sorel.ElasticNet(0.1, 0.2)},
+        {"risk": sorel.CVaR(0.3), "sample_weight": np.arange(1.0, 41.0)},
+    ],
+    ids=["intercept", "elastic net", "weights"],
+)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_stable_serves_what_the_published_schedule_serves(options, batch_size):
+    solver = SOREL("stable", batch_size=batch_size)
+    assert sorel.solve(make(**options), solver, tol=1e-7, max_passes=10_000).converged
+
+
+def exact_run(problem, X, y, dual_step, iterations, brake):
+    """The outer iteration with exact inner solves; the objectives, and the times of the clock."""
+    engine, n, d = problem.engine, *X.shape
+    point = previous = engine.point(np.zeros(d))
+    dual, before = engine.worst_case(point), 0.0
+    values, times = [], []
+    for k in range(iterations):
+        time = brake.time(k)
+        center, theta = dual, min(before / time, 1.0)
+        dual = engine.ascend(center, point, dual_step * time, previous, theta)
+        if k:
+            steps = dual_step * before, 20.0 * n / before
+            brake.look(engine, time, steps, (dual, center), (point, previous))
+        lam, tau = engine.weights(dual), 20.0 * n / time
+        hessian = X.T @ (lam[:, None] * X) + (problem.penalty.l2 + 1.0 / tau) * np.eye(d)
+        w = np.linalg.solve(hessian, X.T @ (lam * y) + point.w / tau)
+        previous, point, before = point, engine.point(w), time
+        values.append(problem.objective(w))
+        times.append(time)
+    return np.array(values), np.array(times)
+
+
+@pytest.mark.parametrize("dual_step", [0.1, 3.0, 100.0])
+def test_the_clock_is_set_back_as_rarely_as_the_proof_says(dual_step):
+    X, y = gaussian(2)
+    n = len(y)
+    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0))
+    start = problem.objective(np.zeros(4))
+    values, times = exact_run(problem, X, y, dual_step, 1500, Brake())
+    # Iterates stay in the ball of the proof. G bounds the Jacobian there, in the norm of densities.
+    radius = np.sqrt(2.0 * start / problem.penalty.l2)
+    norms = np.linalg.norm(X, axis=1)
+    square = np.sum((norms * (np.abs(y) + radius * norms)) ** 2) / n
+    safe = n * problem.penalty.l2 / (32.0 * dual_step * square)
+    setbacks = int(np.sum(np.diff(times) < 0.0))
+    assert 1 <= setbacks <= 2 + np.log2(times.max() / safe)
+    assert times[-1] >= safe / 2.0
+    best = quietly(problem, "newton", tol=1e-13).dual
+    gaps = (values - best) / (start - best)
+    assert gaps[-100:].max() < 1e-6
+    assert gaps[-100:].max() <= gaps[:200].max()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9, 0.98])
+def test_the_brake_in_the_model_that_can_be_solved(share):
+    """One direction with h = j = 1: stable if and only if s < 2 (1 + a) / 3, a = 1 / (1 + tau)."""
+    tau = (1.0 - share) / share
+
+    def limit(s):
+        eta, brake = s * (1.0 + 1.0 / tau), Brake()
+        w, last = 1.0, 0.9
+        for k in range(400):
+            step = eta * (2.0 * w - last)
+            moved = w - last
+            brake.enter(k + 1.0, eta * moved * step, step**2 + eta / tau * moved**2)
+            if np.isfinite(brake.limit) or max(abs(w), abs(last)) < 1e-100:
+                break
+            w, last = (1.0 + share - 2.0 * s) * w - (share - s) * last, w
+        return brake.limit
+
+    bound = 2.0 * (1.0 + share) / 3.0
+    for s in np.geomspace(1e-4, 1.0 / 32.0, 8):
+        assert limit(s) == np.inf
+    for s in bound * np.array([1.0 + 1e-6, 1.01, 1.2, 3.0]):
+        assert limit(s) < np.inf

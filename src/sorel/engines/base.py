@@ -165,6 +165,45 @@ class Curvature(ABC):
         raise UnsupportedOperationError(f"{type(self).__name__} does not solve by its rows")
 
 
+class Splitting(ABC):
+    """Vectors of margins, for methods that keep z = X w apart from w.
+
+    Vectors are opaque: one number for each sample, with the inner product sum_i omega_i a_i b_i.
+    """
+
+    @abstractmethod
+    def vector(self, w: FloatArray) -> Any:
+        """X w, with the intercept."""
+
+    @abstractmethod
+    def slopes(self, point: Point, dual: Dual) -> Any:
+        """q_i phi'_i: the multipliers of z = X w that belong to a point and a weighting."""
+
+    @abstractmethod
+    def combine(self, *terms: tuple[float, Any]) -> Any:
+        """The sum of factors times vectors."""
+
+    @abstractmethod
+    def dot(self, a: Any, b: Any) -> float:
+        """sum_i omega_i a_i b_i."""
+
+    @abstractmethod
+    def adjoint(self, s: Any) -> FloatArray:
+        """X^T (omega s), shaped like w."""
+
+    @abstractmethod
+    def gram(self) -> FloatArray:
+        """X^T diag(omega) X."""
+
+    @abstractmethod
+    def prox(self, v: Any, rho: float) -> Any:
+        """argmin_z of the spectral risk of the losses at z plus rho/2 |z - v|^2."""
+
+    @abstractmethod
+    def weighting(self) -> Dual:
+        """The weighting that attains the risk at the z of the last :meth:`prox`."""
+
+
 class UnsupportedOperationError(NotImplementedError):
     """An engine lacks an optional operation; the message says which."""
 
@@ -589,6 +628,18 @@ class Engine(ABC):
         risk has two levels.
         """
         self._lacking("corrected")
+
+    def loss_distance(self, point: Point, other: Point) -> float:
+        """sum_i omega_i (l_i - l'_i)^2."""
+        self._lacking("loss_distance")
+
+    def splitting(self) -> Splitting:
+        """Vectors of margins and the proximal map of the risk in them."""
+        self._lacking("splitting")
+
+    def batches(self, n_blocks: int, rng: np.random.Generator) -> Any:
+        """The rows in so many blocks: see :class:`sorel.engines.batches.Batches`."""
+        self._lacking("batches")
 
     # Bounds that hold for all w, of losses that have them.
 

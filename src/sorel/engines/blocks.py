@@ -110,6 +110,7 @@ class BlocksEngine(DenseEngine):
 
     # Stochastic epochs. Tables of single samples would need a row from anywhere at every step.
 
+    batches = Engine.batches
     table = Engine.table
     table_dual = Engine.table_dual
     prospect_epoch = Engine.prospect_epoch

@@ -23,10 +23,12 @@ from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting
+from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.row_gram import MAX_ROWS, RowGram
+from sorel.engines.splitting import MemorySplitting
 from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, logistic, vectors
@@ -678,6 +680,30 @@ class MemoryEngine(Engine):
             np.divide(lam, self._omega, out=dual.density, where=self._omega > 0)
         self._project(dual)
         return dual, float(np.abs(self.weights(dual) - lam).sum())
+
+    def obstacle(self, operation: str) -> str | None:
+        reason = super().obstacle(operation)
+        if reason is None and operation in ("splitting", "batches"):
+            if self._offset != 0.0:
+                return "takes weights that are not negative, and a deviation has negative ones"
+            if operation == "splitting" and self._compiled is None:
+                return (
+                    "needs the proximal map of the risk in the margins, which is known for losses "
+                    f"of one residual or one labelled margin, and not for the {self.loss.name} loss"
+                )
+        return reason
+
+    def loss_distance(self, point: Any, other: Any) -> float:
+        return self._each(
+            vectors.weighted_square_distance, point.losses, other.losses, self._omega,
+            self._weighted,
+        )  # fmt: skip
+
+    def batches(self, n_blocks: int, rng: np.random.Generator) -> Batches:
+        return Batches(self, n_blocks, rng)
+
+    def splitting(self) -> Splitting:
+        return MemorySplitting(self)
 
     # Derivatives.
 

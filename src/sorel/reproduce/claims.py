@@ -15,8 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sorel.reproduce.plan import INSTABILITY, Results
-from sorel.reproduce.settings import LABELS, PAPER_METHODS, Settings, risk_label
+from sorel.reproduce.plan import FIXED_RUNS, INSTABILITY, LATE_RUNS, Results
+from sorel.reproduce.settings import (
+    ALL_METHODS,
+    FULL_METHODS,
+    LABELS,
+    PAPER_METHODS,
+    Settings,
+    risk_label,
+)
 from sorel.reproduce.tables import Table, knob_free, late_levels, reached
 from sorel.risks import CVaR
 
@@ -230,13 +237,60 @@ def _deterministic(results: Results) -> Finding:
     if batch is None:
         return None
     seconds = _of(results, batch, f"seconds_{_OPTIMAL}")
-    wins = int((seconds["lbfgs"] <= seconds.drop(columns="lbfgs").min(axis=1)).sum())
+    passes = _of(results, batch, f"passes_{_OPTIMAL}")
+    stochastic = seconds[[name for name in ALL_METHODS if name not in FULL_METHODS]].min(axis=1)
+    wins = int((seconds["lbfgs"] <= stochastic).sum())
     ends = _of(results, batch, "lowest")["lbfgs"]
     text = (
-        f"L-BFGS, whose every step takes all n gradients, is the first to 1e-6 in CPU time in "
-        f"{wins} of {len(seconds)} problems; it stops above 1e-9 in {int((ends > 1e-9).sum())}"
+        f"L-BFGS, whose every step takes all n gradients, is sooner at 1e-6 in CPU time than all "
+        f"stochastic methods of the figure in {wins} of {len(seconds)} problems; it stops above "
+        f"1e-9 in {int((ends > 1e-9).sum())}"
     )
-    return text, _graded(1.0 - wins / len(seconds), 0.9, 0.5)
+    others = [name for name in FULL_METHODS if name != "lbfgs"]
+    counts = ", ".join(
+        f"{LABELS[name]} in {int((passes[name] <= passes['sorel']).sum())}" for name in others
+    )
+    text += f"; no more passes to 1e-6 than SOREL, published and tuned, takes {counts}"
+    # The claim is judged by the best of them.
+    best = seconds[list(FULL_METHODS)].min(axis=1)
+    return text, _graded(1.0 - int((best <= stochastic).sum()) / len(seconds), 0.9, 0.5)
+
+
+def _smoothing(results: Results) -> Finding:
+    batch = _batch(results, "2") or _batch(results, "3")
+    if batch is None:
+        return None
+    ends = _of(results, batch, "end")["drago"]
+    above = int((ends > _LEVEL).sum())
+    text = (
+        f"Drago, smoothed by a thousandth of the spread of the losses, ends above 1e-6 in {above} "
+        f"of {len(ends)} problems: median end level {ends.median():.0e}, from {ends.min():.0e} to "
+        f"{ends.max():.0e}"
+    )
+    pending = int(((ends > _LEVEL) & _falling(results, batch)["drago"]).sum())
+    verdict = _graded(above / len(ends), 0.9, 0.1)
+    return text, _settled(results, batch, verdict, _graded((above - pending) / len(ends), 0.9, 0.1))
+
+
+def _single_loop(results: Results) -> Finding:
+    batch = _batch(results, "2") or _batch(results, "3")
+    if batch is None:
+        return None
+    table = _of(results, batch, f"passes_{_OPTIMAL}")
+    own, other = table["sorel"], table["stochastic_pd"]
+    slower = int(((other > own) & np.isfinite(own)).sum())
+    both = np.isfinite(own) & np.isfinite(other)
+    text = (
+        f"the stochastic primal-dual method takes more passes to 1e-6 than SOREL, published and "
+        f"tuned, in {slower} of {len(own)} problems, and never arrives in "
+        f"{int((~np.isfinite(other)).sum())}"
+    )
+    if both.any():
+        ratio = float((other[both] / own[both]).median())
+        text += f"; where both arrive ({int(both.sum())}), the median ratio is {ratio:.2g}"
+    neither = int((~np.isfinite(own) & ~np.isfinite(other)).sum())
+    verdict = _graded(slower / len(own), 0.8, 0.2)
+    return text, _settled(results, batch, verdict, _graded((slower + neither) / len(own), 0.8, 0.2))
 
 
 def _power_passes(results: Results) -> Finding:
@@ -400,27 +454,31 @@ def _stability(results: Results) -> Finding:
     if results.late.empty:
         return None
     table = late_levels(results)
-    tuned = table[table["run"] == "tuned"]
-    lost, parts = 0, []
+    everywhere = {run: table[table["run"] == run] for run in LATE_RUNS}
+    tuned, lost, parts = everywhere["tuned"], 0, []
     if len(tuned):
         lost = int(tuned["lost"].sum())
         parts.append(
             f"tuned, {lost} of {len(tuned)} problems lose what they had reached within "
-            f"{int(tuned['iterations'].max())} outer iterations"
+            f"{int(tuned['iterations'].max())} outer iterations; with a clock that is stopped in "
+            f"time (`stable`) {int(everywhere['stable']['lost'].sum())} do, and "
+            f"{int(everywhere['stable default']['lost'].sum())} with one setting for all"
         )
-    fixed = table[table["run"] != "tuned"].set_index("run")
+    fixed = table[table["run"].isin(FIXED_RUNS)].set_index("run")
     if len(fixed):
         name, risk, setting = INSTABILITY
         words = ", ".join(
             f"{label} from {fixed.loc[run, 'lowest']:.0e} (k = {fixed.loc[run, 'at iteration']}) "
             f"to {fixed.loc[run, 'end']:.0e}"
-            for run, label in (("stochastic", "stochastic"), ("exact", "exact inner solves"))
-        )
+            for run, label in (
+                ("fixed paper", "stochastic"), ("fixed exact paper", "exact inner solves")
+            )
+        )  # fmt: skip
         parts.append(
             f"{name}, {risk_label(risk)}, alpha = {setting['alpha']:g}, C = {setting['C']:g}: "
-            f"{words}; without knobs the end level is {fixed.loc['auto', 'end']:.0e}"
+            f"{words}; without knobs the end level is {fixed.loc['fixed auto', 'end']:.0e}"
         )
-        lost += int(fixed.loc["stochastic", "lost"])
+        lost += int(fixed.loc["fixed paper", "lost"])
     if lost:
         return "; ".join(parts), HOLDS_NOT
     # What is not lost yet may be lost later: only the full length tells.
@@ -535,6 +593,10 @@ _CLAIMS: list[tuple[str, str, Callable[[Results], Finding]]] = [
     ("Section 5", "SGD, which is biased, does not converge to the optimum.", _sgd_biased),
     ("Related work",
      "Methods that take all n gradients in every step are at a disadvantage.", _deterministic),
+    ("Related work",
+     "A method for a smoothed risk does not reach the minimum of the risk itself.", _smoothing),
+    ("Related work",
+     "Earlier stochastic primal-dual methods converge more slowly.", _single_loop),
     ("Section 5, power", "On power Prospect needs fewer samples than SOREL.", _power_passes),
     ("Section 5, power",
      "On power SOREL takes far less time than Prospect, whose steps project at a cost of O(n).",

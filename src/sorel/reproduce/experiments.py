@@ -21,8 +21,9 @@ from sorel.permutahedron import project_permutahedron
 from sorel.problem import Certificate, Problem
 from sorel.risks import Max, parse_risk
 from sorel.solve import solve
-from sorel.solvers import LSVRG, SGD, SOREL, Prospect
+from sorel.solvers import LSVRG, SGD, SOLVERS, SOREL, Drago, Prospect, StochasticPD
 from sorel.solvers.base import Run, Solver
+from sorel.solvers.sorel import Brake
 
 __all__ = ["EXPERIMENTS", "Trace", "make_solver", "trace", "trace_lbfgs"]
 
@@ -66,6 +67,13 @@ def make_solver(method: str, setting: Setting, batch: int) -> Solver:
         return SOREL("paper", alpha, setting.get("C"), batch)
     if method == "sorel-auto":
         return SOREL("auto", batch_size=batch)
+    # Without mini-batches these two take blocks of the size that they choose themselves.
+    if method == "drago":
+        return Drago(block_size=None if batch == 1 else batch)
+    if method == "stochastic_pd":
+        return StochasticPD(batch_size=None if batch == 1 else batch)
+    if method in ("apd", "pdhg", "admm"):
+        return SOLVERS[method]()
     raise ValueError(f"unknown method {method!r}")
 
 
@@ -236,33 +244,40 @@ def curve(
 def late(
     data: Any, *, risk: str, setting: dict[str, float], seed: int, iterations: int, inner: str
 ) -> dict[str, Any]:
-    """The published schedule for long: with its stochastic inner loop, or with exact solves.
+    """A schedule for long: "paper", "stable" or "auto".
 
-    `inner` may also be "auto", for the schedule without knobs.
+    With "exact paper" and "exact stable" the inner problems are solved to rounding.
     """
     problem = _problem(data, risk)
-    if inner == "exact":
-        values = _exact_published_schedule(problem, data, setting["C"], iterations)
-        return {"objective": values}
-    method = "sorel-auto" if inner == "auto" else "sorel"
+    how, _, schedule = inner.rpartition(" ")
+    if how == "exact":
+        brake = Brake() if schedule == "stable" else None
+        return {"objective": _exact_schedule(problem, data, setting["C"], iterations, brake)}
+    solver = SOREL(schedule, setting.get("alpha"), setting.get("C"))
     # One pass at the start, two per outer iteration.
-    run = trace(problem, make_solver(method, setting, 1), 2 * iterations + 1, seed)
+    run = trace(problem, solver, 2 * iterations + 1, seed)
     return {"objective": run.objective}
 
 
-def _exact_published_schedule(
-    problem: Problem, data: Any, C: float, iterations: int
+def _exact_schedule(
+    problem: Problem, data: Any, C: float, iterations: int, brake: Brake | None
 ) -> list[float]:
+    """The published schedule with exact inner solves, with the brake of "stable" or without."""
     engine, n = problem.engine, problem.n_samples
     X, y, mu = data.X, data.y, problem.penalty.l2
     point = previous = engine.point(problem.start())
     dual = engine.worst_case(point)
     values = [engine.risk(point) + problem.penalty_value(point.w)]
+    now = 0.0
     for k in range(iterations):
+        before, now = now, k + 1.0 if brake is None else brake.time(k)
         # Weights are densities n lam inside the engine: a step eta of the paper is n eta there.
-        dual = engine.ascend(dual, point, C * (k + 1), previous, k / (k + 1))
-        tau = 20.0 * n / (k + 1)
-        w = _weighted_ridge(X, y, engine.weights(dual), mu, point.w, tau)
+        center, theta = dual, min(before / now, 1.0)
+        dual = engine.ascend(center, point, C * now, previous, theta)
+        if brake is not None and k > 0:
+            steps = C * before, 20.0 * n / before
+            brake.look(engine, now, steps, (dual, center), (point, previous))
+        w = _weighted_ridge(X, y, engine.weights(dual), mu, point.w, 20.0 * n / now)
         previous, point = point, engine.point(w)
         values.append(engine.risk(point) + problem.penalty_value(w))
     return [float(value) for value in values]

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from sorel._files import write_atomically
-from sorel.reproduce.plan import INSTABILITY, Results
-from sorel.reproduce.settings import ALL_METHODS, LABELS, risk_label
+from sorel.reproduce.plan import FIXED_RUNS, INSTABILITY, Results
+from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, LABELS, risk_label
 from sorel.reproduce.tables import knob_free, summary_curves
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ _STYLE: dict[str, dict[str, Any]] = {
     "sorel": {"color": "#D55E00", "linestyle": "-"},
     "sorel-auto": {"color": "#0072B2", "linestyle": "-"},
     "lbfgs": {"color": "#000000", "linestyle": ":"},
+    "admm": {"color": "#009E73", "linestyle": "-"},
+    "pdhg": {"color": "#56B4E9", "linestyle": "--"},
+    "apd": {"color": "#CC79A7", "linestyle": "-."},
+    "stochastic_pd": {"color": "#E69F00", "linestyle": "-"},
+    "drago": {"color": "#999999", "linestyle": (0, (4, 1, 1, 1))},
 }
+# The curves that the methods of the appendix are read against, then those.
+_APPENDIX = ("sorel", "sorel-auto", *APPENDIX_METHODS)
 _WIDTH = 1.4
 # Room beside the panels for the legend, in inches.
 _LEGEND = 1.9
@@ -131,7 +138,9 @@ def _frame_paths(axes: Any, plane: dict[str, Any]) -> None:
     axes[0].set_ylim(low[1] - margin, high[1] + margin)
 
 
-def _grid(figure_name: str) -> Callable[[Results], Figure | None]:
+def _grid(
+    figure_name: str, methods: tuple[str, ...] = ALL_METHODS
+) -> Callable[[Results], Figure | None]:
     def draw(results: Results) -> Figure | None:
         settings = results.settings
         if figure_name not in settings.figures or results.curves.empty:
@@ -147,7 +156,7 @@ def _grid(figure_name: str) -> Callable[[Results], Figure | None]:
                 part = curves[(curves["dataset"] == name) & (curves["risk"] == risk)]
                 for k, column in enumerate(("passes", "seconds")):
                     ax = axes[i, 2 * j + k]
-                    _panel(ax, part, column)
+                    _panel(ax, part, column, methods)
                     if i == 0:
                         unit = "passes" if column == "passes" else "CPU time"
                         ax.set_title(f"{risk_label(risk)}, {unit}")
@@ -161,8 +170,8 @@ def _grid(figure_name: str) -> Callable[[Results], Figure | None]:
     return draw
 
 
-def _panel(ax: Axes, part: pd.DataFrame, column: str) -> None:
-    for method in ALL_METHODS:
+def _panel(ax: Axes, part: pd.DataFrame, column: str, methods: tuple[str, ...]) -> None:
+    for method in methods:
         run = part[part["method"] == method]
         if run.empty:
             continue
@@ -186,15 +195,17 @@ def _panel(ax: Axes, part: pd.DataFrame, column: str) -> None:
 
 def _late(results: Results) -> Figure | None:
     name, risk, setting = INSTABILITY
-    fixed = results.late[results.late["run"] != "tuned"]
+    fixed = results.late[results.late["run"].isin(FIXED_RUNS)]
     if fixed.empty:
         return None
     figure, axes = _figure(1, 1, 8.0 + _LEGEND, 3.6)
     ax = axes[0, 0]
     lines = {
-        "stochastic": ("published schedule", _STYLE["sorel"]),
-        "exact": ("published schedule, exact inner solves", _STYLE["lsvrg"]),
-        "auto": ("no knobs", _STYLE["sorel-auto"]),
+        "fixed paper": ("published", _STYLE["sorel"]),
+        "fixed exact paper": ("published, exact solves", _STYLE["lsvrg"]),
+        "fixed stable": ("stable", _STYLE["admm"]),
+        "fixed exact stable": ("stable, exact solves", _STYLE["pdhg"]),
+        "fixed auto": ("no knobs", _STYLE["sorel-auto"]),
     }
     for run, (label, style) in lines.items():
         part = fixed[fixed["run"] == run]
@@ -217,7 +228,7 @@ def _late(results: Results) -> Figure | None:
 
 
 def _loses(fixed: pd.DataFrame) -> bool:
-    level = fixed[fixed["run"] == "stochastic"].set_index("iteration")["suboptimality"]
+    level = fixed[fixed["run"] == "fixed paper"].set_index("iteration")["suboptimality"]
     return bool(600 in level.index and level[600] > 1e3 * max(level[400], _FLOOR))
 
 
@@ -292,6 +303,8 @@ _FIGURES: dict[str, Callable[[Results], Any]] = {
     "figure1": _plane,
     "figure2": _grid("2"),
     "figure3": _grid("3"),
+    "appendix2": _grid("2", _APPENDIX),
+    "appendix3": _grid("3", _APPENDIX),
     "knob_free": _ratios,
     "late": _late,
     "toy": _toy,

@@ -24,15 +24,34 @@ from sorel.datasets import (
     split_standardized,
 )
 from sorel.reproduce.cells import Cell, Dataset, Progress, Store, cell, code_version, run_cells
-from sorel.reproduce.settings import ALL_METHODS, PAPER_METHODS, TARGETS, Settings
+from sorel.reproduce.settings import (
+    ALL_METHODS,
+    APPENDIX_METHODS,
+    FULL_METHODS,
+    PAPER_METHODS,
+    TARGETS,
+    Settings,
+)
 
-__all__ = ["INSTABILITY", "Results", "collect", "load_data"]
+__all__ = ["FIXED_RUNS", "INSTABILITY", "LATE_RUNS", "Results", "collect", "load_data"]
 
 Keyed = dict[tuple[Any, ...], Cell]
 Outcomes = dict[tuple[Any, ...], dict[str, Any]]
 
 # The set, risk and tuned setting on which the published schedule is watched for long.
 INSTABILITY = ("yacht", "esrm:2", {"alpha": 0.03, "C": 0.1})
+
+# Long runs: on every problem the schedule, and whether it takes the tuned setting or its defaults;
+# and schedules with the setting above.
+LATE_RUNS = {
+    "tuned": ("paper", True),
+    "stable": ("stable", True),
+    "stable default": ("stable", False),
+}
+FIXED_RUNS = {
+    f"fixed {schedule}": schedule
+    for schedule in ("paper", "exact paper", "stable", "exact stable", "auto")
+}
 
 # Settings whose scores differ by less than F* is known to are equally good by the paper's rule.
 _TIE = 1e-12
@@ -63,7 +82,8 @@ class Results:
     least : float
         The least suboptimality before that.
     late : DataFrame
-        dataset, risk, run, iteration, suboptimality of long runs; run "tuned" on every problem.
+        dataset, risk, run, iteration, suboptimality of long runs, named by `LATE_RUNS` on every
+        problem and by `FIXED_RUNS` on one with a fixed setting.
     costs, constants : DataFrame
         CPU seconds per pass; constants of the analysis.
     plane, toy : dict
@@ -266,7 +286,7 @@ def _curve_cells(settings: Settings, tuning: pd.DataFrame, data: Mapping[str, Da
     for name in settings.datasets:
         for risk in settings.risks:
             for batch in settings.batches:
-                for method in ALL_METHODS:
+                for method in (*ALL_METHODS, *APPENDIX_METHODS):
                     setting = {}
                     if method in PAPER_METHODS:
                         row = chosen.loc[name, risk, batch, method]
@@ -280,7 +300,7 @@ def _curve_cells(settings: Settings, tuning: pd.DataFrame, data: Mapping[str, Da
                             _work_of(data, name, settings.budget(batch), 1),
                             risk=risk,
                             method=method,
-                            batch=1 if method == "lbfgs" else batch,
+                            batch=1 if method in FULL_METHODS else batch,
                             seed=seed,
                             passes=settings.budget(batch),
                             setting=setting,
@@ -296,28 +316,31 @@ def _late_cells(
     if 1 in settings.batches:
         chosen = tuning[tuning["chosen"] & (tuning["method"] == "sorel") & (tuning["batch"] == 1)]
         for row in chosen.itertuples():
-            keyed["late", row.dataset, row.risk, "tuned"] = cell(
-                "late",
-                row.dataset,
-                _work_of(data, row.dataset, 2 * iterations, 1),
-                risk=row.risk,
-                setting={"alpha": row.alpha, "C": row.C},
-                seed=1,
-                iterations=iterations,
-                inner="stochastic",
-            )
+            tuned = {"alpha": row.alpha, "C": row.C}
+            for run, (schedule, fitted) in LATE_RUNS.items():
+                keyed["late", row.dataset, row.risk, run] = cell(
+                    "late",
+                    row.dataset,
+                    _work_of(data, row.dataset, 2 * iterations, 1),
+                    risk=row.risk,
+                    setting=tuned if fitted else {},
+                    seed=1,
+                    iterations=iterations,
+                    inner=schedule,
+                )
     name, risk, setting = INSTABILITY
     if ((optima["dataset"] == name) & (optima["risk"] == risk)).any():
-        for inner in ("stochastic", "exact", "auto"):
-            keyed["late", name, risk, inner] = cell(
+        for run, schedule in FIXED_RUNS.items():
+            keyed["late", name, risk, run] = cell(
                 "late",
                 name,
                 _work_of(data, name, 2 * iterations, 1),
                 risk=risk,
-                setting=setting,
+                # The schedule without knobs has no place for them.
+                setting={} if schedule == "auto" else setting,
                 seed=1,
                 iterations=iterations,
-                inner=inner,
+                inner=schedule,
             )
     return keyed
 

@@ -14,7 +14,9 @@ from sorel.risks import parse_risk
 
 __all__ = [
     "ALL_METHODS",
+    "APPENDIX_METHODS",
     "FIGURES",
+    "FULL_METHODS",
     "LABELS",
     "OFFLINE_DATASETS",
     "PAPER_METHODS",
@@ -34,6 +36,12 @@ TARGETS = (1e-3, 1e-6, 1e-9)
 
 PAPER_METHODS = ("sgd", "lsvrg", "prospect", "sorel")
 ALL_METHODS = (*PAPER_METHODS, "sorel-auto", "lbfgs")
+APPENDIX_METHODS = ("admm", "pdhg", "apd", "stochastic_pd", "drago")
+"""Methods of the related work that the paper names and does not run, with default settings."""
+
+FULL_METHODS = ("lbfgs", "admm", "pdhg", "apd")
+"""Methods that take all samples in every step, whatever the size of a mini-batch."""
+
 LABELS = {
     "sgd": "SGD (batch 64)",
     "lsvrg": "LSVRG",
@@ -41,6 +49,11 @@ LABELS = {
     "sorel": "SOREL (published, tuned)",
     "sorel-auto": "SOREL (no knobs)",
     "lbfgs": "L-BFGS",
+    "admm": "ADMM",
+    "pdhg": "PDHG",
+    "apd": "APD",
+    "stochastic_pd": "Stochastic primal-dual",
+    "drago": "Drago (smoothed)",
 }
 
 
@@ -79,7 +92,7 @@ class Settings:
     tuning_seeds: int = 5
     passes: int = 300
     batch_passes: int = 600
-    late_iterations: int = 1500
+    late_iterations: int = 3000
     step_sizes: tuple[float, ...] = STEP_SIZES
     dual_steps: tuple[float, ...] = DUAL_STEPS
     batch_size: int = 64

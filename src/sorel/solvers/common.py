@@ -48,6 +48,13 @@ def check_count(name: str, value: Any) -> int:
     raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """`value` as a bool."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
 def step_for(curvature: float) -> float:
     """The step 1 / curvature. Rows that do not bend are zero, and any step leaves them alone."""
     return 1.0 / curvature if curvature > 0.0 else 1.0
@@ -63,18 +70,20 @@ class FirstOrder(Solver):
     Attributes
     ----------
     operations : tuple of str
-        The optional operations that the method may need of an engine: all of them compiled loops
-        over single samples.
+        The optional operations that the method may need of an engine.
+    compiled_penalty : bool
+        Whether these are compiled loops, which know the package's own penalties alone.
     step_size : float or None
         The step that the user has given.
     """
 
     operations: ClassVar[tuple[str, ...]] = ()
+    compiled_penalty: ClassVar[bool] = True
     step_size: float | None = None
 
     def obstacle(self, problem: Problem) -> str | None:
         """Why the method cannot take this problem, or None."""
-        if self.needs() and not problem.penalty.compiled:
+        if self.needs() and self.compiled_penalty and not problem.penalty.compiled:
             return (
                 "takes the steps of single samples in compiled loops, which know only sorel's own "
                 f"penalties and not the class {type(problem.penalty).__name__}"

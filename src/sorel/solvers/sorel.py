@@ -18,12 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray, Plan, Point
+from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
 
-SCHEDULES = ("auto", "paper", "theory")
+SCHEDULES = ("auto", "paper", "stable", "theory")
 
 # Without a step size, 1 over this many times the largest curvature of a term.
 _SAFE = 3.0
@@ -45,6 +45,13 @@ _WINDOW, _MAX_REJECTIONS = 10, 3
 _PAPER_TAU = 20.0
 _PAPER_DUAL_STEP = 0.1
 
+# "stable": how many outer iterations pass before the account of the steps is opened, and again
+# after the clock was set back; how fast it forgets; the part of what the proof can spare that a
+# step may use; how far the clock is set back; and the rounding of a product of losses and weights.
+_SETTLING, _FORGET = 20, 0.9
+_ALLOWED, _BACK = 0.5, 0.5
+_ROUNDING = 1e-14
+
 # Proximal SVRG with steps 1/(12 L) and epochs of 96 L / mu + 2 steps (Lemma 3 of the paper).
 _THEORY_STEP, _THEORY_EPOCH = 12.0, 96.0
 
@@ -54,14 +61,16 @@ class SOREL(FirstOrder):
 
     Parameters
     ----------
-    schedule : {"auto", "paper", "theory"}, default="auto"
-        "auto" needs no settings. "paper" is the practical form of the published experiments.
-        "theory" is the published algorithm with the constants that its proof supports.
+    schedule : {"auto", "paper", "stable", "theory"}, default="auto"
+        "auto" needs no settings. "paper" is the practical form of the published experiments, and
+        "stable" the same with a brake that keeps it from diverging late. "theory" is the published
+        algorithm with the constants that its proof supports.
     step_size : float, optional
-        Step alpha of the inner loop. None takes 1 / (3 max_i n lam_i L_i) for "paper"; "theory"
-        sets its own.
+        Step alpha of the inner loop. None takes 1 / (3 max_i n lam_i L_i) for "paper" and "stable";
+        "theory" sets its own.
     dual_step : float, optional
-        The constant C of "paper"; None takes 0.1. The other schedules have no such setting.
+        The constant C of "paper" and "stable"; None takes 0.1. The other schedules have no such
+        setting.
     batch_size : int, default=1
         Samples per inner step, drawn with replacement. An epoch of "paper" has n // batch_size
         steps.
@@ -86,6 +95,14 @@ class SOREL(FirstOrder):
     some hundreds of outer iterations the objective can rise again by many orders of magnitude. It
     is reproduced as published; :func:`sorel.solve` returns the best iterate. A step size that
     diverges ends the run, and its status says so.
+
+    "stable" puts a clock in the place of k + 1: theta_k, tau_k and eta_k are those of "paper" at
+    its time. The clock keeps time with k until the outer iteration shows that it is no longer
+    stable, and is then set back to half and stopped there. What it goes by is an account of
+    eta <l(w_k) - l(w_{k-1}), lam_{k+1} - lam_k>, the only term of the convergence proof that can
+    grow, against the squared steps that pay for it: no constant of the problem, no pass over the
+    data. With exact inner solves the clock stops finitely often and the iterates then converge;
+    docs/paper-corrections.md has the proof and what is only observed.
 
     "theory" takes Theorem 1's theta_k = k/(k+1), tau_k = 4/(mu (k+1)), eta_k = mu (k+1)/(8 G^2) and
     delta_k, with G the operator norm of the Jacobian of the vector of losses where the mean loss is
@@ -131,7 +148,8 @@ class SOREL(FirstOrder):
 
     def needs(self) -> tuple[str, ...]:
         # The other schedules take steps of their own.
-        return super().needs() if self.schedule == "paper" else self.operations
+        published = self.schedule in ("paper", "stable")
+        return super().needs() if published else self.operations
 
     def obstacle(self, problem: Problem) -> str | None:
         reason = super().obstacle(problem)
@@ -150,11 +168,11 @@ class SOREL(FirstOrder):
         return None
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if self.schedule == "paper":
-            return self._paper(problem, run)
+        if self.schedule == "auto":
+            return self._auto(problem, run)
         if self.schedule == "theory":
             return self._theory(problem, run)
-        return self._auto(problem, run)
+        return self._published(problem, run)
 
     def _auto(self, problem: Problem, run: Run) -> Iterates:
         """Dual ascent with measured steps; each inner loop is a pass, or less, of averaged SVRG.
@@ -207,17 +225,25 @@ class SOREL(FirstOrder):
             point = new
             dual = ascent.step(problem, point, dual, new_value, left)
 
-    def _paper(self, problem: Problem, run: Run) -> Iterates:
+    def _published(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
         rate = self.dual_step if self.dual_step is not None else _PAPER_DUAL_STEP
+        brake = Brake() if self.schedule == "stable" else None
         point = previous = watch.start()
         run.passes += 1
         dual = run.dual if run.dual is not None else engine.worst_case(point)
+        time = 0.0
         for k in itertools.count():
-            dual = engine.ascend(dual, point, rate * (k + 1), previous, k / (k + 1))
+            before, time = time, k + 1.0 if brake is None else brake.time(k)
+            center = dual
+            dual = engine.ascend(center, point, rate * time, previous, min(before / time, 1.0))
+            if brake is not None and k > 0:
+                # eta_{k-1} and tau_{k-1}, with which w_k was found.
+                steps = rate * before, _PAPER_TAU * n / before
+                brake.look(engine, time, steps, (dual, center), (point, previous))
             gradient = engine.gradient(point, dual)
             watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
-            tau = _PAPER_TAU * n / (k + 1)
+            tau = _PAPER_TAU * n / time
             step = self.step_size
             if step is None:
                 component = engine.smoothness(dual).component
@@ -226,10 +252,10 @@ class SOREL(FirstOrder):
             w = engine.epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1
             run.passes += 1 + plan.steps * plan.batch / n
-            moved = watch.point(w, f"lower step_size={step:.3g} or dual_step={rate:.3g}")
-            if moved is None:
+            new = watch.point(w, f"lower step_size={step:.3g} or dual_step={rate:.3g}")
+            if new is None:
                 return
-            previous, point = point, moved
+            previous, point = point, new
 
     def _theory(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, mu = problem.engine, Watch(problem, run), problem.penalty.l2
@@ -303,6 +329,54 @@ class _Memory:
         for (step, change, product), share in zip(self.pairs, reversed(shares), strict=True):
             out += (share - float(np.vdot(change, out)) / product) * step
         return out
+
+
+class Brake:
+    """The clock of "stable", and the account of the outer iteration that sets it back.
+
+    With t_k = eta_k as weights, the proof of convergence has one term without a sign,
+    eta_{k-1} <l(w_k) - l(w_{k-1}), lam_{k+1} - lam_k>, and can spare half of
+    |lam_{k+1} - lam_k|^2 + (eta_k / tau_k) |w_{k+1} - w_k|^2 of every step for it. Where the steps
+    swing back and forth, the term exceeds that. The account forgets slowly: one long step is
+    forgiven if others pay for it, and a divergence shows as soon as it outgrows the rest.
+    """
+
+    def __init__(self) -> None:
+        self.limit = math.inf
+        self._age = 0
+        self._debt = 0.0
+        self._squares = 0.0
+
+    def time(self, k: int) -> float:
+        """What stands for k + 1 in the schedule."""
+        return min(k + 1.0, self.limit)
+
+    def look(
+        self,
+        engine: Engine,
+        time: float,
+        steps: tuple[float, float],
+        duals: tuple[Dual, Dual],
+        points: tuple[Point, Point],
+    ) -> None:
+        """Enter lam_{k+1} and lam_k, w_k and w_{k-1}; `steps` are eta_{k-1} and tau_{k-1}."""
+        eta, tau = steps
+        distance, product = engine.secant(*duals, *points)
+        moved = float(np.sum((points[0].w - points[1].w) ** 2))
+        slack = _ROUNDING * eta * engine.mean_size(points[0])
+        self.enter(time, -eta * product - slack, distance + eta / tau * moved)
+
+    def enter(self, time: float, cross: float, squares: float) -> None:
+        """Enter a step by its term without a sign and its squares."""
+        spare = 0.25 * (squares + self._squares)
+        self._squares = squares
+        self._age += 1
+        if self._age <= _SETTLING:
+            return
+        self._debt = _FORGET * self._debt + cross - _ALLOWED * spare
+        if self._debt > 0.0:
+            self.limit = _BACK * time
+            self._age, self._debt = 0, 0.0
 
 
 class _DualAscent:

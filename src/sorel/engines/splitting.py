@@ -1,0 +1,99 @@
+"""Vectors of margins for methods that split X w from its losses, and the proximal map of the risk.
+
+    prox(v) = argmin_z  sum_i sigma_i phi_[i](z) + rho/2 sum_i omega_i (z_i - v_i)^2
+
+is found by pooling in the order of the losses at v: see :mod:`sorel.kernels.margins`. The inner
+product of vectors is that of the sample weights, sum_i omega_i a_i b_i.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sorel.engines.base import Dual, FloatArray, Splitting
+from sorel.engines.handles import Change
+from sorel.kernels import losses as codes
+from sorel.kernels.margins import pool_losses
+
+if TYPE_CHECKING:
+    from sorel.engines.memory import MemoryEngine
+
+
+class MemorySplitting(Splitting):
+    """For margins in memory, one for each sample, and a loss that the compiled loops know."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self._engine = engine
+        self._code, self._delta, self._y = engine._loss_args
+        n = engine.n_samples
+        self._omega = np.broadcast_to(np.asarray(engine._omega, dtype=np.float64), (n,))
+        # Samples without weight are nowhere in the order.
+        self._used: Any = slice(None) if np.all(self._omega > 0.0) else self._omega > 0.0
+        self._density = np.ones(n)
+
+    def vector(self, w: FloatArray) -> Any:
+        return self._engine.direction(w)
+
+    def slopes(self, point: Any, dual: Any) -> Any:
+        return self._wrap(point.slopes * dual.density)
+
+    def combine(self, *terms: tuple[float, Any]) -> Any:
+        out = np.zeros(self._engine.n_samples)
+        for factor, vector in terms:
+            out += factor * vector.margins
+        return self._wrap(out)
+
+    def dot(self, a: Any, b: Any) -> float:
+        return float(np.add.reduce(self._omega * a.margins * b.margins))
+
+    def adjoint(self, s: Any) -> FloatArray:
+        return self._engine._adjoint(self._omega * s.margins)
+
+    def gram(self) -> FloatArray:
+        return self._engine._gram(np.array(self._omega))
+
+    def prox(self, v: Any, rho: float) -> Any:
+        key = self._numbers(v.margins)
+        worst = np.empty(len(key))
+        self._engine._projector.worst_case(key, worst)
+        order = np.lexsort((worst, key))
+        if not isinstance(self._used, slice):
+            order = order[self._used[order]]
+        n = len(order)
+        density, t, work = worst[order], np.empty(n), np.empty((4, n))
+        pool_losses(
+            self._code, self._delta, rho, key[order], density, self._omega[order],
+            np.empty(n, np.int64), work, t,
+        )  # fmt: skip
+        self._density.fill(0.0)
+        self._density[order] = density
+        key[order] = t
+        return self._wrap(self._margins(key, v.margins))
+
+    def weighting(self) -> Dual:
+        dual = self._engine._new_dual()
+        np.copyto(dual.density, self._density)
+        # In the dual set but for rounding.
+        self._engine._project(dual)
+        return dual
+
+    def _numbers(self, margins: FloatArray) -> FloatArray:
+        """The numbers t in which the losses do not decrease."""
+        if self._code in (codes.SQUARED, codes.HUBER):
+            return np.abs(margins - self._y)
+        if self._code == codes.LINEAR:
+            return np.asarray(self._y - margins)
+        return -self._y * margins
+
+    def _margins(self, t: FloatArray, before: FloatArray) -> FloatArray:
+        """Margins with these numbers t, on the side where they were before."""
+        if self._code in (codes.SQUARED, codes.HUBER):
+            return self._y + np.copysign(t, before - self._y)
+        if self._code == codes.LINEAR:
+            return self._y - t
+        return -self._y * t
+
+    def _wrap(self, values: FloatArray) -> Change:
+        return Change(values, self._engine._recycler)

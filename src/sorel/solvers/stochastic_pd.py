@@ -1,0 +1,220 @@
+"""Variance-reduced accelerated primal-dual steps on mini-batches, after Hamedani and Jalilzadeh.
+
+With a snapshot (w~, q~), its losses l~ and its gradient, and random blocks I and J of N in all,
+
+    q+ = Proj( q + sig ( l~ + N [(1 + theta) l(w) - theta l(w_prev) - l~]_J ) ),
+    w+ = prox_{tau g}( w - tau ( grad~ + N [q+ grad(w) - q~ grad(w~)]_I ) ),      sig = gamma tau.
+
+N such steps are a round, with theta = 1, and the last iterate of a round is the next snapshot.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.batches import Batches
+from sorel.problem import Problem
+from sorel.solvers.apd import Restarts
+from sorel.solvers.base import Iterate, Iterates, Run
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_flag
+
+# Adaptive steps take this part of the bound on the curvature, which few problems come near.
+_CURVATURE = 0.5
+
+# What the measured coupling of w and q forgets in a round, and how much of it at least goes into
+# the steps: a smaller gamma would slow down q and gain nothing for w.
+_MEMORY = 0.95
+_LEAST = 0.25
+
+# A round that multiplies the best gap by this is undone, with steps of half the length after it,
+# down to this part of the first.
+_WORSE = 1e3
+_SHORTEST = 1e6
+
+# Blocks double when the best gap has not fallen to this share for so many rounds, and for so long a
+# part of the run: what is left is noise then.
+_BETTER = 0.8
+_PATIENCE, _PART = 50, 0.5
+
+
+class _Best(NamedTuple):
+    gap: float
+    point: Point
+    dual: Dual
+
+
+class StochasticPD(FirstOrder):
+    """Stochastic primal-dual method for the risk itself, without smoothing.
+
+    A step moves all n weights by a projection, so that blocks of sqrt(n) rows cost no more than it.
+    A round takes the gradients of n samples, the losses of 2n and those of the snapshot: 4 passes.
+
+    Parameters
+    ----------
+    adaptive : bool, default=True
+        Measures the coupling of w and q, balances the steps by how far both have gone, undoes
+        rounds that failed, and doubles the blocks when noise keeps the gap from falling. False
+        takes constant steps from bounds that hold everywhere and returns the mean of the rounds,
+        the form for which rates are proved.
+    batch_size : int, optional
+        Rows in a block, to begin with; None takes sqrt(n).
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> sorel.solve(problem, sorel.solvers.StochasticPD(), tol=1e-3, random_state=0).converged
+    True
+    """
+
+    name: ClassVar[str] = "stochastic_pd"
+    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness", "jacobian_bound")
+    compiled_penalty: ClassVar[bool] = False
+
+    def __init__(self, adaptive: bool = True, batch_size: int | None = None) -> None:
+        self.adaptive = check_flag("adaptive", adaptive)
+        self.batch_size = None if batch_size is None else check_count("batch_size", batch_size)
+
+    def needs(self) -> tuple[str, ...]:
+        if self.adaptive:
+            return "batches", "smoothness", "loss_distance"
+        return self.operations
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
+        point = watch.start()
+        dual = run.dual if run.dual is not None else engine.worst_case(point)
+        run.passes += 1
+        watch.saw((yield Iterate(point, dual, None, watch.refine())))
+        size = self.batch_size or max(1, round(math.sqrt(n)))
+        batches = engine.batches(-(-n // size), run.rng)
+        rounds = self._adaptive if self.adaptive else self._constant
+        yield from rounds(problem, run, watch, batches, point, dual)
+
+    def _adaptive(
+        self, problem: Problem, run: Run, watch: Watch, batches: Batches, point: Point, dual: Dual
+    ) -> Iterates:
+        engine, before = problem.engine, point.w
+        gradient = engine.gradient(point, dual)
+        curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+        coupling = batches.n_blocks * measured_coupling(problem, point, gradient, 1.0 / curvature)
+        run.passes += 1
+        gamma, safety = curvature / engine.loss_scale(point), 1.0
+        restarts = Restarts(point, dual, math.inf)
+        best, idle = _Best(math.inf, point, dual), 0
+        while True:
+            if coupling > 0.0:
+                gamma = max(gamma, _LEAST * curvature**2 / coupling)
+            tau = _step(curvature, gamma * coupling) / safety
+            w, last, new, seen = _round(
+                problem, run, batches, point, before, dual, gradient, tau, gamma * tau
+            )
+            coupling = max(_MEMORY * coupling, seen)
+            moved, gap = watch.point(w, "no shorter steps are left to try"), math.inf
+            if moved is not None:
+                new_gradient = engine.gradient(moved, new)
+                reply = yield Iterate(moved, new, new_gradient, watch.refine())
+                watch.saw(reply)
+                gap = reply.gap
+            if moved is None or gap > _WORSE * best.gap:
+                if safety >= _SHORTEST:
+                    return
+                run.note, safety = "", 2.0 * safety
+                point, dual, before = best.point, best.dual, best.point.w
+                gradient = engine.gradient(point, dual)
+                continue
+            point, before, dual, gradient = moved, last, new, new_gradient
+            idle = 0 if gap < _BETTER * best.gap else idle + 1
+            if gap < best.gap:
+                best = _Best(gap, point, dual)
+            if idle > max(_PATIENCE, _PART * run.n_iter) and batches.n_blocks > 1:
+                coupling /= batches.n_blocks
+                batches, idle = engine.batches(-(-batches.n_blocks // 2), run.rng), 0
+                coupling *= batches.n_blocks
+                curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+            if restarts.due(gap, run.n_iter, 1):
+                gamma = restarts.balanced(problem, point, dual, gamma)
+                restarts.begin(point, dual, gap, run.n_iter)
+
+    def _constant(
+        self, problem: Problem, run: Run, watch: Watch, batches: Batches, point: Point, dual: Dual
+    ) -> Iterates:
+        engine, blocks = problem.engine, batches.n_blocks
+        curvature = _curvature(problem, blocks)
+        gamma = curvature / engine.loss_scale(point)
+        value = engine.risk(point) + problem.penalty_value(point.w)
+        tau = _step(curvature, gamma * blocks * engine.jacobian_bound(value))
+        mean_w, mean, before = point.w, dual, point.w
+        while True:
+            gradient = engine.gradient(point, dual)
+            w, before, dual, _ = _round(
+                problem, run, batches, point, before, dual, gradient, tau, gamma * tau
+            )
+            moved = watch.point(w, "the bounds do not hold on its way; set adaptive=True")
+            if moved is None:
+                return
+            point = moved
+            share = 1.0 / run.n_iter
+            mean_w = mean_w + share * (point.w - mean_w)
+            mean = engine.blend(mean, dual, share)
+            watch.saw((yield Iterate(engine.point(mean_w), mean, None, watch.refine())))
+
+
+def _round(
+    problem: Problem,
+    run: Run,
+    batches: Batches,
+    point: Point,
+    before: FloatArray,
+    dual: Dual,
+    gradient: FloatArray,
+    tau: float,
+    sigma: float,
+) -> tuple[FloatArray, FloatArray, Dual, float]:
+    """A round around a snapshot, whose gradient is given: its last iterates, and the coupling.
+
+    That is the mean square of the estimated change of the losses over that of the change of w.
+    """
+    blocks, ways, changes = batches.n_blocks, 0.0, 0.0
+    losses, slopes = batches.losses(point), batches.slopes(point, dual)
+    w = point.w
+    for i, j in run.rng.integers(blocks, size=(blocks, 2)):
+        now, last = batches.evaluate(j, w), batches.evaluate(j, before)
+        ways += float(np.sum((w - before) ** 2))
+        changes += blocks**2 * batches.square_distance(now, last)
+        target = batches.correct(losses, blocks, now, losses)
+        target = batches.correct(target, blocks, now, last)
+        dual = batches.ascend(dual, target, sigma)
+        change = batches.gradient(batches.evaluate(i, w), dual, slopes)
+        before, w = w, w - tau * (gradient + blocks * change)
+        coef = problem.coefficients(w)
+        coef[...] = problem.penalty.prox(coef, tau)
+    run.passes += 4
+    run.n_iter += 1
+    return w, before, dual, changes / ways if ways > 0.0 else 0.0
+
+
+def _curvature(problem: Problem, blocks: int) -> float:
+    """A bound for the estimates of a gradient: all samples and one block of them."""
+    smooth = problem.engine.smoothness()
+    share = blocks / problem.n_samples
+    return smooth.average + share * smooth.component + problem.penalty.l2
+
+
+def measured_coupling(problem: Problem, point: Point, gradient: FloatArray, step: float) -> float:
+    """|l(w) - l(w')|^2 / |w - w'|^2 along a gradient step."""
+    square = step**2 * float(np.vdot(gradient, gradient))
+    if square == 0.0:
+        return 0.0
+    engine = problem.engine
+    return engine.loss_distance(engine.point(point.w - step * gradient), point) / square
+
+
+def _step(curvature: float, coupling: float) -> float:
+    """The tau with tau curvature + tau^2 coupling = 1."""
+    return 2.0 / (curvature + math.sqrt(curvature**2 + 4.0 * coupling))

@@ -1,0 +1,120 @@
+"""Random problems for the solvers of the related work: every part that they may be given.
+
+`python tests/rivals.py 200` solves so many, with each of the solvers that accept them, and prints
+those that were not certified.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from helpers import RISKS, make_data
+
+import sorel
+from sorel.losses import Huber
+from sorel.penalties import Penalty
+from sorel.solvers.drago import default_smoothing, smoothing_gap
+
+RIVALS = ["apd", "pdhg", "admm", "drago", "stochastic_pd"]
+LOSSES = ["squared", "huber", "logistic", "squared_hinge", "linear", "multinomial", "poisson"]
+PASSES = 20_000
+
+
+class Group(Penalty):
+    """A user's own: l2/2 |w|^2 + l1 |w|, the lasso of one group."""
+
+    def __init__(self, l2: float, l1: float) -> None:
+        self.l2, self.l1 = l2, l1
+
+    def value(self, w: Any) -> float:
+        length = float(np.linalg.norm(w))
+        return 0.5 * self.l2 * length**2 + self.l1 * length
+
+    def prox(self, v: Any, step: float) -> np.ndarray:
+        v = np.asarray(v, dtype=float)
+        length = float(np.linalg.norm(v))
+        keep = max(0.0, 1.0 - step * self.l1 / length) if length > 0.0 else 0.0
+        return v * (keep / (1.0 + step * self.l2))
+
+    def conjugate(self, v: Any) -> float:
+        return max(0.0, float(np.linalg.norm(v)) - self.l1) ** 2 / (2.0 * self.l2)
+
+
+def random_problem(seed: int) -> sorel.Problem:
+    """A problem of 20 to 120 rows whose parts are drawn from all that there are."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(20, 121)), int(rng.integers(1, 7))
+    loss = LOSSES[seed % len(LOSSES)]
+    X, y = make_data("squared" if loss == "linear" else loss, n, d, seed)
+    X = X * 10.0 ** rng.uniform(-0.5, 0.5, d)
+    l2 = float(10.0 ** rng.uniform(-2, 0))
+    penalties = [
+        sorel.L2(l2),
+        sorel.ElasticNet(l2, 0.1),
+        sorel.NonNegative(l2),
+        sorel.Box(l2, -0.3, 0.4),
+        sorel.Simplex(l2),
+        Group(l2, 0.1),
+    ]
+    weight = rng.uniform(0.2, 2.0, n) * (rng.random(n) > 0.1) if rng.random() < 0.4 else None
+    risk = list(RISKS.values())[int(rng.integers(len(RISKS)))]
+    return sorel.Problem(
+        scipy.sparse.csr_array(X * (np.abs(X) > 0.3)) if rng.random() < 0.3 else X,
+        y,
+        risk=risk,
+        loss=Huber(0.7) if loss == "huber" else loss,
+        penalty=penalties[int(rng.integers(len(penalties)))],
+        # Linear losses have no minimum in an intercept.
+        fit_intercept=bool(rng.random() < 0.5) and loss != "linear",
+        sample_weight=weight,
+    )
+
+
+def attempt(problem: sorel.Problem, solver: str) -> sorel.Result | None:
+    """The result, or None where the solver refuses."""
+    try:
+        sorel.solvers.SOLVERS[solver]().check(problem)
+    except sorel.solvers.UnsupportedProblemError:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tol = level(problem) if solver == "drago" else 1e-6
+        return sorel.solve(problem, solver, tol=tol, max_passes=PASSES, random_state=0)
+
+
+def level(problem: sorel.Problem) -> float:
+    """The relative gap that the smoothing of a `drago` without settings allows."""
+    optimum = sorel.solve(problem, "newton", tol=1e-6).objective
+    nu = default_smoothing(problem, problem.engine.point(problem.start()))
+    return max(1e-6, smoothing_gap(problem, nu) / problem.unit(optimum))
+
+
+def main(count: int, names: list[str]) -> None:
+    for name in names:
+        solved = refused = 0
+        passes = []
+        for seed in range(count):
+            problem = random_problem(seed)
+            result = attempt(problem, name)
+            if result is None:
+                refused += 1
+                continue
+            passes.append(result.passes)
+            if result.converged:
+                solved += 1
+                continue
+            parts = (problem.loss.name, problem.risk, problem.penalty, problem.fit_intercept)
+            print(name, seed, problem.n_samples, *parts, problem.sample_weight is not None)
+            print("   ", result.status)
+        print(
+            f"{name}: {solved} of {count - refused} certified, {refused} refused, "
+            f"median {np.median(passes):.0f} passes, most {max(passes):.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200, sys.argv[2:] or RIVALS)
