@@ -54,7 +54,7 @@ PAPER_RISKS = (CVaR(0.5), ESRM(2.0), Extremile(2.5))
 LARGE_RISKS = (CVaR(0.5), ESRM(2.0))
 # A conic solver factors a matrix with a few rows per sample; beyond this it is out of its range.
 CLARABEL_ROWS = 10_000
-README_MARKERS = ("<!-- bench:start -->", "<!-- bench:end -->")
+MARKERS = ("<!-- bench:start -->", "<!-- bench:end -->")
 
 
 @dataclass(frozen=True)
@@ -457,7 +457,7 @@ def main(argv: list[str] | None = None) -> int:
         "--out", type=Path, help="Markdown file (default: benchmarks/results.md; quick: none)"
     )
     parser.add_argument(
-        "--update-readme", action="store_true", help="put the summary into README.md"
+        "--update-docs", action="store_true", help="put the summary into docs/benchmarks.md"
     )
     options = parser.parse_args(argv)
     budget = Budget(
@@ -488,8 +488,8 @@ def main(argv: list[str] | None = None) -> int:
     if out is not None:
         out.write_text(text, encoding="utf-8")
         print(f"\nwritten to {out}")
-    if options.update_readme:
-        replace_between(HERE.parent / "README.md", README_MARKERS, summary_table(outcomes))
+    if options.update_docs:
+        replace_between(HERE.parent / "docs" / "benchmarks.md", MARKERS, summary_table(outcomes))
     return 0
 
 

@@ -20,13 +20,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import sorel
+from benchmarks.common import replace_between
 from sorel import ESRM, CVaR, Mean, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.datasets import make_two_populations
 from sorel.metrics import TailScorer
 
 RISKS = (Mean(), ESRM(2.0), CVaR(0.1))
 TAIL = CVaR(0.1)
-README = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "choosing-a-risk.md"
 MARKERS = ("<!-- held-out:start -->", "<!-- held-out:end -->")
 # A penalty at which the plain fit itself generalises, so that overfitting is not the story.
 L2 = 0.1
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=20, help="random splits per set")
     parser.add_argument(
-        "--update-readme", action="store_true", help="put the table between the README's markers"
+        "--update-docs", action="store_true", help="put the table into docs/choosing-a-risk.md"
     )
     options = parser.parse_args()
     warnings.simplefilter("error", sorel.ConvergenceWarning)
@@ -89,10 +90,8 @@ def main() -> None:
             cells += [f"{value:.3f} ({value / column[0] - 1:+.0%})" for value in column[1:]]
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if options.update_readme:
-        text = README.read_text()
-        begin, end = text.index(MARKERS[0]) + len(MARKERS[0]), text.index(MARKERS[1])
-        README.write_text(text[:begin] + "\n" + "\n".join(lines) + "\n" + text[end:])
+    if options.update_docs:
+        replace_between(PAGE, MARKERS, "\n".join(lines))
 
 
 if __name__ == "__main__":
