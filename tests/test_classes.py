@@ -45,9 +45,11 @@ def parameters(engine, seed=2):
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("tile", [7, 10**6])
-def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
+@pytest.mark.parametrize(("tile", "narrow", "long"), [(7, 16, 3), (10**6, 16, 200), (10**6, 2, 3)])
+def test_products_with_several_outputs(home, intercept, tile, narrow, long, monkeypatch):
     monkeypatch.setattr(dense, "_TILE_SIZE", tile)
+    monkeypatch.setattr(dense, "_FEW_OUTPUTS", narrow)
+    monkeypatch.setattr(dense, "_MANY_COLUMNS", long)
     X, y = data()
     engine = make(HOMES[home](X), y, intercept=intercept).engine
     full = np.column_stack([X, np.ones(len(X))]) if intercept else X

@@ -32,6 +32,10 @@ _WORTH_LIBRARY, _MAX_COPY = 64 << 20, 32 << 20
 # Share of nonzero weights below which rows are better skipped than multiplied.
 _WORTH_SKIPPING = 0.3
 
+# Up to this many outputs the linear algebra library is faster with the narrow factor first: in
+# products X^T c, and in those X w with so many columns or more.
+_FEW_OUTPUTS, _MANY_COLUMNS = 16, 200
+
 # Bytes of an X of which a copy costs next to nothing.
 _FEW_BYTES = 1 << 20
 
@@ -356,24 +360,35 @@ def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
     """margins = X w, plus the last row of w where it has one more row than X has columns."""
     d = X.shape[1]
     if X.dtype == np.float64:
-        np.matmul(X, w[:d], out=margins)
+        _product(X, w[:d], margins)
     else:
         for rows in _tiles(X):
-            np.matmul(X[rows].astype(np.float64), w[:d], out=margins[rows])
+            _product(X[rows].astype(np.float64), w[:d], margins[rows])
     if len(w) > d:
         dense.add_row(margins, w[d])
+
+
+def _product(X: FloatArray, coef: FloatArray, out: FloatArray) -> None:
+    if coef.shape[1] <= _FEW_OUTPUTS and len(coef) >= _MANY_COLUMNS:
+        out[...] = (coef.T @ X.T).T
+    else:
+        np.matmul(X, coef, out=out)
 
 
 def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
     """out[:d] += X^T c, and the column sums of c below when out has room for them."""
     d = X.shape[1]
     if X.dtype == np.float64:
-        out[:d] += X.T @ c
+        out[:d] += _adjoint(X, c)
     else:
         for rows in _tiles(X):
-            out[:d] += X[rows].astype(np.float64).T @ c[rows]
+            out[:d] += _adjoint(X[rows].astype(np.float64), c[rows])
     if len(out) > d:
         out[d] += np.ones(len(c)) @ c
+
+
+def _adjoint(X: FloatArray, c: FloatArray) -> FloatArray:
+    return (c.T @ X).T if c.shape[1] <= _FEW_OUTPUTS else X.T @ c
 
 
 def _tiles(X: NDArray[Any]) -> Iterator[slice]:
