@@ -30,7 +30,7 @@ _CALL, _FACTORISATION = 4e5, 6e5
 ROWS_PER_PARAMETER, LEAST_ROWS, _WORTH_SAMPLING = 100, 10_000, 3
 
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
-FEW_PARAMETERS = 64
+FEW_PARAMETERS = 128
 
 
 class StepCosts:

@@ -64,7 +64,7 @@ class BlocksEngine(DenseEngine):
         # Not DenseEngine's own, which wants all of X.
         SampledEngine.__init__(self, X, spec)
         self._X: Any = _Slices(X)
-        self._by_rows, self._columns, self._by_library = True, None, False
+        self._by_rows, self._columns = True, None
 
     def _share_rows(self) -> None:
         super()._share_rows()

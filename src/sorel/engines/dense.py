@@ -25,13 +25,6 @@ _FEW_TILE = 128
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
-# Bytes of X up to which the linear algebra library is faster than compiled loops, and of rows that
-# are copied together for it: beyond, both wait for memory.
-_WORTH_LIBRARY, _MAX_COPY = 64 << 20, 32 << 20
-
-# Share of nonzero weights below which rows are better skipped than multiplied.
-_WORTH_SKIPPING = 0.3
-
 # Up to this many outputs the linear algebra library is faster with the narrow factor first: in
 # products X^T c, and in those X w with so many columns or more.
 _FEW_OUTPUTS, _MANY_COLUMNS = 16, 200
@@ -68,13 +61,6 @@ class DenseEngine(SampledEngine):
         self._X = writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
-        self._by_library = (
-            self._by_rows
-            and self._X.dtype == np.float64
-            and self.n_outputs == 1
-            and self.n_features > FEW_COLUMNS
-            and self._X.nbytes <= _WORTH_LIBRARY
-        )
 
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
@@ -112,9 +98,7 @@ class DenseEngine(SampledEngine):
             self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
-        if self._by_library:
-            _product(self._row_team, self._X, coef, intercept, out)
-        elif self._by_rows:
+        if self._by_rows:
             self._each_row(dense.product_rows, self._X, coef, intercept, out)
         elif self._row_team is None:
             dense.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
@@ -126,8 +110,7 @@ class DenseEngine(SampledEngine):
             )
 
     def _adjoint(self, c: NDArray[Any]) -> FloatArray:
-        full = self._by_library and np.count_nonzero(c) >= _WORTH_SKIPPING * len(c)
-        if self.n_outputs > 1 or full:
+        if self.n_outputs > 1:
             return self._accumulate(
                 lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
                 self.shape,
@@ -158,14 +141,11 @@ class DenseEngine(SampledEngine):
         return np.max(parts, axis=0).astype(np.float64)
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
-        # Columns are read whole anyway. Rows of C order are long enough to jump between them, but
-        # the library wants them together, and takes no list of them.
         if self.n_outputs > 1:
+            # The products of the linear algebra library take no list of rows.
             return self._X[rows] if len(rows) * self._X[:1].nbytes <= _MAX_ROWS_COPY else None
-        if not self._by_rows:
-            return None
-        small = 8 * len(rows) * self.n_features <= _MAX_COPY
-        return self._X[rows] if self._by_library and small else rows
+        # Rows of C order are long enough to jump between them; columns are read whole anyway.
+        return rows if self._by_rows else None
 
     def _margins_of(self, selection: Any, w: FloatArray, out: FloatArray) -> None:
         if self.n_outputs > 1:
@@ -174,9 +154,6 @@ class DenseEngine(SampledEngine):
             )
             return
         coef, intercept = self._split(w)
-        if selection.ndim > 1:
-            _product(self._team_for(selection), selection, coef, intercept, out)
-            return
         self._team_for(selection).sweep(
             lambda start, stop: dense.product_some_rows(
                 self._X, selection[start:stop], coef, intercept, out[start:stop]
@@ -184,7 +161,7 @@ class DenseEngine(SampledEngine):
         )
 
     def _adjoint_of(self, selection: Any, c: FloatArray) -> FloatArray:
-        if selection.ndim > 1:
+        if self.n_outputs > 1:
             return self._team_for(selection).accumulate(
                 lambda start, stop, out: _add_adjoint(selection[start:stop], c[start:stop], out),
                 self.shape,
@@ -201,7 +178,7 @@ class DenseEngine(SampledEngine):
         right = left if others is rows else np.ascontiguousarray(self._X[others], np.float64)
         return np.asarray(left @ right.T)
 
-    def _team_for(self, rows: NDArray[Any]) -> Team:
+    def _team_for(self, rows: NDArray[np.intp]) -> Team:
         return Team(len(rows), 1 if self._row_team is None else self._row_team.threads)
 
     def _take_steps(
@@ -332,22 +309,6 @@ def _column_sizes(X: NDArray[Any]) -> NDArray[Any]:
     wide = X[:whole].reshape(whole // count, count * d)
     size = np.maximum(wide.max(axis=0), -wide.min(axis=0)).reshape(count, d).max(axis=0)
     return np.maximum(size, np.abs(X[whole:]).max(axis=0, initial=0.0))
-
-
-def _product(
-    team: Team | None, X: NDArray[Any], coef: FloatArray, intercept: float, out: FloatArray
-) -> None:
-    """out = X coef + intercept."""
-
-    def some(start: int, stop: int) -> None:
-        np.dot(X[start:stop], coef, out=out[start:stop])
-        if intercept != 0.0:
-            out[start:stop] += intercept
-
-    if team is None:
-        some(0, len(X))
-    else:
-        team.sweep(some)
 
 
 def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
