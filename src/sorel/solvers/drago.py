@@ -28,7 +28,7 @@ _SMOOTHING = 1e-3
 # same rate, and what the smoothing allows, in so many cycles and so large a part of them. The run
 # goes on from the best iterate.
 _WORSE = 2.0
-_PATIENCE, _MOST = 20, 0.7
+_PATIENCE, _MOST = 100, 0.7
 
 # The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
 _SAFE = 0.5
