@@ -39,7 +39,7 @@ def solvers():
         Subgradient(),
         LBFGS(),
         APD(),
-        Drago(),
+        Drago(nu=0.01),
         StochasticPD(),
     ]
 

@@ -24,10 +24,11 @@ from sorel.solvers.stochastic_pd import measured_coupling
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
 
-# A gap that stays above this many times the best one, or what the smoothing allows, for so many
-# cycles halves a rate that is not given, and the run goes on from the best iterate.
+# A rate that is not given is halved when the gap was above this many times the lowest under the
+# same rate, and what the smoothing allows, in so many cycles and so large a part of them. The run
+# goes on from the best iterate.
 _WORSE = 2.0
-_PATIENCE = 20
+_PATIENCE, _MOST = 100, 0.7
 
 # The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
 _SAFE = 0.5
@@ -97,7 +98,7 @@ class Drago(FirstOrder):
         run.note = remark
         reply = yield Iterate(point, dual, None, watch.refine())
         watch.saw(reply)
-        best, bad = (reply.gap, point, dual), 0
+        best, lowest, bad, cycles = (reply.gap, point, dual), reply.gap, 0, 0
         tables = _Tables(problem, batches, point, dual)
         while True:
             w, dual = tables.cycle(run, rate, nu)
@@ -110,9 +111,12 @@ class Drago(FirstOrder):
                     best = gap, moved, dual
             elif self.rate is not None:
                 return
-            bad = bad + 1 if gap > _WORSE * max(best[0], allowed) else 0
-            if self.rate is None and (moved is None or bad >= _PATIENCE):
-                rate, bad, run.note = 0.5 * rate, 0, remark
+            lowest = min(lowest, gap)
+            bad += gap > _WORSE * max(lowest, allowed)
+            cycles += 1
+            failed = bad >= max(_PATIENCE, _MOST * cycles)
+            if self.rate is None and (moved is None or failed):
+                rate, lowest, bad, cycles, run.note = 0.5 * rate, math.inf, 0, 0, remark
                 tables = _Tables(problem, batches, *best[1:])
                 run.passes += 1
 
