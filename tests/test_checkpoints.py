@@ -247,8 +247,8 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
 @pytest.mark.parametrize(
     ("solver", "operation", "risk"),
     [
-        ("newton", "moved", CVaR(0.1)),
-        ("newton_cg", "moved", CVaR(0.1)),
+        ("newton", "tried", CVaR(0.1)),
+        ("newton_cg", "tried", CVaR(0.1)),
         ("lbfgs", "point", sorel.ESRM(1.0)),
     ],
 )
@@ -916,7 +916,7 @@ def test_the_command_resumes(table, capsys):
 def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
     from sorel.engines.memory import MemoryEngine
 
-    original, calls = MemoryEngine.moved, []
+    original, calls = MemoryEngine.tried, []
 
     def interrupted(*args):
         calls.append(args)
@@ -925,7 +925,7 @@ def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
         return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryEngine, "moved", interrupted)
+        patch.setattr(MemoryEngine, "tried", interrupted)
         assert fit("--tol", "1e-9") == 130
     first, last = capsys.readouterr().err.splitlines()
     assert first == "the state of the fit is in fit.ckpt; the same command goes on from there"

@@ -406,15 +406,16 @@ def test_interruption_between_checks_loses_nothing(monkeypatch, solver):
     # Second-order methods check only when that may succeed: progress until then counts as well.
     problem = make_problem(risk=CVaR(0.1))
     seen = []
-    original = problem.engine.moved
+    original = problem.engine.tried
 
     def interrupted(*args):
         if len(seen) == 8:
             raise KeyboardInterrupt
-        seen.append(original(*args))
-        return seen[-1]
+        trial = original(*args)
+        seen.append(trial[0])
+        return trial
 
-    monkeypatch.setattr(problem.engine, "moved", interrupted)
+    monkeypatch.setattr(problem.engine, "tried", interrupted)
     result = solve(problem, solver, tol=1e-15)
     assert result.status.startswith("interrupted")
     reached = problem.objective(seen[-2].w)
@@ -437,7 +438,7 @@ def test_errors_of_a_callback_are_the_callers():
         solve(make_problem(), "newton", callback=callback)
 
 
-@pytest.mark.parametrize("operation", ["gradient", "hessian", "ascend", "moved", "expected"])
+@pytest.mark.parametrize("operation", ["gradient", "hessian", "ascend", "tried", "expected"])
 @pytest.mark.parametrize("call", [1, 2, 7])
 def test_interruption_inside_the_engine(monkeypatch, operation, call):
     problem = make_problem(risk=CVaR(0.1))
