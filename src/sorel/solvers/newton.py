@@ -108,8 +108,9 @@ class Newton(AugmentedLagrangian):
             if info.shift < 1.0 or caution == 1.0:
                 break
             caution = 1.0
-        if problem.has_fixed_weights:
-            # The next step needs no matrix of its own where this one tells enough of it.
+        if problem.has_fixed_weights or (state.eta == 0.0 and not problem.has_two_levels):
+            # The next step needs no matrix of its own where this one tells enough of it. Ties at
+            # the edge between two levels are too few, and too stiff, for that.
             run.resembles = problem.keep_curvature(hessian)
         step = u - center
         moved = part.put(w, u)
