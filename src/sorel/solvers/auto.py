@@ -15,7 +15,7 @@ from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.newton import MAX_SIZE, Newton
+from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
@@ -37,6 +37,10 @@ _NEAR = 0.1
 # passes for each parameter: enough where the columns are well scaled.
 _SOME_PARAMETERS, _MANY_ROWS, _MANY_NUMBERS = 300, 20, 10_000_000
 _PASSES_PER_PARAMETER = 0.125
+
+# Where coefficients may rest, but do not, so many passes of the stochastic method come before a
+# matrix of all columns: enough where the problem is easy.
+_TRIAL = 50
 
 # Passes without a tenth of the gap gone after which another method has its turn.
 _PATIENCE = 250
@@ -118,7 +122,7 @@ class Auto(Solver):
         if problem.penalty.quadratic:
             return [NewtonCG, *dense, SOREL]
         if problem.by_parts:
-            return [Newton, Continuation, SOREL]
+            return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
         return [SOREL, *dense] if problem.engine.offers("epoch") or not dense else dense
 
     def _by_products(self, problem: Problem) -> bool:
@@ -148,6 +152,8 @@ class Auto(Solver):
         limit = np.inf
         if isinstance(solver, NewtonCG) and self._by_products(problem):
             limit = run.passes + _PASSES_PER_PARAMETER * problem.engine.size
+        elif isinstance(solver, SOREL) and Newton in others and problem.by_parts:
+            limit = run.passes + _TRIAL
         try:
             iterate = next(iterates)
             while True:

@@ -42,6 +42,9 @@ class Newton(AugmentedLagrangian):
 
     name: ClassVar[str] = "newton"
 
+    # Whether to give up where no coefficients rest.
+    parts_only: ClassVar[bool] = False
+
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
         if size > MAX_SIZE and not problem.penalty.quadratic and not problem.by_parts:
@@ -69,6 +72,8 @@ class Newton(AugmentedLagrangian):
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, engine, w = state.problem, state.problem.engine, state.point.w
         part = problem.part(w, state.gradient)
+        if self.parts_only and part.rows is None:
+            raise TooManyColumnsError("most coefficients leave their rest")
         gradient, center = part.take(state.gradient), part.take(w)
         n_rows = max(_ROWS_PER_PARAMETER * center.size, _LEAST_ROWS)
         while True:
@@ -93,3 +98,19 @@ class Newton(AugmentedLagrangian):
         descent = gain - float(gradient @ step)
         decrease = descent - 0.5 * float(step @ (hessian @ step))
         return Direction(moved - w, descent, decrease)
+
+
+class SparseNewton(Newton):
+    """Newton's method as long as some coefficients rest, for `auto`: it leaves the rest to others.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.newton import SparseNewton
+    >>> X = np.random.default_rng(0).standard_normal((50, 200))
+    >>> problem = sorel.Problem(X, X[:, 0], penalty=sorel.ElasticNet(0.1, 0.1))
+    >>> sorel.solve(problem, solver=SparseNewton()).converged
+    True
+    """
+
+    parts_only: ClassVar[bool] = True
