@@ -278,3 +278,13 @@ def test_a_part_of_the_hessian(kind, loss):
         part.losses(part.point(v)), own.losses(v), rtol=1e-6 if kind == "float32" else 1e-12
     )
     np.testing.assert_allclose(part.column_scale(), own.engine.column_scale())
+
+
+@pytest.mark.parametrize("share", [1e-4, 0.9])
+def test_auto_tries_easy_steps_before_a_matrix_of_all_columns(share, monkeypatch):
+    monkeypatch.setattr(sorel.solvers.auto, "_FEW_PARAMETERS", 100)
+    X, y = wide_data(400, 150)
+    l1 = share * np.abs(X.T @ y).max() / 400
+    result = solved(Problem(X, y, risk=CVaR(0.3), penalty=ElasticNet(1e-2, l1)), tol=1e-6)
+    expected = "newton then sorel" if share < 0.01 else "(newton)"
+    assert expected in result.status

@@ -17,7 +17,7 @@ from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.newton import MAX_SIZE, Newton, has_few_rows
+from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton, has_few_rows
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
@@ -44,6 +44,10 @@ _NEAR = 0.1
 # little is lost.
 _WORTH_PRODUCTS = 18.0
 _SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
+
+# Where coefficients may rest, but do not, so many passes of the stochastic method come before a
+# matrix of all columns: enough where the problem is easy.
+_TRIAL = 50
 
 # Passes without a tenth of the gap gone after which another method has its turn: Newton steps from
 # a matrix take two each.
@@ -161,7 +165,7 @@ class Auto(Solver):
         if size <= _FEW_PARAMETERS:
             return [*dense, SOREL]
         if problem.by_parts:
-            return [Newton, Continuation, SOREL]
+            return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
         return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
@@ -182,7 +186,9 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
-        patience = _NEWTON_PATIENCE if type(solver) is Newton else _PATIENCE
+        patience = _NEWTON_PATIENCE if isinstance(solver, Newton) else _PATIENCE
+        trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
+        limit = run.passes + _TRIAL if trial else np.inf
         before, run.latest = run.latest, None
         try:
             iterate = next(iterates)
@@ -194,10 +200,10 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if run.passes - since > patience:
+                if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break
-                    since = np.inf
+                    since = limit = np.inf
                 iterate = iterates.send(certificate)
         except _Costly:
             # No better than others at finding the way, and further along it than at any check.

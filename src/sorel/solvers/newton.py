@@ -51,6 +51,9 @@ class Newton(AugmentedLagrangian):
 
     name: ClassVar[str] = "newton"
 
+    # Whether to give up where no coefficients rest.
+    parts_only: ClassVar[bool] = False
+
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
         if size > MAX_SIZE and not problem.penalty.quadratic and not problem.by_parts:
@@ -89,6 +92,8 @@ class Newton(AugmentedLagrangian):
             # The model is minimised exactly: half of its slope is what it gains.
             return Direction(step, descent, 0.5 * descent)
         part = problem.part(w, state.gradient)
+        if self.parts_only and part.rows is None:
+            raise TooManyColumnsError("most coefficients leave their rest")
         gradient, center = part.take(state.gradient), part.take(w)
         # One step is all that a quadratic problem takes, if all rows have their say.
         n_rows = None if problem.is_quadratic else sampled_rows(center.size)
@@ -142,6 +147,22 @@ class Newton(AugmentedLagrangian):
             run.resembles = False
             return None
         return Direction(found.step, -float(np.vdot(gradient, found.step)), found.decrease)
+
+
+class SparseNewton(Newton):
+    """Newton's method as long as some coefficients rest, for `auto`: it leaves the rest to others.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.newton import SparseNewton
+    >>> X = np.random.default_rng(0).standard_normal((50, 200))
+    >>> problem = sorel.Problem(X, X[:, 0], penalty=sorel.ElasticNet(0.1, 0.1))
+    >>> sorel.solve(problem, solver=SparseNewton()).converged
+    True
+    """
+
+    parts_only: ClassVar[bool] = True
 
 
 def has_few_rows(problem: Problem) -> bool:
