@@ -176,7 +176,7 @@ def test_bad_step_sizes_are_refused(cls, value):
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match=r"'auto', 'paper', 'theory'.*'odd'"):
+    with pytest.raises(ValueError, match=r"'auto', 'paper', 'stable', 'theory'.*'odd'"):
         SOREL("odd")
     with pytest.raises(ValueError, match=r"dual_step.*-2"):
         SOREL("paper", dual_step=-2)

@@ -32,6 +32,10 @@ ROWS_PER_PARAMETER, LEAST_ROWS, _WORTH_SAMPLING = 100, 10_000, 3
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
 FEW_PARAMETERS = 128
 
+# The same for several classes, whose matrix takes K^2 weighted Gram matrices, and operations up to
+# which it takes no time anyway.
+_FEW_OF_CLASSES, _NO_TIME = 64, 1e7
+
 
 class StepCosts:
     """Costs of a Newton step in which some rows have curvature.
@@ -88,6 +92,17 @@ class StepCosts:
     def rows_are_cheaper(self) -> bool:
         """Whether the matrix of the rows costs less than that of the columns, even if used once."""
         return self.row_gram + self.by_rows < self.matrix
+
+
+def classes_by_products(engine: Engine) -> bool:
+    """Whether several classes are better served by products, which their curvature preconditions.
+
+    Few of them are needed then, and no matrix of all classes.
+    """
+    if engine.n_outputs == 1 or not engine.preconditions_classes:
+        return False
+    matrix = float(engine.n_samples) * engine.size**2
+    return engine.size > _FEW_OF_CLASSES and matrix > _NO_TIME
 
 
 def sampled_rows(size: int) -> int:

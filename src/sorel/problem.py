@@ -27,7 +27,7 @@ from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
 from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
-from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
@@ -45,9 +45,8 @@ _BEYOND_EXPONENTIALS = 800.0
 
 # Up to this many parameters a certificate is refined through a p x p Hessian. Beyond, conjugate
 # gradients take its place where the penalty is quadratic, and after the second number nothing does
-# where it is not. Several classes have a preconditioner, and a larger matrix for its size.
+# where it is not.
 _FEW_PARAMETERS = 1000
-_FEW_OF_CLASSES = 64
 REFINABLE_SIZE = 5000
 
 # Rows on disk that take no more than this are held in memory all the same.
@@ -724,8 +723,8 @@ class Problem:
         engine = self.engine
         if not self.penalty.quadratic:
             return False
-        if engine.n_outputs > 1 and engine.preconditions_classes:
-            return engine.size > _FEW_OF_CLASSES
+        if classes_by_products(engine):
+            return True
         if engine.size <= FEW_PARAMETERS:
             return False
         if not engine.products_are_cheap:

@@ -36,7 +36,7 @@ _FEW_BYTES = 1 << 20
 _LONG_ROW = 2048
 
 # Bytes of rows that may be copied to make products with them cheaper.
-_MAX_ROWS_COPY = 1 << 30
+_MAX_COPY = 1 << 30
 
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
@@ -143,7 +143,7 @@ class DenseEngine(SampledEngine):
     def _select(self, rows: NDArray[np.intp]) -> Any:
         if self.n_outputs > 1:
             # The products of the linear algebra library take no list of rows.
-            return self._X[rows] if len(rows) * self._X[:1].nbytes <= _MAX_ROWS_COPY else None
+            return self._X[rows] if len(rows) * self._X[:1].nbytes <= _MAX_COPY else None
         # Rows of C order are long enough to jump between them; columns are read whole anyway.
         return rows if self._by_rows else None
 

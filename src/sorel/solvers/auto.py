@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
@@ -25,10 +25,6 @@ from sorel.solvers.subgradient import Subgradient
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward where
 # the penalty is not quadratic, or a product costs a journey to the data.
 _FEW_PARAMETERS = 1000
-
-# The same for several classes, whose matrix takes K^2 weighted Gram matrices, and whose products
-# have a preconditioner of their own.
-_FEW_OF_CLASSES = 64
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
@@ -104,9 +100,9 @@ class Auto(Solver):
         if first is None:
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
-        if run.dual is None and (waiting[first] in (Newton, _Thrifty) or _few_products(problem)):
-            by_products = waiting[first] is NewtonCG
-            self._start_from_part(problem, run, NewtonCG() if by_products else Newton())
+        classes = waiting[first] is NewtonCG and classes_by_products(problem.engine)
+        if run.dual is None and (waiting[first] in (Newton, _Thrifty) or classes):
+            self._start_from_part(problem, run, NewtonCG() if classes else Newton())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
             chosen.append(solver.name)
@@ -154,8 +150,8 @@ class Auto(Solver):
             if not affordable:
                 return [NewtonCG, SOREL]
             first: list[type[Solver]] = []
-            if _few_products(problem):
-                first = [NewtonCG] if size > _FEW_OF_CLASSES else []
+            if classes_by_products(engine):
+                first = [NewtonCG]
             elif size > FEW_PARAMETERS and engine.products_are_cheap:
                 costs = StepCosts(engine, carrying_rows(engine))
                 first = [_Thrifty] if costs.products() >= _WORTH_PRODUCTS else []
@@ -217,10 +213,3 @@ class Auto(Solver):
         run.latest = run.latest or before
         if best is not None:
             run.w, run.dual = best
-
-
-def _few_products(problem: Problem) -> bool:
-    """Whether a Newton step takes few products, because several classes precondition it."""
-    engine = problem.engine
-    several = engine.n_outputs > 1 and engine.preconditions_classes
-    return several and problem.penalty.quadratic
