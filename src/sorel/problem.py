@@ -315,7 +315,12 @@ class Problem:
     @property
     def is_quadratic(self) -> bool:
         """Whether risk and losses make a quadratic function: one Newton step then solves it."""
-        return type(self.loss) is Squared and self.has_fixed_weights
+        return self.bends_evenly and self.has_fixed_weights
+
+    @property
+    def bends_evenly(self) -> bool:
+        """Whether the losses have the same curvature wherever they are."""
+        return type(self.loss) is Squared
 
     def keep_curvature(self, hessian: FloatArray) -> bool:
         """Keep the Hessian of a weighting, if there is something to be gained from that."""

@@ -113,9 +113,10 @@ class Newton(AugmentedLagrangian):
             if info.shift < 1.0 or caution == 1.0:
                 break
             caution = 1.0
-        if problem.has_fixed_weights or (state.eta == 0.0 and not problem.has_two_levels):
-            # The next step needs no matrix of its own where this one tells enough of it. Ties at
-            # the edge between two levels are too few, and too stiff, for that.
+        # The next step needs no matrix of its own where this one tells enough of it. Ties at the
+        # edge between two levels are too few, and too stiff, for that.
+        even = state.eta == 0.0 and problem.bends_evenly and not problem.has_two_levels
+        if problem.has_fixed_weights or even:
             run.resembles = problem.keep_curvature(hessian)
         step = u - center
         moved = part.put(w, u)
