@@ -45,8 +45,9 @@ _SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
 # matrix of all columns: enough where the problem is easy.
 _TRIAL = 50
 
-# Passes without a tenth of the gap gone after which another method has its turn: Newton steps from
-# a matrix take two each.
+# Passes without a tenth of the gap gone after which another method has its turn. The second is for
+# Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
+# longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
 
 
@@ -182,7 +183,8 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
-        patience = _NEWTON_PATIENCE if isinstance(solver, Newton) else _PATIENCE
+        quickly = isinstance(solver, Newton) and problem.penalty.quadratic
+        patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         limit = run.passes + _TRIAL if trial else np.inf
         before, run.latest = run.latest, None
