@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sorel.paths import PathResult, path
     from sorel.saving import load_model, save_model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ESRM",
