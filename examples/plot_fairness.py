@@ -4,8 +4,8 @@ Fairness without group labels
 
 A model that is right on average can be wrong for a group. If the group is known, one can bound
 its loss: fairlearn's ``BoundedGroupLoss`` does. If it is not, because nobody asked or nobody may,
-a tail risk is a substitute: CVaR at the level :math:`\\alpha` is at least the mean loss of
-*every* group that makes up a share :math:`\\alpha` of the samples, whoever is in it.
+a tail risk is a substitute: CVaR at the level *alpha* is at least the mean loss of
+*every* group that makes up a share *alpha* of the samples, whoever is in it.
 
 Does it work? Here the labels serve the report, and fairlearn, but not sorel. The measure is the
 mean held-out loss of the worst group.
