@@ -27,7 +27,10 @@ OLDEST = "oldest"
 
 # What the tests need beside the package. skfolio, dask and benchopt want newer dependencies than
 # the oldest ones, and their tests skip where they are missing.
-_TOOLS = ["pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100", "mpmath>=1.3", "hatchling>=1.24"]
+_TOOLS = [
+    "pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100", "mpmath>=1.3", "hatchling>=1.24",
+    "cvxpy>=1.5", "clarabel>=0.9",
+]  # fmt: skip
 _PINNED_EXTRAS = ("plot", "cli")
 
 
