@@ -10,19 +10,9 @@ it. Then the same data under other risks, where there is no rival. Run as
 
 from __future__ import annotations
 
-import os
+import benchmarks.one_thread  # noqa: F401 (for what it does)
 
-if __name__ == "__main__":
-    # NumPy reads these when it is first imported.
-    for _variable in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMBA_NUM_THREADS",
-    ):
-        os.environ[_variable] = "1"
-
+# isort: split
 import argparse
 import math
 import time

@@ -6,19 +6,12 @@ what is counted. Run as ``python -m benchmarks.compare [--quick] [--update-readm
 
 from __future__ import annotations
 
-import os
+import benchmarks.one_thread  # noqa: F401 (for what it does)
 
-for _variable in (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-):
-    os.environ[_variable] = "1"
-
+# isort: split
 import argparse
 import math
+import os
 import platform
 import sys
 import time

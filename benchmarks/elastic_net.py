@@ -8,18 +8,9 @@ Run as ``python -m benchmarks.elastic_net [--quick]``.
 
 from __future__ import annotations
 
-import os
+import benchmarks.one_thread  # noqa: F401 (for what it does)
 
-if __name__ == "__main__":
-    for _variable in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMBA_NUM_THREADS",
-    ):
-        os.environ[_variable] = "1"
-
+# isort: split
 import argparse
 import sys
 import time

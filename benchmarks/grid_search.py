@@ -9,17 +9,15 @@ scoring), which is most of what Ridge costs; the last lines tell how much of it 
 
 from __future__ import annotations
 
+import benchmarks.one_thread  # noqa: F401 (for what it does)
+
+# isort: split
 import argparse
-import os
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
-
-# Thread counts are fixed through the environment before NumPy is imported.
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[name] = "1"
 
 import numpy as np
 from sklearn.linear_model import Ridge

@@ -9,18 +9,9 @@ product X @ w. Run as ``python -m benchmarks.linear [--quick]``; what is not ins
 
 from __future__ import annotations
 
-import os
+import benchmarks.one_thread  # noqa: F401 (for what it does)
 
-for _variable in (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "RAYON_NUM_THREADS",
-):
-    os.environ[_variable] = "1"
-
+# isort: split
 import argparse
 import importlib.util
 import sys

@@ -10,20 +10,9 @@ out; codes that no package index has are run from a checkout:
 
 from __future__ import annotations
 
-import os
+import benchmarks.one_thread  # noqa: F401 (for what it does)
 
-# Libraries read these when they are first imported. Tests import this module, and keep theirs.
-if __name__ == "__main__":
-    for _variable in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMBA_NUM_THREADS",
-        "RAYON_NUM_THREADS",
-    ):
-        os.environ[_variable] = "1"
-
+# isort: split
 import argparse
 import math
 import platform

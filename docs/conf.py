@@ -26,11 +26,6 @@ extensions = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "**/README.md", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 templates_path = ["_templates"]
-nitpicky = False
-suppress_warnings = [
-    # The gallery's own settings hold a function of ours, which no cache can keep.
-    "config.cache",
-]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -42,7 +42,7 @@ def conic_parts(cp, penalty, d, extra=0):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_prox_and_conjugate_of_a_conic_solver(seed):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     penalty, d, rng = random_budget(seed)
     check_penalty(penalty, (d,))
     v, step = rng.normal(size=d) * rng.choice([0.1, 1.0, 10.0]), float(rng.choice([0.1, 1.0, 10.0]))
@@ -90,7 +90,7 @@ def test_directional_derivative(seed):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_quadratic_model_of_a_conic_solver(seed):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     penalty, d, rng = random_budget(seed, bounded=True)
     extra = seed % 3 == 0  # an intercept
     M = rng.normal(size=(int(rng.integers(1, d + 3)), d + extra))

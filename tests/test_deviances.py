@@ -49,7 +49,7 @@ def test_the_mean_is_scikit_learn_s_regressor(loss, weighted, form):
 @pytest.mark.parametrize("risk", ["cvar", "esrm", "max", "mixture"])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_optima_of_a_conic_solver(loss, risk, intercept):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     n, d = 40, 3
     X, y = make_rows(loss, n, d, seed=3)
     problem = sorel.Problem(

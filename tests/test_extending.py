@@ -22,7 +22,7 @@ def test_there_is_a_page_for_each_noun():
 
 
 def test_the_loss_of_the_page_is_differentiable_and_reaches_the_conic_optimum():
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     loss = run_page("loss")["Asymmetric"](2.5)
     y, z, h = np.zeros(50), np.linspace(-2, 2, 50), 1e-6
     slope = (loss.value(y, z + h) - loss.value(y, z - h)) / (2 * h)

@@ -35,7 +35,7 @@ def spectral_value(cp, u, sigma):
 @pytest.mark.parametrize("penalty", ["l2", "simplex", "box"])
 @pytest.mark.parametrize("seed", range(2))
 def test_optima_of_a_conic_solver(risk, deviation, penalty, seed):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     X, y = make_rows(seed=seed)
     if seed == 1:
         X, y = X[np.r_[:20, :20]], y[np.r_[:20, :20]]  # every row twice: ties everywhere

@@ -173,7 +173,7 @@ def test_a_derived_class_with_the_same_formulas_is_solved_in_full_passes():
 @pytest.mark.parametrize("risk", ["mean", "cvar", "esrm", "max"])
 @pytest.mark.parametrize("bound", [-4.0, -math.inf])
 def test_a_loss_below_zero_is_certified_from_outside(risk, bound):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     X, y = make_rows(False, n=40)
     problem = sorel.Problem(X, y, risk=RISKS[risk], loss=Tilted(bound), penalty=sorel.L2(0.05))
     result = sorel.solve(problem, tol=1e-8)

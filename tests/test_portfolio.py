@@ -67,7 +67,7 @@ def random_case(seed):
 
 def conic_optimum(R, risk, settings, weight, target=None):
     """The optimal value, from the sums of the largest losses, with weights as repeated rows."""
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     rows = R if weight is None else np.repeat(R, weight.astype(int), axis=0)
     n, d = rows.shape
     w = cp.Variable(d)

@@ -34,7 +34,7 @@ def test_wilcoxon_s_dispersion_is_half_the_gini_mean_difference():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_optimum_over_all_pairs(seed):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     X, y = make_rows(25, 2, seed)
     if seed == 1:
         X, y = np.round(X), np.round(y)
@@ -54,7 +54,7 @@ def test_the_optimum_over_all_pairs(seed):
 @pytest.mark.parametrize("penalty", [{}, {"l1": 0.05}, {"l2": 0.1}, {"l1": 0.05, "l2": 0.1}])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_other_scores_and_penalties(risk, penalty, weighted):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     X, y = make_rows(30, 3)
     weight = np.random.default_rng(1).integers(1, 4, 30) if weighted else None
     model = sorel.RankRegressor(risk, **penalty, tol=1e-8).fit(X, y, sample_weight=weight)

@@ -80,7 +80,7 @@ def test_the_proximal_map_satisfies_its_optimality_conditions(loss, risk, weight
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
 def test_the_proximal_map_against_a_conic_solver(loss):
-    cp = pytest.importorskip("cvxpy")
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     from helpers import _conic_losses, _conic_risk, _conic_solve
 
     n, rho = 8, 0.7
