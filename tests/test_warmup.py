@@ -74,6 +74,7 @@ def test_the_command_says_what_it_did_and_where(one_step, capsys):
 
 @needs_compiler
 def test_without_a_folder_it_fails_and_says_what_to_do(one_step, capsys, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setattr(warmup, "cache_folder", lambda: None)
     assert main(["warmup"]) == 1
     assert "set NUMBA_CACHE_DIR" in capsys.readouterr().err

@@ -12,8 +12,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils._pytree as _pytree
 
-from sorel.risks import Risk, normalised_sample_weight, parse_risk
+from sorel.risks import (
+    ESRM,
+    CustomSpectrum,
+    CVaR,
+    Deviation,
+    Extremile,
+    Max,
+    Mean,
+    Mixture,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+)
 
 __all__ = ["SpectralRisk", "spectral_risk"]
 
@@ -136,6 +149,11 @@ class SpectralRisk(torch.nn.Module):
 
 # Operators take numbers, not risks.
 _RISKS: list[Risk] = []
+
+# Before torch 2.12, compiled code takes no object for a constant unless its class is known as one.
+for _kind in (Mean, CVaR, ESRM, Extremile, Max, Mixture, CustomSpectrum, Deviation):
+    if hasattr(_pytree, "register_constant"):
+        _pytree.register_constant(_kind)
 
 
 @torch.compiler.assume_constant_result
