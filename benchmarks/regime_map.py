@@ -48,11 +48,12 @@ MOST_NUMBERS, QUICK_NUMBERS = 2e7, 1e5
 # Half of the problems have the penalty L2: the choice between methods is widest there.
 L2_SHARE = 0.5
 
-# Seconds that `auto` may take, how much longer than the best so far another one may run, and how
-# many runs of what duration the least of is taken.
+# Seconds that `auto` may take, how much longer than the best so far another one may run, how many
+# runs of what duration the least of is taken, and seconds to load compiled code.
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 PATIENCE = 1.1
 REPEATS, WORTH_REPEATING = 3, 0.5
+LOADING = 1.0
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,12 @@ def _time(
     # On a busy machine the clock of the process stands still while others work.
     slack = 1.0 if clock is time.perf_counter else 3.0
     runs: list[float] = []
-    # The first run loads compiled code, and is not counted where it is short.
-    for _ in range(1 + REPEATS):
+    # The first run loads compiled code: it has more time, and is not counted where it is short.
+    for start_up in (LOADING, *REPEATS * (0.0,)):
+        allowed = slack * limit + (start_up if limit < LOADING else 0.0) + 0.05
         begin = clock()
         try:
-            result = sorel.solve(
-                problem, solver, tol=TOL, max_passes=math.inf, max_seconds=slack * limit + 0.2
-            )
+            result = sorel.solve(problem, solver, tol=TOL, max_passes=math.inf, max_seconds=allowed)
         except ValueError as error:
             if isinstance(error, UnsupportedProblemError):
                 raise
@@ -188,7 +188,7 @@ def _time(
         if not result.converged:
             return None, result.status
         runs.append(taken)
-        if taken > WORTH_REPEATING:
+        if taken > (WORTH_REPEATING if len(runs) > 1 else 5.0 * LOADING):
             break
     return min(runs), result.status
 
