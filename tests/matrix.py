@@ -29,9 +29,9 @@ OLDEST = "oldest"
 # the oldest ones, and their tests skip where they are missing.
 _TOOLS = [
     "pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100", "mpmath>=1.3", "hatchling>=1.24",
-    "cvxpy>=1.5", "clarabel>=0.9",
+    "cvxpy>=1.5", "clarabel>=0.9", "xlwt>=1.3",
 ]  # fmt: skip
-_PINNED_EXTRAS = ("plot", "cli")
+_PINNED_EXTRAS = ("plot", "cli", "data")
 
 
 def versions() -> list[str]:

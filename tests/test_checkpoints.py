@@ -446,7 +446,7 @@ def test_the_memory_order_of_X_does_not_matter(path):
 
 
 def test_sparse_data(path):
-    X = scipy.sparse.random_array((N, D), density=0.4, rng=1, format="csr")
+    X = scipy.sparse.random(N, D, density=0.4, random_state=1, format="csr")
     quietly(make_problem(X=X), tol=1e-8, max_passes=6, checkpoint=path)
     other = X.copy()
     other.data[7] += 1.0
@@ -488,7 +488,7 @@ def test_every_value_of_a_large_matrix_counts(small_limits, dtype, order):
 
 
 def test_large_sparse_matrices(small_limits):
-    X = scipy.sparse.random_array((60, 9), density=0.5, rng=0, format="csr")
+    X = scipy.sparse.random(60, 9, density=0.5, random_state=0, format="csr")
     own = fingerprints.fingerprint_matrix(X)
     for k in range(X.nnz):
         value, place = X.copy(), X.copy()
@@ -655,7 +655,7 @@ def test_the_first_format_is_read(path):
     for read, written in zip(before, first.history, strict=True):
         assert read[:6] == written[:6]
         assert read.best_objective == pytest.approx(written.best_objective, rel=1e-12)
-        assert read.best_gap >= written.best_gap
+        assert read.best_gap >= written.best_gap * (1.0 - 1e-12)
     # With records of another width the file is damaged, whatever its format.
     for columns, layout in ((7, 1), (6, 2)):
         arrays["history"] = np.zeros((2, columns))
@@ -775,15 +775,16 @@ def test_a_full_disk_costs_neither_the_run_nor_the_old_checkpoint(path, monkeypa
 
 def test_writes_succeed_again_after_a_failure(path, monkeypatch):
     problem = make_problem()
-    original, attempts = np.savez, []
+    original, attempts = np.lib.format.write_array, []
 
-    def savez(stream, **arrays):
-        attempts.append(len(arrays))
-        original(stream, **arrays)
-        if len(attempts) == 2:
+    def write_array(stream, array, **options):
+        original(stream, array, **options)
+        # The header is the first array of each file.
+        attempts.extend([len(array)] if array.dtype == np.uint8 else [])
+        if len(attempts) == 2 and array.dtype != np.uint8:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", savez)
+    monkeypatch.setattr(np.lib.format, "write_array", write_array)
     with pytest.warns(RuntimeWarning, match="the run goes on and will try again"):
         result = solve(problem, "sorel", tol=1e-4, checkpoint=Checkpoint(path, every=0.0))
     assert len(attempts) > 3

@@ -22,6 +22,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.fixes import parse_version
 
 import sorel
 import sorel.datasets
@@ -45,13 +46,27 @@ def classification(n=80, d=4, classes=2, seed=0):
     )
 
 
+# For binary classifiers, the checks of scikit-learn 1.6 take the first label of either set for the
+# negative one, and the sets are in different orders.
+_OTHER_LABELS = dict.fromkeys(
+    [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")],
+    "the sets that are compared have different labels",
+)
+
+
+def expected_failures(estimator):
+    old = parse_version(sklearn.__version__) < parse_version("1.7")
+    return _OTHER_LABELS if old and getattr(estimator, "loss", "") == "squared_hinge" else {}
+
+
 @parametrize_with_checks(
     [
         SpectralRiskRegressor(),
         SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
         SpectralRiskClassifier(),
         SpectralRiskClassifier(loss="squared_hinge"),
-    ]
+    ],
+    expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

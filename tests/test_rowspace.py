@@ -146,7 +146,7 @@ def test_costs_follow_the_shape():
     # The inner products of rows are needed once, however many steps use them.
     few = costs(100, 3000, 100)
     assert few.products(10) < 5 * few.products(1)
-    sparse = scipy.sparse.random_array((200, 300), density=0.01, rng=0, format="csr")
+    sparse = scipy.sparse.random(200, 300, density=0.01, random_state=0, format="csr")
     thin = StepCosts(sorel.Problem(sparse, np.ones(200)).engine, 200)
     assert thin.product < costs(200, 300, 200).product
 

@@ -237,14 +237,17 @@ class Keeper:
             "generator": state.generator,
         }
         text = json.dumps(header, default=_plain).encode()
-        with open_atomically(self._file) as stream:
-            np.savez(
-                stream,
-                header=np.frombuffer(text, dtype=np.uint8),
-                w=state.w,
-                weights=state.weights,
-                history=state.history,
-            )
+        arrays = {
+            "header": np.frombuffer(text, dtype=np.uint8),
+            "w": state.w,
+            "weights": state.weights,
+            "history": state.history,
+        }
+        # On a full disk, np.savez of NumPy 2.0 leaves an archive behind that complains at its end.
+        with open_atomically(self._file) as stream, zipfile.ZipFile(stream, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
     def _check_problem(self, found: dict[str, str]) -> None:
         differences = []

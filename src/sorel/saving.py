@@ -524,8 +524,8 @@ def _newer(written: str) -> bool:
 def _trusted_types() -> list[str]:
     """Names of the types that a model may hold besides those that skops trusts by itself.
 
-    They are sorel's own, and NumPy's descriptions of number types, which scikit-learn's imputers
-    keep. None of them acts when it is built.
+    They are sorel's own, NumPy's descriptions of number types, which scikit-learn's imputers
+    keep, and a list of columns that scikit-learn 1.6 keeps. None of them acts when it is built.
     """
     from sorel import estimators, losses, metrics, model_selection, penalties, risks
     from sorel.solvers.base import Solver
@@ -539,7 +539,8 @@ def _trusted_types() -> list[str]:
         found.update(getattr(module, name) for name in module.__all__)
     # Subclasses may come from anywhere; those from elsewhere are not ours to trust.
     ours = [cls for cls in found if cls.__module__.partition(".")[0] == "sorel"]
-    return sorted(["numpy.dtype", *(f"{cls.__module__}.{cls.__qualname__}" for cls in ours)])
+    theirs = ["numpy.dtype", "sklearn.compose._column_transformer._RemainderColsList"]
+    return sorted([*theirs, *(f"{cls.__module__}.{cls.__qualname__}" for cls in ours)])
 
 
 def _descendants(base: type) -> set[type]:
