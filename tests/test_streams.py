@@ -135,6 +135,8 @@ def test_closed_standard_input(place, monkeypatch, capsys):
 )
 def test_whole_processes(place, redirection, code):
     """Python has a last word at exit, and descriptors that are closed are given out again."""
+    if "2>&-" in redirection and np.__version__.startswith("2.0."):
+        pytest.skip("NumPy 2.0 itself cannot be imported without standard error")
     command = f'"{sys.executable}" -m sorel info "{place}/model.skops" {redirection}'
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert ended.returncode == code
