@@ -525,6 +525,18 @@ class Engine(ABC):
         """
         return 0.0
 
+    def largest_slope(self, point: Point, error: float) -> float:
+        """The largest |phi'| of a sample with weight, for margins that are off by an error.
+
+        Infinity, the default, claims nothing. Asked of losses of one margin whose curvature has no
+        bound.
+        """
+        return np.inf
+
+    def stored(self) -> tuple[Any, Any] | None:
+        """X and the targets as arrays in memory, X dense or CSR; None where they are elsewhere."""
+        return None
+
     def column_scale(self) -> FloatArray | None:
         """The largest |x_ij| of each column, by which rounding errors are measured.
 
