@@ -23,6 +23,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.factored import FactoredModel, minimize_factored
 from sorel.losses import (
     Gamma,
     Huber,
@@ -46,8 +47,12 @@ _DOUBLE = 2.0**-53
 # Numbers of X, times outputs, and parameters up to which the bound is worth its time.
 _MOST_NUMBERS, _MOST_PARAMETERS = 1_000_000, 400
 
-# Newton steps, how many of them may gain nothing, and how often one is cut in half.
-_MAX_STEPS, _MAX_IDLE, _MAX_CUTS = 20, 2, 12
+# Newton steps, how many of them may gain no more than a share of what is left, and how often one is
+# cut to a quarter.
+_MAX_STEPS, _MAX_IDLE, _IDLE, _MAX_CUTS = 60, 3, 1e-3, 12
+
+# Rows with curvature up to which these take the place of a matrix.
+_MOST_ROWS = 400
 
 # A step leads down if the value rises by no more than this share of it.
 _LEVEL = 1e-17
@@ -60,10 +65,11 @@ _RIDGE, _MORE, _MAX_RIDGES = 1e-15, 100.0, 6
 
 
 class Bound(NamedTuple):
-    """A lower bound on the optimum, and what rounding errors take from it."""
+    """A lower bound on the optimum, what rounding errors take from it, and where it was found."""
 
     value: LongArray
     rounding: float
+    w: FloatArray
 
 
 def can_extend(engine: Engine, penalty: Penalty) -> bool:
@@ -108,29 +114,36 @@ def extended_bound(
     if engine.fit_intercept:
         point = engine.best_intercept(point, dual) or point
     with np.errstate(all="ignore"):
-        state = model.state(model.inside(point.w.astype(Long)))
+        start = model.inside(point.w.astype(Long))
+        state = model.state(start, model.margins(start), 0)
         if state is None:
             return None
-        best, idle = state.bound, 0
+        best, idle = state, 0
         for _ in range(_MAX_STEPS):
-            if state.value - best.value <= enough or idle > _MAX_IDLE:
+            if state.value - best.bound.value <= enough or idle > _MAX_IDLE:
                 break
             moved = model.stepped(state)
             if moved is None:
                 break
-            state, idle = moved, idle + 1
-            if state.bound.value > best.value:
-                idle = (
-                    0 if state.bound.value - best.value > 0.1 * (state.value - best.value) else idle
-                )
-                best = state.bound
-    return best if np.isfinite(best.value) else None
+            # Far down an exponential the value falls for a while before the bound rises.
+            gained = max(state.value - moved.value, moved.bound.value - best.bound.value)
+            idle = 0 if gained > _IDLE * (state.value - best.bound.value) else idle + 1
+            state = moved
+            if state.bound.value > best.bound.value:
+                best = state
+    return best.bound if np.isfinite(best.bound.value) else None
 
 
 class _State(NamedTuple):
-    """Where the Newton steps are: parameters, gradient of lam . l, lam . l + g, and the bound."""
+    """Where the Newton steps are: parameters, gradient of lam . l, lam . l + g, and the bound.
+
+    The margins are those of w up to rounding. Moved along with the steps, they resolve what w
+    cannot: the bound asks for slopes of margins near X w, and not for X w itself.
+    """
 
     w: LongArray
+    margins: LongArray
+    moves: int
     gradient: LongArray
     value: LongArray
     bound: Bound
@@ -157,6 +170,8 @@ class _Model:
         self.lam = engine.weights(dual).astype(Long)
         self.kernel: Kernel = penalty.kernel(engine.n_features)
         self.slope_error = slope_error
+        # How far a move may end from where it went, in units of rounding: sums are put right.
+        self.drift = 8.0 + engine.n_features
         self.logs: Any = 0.0
         if formulas in (_poisson, _gamma):
             # These compare the margin with log y, whose error is as good as one of the margin.
@@ -192,12 +207,18 @@ class _Model:
         lower, upper = self.kernel.lower, self.kernel.upper
         return (lower, upper) if coef.ndim == 1 else (lower[:, None], upper[:, None])
 
-    def state(self, w: LongArray) -> _State | None:
+    def margins(self, w: LongArray) -> LongArray:
+        """X w, with the intercept."""
+        d = self.engine.n_features
+        margins = self._products(self.X, w[:d])
+        return margins + w[d] if self.engine.fit_intercept else margins
+
+    def state(self, w: LongArray, margins: LongArray, moves: int) -> _State | None:
         """Everything at w; None where it is not finite."""
         engine, lam, d = self.engine, self.lam, self.engine.n_features
-        margins, sizes = self._products(self.X, w[:d]), self._products(self.sizes, np.abs(w[:d]))
+        sizes = self._products(self.sizes, np.abs(w[:d]))
         if engine.fit_intercept:
-            margins, sizes = margins + w[d], sizes + np.abs(w[d])
+            sizes = sizes + np.abs(w[d])
         losses, slopes = self.formulas(self.y, margins)
         if losses.dtype != Long or slopes.dtype != Long:
             return None
@@ -213,7 +234,9 @@ class _Model:
         delta = self._products(np.abs(self.columns), absolute)
         delta = delta * (_OPERATIONS * _UNIT + self.slope_error)
         # Errors of margins, and those of the losses themselves.
-        away = _UNIT * ((d + 4.0) * sizes + 4.0 * (np.abs(margins).T + self.logs).T)
+        away = _UNIT * (
+            (d + 4.0 + 2.0 * self.drift * moves) * sizes + 4.0 * (np.abs(margins).T + self.logs).T
+        )
         size = np.sum(lam * np.abs(losses))
         error += 2.0 * np.sum(absolute * away) + _OPERATIONS * _UNIT * (size + abs(value))
         error += abs(float(np.sum(lam)) - 1.0) * size
@@ -228,7 +251,8 @@ class _Model:
         error += self._spread(bracket, coef, slope, delta)
         if not np.isfinite(value):
             return None
-        return _State(w, gradient, value, Bound(value - bracket - error, float(error)))
+        bound = Bound(value - bracket - error, float(error), double.w)
+        return _State(w, margins, moves, gradient, value, bound)
 
     @staticmethod
     def _products(matrix: LongArray, v: LongArray) -> LongArray:
@@ -293,10 +317,18 @@ class _Model:
         except (np.linalg.LinAlgError, ValueError):
             return None
         for _ in range(_MAX_CUTS):
-            new = self.state(self.inside(state.w + step))
-            if new is not None and new.value <= state.value + _LEVEL * abs(state.value):
+            w = self.inside(state.w + step)
+            margins, moves = state.margins + self.margins(step), state.moves + 1
+            beside = np.abs(w - state.w - step)
+            if np.any(beside > self.drift * _UNIT * (np.abs(state.w) + np.abs(step))):
+                margins, moves = self.margins(w), 0
+            new = self.state(w, margins, moves)
+            if new is not None and (
+                new.value <= state.value + _LEVEL * abs(state.value)
+                or new.bound.value > state.bound.value
+            ):
                 return new
-            step = step / 2
+            step = step / 4
         return None
 
     def _step(self, state: _State) -> LongArray:
@@ -312,26 +344,47 @@ class _Model:
         outputs, l2, l1 = engine.n_outputs, self.kernel.l2, self.kernel.l1
         n_penalized = d * outputs
         u, _ = minimize_quadratic(hessian, gradient, w.ravel(), self.penalty, n_penalized, outputs)
+        factored = self._factored(point)
+        if factored is not None:
+            u = minimize_factored(factored.M, gradient, w, self.penalty, d, u)
+        on_simplex = self.kernel.code == SIMPLEX
         lower, upper = (
             np.repeat(limit, outputs) for limit in (self.kernel.lower, self.kernel.upper)
         )
         coef = u[:n_penalized]
         free = np.ones(len(u), dtype=bool)
-        free[:n_penalized] = (coef > lower) & (coef < upper) & ((coef != 0.0) | (l1 == 0.0))
+        free[:n_penalized] = (coef > lower) & ((coef < upper) | on_simplex)
+        free[:n_penalized] &= (coef != 0.0) | (l1 == 0.0)
         start = state.w.ravel()
-        step = np.where(free, 0, u - start)
+        step: LongArray = np.where(free, Long(0), u - start)
         slope = state.gradient.ravel().copy()
         slope[:n_penalized] += l2 * start[:n_penalized] + l1 * np.sign(coef)
+        basis = np.eye(int(np.count_nonzero(free)))
+        if on_simplex:
+            basis, step = _within_sums(coef, free, step, outputs)
+        placed = step.astype(np.float64)
+        if factored is not None:
+            right = -(slope.astype(np.float64) + factored.product(placed))[free]
+            summing = free[:d] if on_simplex else None
+            if summing is not None:
+                summing = np.arange(np.count_nonzero(free)) < np.count_nonzero(summing)
+            step[free] += factored.solve(free, right, summing)
+            return step
         matrix = hessian.copy()
         matrix[np.arange(n_penalized), np.arange(n_penalized)] += l2
-        right = -(slope.astype(np.float64) + matrix @ step.astype(np.float64))[free]
-        basis = np.eye(int(np.count_nonzero(free)))
-        if self.kernel.code == SIMPLEX:
-            basis, step = _within_sums(coef, free, step, outputs)
-            right = -(slope.astype(np.float64) + matrix @ step.astype(np.float64))[free]
+        right = -(slope.astype(np.float64) + matrix @ placed)[free]
         inner = basis.T @ matrix[np.ix_(free, free)] @ basis
         step[free] += basis @ _solve(inner, basis.T @ right)
         return step.reshape(state.w.shape)
+
+    def _factored(self, point: Point) -> FactoredModel | None:
+        """The curvature by its rows, where these are few and the penalty has some of its own."""
+        if self.engine.n_outputs > 1 or not self.kernel.l2 > 0.0:
+            return None
+        factor = self.engine.curvature(point, self.dual).factor()
+        if factor is None or not 0 < len(factor) <= _MOST_ROWS:
+            return None
+        return FactoredModel(factor, self.kernel.l2, self.engine.n_features)
 
 
 def _within_sums(

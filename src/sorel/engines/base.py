@@ -164,6 +164,10 @@ class Curvature(ABC):
         """
         raise UnsupportedOperationError(f"{type(self).__name__} does not solve by its rows")
 
+    def factor(self) -> FloatArray | None:
+        """M of shape (rows, p) with M^T M the matrix; None where the rows are not at hand."""
+        return None
+
 
 class Splitting(ABC):
     """Vectors of margins, for methods that keep z = X w apart from w.

@@ -1125,6 +1125,18 @@ class _ActiveRows(Curvature):
             step += inverse(residual)
         return step
 
+    def factor(self) -> FloatArray | None:
+        engine, rows, stored = self._engine, self._numbers, self._engine.stored()
+        if stored is None:
+            return None
+        X = stored[0][rows]
+        A = np.ones((len(rows), engine.size))
+        A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
+        _, pull, block = self._active
+        if self._selection is None:
+            pull, block = pull[rows], block[rows]
+        return Weights(self._h[rows], pull, block, self._scale).rooted(A)
+
 
 class _SoftmaxRows(Curvature):
     """The Hessian of the multinomial loss, whose parabolas above it are not used for caution."""
