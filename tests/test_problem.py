@@ -375,9 +375,9 @@ def test_where_the_loss_at_zero_is_none_the_start_counts():
     assert problem.unit(0.0) == pytest.approx(1e-6 * start)
     nothing = Problem(X, np.zeros(6))
     assert 0.0 < nothing.unit(0.0) < 1e-200
-    # A start at which the losses overflow has no say.
+    # Exponentials at a start have no say; margins of 1 do.
     beyond = Problem(1e6 * np.abs(X), np.ones(6), loss="poisson", penalty=sorel.Simplex(0.1))
-    assert 0.0 < beyond.unit(0.0) < 1e-200
+    assert beyond.unit(0.0) == pytest.approx(1e-6 * (np.e - 2.0))
 
 
 def test_the_floor_of_a_loss_that_is_not_bounded_below():
@@ -675,3 +675,84 @@ def test_another_risk_must_suit_the_loss():
     problem = Problem(X, Y, risk="mean")
     with pytest.raises(ValueError, match="needs an affine loss"):
         problem.with_risk(sorel.Deviation(CVaR(0.5)))
+
+
+# Extreme numbers.
+
+
+def test_the_maximum_knows_no_sample_weights_but_zero():
+    # Steps of the weighting would be measured against weights that nothing depends on.
+    rng = np.random.default_rng(0)
+    X, y = np.round(rng.normal(size=(100, 20))), rng.integers(0, 3, 100)
+    weight = 10.0 ** rng.uniform(-3, 3, 100)
+    weight[:5] = 0.0
+    settings = {"risk": sorel.Max(), "loss": "multinomial", "penalty": sorel.L2(0.02)}
+    weighted = sorel.solve(Problem(X, y, sample_weight=weight, fit_intercept=True, **settings))
+    plain = sorel.solve(Problem(X[5:], y[5:], fit_intercept=True, **settings))
+    assert weighted.objective == pytest.approx(plain.objective, rel=1e-6)
+    assert weighted.passes <= 2 * plain.passes
+    assert not weighted.weights[:5].any()
+
+
+def test_weights_come_back_with_another_risk():
+    rng = np.random.default_rng(1)
+    X, y, weight = rng.normal(size=(20, 3)), rng.normal(size=20), rng.uniform(0.1, 10.0, 20)
+    w = rng.normal(size=3)
+    problem = Problem(X, y, risk="esrm:2", sample_weight=weight)
+    there = problem.with_risk(sorel.Max())
+    assert there.sample_weight is None
+    assert there.objective(w) == pytest.approx(problem.losses(w).max() + problem.penalty.value(w))
+    back = there.with_risk("esrm:2")
+    assert back.objective(w) == pytest.approx(problem.objective(w), rel=1e-14)
+    np.testing.assert_array_equal(back.sample_weight, problem.sample_weight)
+
+
+def test_rare_samples_do_not_blur_the_risk():
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(60, 5)) + 100.0, np.exp(rng.normal(size=60))
+    risk = sorel.Mixture([sorel.Max(), sorel.ESRM(2.0)], [0.5, 0.5])
+    problem = Problem(
+        X, y, risk=risk, loss="gamma", penalty=sorel.L2(1e-3), fit_intercept=True,
+        sample_weight=10.0 ** rng.uniform(-6, 3, 60),
+    )  # fmt: skip
+    w = np.full(6, 0.1)
+    lam = problem.engine.weights(problem.engine.worst_case(problem.engine.point(w)))
+    found = problem.certificate(w, lam)
+    assert found.primal_rounding <= 1e-10 * found.primal
+
+
+@pytest.mark.parametrize("domain", [sorel.Simplex(1e-3), sorel.Simplex(0.0)])
+def test_exponentials_at_the_start_are_no_unit(domain):
+    # y = 1 has no loss at zero margins, and a start at which losses are 1e117 tells nothing.
+    X = np.array([[410.0, 330.0, 0.5], [480.0, 390.0, -0.7], [450.0, 310.0, 0.2]])
+    problem = Problem(X, np.ones(3), loss="poisson", penalty=domain)
+    assert problem.unit(0.0) <= 1e-5
+    result = sorel.solve(problem)
+    assert result.converged, result.status
+    assert result.objective < 1.0
+
+
+def test_margins_that_cancel_at_the_start_are_no_unit():
+    problem = Problem([[1.0, -2.0, 1.0]], [0.0], penalty=sorel.Simplex(0.0))
+    assert problem.unit(0.0) > 1e-9
+    assert sorel.solve(problem).converged
+
+
+def test_losses_near_overflow_have_a_certificate():
+    problem = Problem(
+        [[540.0], [550.0], [300.0]], [1.0, 2.0, 3.0], risk="esrm:2", loss="poisson",
+        penalty=sorel.Simplex(0.03), sample_weight=[1.0, 2.0, 0.5],
+    )  # fmt: skip
+    result = sorel.solve(problem)
+    assert result.objective > 1e230
+    assert result.converged, result.status
+
+
+def test_what_margins_cannot_resolve_is_solved_to_rounding():
+    # On the simplex margins of 1e8 have to cancel, to targets of 1e-6.
+    rng = np.random.default_rng(0)
+    X = 1e8 * rng.normal(size=(2, 4))
+    problem = Problem(X, [1e-6, -1e-6], risk=sorel.Max(), penalty=sorel.Simplex(0.0))
+    result = sorel.solve(problem)
+    assert result.converged, result.status
+    assert result.objective < 1e-12

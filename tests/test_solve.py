@@ -776,7 +776,7 @@ def test_large_columns_in_bounded_domains(penalty, loss, risk):
 
 def test_a_domain_too_large_for_the_digits_is_said_to_be_the_trouble():
     X, y = scaled(np.random.default_rng(0), 1e8)
-    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.Box(0.0, -10.0, 10.0))
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.Box(0.0, -1e6, 1e6))
     with pytest.warns(sorel.ConvergenceWarning, match="scale the columns of X or raise l2"):
         sorel.solve(problem)
 
@@ -819,3 +819,15 @@ def test_the_status_says_why_a_run_ended_once():
     assert re.search(r"auto \([a-z_]+( then [a-z_]+)*\)", chosen.status)
     plain = solve(problem, "newton", tol=1e-6)
     assert "(" not in plain.status
+
+
+@pytest.mark.parametrize(("loss", "sign"), [("poisson", 1.0), ("gamma", -1.0)])
+def test_losses_that_are_huge_at_the_start(loss, sign):
+    # Newton steps climb down an exponential one by one, and these are 400 steps high.
+    rng = np.random.default_rng(2)
+    X = sign * rng.uniform([400.0, 300.0, -1.0], [500.0, 400.0, 1.0], size=(6, 3))
+    y = np.full(6, 2.0)
+    problem = sorel.Problem(X, y, risk="cvar:0.5", loss=loss, penalty=sorel.Simplex(1e-3))
+    result = sorel.solve(problem)
+    assert result.converged, result.status
+    assert result.passes < 100

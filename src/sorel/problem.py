@@ -31,6 +31,7 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
 from sorel.engines.csr import checked_csr
+from sorel.extended import can_extend, extended_bound
 from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -68,15 +69,23 @@ _WORTH_KEEPING, _KEPT_PRODUCTS, _KEPT_SLACK = 32, 6, 0.1
 # when so small a share of the bound is slack.
 _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 
+# A bound that a user or the end of a run asks for is sought in long doubles where more than the
+# first share of the objective is left of the gap, until no more than the second share is slack.
+_WORTH_DIGITS, _ENOUGH_DIGITS = 1e-7, 1e-9
+
 # What a gap is measured against at least, in units of the loss of a model without coefficients, and
 # the gap that counts as none, in units of the loss at zero margins. The third number is how much
-# larger a gap may be than the rounding errors in it that keep it from falling.
-_FLOOR, _NEGLIGIBLE, _ROUNDED = 1e-6, 1e-12, 1e3
+# larger a gap may be than the rounding errors in it that keep it from falling, and the fourth the
+# same where only these make it small.
+_FLOOR, _NEGLIGIBLE, _ROUNDED, _ALL_ROUNDING = 1e-6, 1e-12, 1e3, 10.0
 _SPREAD_SHARE = 1e-2
 
 # Relative to the loss at zero margins, that of the best intercept counts for no less than the first
 # number, and for nothing below the second: the targets are all alike then, up to rounding.
 _OFFSET, _ALIKE = 1e-10, 1e-20
+
+# Losses at a start beyond this multiple of that at zero margins are too far up an exponential.
+_MODERATE = 1e6
 
 # The least of these units.
 _TINY = 1e-290
@@ -192,8 +201,10 @@ class Problem:
     2.05
     """
 
-    # How the engine was made and from what, where that is known: another risk needs another one.
+    # How the engine was made and from what, where that is known: another risk needs another one,
+    # and counts other weights.
     _made_by: tuple[Callable[[Any, Spec], Engine], Any] | None
+    _given_weight: FloatArray | None
 
     def __init__(
         self,
@@ -231,12 +242,14 @@ class Problem:
             targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
         weight = _check_sample_weight(sample_weight, n)
-        spec = Spec(targets, loss, risk, classes, bool(fit_intercept), weight, n_jobs)
+        spec = Spec(
+            targets, loss, risk, classes, bool(fit_intercept), _counting(weight, risk), n_jobs
+        )
         home = engine(X, spec)
         # Float16 is computed with as float64, and no better for it.
         half = isinstance(stored, np.dtype) and stored == np.float16
         self._set_up(home, penalty, stored if half else None)
-        self._made_by = (engine, X)
+        self._made_by, self._given_weight = (engine, X), weight
 
     @classmethod
     def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
@@ -279,6 +292,7 @@ class Problem:
         self.engine, self.penalty = engine, penalty
         self._made_by = None
         spec = engine.spec
+        self._given_weight = spec.sample_weight
         _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
@@ -290,13 +304,31 @@ class Problem:
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
             )
-        if size == 0.0:
-            start = engine.mean_size(engine.point(self.start()))
-            size = start if np.isfinite(start) else 0.0
+        start = self.start()
+        if size == 0.0 and np.any(start):
+            size = self._size_at(start)
+            if self.loss.curvature_bound == np.inf and isinstance(spec.targets, np.ndarray):
+                # Exponentials at the start may be of any size.
+                size = self._size_near_zero(spec.targets)
+        if size == 0.0 and np.any(start):
+            # Margins may cancel at the start, and nowhere else.
+            beside = np.linspace(0.0, 1.0, start.size).reshape(start.shape) ** 2 / start.size
+            beside[: self.n_features] = penalty.project(beside[: self.n_features])
+            size = self._size_at(beside)
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
         self.curvature: FloatArray | None = None
         self._working_sets: WorkingSets | None = None
+
+    def _size_at(self, w: FloatArray) -> float:
+        """Mean size of the losses; 0 where they overflow."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = self.engine.mean_size(self.engine.point(w))
+        return size if np.isfinite(size) else 0.0
+
+    def _size_near_zero(self, targets: NDArray[Any]) -> float:
+        """Mean size of the losses where all margins are 1."""
+        return float(np.mean(np.abs(self.loss.value(targets, np.ones(len(targets))))))
 
     @cached_property
     def _levels(self) -> tuple[float, float] | None:
@@ -458,11 +490,14 @@ class Problem:
                 "a problem made from an engine has the risk of its engine; make one from X and y"
             )
         risk = parse_risk(risk)
-        engine = self.engine.with_risk(risk)
+        weight = _counting(self._given_weight, risk)
+        same = weight is self.sample_weight
+        engine = self.engine.with_risk(risk) if same else None
         if engine is None:
             make, X = self._made_by
-            other = Problem.from_engine(make(X, replace(self.engine.spec, risk=risk)), self.penalty)
-            other._made_by = self._made_by
+            spec = replace(self.engine.spec, risk=risk, sample_weight=weight)
+            other = Problem.from_engine(make(X, spec), self.penalty)
+            other._made_by, other._given_weight = self._made_by, self._given_weight
             return other
         _check_affine(engine)
         other = shallow_copy(self)
@@ -564,6 +599,8 @@ class Problem:
                 )
             if refined.total < bound.total:
                 bound = refined
+        if refine == np.inf and refinable and bound.total > _WORTH_DIGITS * self.unit(primal):
+            bound = min(bound, self._extended_bound(rounding, point, dual, expected + penalty))
         if expected + penalty - least < bound.total:
             bound = _Bound(expected + penalty - least, 0.0)
         gap = above + bound.total
@@ -577,6 +614,15 @@ class Problem:
             noise,
             passes,
         )
+
+    def look_closer(self, point: Point, dual: Dual) -> Certificate | None:
+        """The certificate with a bound in long doubles; None where there is no such bound."""
+        return self.certify(point, dual, refine=np.inf) if self.extends else None
+
+    @property
+    def extends(self) -> bool:
+        """Whether there are bounds in long doubles, which affine losses have no need of."""
+        return not self.loss.affine and can_extend(self.engine, self.penalty)
 
     @property
     def _coefficient_shape(self) -> tuple[int, ...]:
@@ -646,6 +692,14 @@ class Problem:
         error += rounding.penalty_value(penalty)
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
+
+    def _extended_bound(self, rounding: Rounding, point: Point, dual: Dual, value: float) -> _Bound:
+        """The same as a refined bound, in long doubles."""
+        enough = _ENOUGH_DIGITS * self.unit(value)
+        found = extended_bound(self.engine, self.loss, self.penalty, rounding, point, dual, enough)
+        if found is None:
+            return _NO_BOUND
+        return _Bound(max(float(value - found.value), found.rounding), found.rounding)
 
     def least_gap(self, w: FloatArray, dual: Dual) -> float:
         """What rounding errors leave of a gap at these parameters, however good they are."""
@@ -842,16 +896,30 @@ class Problem:
         beside = np.full(engine.shape, 1.0 / engine.size)
         return engine.loss_scale(engine.point(beside))
 
+    def is_moderate(self, point: Point) -> bool:
+        """Whether the losses are of a size from which Newton steps get down.
+
+        They climb down an exponential one by one.
+        """
+        return self.engine.mean_size(point) <= _MODERATE * self._zero_loss
+
     def is_negligible(self, gap: float, rounding: float) -> bool:
         """Whether a gap counts as none, whatever the tolerance: below 1e-12 of the loss at zero.
 
         Where an intercept is fitted and the targets have a large offset, that may be no small
         number. It must not exceed 1e-6 of the loss of a model without coefficients then, or be all
-        but rounding.
+        but rounding. Where coefficients cannot be 0 and losses at the start are larger than at zero
+        margins, those count, for a gap that is hardly more than rounding.
         """
-        if gap > _NEGLIGIBLE * self._zero_loss:
-            return False
-        return gap <= max(_FLOOR * self._scale, _ROUNDED * rounding)
+        if gap <= _NEGLIGIBLE * self._zero_loss:
+            return gap <= max(_FLOOR * self._scale, _ROUNDED * rounding)
+        return gap <= _ALL_ROUNDING * rounding and gap <= _NEGLIGIBLE * self._start_loss
+
+    @cached_property
+    def _start_loss(self) -> float:
+        """Mean size of the losses at the start, where that is not at zero margins."""
+        start = self.start()
+        return self._size_at(start) if np.any(start) else 0.0
 
     @cached_property
     def _scale(self) -> float:
@@ -1024,6 +1092,18 @@ def _all_finite(values: NDArray[Any]) -> bool:
         if np.isfinite(np.sum(values, dtype=np.float64)):
             return True
     return bool(np.all(np.isfinite(values)))
+
+
+def _counting(weight: FloatArray | None, risk: Risk) -> FloatArray | None:
+    """The weights that a risk knows of: the maximum tells no more than whether there is one.
+
+    Steps of the weighting are measured against these, and those of samples that weigh next to
+    nothing would be small for no reason.
+    """
+    if weight is None or not isinstance(risk, Max):
+        return weight
+    used = weight > 0.0
+    return None if used.all() else used / float(np.count_nonzero(used))
 
 
 def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray | None:

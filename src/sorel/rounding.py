@@ -146,9 +146,11 @@ class Rounding:
             dual = self.engine.worst_case(point)
         own = self.losses(point, dual, expected + shortfall, error)[0]
         # With the errors another weighting may be the worst one. R(l + e) <= R(l) + R(|e|), and no
-        # weighting exceeds the mean by more than the density at the top of the order.
+        # weighting exceeds the mean by more than the density at the top of the order, or the
+        # largest of all.
         _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
-        return own + self._top_density * error * (slopes + curvature * error)
+        most = self._top_density * (slopes + curvature * error)
+        return own + error * min(most, self.engine.largest_slope(point, error))
 
     @cached_property
     def _top_density(self) -> float:

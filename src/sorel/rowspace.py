@@ -47,6 +47,11 @@ class Weights(NamedTuple):
     block: NDArray[np.int32]
     scale: Array
 
+    def rooted(self, A: Array) -> Array:
+        """B^T A, so that its product with its transpose is A^T C A."""
+        root = _Root(self)
+        return np.stack([root.adjoint(column) for column in A.T], axis=1)
+
 
 class _Root:
     """B = diag(sqrt(h)) S, where S = S^T is the root of I - sum_b u_b u_b^T, and |u_b| <= 1."""

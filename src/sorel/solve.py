@@ -23,8 +23,9 @@ from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
-# Passes without half of the gap gone after which a gap that is no more than rounding is left alone.
-_PATIENCE = 50
+# Passes without half of the gap gone after which a gap that is no more than rounding is left alone,
+# and any other one is looked at more closely.
+_PATIENCE = 50.0
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
@@ -166,6 +167,7 @@ class _Ledger:
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
+        self._wait = _PATIENCE
         self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
 
@@ -204,7 +206,19 @@ class _Ledger:
         if certificate.passes == 0.0:
             self._checking += now() - begin
         self._enter(iterate.point.w, iterate.dual, certificate)
+        if self.run.passes > self._halved[0] + self._wait and not self.finished:
+            self._look_closer(iterate)
         return certificate
+
+    def _look_closer(self, iterate: Iterate) -> None:
+        """See whether a gap that no longer falls is one of the arithmetic."""
+        # Each time in vain the next one is further away.
+        self._wait = 2.0 * (self.run.passes - self._halved[0])
+        problem, begin = self.problem, now()
+        certificate = problem.look_closer(problem.engine.point(iterate.point.w), iterate.dual)
+        self._checking += now() - begin
+        if certificate is not None:
+            self._enter(iterate.point.w, iterate.dual, certificate)
 
     def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         self.run.passes += certificate.passes
@@ -246,7 +260,7 @@ class _Ledger:
             self.bound = self.objective - self.gap
         self.rounding = self._bound_rounding + (self._upper - self.objective)
         if self.gap <= 0.5 * self._halved[1]:
-            self._halved = self.run.passes, self.gap
+            self._halved, self._wait = (self.run.passes, self.gap), _PATIENCE
 
     def close(self, *, stopped: bool) -> tuple[FloatArray, Dual]:
         """The best parameters and weights, after a last attempt at a gap that is not yet closed.
@@ -473,7 +487,9 @@ def solve(
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
-            lost = problem.least_gap(w, dual) / problem.unit(last.best_objective)
+            # A bound in long doubles has hardly any errors, and says so.
+            least = ledger.rounding if problem.extends else problem.least_gap(w, dual)
+            lost = least / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
     problem.engine.release()
@@ -653,11 +669,12 @@ def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
 
 
 def _start_where_finite(problem: Problem, run: Run) -> None:
-    """Look for another start where the losses overflow at the usual one."""
+    """Look for another start where the losses overflow at the usual one, or all but that."""
     if problem.loss.curvature_bound < math.inf or not np.any(run.w):
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        if problem.engine.is_finite(problem.engine.point(run.w)):
+        start = problem.engine.point(run.w)
+        if problem.engine.is_finite(start) and problem.is_moderate(start):
             return
     tamed = problem.tamed()
     if tamed is not None:

@@ -164,6 +164,10 @@ class Curvature(ABC):
         """
         raise UnsupportedOperationError(f"{type(self).__name__} does not solve by its rows")
 
+    def factor(self) -> FloatArray | None:
+        """M of shape (rows, p) with M^T M the matrix; None where the rows are not at hand."""
+        return None
+
 
 class Splitting(ABC):
     """Vectors of margins, for methods that keep z = X w apart from w.
@@ -524,6 +528,18 @@ class Engine(ABC):
         Beside that of its sum. Here 0: the weights are as good as the sums that they enter.
         """
         return 0.0
+
+    def largest_slope(self, point: Point, error: float) -> float:
+        """The largest |phi'| of a sample with weight, for margins that are off by an error.
+
+        Infinity, the default, claims nothing. Asked of losses of one margin whose curvature has no
+        bound.
+        """
+        return np.inf
+
+    def stored(self) -> tuple[Any, Any] | None:
+        """X and the targets as arrays in memory, X dense or CSR; None where they are elsewhere."""
+        return None
 
     def column_scale(self) -> FloatArray | None:
         """The largest |x_ij| of each column, by which rounding errors are measured.

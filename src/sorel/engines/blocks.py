@@ -66,6 +66,9 @@ class BlocksEngine(DenseEngine):
         self._X: Any = _Slices(X)
         self._by_rows, self._columns = True, None
 
+    def stored(self) -> tuple[Any, Any] | None:
+        return None
+
     def _share_rows(self) -> None:
         super()._share_rows()
         # One thread, too, takes the rows span by span.

@@ -42,6 +42,13 @@ _MAX_INTERCEPT_STEPS = 60
 
 _EPS = float(np.finfo(np.float64).eps)
 
+# A minimum in the intercepts is bounded from the curvature where it is no further away than this.
+# Without curvature there is a minimum only where the derivative is smaller than this.
+_NEAR_MINIMUM, _NO_SLOPE = 0.05, 1e-12
+
+# Losses beyond this are scaled before they are squared.
+_LARGE_LOSS = 1e100
+
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
 
@@ -640,7 +647,21 @@ class MemoryEngine(Engine):
             return 0.0
         # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
         # size, which may be far less.
-        return _EPS * math.sqrt(self._each(vectors.square_of_used, point.losses, self._omega))
+        size = float(np.max(np.abs(point.losses)))
+        if not 0.0 < size < np.inf:
+            return _EPS * size
+        # Squares of losses that grow like exponentials would overflow.
+        scale = size if size > _LARGE_LOSS else 1.0
+        losses = point.losses / scale if scale > 1.0 else point.losses
+        return _EPS * scale * math.sqrt(self._each(vectors.square_of_used, losses, self._omega))
+
+    def largest_slope(self, point: Any, error: float) -> float:
+        used = self._omega > 0.0 if self._weighted else slice(None)
+        slopes = np.abs(point.slopes) + error * self.loss.curvature(self.y, point.margins)
+        return float(np.max(slopes[used]))
+
+    def stored(self) -> tuple[Any, Any] | None:
+        return self._matrix, self.y
 
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
@@ -889,9 +910,10 @@ class MemoryEngine(Engine):
         lam = self.weights(dual)
         current = self._without_absent_classes(point, lam)
         value, gradient = self.expected(current, dual), lam @ current.slopes
+        slopes = float(np.sum(lam @ np.abs(current.slopes)))
         for _ in range(_MAX_INTERCEPT_STEPS):
             size = np.abs(gradient).max()
-            if size <= 1e-15:
+            if size <= _EPS * slopes:
                 break
             hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
@@ -917,12 +939,8 @@ class MemoryEngine(Engine):
             if np.abs(left).max() >= size <= 1e-12:
                 break
             current, value, gradient = trial, trial_value, left
-        # The bound holds only where the derivative in the intercepts is zero to rounding, and far
-        # out, where all but one class has next to no weight, no rounding is small enough.
-        residual = np.abs(gradient)
-        present = residual > 0.0
-        reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
-        return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
+        # What is left of the derivative in the intercepts is for `intercept_slack` to judge.
+        return current if np.abs(gradient).max() <= 1e-9 else None
 
     def _without_absent_classes(self, point: Any, lam: FloatArray) -> MemoryPoint:
         """A class without weight has its best intercept at minus infinity: put it out of reach."""
@@ -1004,10 +1022,16 @@ def softmax_slack(hessian: FloatArray, residual: float) -> float:
     # A class that is out of reach has neither slope nor curvature.
     present = np.diag(hessian) > 0.0
     if np.count_nonzero(present) < 2:
-        return 0.0
+        # Either one class has all the weight, and log(1 / p) of it is left to gain with 1 - p the
+        # residual, or samples are so far on the wrong side that their losses are linear.
+        return 2.0 * residual if residual < _NO_SLOPE else np.inf
     # The least curvature but for the direction in which all intercepts grow alike.
     curvature = float(np.linalg.eigvalsh(hessian[np.ix_(present, present)])[1])
-    return residual**2 / curvature if curvature > 0.0 else np.inf
+    # The minimum is at most about this far away, and up to there the curvature is much the same:
+    # along t it changes by no more than a factor of exp(2 |t|).
+    if not residual < _NEAR_MINIMUM * curvature:
+        return np.inf
+    return residual**2 / curvature
 
 
 class _ActiveRows(Curvature):
@@ -1100,6 +1124,18 @@ class _ActiveRows(Curvature):
                 break
             step += inverse(residual)
         return step
+
+    def factor(self) -> FloatArray | None:
+        engine, rows, stored = self._engine, self._numbers, self._engine.stored()
+        if stored is None:
+            return None
+        X = stored[0][rows]
+        A = np.ones((len(rows), engine.size))
+        A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
+        _, pull, block = self._active
+        if self._selection is None:
+            pull, block = pull[rows], block[rows]
+        return Weights(self._h[rows], pull, block, self._scale).rooted(A)
 
 
 class _SoftmaxRows(Curvature):

@@ -17,11 +17,12 @@ from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
-# Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, is
-# solved to this relative gap, and has so many passes. At the solution of a stage as many samples
-# tie as at that of the next one: a gap that leaves them open loses all that the stage was for.
+# Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, the
+# second where there is none, is solved to this relative gap, and has so many passes. Where a stage
+# ends as many samples tie as where the next one does: a gap that leaves them open loses all that
+# the stage was for.
 _FACTOR = 0.1
-_WEAKEST = 1e-9
+_WEAKEST, _WEAKEST_WITHOUT = 1e-24, 1e-9
 _STAGE_TOL = 1e-5
 _STAGE_PASSES = 200
 
@@ -54,10 +55,14 @@ class Continuation(Newton):
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
         """Falling values of l2, from the curvature of the losses to the problem's own."""
         engine = problem.engine
-        diagonal = engine.curvature(engine.point(run.w), engine.uniform()).diagonal()
-        run.passes += 1
-        strongest = float(np.mean(diagonal))
-        own = max(problem.penalty.l2, _WEAKEST * strongest)
+        # Where coefficients cannot be 0, losses may have no curvature left at the start.
+        strongest = 0.0
+        for w in (run.w, np.zeros_like(run.w)) if np.any(run.w) else (run.w,):
+            diagonal = engine.curvature(engine.point(w), engine.uniform()).diagonal()
+            run.passes += 1
+            strongest = max(strongest, float(np.mean(diagonal)))
+        weakest = _WEAKEST if problem.penalty.l2 > 0.0 else _WEAKEST_WITHOUT
+        own = max(problem.penalty.l2, weakest * strongest)
         if not own < strongest * _FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))

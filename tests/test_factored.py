@@ -1,0 +1,120 @@
+"""Models of few rows and huge columns: optimality conditions, in long doubles."""
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel.factored import FactoredModel, loses_penalty, minimize_factored
+from sorel.quadratic import minimize_quadratic
+
+PENALTIES = {
+    "l2": sorel.L2(1e-3),
+    "elastic": sorel.ElasticNet(1e-3, 2e-3),
+    "nonnegative": sorel.NonNegative(1e-3),
+    "box": sorel.Box(1e-3, -0.4, 0.3),
+    "simplex": sorel.Simplex(1e-3),
+}
+
+
+def violation(M, gradient, w, penalty, n_penalized, u):
+    """The largest violation of the optimality conditions, outside of the rows of M.
+
+    What M sees is stiff: there rounding errors of u alone make slopes of any size.
+    """
+    kernel = penalty.kernel(n_penalized)
+    long = np.longdouble
+    step = u.astype(long) - w
+    slope = gradient + M.T.astype(long) @ (M.astype(long) @ step)
+    slope[:n_penalized] += kernel.l2 * u[:n_penalized]
+    free = np.ones(len(u), dtype=bool)
+    coef = u[:n_penalized]
+    low, high = kernel.lower, kernel.upper
+    if isinstance(penalty, sorel.Simplex):
+        high = np.full(n_penalized, np.inf)
+    free[:n_penalized] = (coef > low) & (coef < high) & ((coef != 0.0) | (kernel.l1 == 0.0))
+    slope[:n_penalized] += kernel.l1 * np.sign(coef)
+    # Multipliers of the rows, from the free parameters.
+    directions = M[:, free].T
+    if isinstance(penalty, sorel.Simplex):
+        directions = np.c_[directions, np.arange(len(u))[free] < n_penalized]
+    scale = np.linalg.norm(directions, axis=0)
+    found = np.linalg.lstsq(directions / scale, slope[free].astype(float), rcond=None)[0] / scale
+    every = M.T
+    if isinstance(penalty, sorel.Simplex):
+        every = np.c_[every, np.arange(len(u)) < n_penalized]
+    rest = (slope - every @ found).astype(float)
+    worst = np.abs(rest[free]).max(initial=0.0)
+    bound = rest[:n_penalized][~free[:n_penalized]]
+    at = coef[~free[:n_penalized]]
+    lower, upper = low[~free[:n_penalized]], high[~free[:n_penalized]]
+    down = np.where(at > lower, bound - kernel.l1, 0.0)
+    up = np.where(at < upper, -bound - kernel.l1, 0.0)
+    return max(worst, down.max(initial=0.0), up.max(initial=0.0))
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 1e7])
+def test_optimality(name, intercept, factor):
+    penalty, rng = PENALTIES[name], np.random.default_rng(3)
+    for _ in range(5):
+        M = factor * rng.normal(size=(3, 8))
+        if intercept:
+            M = np.c_[M, np.ones(3)]
+        w = np.zeros(M.shape[1])
+        w[:8] = penalty.project(rng.normal(size=8))
+        gradient = M.T @ (1e-3 / factor * rng.normal(size=3)) + 2e-3 * rng.normal(size=len(w))
+        if intercept:
+            gradient[8] = M[:, 8] @ (1e-3 / factor * rng.normal(size=3))
+        start, _ = minimize_quadratic(M.T @ M, gradient, w, penalty, 8)
+        u = minimize_factored(M, gradient, w, penalty, 8, start)
+        np.testing.assert_allclose(u[:8], penalty.project(u[:8]), atol=1e-12)
+        if factor == 1.0:
+            np.testing.assert_allclose(u, start, rtol=1e-6, atol=1e-6)
+        # A vertex may be better by less than a double can tell.
+        if not intercept and u is not start:
+            assert violation(M, gradient, w, penalty, 8, u) <= 1e-8
+
+
+def test_what_the_matrix_has_lost():
+    rng = np.random.default_rng(0)
+    M, w = 1e8 * rng.normal(size=(2, 6)), np.full(6, 1 / 6)
+    small, large = 1e-3 * rng.normal(size=6), np.full(6, 1e12)
+    assert loses_penalty(M.T @ M, small, w, 1e-3, 2)
+    assert not loses_penalty(M.T @ M, small, w, 1e6, 2)
+    assert not loses_penalty(M.T @ M, large, w, 1e-3, 2)  # the gradient has too few digits, too
+    assert not loses_penalty(M.T @ M, small, w, 1e-3, 20)
+    assert not loses_penalty(M.T @ M, small, w, 0.0, 2)
+
+
+def test_solutions_keep_their_sum_and_their_digits():
+    rng = np.random.default_rng(1)
+    M = 1e8 * rng.normal(size=(2, 6))
+    model = FactoredModel(M, 1e-4, 6)
+    right = 1e-4 * rng.normal(size=6) + 5.0 + M.T @ np.array([1e-8, -1e-8])
+    free = np.ones(6, dtype=bool)
+    step = model.solve(free, right, free)
+    assert abs(step.sum()) <= 1e-15 * np.abs(step).max()
+    # In the directions that neither the rows nor the sum see, the step is right / l2.
+    seen = np.linalg.qr(np.c_[M.T, np.ones(6)])[0]
+    rest = right - seen @ (seen.T @ right)
+    np.testing.assert_allclose(step - seen @ (seen.T @ step), rest / 1e-4, rtol=1e-8, atol=1e-10)
+
+
+def test_an_intercept_without_curvature():
+    with pytest.raises(np.linalg.LinAlgError, match="do not bend"):
+        FactoredModel(np.array([[1.0, 0.0]]), 0.1, 1)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "poisson"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_few_rows_of_huge_columns_on_the_simplex(loss, intercept):
+    # Losses are as good as constraints, and l2 decides among all that satisfies them.
+    rng = np.random.default_rng(5)
+    X = 1e7 * rng.normal(size=(2, 10))
+    y = [2.0, 1.0] if loss == "poisson" else [1, -1]
+    problem = sorel.Problem(
+        X, y, risk="extremile:2.5", loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=intercept
+    )
+    result = sorel.solve(problem)
+    assert result.converged, result.status
