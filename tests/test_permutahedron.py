@@ -381,7 +381,7 @@ def test_sum_of_a_large_projection_is_exact() -> None:
 
 def test_threshold_search_settles_in_few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     # Newton steps may cycle between two pieces; the bracket must break that.
-    monkeypatch.setattr(thresholds, "_COLD_TRIALS", 30)
+    monkeypatch.setattr(thresholds, "COLD_TRIALS", 30)
     for seed in range(200 if COMPILED else 20):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 300))
@@ -393,7 +393,7 @@ def test_threshold_search_settles_in_few_trials(monkeypatch: pytest.MonkeyPatch)
         rank = min(n - 1, int(n * (1 - (1 - low) / (high - low))))
         finder = thresholds.Thresholder(weight, low, high, total, rank)
         out = np.empty(n)
-        monkeypatch.setattr(thresholds, "_COLD_TRIALS", 30 if weight is None else 80)
+        monkeypatch.setattr(thresholds, "COLD_TRIALS", 30 if weight is None else 80)
         assert finder.project(zeta, out, np.empty(n, np.int32)) >= 0
         heavy = np.ones(n) if weight is None else weight
         assert math.fsum(heavy * out) == pytest.approx(total, rel=1e-14)
@@ -415,7 +415,7 @@ def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
     z = np.random.default_rng(10).standard_normal(50) / 50
     want = project_permutahedron(z, CVaR(0.3))
     omega = np.full(50, 1 / 50)
-    monkeypatch.setattr(thresholds, "_COLD_TRIALS", 0)
+    monkeypatch.setattr(thresholds, "COLD_TRIALS", 0)
     assert_allclose(project_permutahedron(z, CVaR(0.3)), want, rtol=1e-13, atol=1e-16)
     assert_allclose(project_permutahedron(z, CVaR(0.3), omega), want, rtol=1e-12, atol=1e-15)
 

@@ -19,9 +19,9 @@ SOLVER_NAMES = sorted(SOLVERS)
 by_solver = pytest.mark.parametrize("solver", SOLVER_NAMES)
 
 
-def make_problem(n=60, d=4, seed=0, **options):
+def make_problem(n=60, d=4, seed=0, order="C", **options):
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
+    X = np.asarray(rng.normal(size=(n, d)), order=order)
     y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
     return Problem(X, y, **{"risk": ESRM(2.0), "penalty": L2(0.1), **options})
 
@@ -405,12 +405,13 @@ def test_zero_passes_still_give_a_certified_answer():
 # Callbacks and interruption.
 
 
+@pytest.mark.parametrize(("order", "operation"), [("C", "search"), ("F", "tried")])
 @pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg"])
-def test_interruption_between_checks_loses_nothing(monkeypatch, solver):
+def test_interruption_between_checks_loses_nothing(monkeypatch, solver, order, operation):
     # Second-order methods check only when that may succeed: progress until then counts as well.
-    problem = make_problem(risk=CVaR(0.1))
+    problem = make_problem(risk=CVaR(0.1), order=order)
     seen = []
-    original = problem.engine.tried
+    original = getattr(problem.engine, operation)
 
     def interrupted(*args):
         if len(seen) == 8:
@@ -419,7 +420,7 @@ def test_interruption_between_checks_loses_nothing(monkeypatch, solver):
         seen.append(trial[0])
         return trial
 
-    monkeypatch.setattr(problem.engine, "tried", interrupted)
+    monkeypatch.setattr(problem.engine, operation, interrupted)
     result = solve(problem, solver, tol=1e-15)
     assert result.status.startswith("interrupted")
     reached = problem.objective(seen[-2].w)
@@ -442,10 +443,15 @@ def test_errors_of_a_callback_are_the_callers():
         solve(make_problem(), "newton", callback=callback)
 
 
-@pytest.mark.parametrize("operation", ["gradient", "hessian", "ascend", "tried", "expected"])
+# A small problem by rows takes its steps in a few large operations, others in many small ones.
+@pytest.mark.parametrize(
+    ("order", "operation"),
+    [("C", name) for name in ("settle", "hessian", "search")]
+    + [("F", name) for name in ("gradient", "hessian", "ascend", "tried", "expected")],
+)
 @pytest.mark.parametrize("call", [1, 2, 7])
-def test_interruption_inside_the_engine(monkeypatch, operation, call):
-    problem = make_problem(risk=CVaR(0.1))
+def test_interruption_inside_the_engine(monkeypatch, order, operation, call):
+    problem = make_problem(risk=CVaR(0.1), order=order)
     original = getattr(problem.engine, operation)
     calls = 0
 

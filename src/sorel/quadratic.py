@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._compiled import compiled
+from sorel.kernels.cholesky import minimize_few
 from sorel.penalties import SIMPLEX, Budget, Penalty
 from sorel.proximal import ProximalModel
 
-__all__ = ["QuadraticInfo", "minimize_quadratic"]
+__all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -31,7 +32,7 @@ Indices = NDArray[np.int64]
 _EPS = float(np.finfo(np.float64).eps)
 
 # Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
-_FEW = 24
+FEW = 24
 _TINY = float(np.finfo(np.float64).tiny)
 
 # Optimality is asked for up to this multiple of the rounding errors of the gradient.
@@ -151,6 +152,39 @@ def minimize_quadratic(
     return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs, rough)
 
 
+def step_of_few(
+    H: Array, gradient: Array, w: Array, l2: float, n_penalized: int
+) -> tuple[Array, float, float] | None:
+    """The step from w under an L2 penalty where a handful of parameters makes that one call.
+
+    Parameters
+    ----------
+    H, gradient, w, n_penalized
+        As for :func:`minimize_quadratic`, in C order.
+    l2 : float
+        The penalty is l2/2 ||u||^2 of the leading entries.
+
+    Returns
+    -------
+    tuple or None
+        The step u - w, the decrease of model and penalty without the curvature H, and the decrease.
+        None where the parameters are many, or the matrix is singular to working precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.quadratic import step_of_few
+    >>> step_of_few(np.array([[3.0]]), np.array([-4.0]), np.zeros(1), 1.0, 1)
+    (array([1.]), 3.5, 2.0)
+    """
+    p = H.shape[0]
+    if p > FEW:
+        return None
+    work = np.empty((p + 4, p))
+    descent, decrease = minimize_few(H, gradient, w, l2, n_penalized, work, work[p + 3])
+    return None if math.isnan(descent) else (work[p + 1], descent, decrease)
+
+
 def _factor(A: Array) -> tuple[Array, float]:
     """Cholesky factor of the symmetric matrix `A` (C order), and the relative shift it took.
 
@@ -185,10 +219,11 @@ def _minimize_smooth(
 ) -> tuple[Array, QuadraticInfo]:
     """Solve (H + l2 I) step = -(gradient + l2 w), with the l2 terms on the penalised part only."""
     p = H.shape[0]
-    if p <= _FEW:
+    if p <= FEW:
         u = np.empty_like(w)
         work = np.empty((p + 3, p))
-        if _minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, work, u):
+        numbers = minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, work, u)
+        if not math.isnan(numbers[0]):
             return u, QuadraticInfo(1, 0.0, 0.0)
     A = np.array(H, dtype=np.float64, order="C")
     slope = np.array(gradient, dtype=np.float64)
@@ -209,61 +244,6 @@ def _minimize_smooth(
             break
         step, kkt = refined, refined_kkt
     return w + step, QuadraticInfo(1, kkt, max(shift, lent))
-
-
-@compiled
-def _minimize_few(
-    H: Array, gradient: Array, w: Array, l2: float, n_penalized: int, factor: Array, u: Array
-) -> bool:
-    """The same for a handful of parameters, where the calls cost more than the arithmetic.
-
-    `factor` has three rows more than H, for vectors: arrays that are made here would take longer to
-    compile than all the rest. Returns False when a pivot is at rounding level: such systems are
-    left to the careful path.
-    """
-    p = gradient.shape[0]
-    slope, step, residual = factor[p], factor[p + 1], factor[p + 2]
-    for i in range(p):
-        slope[i] = gradient[i] + (l2 * w[i] if i < n_penalized else 0.0)
-        residual[i] = slope[i]
-        step[i] = 0.0
-        for j in range(i + 1):
-            total = H[i, j]
-            if i == j and i < n_penalized:
-                total += l2
-            diagonal = total
-            for k in range(j):
-                total -= factor[i, k] * factor[j, k]
-            if i > j:
-                factor[i, j] = total / factor[j, j]
-            elif total > 4.0 * _EPS * diagonal:
-                factor[i, i] = math.sqrt(total)
-            else:
-                return False
-    # The second round is the refinement, which takes the residual to rounding level.
-    for _ in range(2):
-        for i in range(p):
-            total = residual[i]
-            for k in range(i):
-                total -= factor[i, k] * residual[k]
-            residual[i] = total / factor[i, i]
-        for i in range(p - 1, -1, -1):
-            total = residual[i]
-            for k in range(i + 1, p):
-                total -= factor[k, i] * residual[k]
-            residual[i] = total / factor[i, i]
-            step[i] -= residual[i]
-        for i in range(p):
-            total = slope[i] + (l2 * step[i] if i < n_penalized else 0.0)
-            for k in range(p):
-                total += H[i, k] * step[k]
-            residual[i] = total
-    good = True
-    for i in range(p):
-        u[i] = w[i] + step[i]
-        # isfinite() is x - x == 0 to the compiler, which reordering makes true for NaN.
-        good = good and abs(u[i]) < np.inf
-    return good
 
 
 def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) -> float:

@@ -425,7 +425,8 @@ def solve(
         _check_number("max_seconds", max_seconds, least=0.0)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-    if not isinstance(random_state, (int, np.integer)) or random_state < 0:
+    known = isinstance(random_state, (int, np.integer)) and random_state >= 0
+    if random_state is not None and not known:
         make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)

@@ -287,6 +287,33 @@ class Descent(NamedTuple):
     sweeps: int
 
 
+class Settled(NamedTuple):
+    """What is known of the augmented Lagrangian at a point, for a centre q_k and a step eta.
+
+    Attributes
+    ----------
+    dual : Dual
+        The maximiser q, or the centre itself with eta = 0.
+    expected, distance : float
+        lam . l of that weighting, and |q - q_k|^2.
+    gradient : array
+        Gradient of lam . l.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> engine = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0]).engine
+    >>> settled = engine.settle(engine.point(np.array([1.0])), engine.uniform(), 0.0)
+    >>> settled.distance, settled.gradient.round(3)
+    (0.0, array([-1.333]))
+    """
+
+    dual: Dual
+    expected: float
+    distance: float
+    gradient: FloatArray
+
+
 class Engine(ABC):
     """One problem's data and every operation on it that costs O(n).
 
@@ -413,6 +440,30 @@ class Engine(ABC):
             return moved, center, np.inf
         dual = self.ascend(center, moved, eta) if eta > 0.0 else center
         return moved, dual, self.slope(moved, dual, direction)
+
+    def settle(self, point: Point, center: Dual, eta: float, dual: Dual | None = None) -> Settled:
+        """The augmented Lagrangian at a point, in one call; `dual` is its maximiser where known."""
+        if dual is None:
+            dual = self.ascend(center, point, eta) if eta > 0.0 else center
+        distance = self.square_distance(dual, center) if eta > 0.0 else 0.0
+        return Settled(dual, self.expected(point, dual), distance, self.gradient(point, dual))
+
+    def search(
+        self,
+        point: Point,
+        center: Dual,
+        eta: float,
+        delta: FloatArray,
+        descent: float,
+        enough: float,
+        l2: float,
+    ) -> tuple[Point, Settled, float] | None:
+        """A whole line search under the penalty l2/2 |.|^2, in one call; None without such a call.
+
+        Ends where the derivative along `delta`, which starts at -descent, is no larger than
+        `enough`. Returns the point there, what is known of it, and the length of the step.
+        """
+        return None
 
     @abstractmethod
     def risk(self, point: Point) -> float:

@@ -13,11 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._threads import Team, background, immediately
-from sorel.engines.base import Engine, FloatArray, Spec
+from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
+from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
+from sorel.engines.small import SmallSteps
 from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
+from sorel.kernels import losses as compiled_losses
+from sorel.permutahedron.cores import Uniform
 
 # Rows that the Gram matrix of few columns takes at a time.
 _FEW_TILE = 128
@@ -61,6 +65,61 @@ class DenseEngine(SampledEngine):
         self._X = writable_view(X)
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
+
+    def _share_rows(self) -> None:
+        super()._share_rows()
+        self._known_steps: tuple[SmallSteps | None] | None = None
+
+    @property
+    def _small_steps(self) -> SmallSteps | None:
+        """Newton steps in a few calls, where the problem is small enough to gain from that."""
+        if self._known_steps is None:
+            core, form, steps = self._projector.core, self._compiled, None
+            small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
+            if small and self._by_rows and self._loops is compiled_losses:
+                assert isinstance(core, Uniform)
+                assert form is not None
+                steps = SmallSteps(self._X, self.y, *form, core, self.shape[0])
+            self._known_steps = (steps,)
+        return self._known_steps[0]
+
+    def settle(self, point: Any, center: Any, eta: float, dual: Any = None) -> Settled:
+        steps = self._small_steps if dual is None else None
+        settled = None if steps is None else steps.settle(point, center, eta)
+        return super().settle(point, center, eta, dual) if settled is None else settled
+
+    def hessian(
+        self,
+        point: Any,
+        dual: Any,
+        eta: float = 0.0,
+        n_rows: int | None = None,
+        caution: float = 0.0,
+    ) -> FloatArray:
+        steps = self._small_steps
+        if steps is None:
+            return super().hessian(point, dual, eta, n_rows, caution)
+        return steps.hessian(point, dual, eta, caution)
+
+    def search(
+        self,
+        point: Any,
+        center: Any,
+        eta: float,
+        delta: FloatArray,
+        descent: float,
+        enough: float,
+        l2: float,
+    ) -> tuple[Point, Settled, float] | None:
+        steps = self._small_steps
+        if steps is None:
+            return None
+        found = steps.search(point, center, eta, delta, descent, enough, l2)
+        if found is None:
+            return None
+        room, settled, length = found
+        moved = MemoryPoint(point.w + length * delta, self, room[0], room[1])
+        return moved, settled, length
 
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)

@@ -16,7 +16,7 @@ from sorel._compiled import compiled
 SQUARED, HUBER, LOGISTIC, SQUARED_HINGE, LINEAR = 0, 1, 2, 3, 4
 
 
-@compiled
+@compiled(inner=True)
 def loss_value(code, delta, y, z):
     """phi(y, z)."""
     if code == SQUARED:
@@ -39,7 +39,7 @@ def loss_value(code, delta, y, z):
     return (1.0 - m) * (1.0 - m)
 
 
-@compiled
+@compiled(inner=True)
 def loss_derivative(code, delta, y, z):
     """First derivative of phi in z."""
     if code == SQUARED:
@@ -60,7 +60,7 @@ def loss_derivative(code, delta, y, z):
     return -2.0 * y * (1.0 - m)
 
 
-@compiled
+@compiled(inner=True)
 def loss_curvature(code, delta, y, z):
     """Second derivative of phi in z (a generalised one at the kinks of huber and squared hinge)."""
     if code == SQUARED:

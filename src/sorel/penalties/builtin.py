@@ -22,6 +22,11 @@ from sorel.penalties.base import Array, Kernel, Penalty, check_number, check_ste
 _FEASIBILITY = 1e-12
 
 
+def _dot(a: Array, b: Array) -> float:
+    """The sum of a_j b_j; for vectors in the fastest way, since small problems ask very often."""
+    return float(a.dot(b)) if a.ndim == 1 else float(np.vdot(a, b))
+
+
 def _soft(v: Array, threshold: float) -> Array:
     """Soft thresholding, sign(v) max(|v| - threshold, 0)."""
     return v - np.clip(v, -threshold, threshold)
@@ -98,7 +103,7 @@ class L2(_BuiltIn):
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2."""
         w = np.asarray(w, dtype=np.float64)
-        return 0.5 * self.l2 * float(np.vdot(w, w))
+        return 0.5 * self.l2 * _dot(w, w)
 
     def gradient(self, w: ArrayLike) -> Array:
         """l2 w."""
@@ -121,11 +126,11 @@ class L2(_BuiltIn):
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """||v - l2 w||^2 / (2 l2)."""
         residual = np.asarray(v, dtype=np.float64) - self.l2 * np.asarray(w, dtype=np.float64)
-        return 0.5 * float(np.vdot(residual, residual)) / self.l2
+        return 0.5 * _dot(residual, residual) / self.l2
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
-        return self.l2 * float(np.vdot(np.asarray(w), np.asarray(delta)))
+        return self.l2 * _dot(np.asarray(w), np.asarray(delta))
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Return slope + l2 w: there is no other."""

@@ -108,6 +108,23 @@ class Uniform(Core):
             self._mass[self._bend] = middle
         return self._mass
 
+    def sorting(self) -> tuple[Any, ...]:
+        """What a projection of few items by a sort works with, from the mass on."""
+        keep, first = self._general()
+        if self._work is None:
+            self._work = borrow(self.pool, self.n, 2)
+        return (self.mass, keep.order, keep.key, first, *self._work)
+
+    def moves(self) -> int:
+        """Moves per item that repairing the order may take: none where there is no order yet."""
+        keep = self._project_order
+        return moves_per_item(self.n) if keep is not None and keep.known else 0
+
+    def sort(self, zeta: FloatArray, attempt: int) -> int:
+        """Find the order anew; the moves per item that repairing it may take."""
+        self._general()[0].sort(zeta, attempt, self.team)
+        return MOVES_PER_ITEM
+
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
         if self.threshold is not None:
             count = self.threshold.project(zeta, out, block, self.team)

@@ -17,8 +17,9 @@ from sorel._threads import Team, by_ranges
 from sorel.risks import FloatArray
 
 # Moves per item that repairing an order may take before a fresh sort is cheaper. For the last order
-# of a long list the sort is cheaper sooner; what a sort leaves to repair is all nearby.
-MOVES_PER_ITEM, _MOVES_PER_ITEM_OF_MANY = 8, 1
+# of a list that the radix sort takes that is sooner, and of a very long one sooner still; what a
+# sort leaves to repair is all nearby.
+MOVES_PER_ITEM, _MOVES_PER_ITEM_OF_SOME, _MOVES_PER_ITEM_OF_MANY = 8, 3, 1
 # From this size on one order serves both the losses and the vectors to be projected.
 ONE_ORDER_FROM = 100_000
 # Below, NumPy's sort costs microseconds more than the radix sort, and nothing to compile.
@@ -35,7 +36,9 @@ def index_type(n: int) -> type[np.integer[Any]]:
 
 def moves_per_item(n: int) -> int:
     """Moves per item that repairing the last order may take."""
-    return MOVES_PER_ITEM if n < ONE_ORDER_FROM else _MOVES_PER_ITEM_OF_MANY
+    if n < _RADIX_FROM:
+        return MOVES_PER_ITEM
+    return _MOVES_PER_ITEM_OF_SOME if n < ONE_ORDER_FROM else _MOVES_PER_ITEM_OF_MANY
 
 
 def borrow(pool: Pool, n: int, count: int) -> tuple[FloatArray, ...]:

@@ -26,8 +26,8 @@ BlockArray = npt.NDArray[np.int32]
 RUN = 256
 
 # Trials of the threshold search: first from the last threshold, then from a safe bracket.
-_WARM_TRIALS = 12
-_COLD_TRIALS = 200
+WARM_TRIALS = 12
+COLD_TRIALS = 200
 # Items that are looked at together in the search for the smallest.
 _GLANCE = 64
 # A value at a rank is looked for among those that a sample puts near it: how many values make that
@@ -80,16 +80,18 @@ class Thresholder:
         count = -1
         if self.pivot >= 0:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
-            count = self._find(zeta, out, block, team, start, _WARM_TRIALS)
+            count = self._find(zeta, out, block, team, start, WARM_TRIALS)
         if count < 0:
-            count = self._find(zeta, out, block, team, self._bracket(zeta, team), _COLD_TRIALS)
+            count = self._find(zeta, out, block, team, self.bracket(zeta, team), COLD_TRIALS)
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
             return 0
         return min(count, 1)
 
-    def _bracket(self, zeta: FloatArray, team: Team | None) -> tuple[float, float, float, float]:
+    def bracket(
+        self, zeta: FloatArray, team: Team | None = None
+    ) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""
         if self.weight is None:
             # The threshold lies between z_(rank) - high and z_(rank) - low.
@@ -116,7 +118,7 @@ class Thresholder:
         """Search from (reference, tau, below, above); the number of free items, or -1."""
         level = (self.low, self.high, self.total)
         if team is None:
-            count, pivot, tau = _project_levels(
+            count, pivot, tau = project_levels(
                 zeta, self.weight, *level, *start, trials, out, block
             )
         else:
@@ -128,14 +130,14 @@ class Thresholder:
         return count
 
 
-@compiled(fastmath=False)
+@compiled(fastmath=False, inner=True)
 def _distance(value: float, reference: float) -> float:
     # Its own function, so that no reordering merges the reference with a tau: the difference of
     # two large near numbers is exact, and what is left of it after the merger is not.
     return value - reference
 
 
-@compiled
+@compiled(inner=True)
 def _split(zeta: Any, weight: Any, reference: float, tau: float, low: float, high: float) -> Any:
     """Weights at the low level, at the high level and between, and the sum over those between."""
     at_low, at_high, free, moment = 0.0, 0.0, 0.0, 0.0
@@ -267,7 +269,7 @@ def _exact_tau(sums: Any, tau: float, low: float, high: float, total: float) -> 
 
 
 @compiled(fastmath=False)
-def _project_levels(
+def project_levels(
     zeta: Any, weight: Any, low: float, high: float, total: float,
     reference: float, tau: float, below: float, above: float, trials: int, out: Any, block: Any,
 ) -> Any:  # fmt: skip
@@ -306,7 +308,7 @@ def _share_project_levels(
     low: float, high: float, total: float, reference: float, tau: float, below: float, above: float,
     trials: int, out: FloatArray, block: BlockArray,
 ) -> tuple[int, int, float]:  # fmt: skip
-    """`_project_levels` with its sweeps shared among threads."""
+    """`project_levels` with its sweeps shared among threads."""
     span = math.inf
     for trial in range(trials):
         sums = totals(by_ranges(team, _level_sums, zeta, weight, reference, tau, low, high))

@@ -18,7 +18,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.base import Dual, FloatArray, Point, Settled
+from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.rounding import Path
@@ -63,19 +64,16 @@ _HEARTBEAT = 50
 # An objective that has come down to this share of what it was makes losses of another size.
 _FAR_BETTER = 0.01
 
-# Trials of a line search, and how near to an end of its bracket a trial may lie.
-_MAX_TRIALS = 15
-_SAFEGUARD = 0.03
-
-# How much longer a step may become at a time, at least and at most.
-_STRETCH = 2.0, 10.0
-
 # A trial whose losses overflow is followed by one at this share of its length.
 _OVERFLOW = 0.1
 
 # After a step cut short the curvature of the losses is taken from parabolas above them, and less so
 # after every full step.
 _EASE, _NO_CAUTION = 0.1, 1e-3
+
+
+# A few numbers are not worth a call of compiled code.
+_NEXT_LENGTH = getattr(next_length, "py_func", next_length)
 
 
 class Pace(NamedTuple):
@@ -204,17 +202,15 @@ class State:
         point: Point,
         center: Dual,
         eta: float,
-        dual: Dual | None = None,
+        settled: Settled | None = None,
     ) -> None:
-        engine = problem.engine
-        if dual is None:
-            dual = engine.ascend(center, point, eta) if eta > 0 else center
+        if settled is None:
+            settled = problem.engine.settle(point, center, eta)
         self.problem, self.point, self.center, self.eta = problem, point, center, eta
-        self.dual = dual
-        self.moved = engine.square_distance(dual, center) / (2 * eta) if eta > 0 else 0.0
+        self.dual, expected, distance, self.gradient = settled
+        self.moved = distance / (2 * eta) if eta > 0 else 0.0
         self.penalty = problem.penalty_value(point.w)
-        self.value = engine.expected(point, dual) - self.moved + self.penalty
-        self.gradient = engine.gradient(point, dual)
+        self.value = expected - self.moved + self.penalty
         # What the Newton step that led here was to gain (what remains is far less), and the part of
         # it that was taken.
         self.predicted, self.length = np.inf, 1.0
@@ -336,13 +332,13 @@ class AugmentedLagrangian(Solver):
     def _step(self, state: State, run: Run, caution: float) -> State:
         """The state after one Newton step with line search."""
         direction = self.direction(state, run, caution)
-        point, dual, length = self._line_search(state, direction)
+        point, settled, length = self._line_search(state, direction)
         run.passes += 1
-        new = State(state.problem, point, state.center, state.eta, dual)
+        new = State(state.problem, point, state.center, state.eta, settled)
         new.predicted, new.length = max(direction.decrease, 0.0), length
         return new
 
-    def _line_search(self, state: State, direction: Direction) -> tuple[Point, Dual, float]:
+    def _line_search(self, state: State, direction: Direction) -> tuple[Point, Settled, float]:
         """A step near the minimum along the direction, by its derivative.
 
         Phi is convex and its derivative costs no product with X, so a zero of the derivative is
@@ -352,21 +348,34 @@ class AugmentedLagrangian(Solver):
         curvature that tells little of the way to go.
         """
         problem, engine = state.problem, state.problem.engine
+        point, center, eta = state.point, state.center, state.eta
         delta, descent = direction.delta, direction.descent
         if not descent > 0.0:
-            return state.point, state.dual, 1.0
+            return point, engine.settle(point, center, eta, state.dual), 1.0
+        enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
+        found = None
+        if problem.penalty.quadratic:
+            found = engine.search(point, center, eta, delta, descent, enough, problem.penalty.l2)
+        if found is None:
+            point, dual, length = self._search_by_trials(state, direction, enough)
+            found = point, engine.settle(point, center, eta, dual), length
+        return found
+
+    def _search_by_trials(
+        self, state: State, direction: Direction, enough: float
+    ) -> tuple[Point, Dual, float]:
+        """The same, trial by trial."""
+        problem, engine = state.problem, state.problem.engine
+        delta, descent = direction.delta, direction.descent
         change = engine.direction(delta)
         # How fast the penalty has been growing on the way to a trial: its derivative, looking back.
         growth, backwards = problem.penalty.directional_derivative, -problem.coefficients(delta)
         may_overflow = not problem.loss.curvature_bound < np.inf
-        # Where the derivative is negative Phi has not yet turned up: safe to stop there.
-        safe = 0.0
         low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
         t, limit = 1.0, None
-        enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
         # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
         short = 0.5 * enough if may_overflow else enough
-        for _ in range(_MAX_TRIALS):
+        for _ in range(MAX_TRIALS):
             point, dual, slope = engine.tried(
                 state.point, delta, change, t, state.center, state.eta
             )
@@ -384,23 +393,16 @@ class AugmentedLagrangian(Solver):
                     limit = _reach(problem.penalty, problem.coefficients(state.point.w), -backwards)
                 if t >= limit:
                     return point, dual, t
-                stretch = slope_low / (slope_low - slope) if slope_low < slope else np.inf
-                low, slope_low, safe = t, slope, t
-                high = t = min(min(max(stretch, _STRETCH[0]), _STRETCH[1]) * t, limit)
-                del point, dual
-                continue
-            if slope <= 0:
-                low, slope_low, safe = t, slope, t
-            else:
-                high, slope_high = t, slope
-            secant = slope_low / (slope_low - slope_high) if slope_high < np.inf else 0.0
-            t = low + min(max(secant, _SAFEGUARD), 1.0 - _SAFEGUARD) * (high - low)
+            t, low, slope_low, high, slope_high = _NEXT_LENGTH(
+                t, slope, low, slope_low, high, slope_high, np.inf if limit is None else limit
+            )
             del point, dual  # vectors of length n, which the next trial can take
-        if safe == 0.0:
+        # Where the derivative is negative Phi has not yet turned up: safe to stop there.
+        if low == 0.0:
             return state.point, state.dual, 0.0
-        point = engine.moved(state.point, delta, change, safe)
+        point = engine.moved(state.point, delta, change, low)
         dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
-        return point, dual, safe
+        return point, dual, low
 
 
 def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:

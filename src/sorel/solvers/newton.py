@@ -18,7 +18,7 @@ from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.factored import loses_penalty, minimize_factored
 from sorel.problem import Problem
-from sorel.quadratic import minimize_quadratic
+from sorel.quadratic import minimize_quadratic, step_of_few
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.descent import can_descend, descend
@@ -101,6 +101,10 @@ class Newton(AugmentedLagrangian):
         while True:
             hessian = part.engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
             run.passes += 1
+            if problem.penalty.quadratic:
+                found = step_of_few(hessian, gradient, center, problem.penalty.l2, part.n_penalized)
+                if found is not None:
+                    return Direction(found[0].reshape(w.shape), *found[1:])
             u, info = minimize_quadratic(
                 hessian,
                 gradient,

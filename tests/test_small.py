@@ -1,0 +1,186 @@
+"""Newton steps of small problems: one call must find what the single operations find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel import ESRM, L2, CVaR, Max, Mean
+from sorel.engines import DenseEngine
+from sorel.engines.base import Engine, Settled
+from sorel.line_search import MAX_TRIALS, next_length
+from sorel.problem import Problem
+from sorel.quadratic import step_of_few
+from sorel.solvers.augmented import Direction, State
+from sorel.solvers.newton import Newton
+
+RISKS = (CVaR(0.3), ESRM(3.0), Mean(), Max())
+LOSSES = ("squared", "huber", "squared_hinge")
+
+
+def make(
+    risk: sorel.risks.Risk, loss: str = "squared", intercept: bool = False, n: int = 60
+) -> Problem:
+    """A small problem, in memory of its own."""
+    rng = np.random.default_rng(n)
+    X = rng.standard_normal((n, 4))
+    y = X @ [1.0, -1.0, 0.5, 0.0] + rng.standard_t(3, size=n)
+    if loss == "squared_hinge":
+        y = np.where(y > 0.0, 1.0, -1.0)
+    problem = Problem(X, y, risk=risk, loss=loss, penalty=L2(0.1), fit_intercept=intercept)
+    return problem.for_run()
+
+
+def assert_same(settled: Settled, other: Settled, engine: Engine) -> None:
+    """The same weighting, numbers and gradient, to rounding."""
+    np.testing.assert_allclose(
+        engine.weights(settled.dual), engine.weights(other.dual), rtol=0.0, atol=1e-13
+    )
+    assert settled.expected == pytest.approx(other.expected, rel=1e-12)
+    assert settled.distance == pytest.approx(other.distance, rel=1e-9, abs=1e-12)
+    np.testing.assert_allclose(settled.gradient, other.gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+def test_settle_is_the_sum_of_its_parts(risk: sorel.risks.Risk, loss: str, intercept: bool) -> None:
+    problem = make(risk, loss, intercept)
+    engine = problem.engine
+    assert isinstance(engine, DenseEngine)
+    assert engine._small_steps is not None
+    rng = np.random.default_rng(0)
+    center = engine.uniform()
+    # Steps to and fro, so that orders and thresholds of one call serve the next.
+    for eta in (0.0, 0.1, 1e3, 3.0, 1e8):
+        point = engine.point(rng.standard_normal(engine.shape))
+        settled = engine.settle(point, center, eta)
+        assert_same(settled, Engine.settle(engine, point, center, eta), engine)
+        assert (eta > 0.0) == (settled.dual is not center)
+        center = engine.as_center(settled.dual)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+@pytest.mark.parametrize("eta", [0.0, 1.0, 1e4])
+def test_one_call_ends_where_single_trials_end(
+    risk: sorel.risks.Risk, loss: str, intercept: bool, eta: float
+) -> None:
+    problem = make(risk, loss, intercept)
+    engine, rng = problem.engine, np.random.default_rng(1)
+    state = State(problem, engine.point(rng.standard_normal(engine.shape)), engine.uniform(), eta)
+    slope = state.gradient + problem.modulus() * state.point.w
+    # From far too long to far too short.
+    for scale in (30.0, 1.0, 0.01):
+        delta = -scale * (slope + 0.1 * rng.standard_normal(slope.shape))
+        descent = -float(slope @ delta)
+        assert descent > 0.0
+        enough = 0.5 * descent
+        found = engine.search(state.point, state.center, eta, delta, descent, enough, 0.1)
+        assert found is not None
+        point, settled, length = found
+        expected = Newton()._search_by_trials(state, Direction(delta, descent, descent), enough)
+        assert length == pytest.approx(expected[2], rel=1e-9)
+        np.testing.assert_allclose(point.w, state.point.w + length * delta, rtol=1e-12)
+        fresh = engine.point(point.w)
+        np.testing.assert_allclose(engine.losses(point), engine.losses(fresh), rtol=1e-9)
+        assert_same(settled, Engine.settle(engine, fresh, state.center, eta), engine)
+        # Phi is smooth, and its derivative along the step is what the search was to bring down.
+        step = settled.gradient + problem.modulus() * point.w
+        assert abs(float(step @ delta)) <= enough * (1.0 + 1e-9)
+
+
+def test_search_that_finds_no_step_leaves_the_matter_to_trials() -> None:
+    problem = make(ESRM(2.0))
+    engine = problem.engine
+    point = engine.point(np.ones(4))
+    settled = engine.settle(point, engine.uniform(), 0.0)
+    uphill = settled.gradient + 0.1 * point.w
+    assert engine.search(point, engine.uniform(), 0.0, uphill, 1.0, 1e-300, 0.1) is None
+
+
+def test_order_far_from_the_last_one_is_sorted_anew() -> None:
+    problem = make(ESRM(2.0), n=3000)
+    engine, center = problem.engine, problem.engine.uniform()
+    for w in (np.ones(4), -np.ones(4), np.array([50.0, -3.0, 0.0, 1.0])):
+        point = engine.point(w)
+        dual = engine.settle(point, center, 1e6).dual
+        # At a large eta the densities follow the losses: this is the worst case.
+        worst = engine.worst_case(point)
+        assert engine.expected(point, dual) == pytest.approx(engine.risk(point), rel=1e-6)
+        assert np.abs(engine.weights(dual) - engine.weights(worst)).sum() < 1e-2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"sample_weight": np.linspace(1.0, 2.0, 40)},
+        {"loss": "logistic"},
+        {"order": "F"},
+        {"columns": 30},
+    ],
+    ids=["weights", "logistic", "columns", "many columns"],
+)
+def test_others_take_the_general_path(arguments: dict[str, Any]) -> None:
+    options = dict(arguments)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, options.pop("columns", 3)))
+    X = np.asarray(X, order=options.pop("order", "C"))
+    engine = Problem(X, np.where(X[:, 0] > 0.0, 1.0, -1.0), **options).for_run().engine
+    center = engine.uniform()
+    delta = np.ones(engine.shape)
+    assert engine.search(engine.point(delta), center, 1.0, delta, 1.0, 1.0, 0.1) is None
+    assert engine.settle(engine.point(delta), center, 1.0).distance >= 0.0
+
+
+def test_step_of_few_promises_what_the_model_gives() -> None:
+    rng = np.random.default_rng(0)
+    for p in (1, 2, 5, 24):
+        A = rng.standard_normal((p, p + 2))
+        H, gradient, w = A @ A.T, rng.standard_normal(p), rng.standard_normal(p)
+        n_penalized, l2 = max(1, p - 1), 0.3
+        penalised = np.arange(p) < n_penalized
+        found = step_of_few(H, gradient, w, l2, n_penalized)
+        assert found is not None
+        step, descent, decrease = found
+        expected = np.linalg.solve(H + l2 * np.diag(penalised), -gradient - l2 * penalised * w)
+        np.testing.assert_allclose(step, expected, rtol=1e-9, atol=1e-12)
+        u = w + step
+        gain = 0.5 * l2 * (w[penalised] @ w[penalised] - u[penalised] @ u[penalised])
+        assert descent == pytest.approx(gain - gradient @ step, rel=1e-9)
+        assert decrease == pytest.approx(gain - gradient @ step - 0.5 * step @ H @ step, rel=1e-9)
+
+
+def test_step_of_few_declines_what_it_cannot_do() -> None:
+    assert step_of_few(np.eye(25), np.ones(25), np.zeros(25), 1.0, 25) is None
+    assert step_of_few(np.zeros((2, 2)), np.ones(2), np.zeros(2), 0.0, 2) is None
+    assert step_of_few(np.full((1, 1), np.nan), np.ones(1), np.zeros(1), 1.0, 1) is None
+
+
+@pytest.mark.parametrize("minimum", [1e-3, 0.2, 0.97, 3.0, 40.0])
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_lengths_close_in_on_the_minimum(minimum: float, power: float) -> None:
+    def derivative(t: float) -> float:
+        return float(np.sign(t - minimum) * abs(t - minimum) ** power)
+
+    t, low, slope_low, high, slope_high = 1.0, 0.0, derivative(0.0), 1.0, np.inf
+    for _ in range(MAX_TRIALS):
+        slope = derivative(t)
+        if abs(slope) <= 0.5 * abs(derivative(0.0)):
+            break
+        t, low, slope_low, high, slope_high = next_length(
+            t, slope, low, slope_low, high, slope_high, np.inf
+        )
+        assert low < t <= high
+        assert slope_low < 0.0
+    else:
+        pytest.fail(f"no length near {minimum} after {MAX_TRIALS} trials")
+
+
+def test_lengths_stay_within_the_limit() -> None:
+    t, low, _, high, _ = next_length(1.0, -1.0, 0.0, -1.0, 1.0, np.inf, 1.5)
+    assert (t, low, high) == (1.5, 1.0, 1.5)
