@@ -120,7 +120,7 @@ def _descend(problem: Problem) -> None:
 
 
 def _recall() -> None:
-    """The recursion of steps from gradients, which `auto` takes in larger problems than those here."""
+    """The recursion of steps from gradients, which `auto` takes in larger problems alone."""
     pairs, ones = np.ones((2, 3)), np.ones(3)
     vectors.quasi_newton_product(pairs, pairs, np.full(2, 3.0), 0, 1, ones, ones.copy())
 

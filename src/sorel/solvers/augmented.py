@@ -270,12 +270,17 @@ class AugmentedLagrangian(Solver):
                 # Newton steps climb down an exponential one by one.
                 point = engine.best_intercept(point, center) or point
                 path.move(point.w)
+            start = State(problem, point, center, 0.0)
+            if start.fenchel_young() <= run.tol * problem.unit(start.value):
+                # Best for the plain average, and so perhaps for the risk: all coefficients rest.
+                yield Iterate(point, engine.worst_case(point))
             try:
-                point = self.first_step(State(problem, point, center, 0.0), run).point
+                point = self.first_step(start, run).point
             except np.linalg.LinAlgError:
                 run.note = "the losses overflow at the start; scale the columns"
                 return
             path.move(point.w)
+            del start
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
         state = State(problem, point, center, schedule.eta)
         measured = problem.unit(state.value)
