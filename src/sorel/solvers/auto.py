@@ -55,12 +55,16 @@ _SHARE_OF_MATRIX, _LEAST_PRODUCTS, _ON_CREDIT = 0.7, 8, 2
 _SHARE_OF_BUDGET = 0.8
 
 # Steps from gradients alone come before, where the risk is smooth and a matrix costs so many
-# products. They may be as many as cost one matrix, but no fewer and no more than these.
-_WORTH_GRADIENTS, _FEW_STEPS, _MANY_STEPS = 8.0, 40, 200
+# products: more where weights move, since it then takes longer to see that steps lead nowhere.
+_WORTH_GRADIENTS, _WORTH_TRACKING = 5.0, 10.0
 
-# The same where one matrix is all that is needed, or few: it must cost so many products before
-# gradients alone are tried. Where these lead nowhere the condition is bad, and products would not
-# fare better than a matrix unless that costs so many, or so many if it is shared by all steps.
+# Such steps may be as many as cost one matrix, or at least so many where one is not enough, and
+# what steps with it would cost besides; but no more than the last.
+_STEPS_FOR_MATRICES, _STEPS_WITH_MATRIX, _MANY_STEPS = 25.0, 15.0, 200.0
+
+# For the squared loss one matrix is all that is needed, or few: these must cost so many products
+# before gradients alone are tried. Where gradients lead nowhere the condition is bad, and products
+# would not fare better than a matrix unless that costs so many, or the last if all steps share it.
 _WORTH_ONE_MATRIX, _WORTH_FEW_MATRICES, _WORTH_SHARED_MATRIX = 60.0, 30.0, 150.0
 
 # Where coefficients may rest, but do not, so many passes of the stochastic method come before a
@@ -79,7 +83,9 @@ class _Quick(QuasiNewton):
     def most_steps(self, problem: Problem) -> float:
         engine = problem.engine
         matrix = StepCosts(engine, carrying_rows(engine)).products()
-        return min(max(matrix, _FEW_STEPS), _MANY_STEPS)
+        if not shares_matrix(problem):
+            matrix = max(matrix, _STEPS_FOR_MATRICES)
+        return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
 
 
 class _Thrifty(NewtonCG):
@@ -180,7 +186,7 @@ class Auto(Solver):
             first: list[type[Solver]] = []
             if classes_by_products(engine):
                 first = [NewtonCG]
-            elif size > FEW_PARAMETERS and engine.products_are_cheap:
+            elif engine.products_are_cheap:
                 costs = StepCosts(engine, carrying_rows(engine))
                 first = self._without_matrix(problem, costs.products())
             elif size > _FEW_PARAMETERS:
@@ -195,12 +201,14 @@ class Auto(Solver):
     def _without_matrix(self, problem: Problem, matrix: float) -> list[type[Solver]]:
         """Methods to be tried before a matrix that costs so many products."""
         smooth, shared = has_smooth_risk(problem), shares_matrix(problem)
-        quick = _WORTH_GRADIENTS
-        if shared:
+        quick = _WORTH_GRADIENTS if problem.has_fixed_weights else _WORTH_TRACKING
+        if problem.bends_evenly:
             quick = _WORTH_ONE_MATRIX if problem.is_quadratic else _WORTH_FEW_MATRICES
         products = _WORTH_SHARED_MATRIX if shared else _WORTH_FEW_MATRICES
         if not smooth:
             quick, products = np.inf, _WORTH_PRODUCTS
+        if problem.engine.size <= FEW_PARAMETERS:
+            products = np.inf
         by_products = _Thrifty if matrix < np.inf else NewtonCG
         first: list[type[Solver]] = []
         if matrix >= quick and problem.engine.products_are_cheap:

@@ -24,8 +24,9 @@ _MEMORY = 20
 # A pair whose curvature is below this, relative to its lengths, is all rounding.
 _FLAT = 1e-14
 
-# The pace is judged by what so many steps promised, and as many before them.
-_LOOK_BACK = 8
+# The pace is judged by what so many steps promised, and as many before them. Weights that move make
+# it uneven.
+_LOOK_BACK, _LOOK_BACK_FIXED = 8, 4
 
 
 class QuasiNewton(AugmentedLagrangian):
@@ -80,21 +81,22 @@ class QuasiNewton(AugmentedLagrangian):
         self._last = w, gradient, state.center, state.eta
         step = -self._pairs.solve(gradient)
         descent = -float(np.vdot(gradient, step))
-        left = self._steps_left(0.5 * descent, run.tol * problem.unit(state.value))
+        self._promises.append(max(0.5 * descent, 0.0))
+        left = self._steps_left(problem, run.tol * problem.unit(state.value))
         if len(self._promises) + left > self.most_steps(problem):
             raise CostlyError
         return Direction(step, descent, 0.5 * descent)
 
-    def _steps_left(self, promise: float, target: float) -> float:
+    def _steps_left(self, problem: Problem, target: float) -> float:
         """How many more steps it takes at the pace of the last ones."""
-        self._promises.append(max(promise, 0.0))
-        recent = sum(self._promises[-_LOOK_BACK:])
-        if len(self._promises) < 2 * _LOOK_BACK or not recent > target > 0.0:
+        count = _LOOK_BACK_FIXED if problem.has_fixed_weights else _LOOK_BACK
+        recent = sum(self._promises[-count:])
+        if len(self._promises) < 2 * count or not recent > target > 0.0:
             return 0.0
-        before = sum(self._promises[-2 * _LOOK_BACK : -_LOOK_BACK])
+        before = sum(self._promises[-2 * count : -count])
         if before <= recent:
             return math.inf
-        return _LOOK_BACK * math.log(recent / target) / math.log(before / recent)
+        return count * math.log(recent / target) / math.log(before / recent)
 
 
 class _Pairs:
