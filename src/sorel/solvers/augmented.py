@@ -271,7 +271,8 @@ class AugmentedLagrangian(Solver):
                 point = engine.best_intercept(point, center) or point
                 path.move(point.w)
             start = State(problem, point, center, 0.0)
-            if start.fenchel_young() <= run.tol * problem.unit(start.value):
+            likely = not problem.penalty.quadratic
+            if likely and start.fenchel_young() <= run.tol * problem.unit(start.value):
                 # Best for the plain average, and so perhaps for the risk: all coefficients rest.
                 yield Iterate(point, engine.worst_case(point))
             try:

@@ -56,7 +56,8 @@ _SHARE_OF_BUDGET = 0.8
 
 # Steps from gradients alone come before, where the risk is smooth and a matrix costs so many
 # products: more where weights move, since it then takes longer to see that steps lead nowhere.
-_WORTH_GRADIENTS, _WORTH_TRACKING = 5.0, 10.0
+# It never does so up to these many columns.
+_WORTH_GRADIENTS, _WORTH_TRACKING, _FEW_COLUMNS = 5.0, 10.0, 32
 
 # Such steps may be as many as cost one matrix, or at least so many where one is not enough, and
 # what steps with it would cost besides; but no more than the last.
@@ -182,13 +183,14 @@ class Auto(Solver):
         dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
-                return [*self._without_matrix(problem, np.inf), SOREL]
+                return [*self._before_matrix(problem, np.inf), SOREL]
             first: list[type[Solver]] = []
             if classes_by_products(engine):
                 first = [NewtonCG]
             elif engine.products_are_cheap:
-                costs = StepCosts(engine, carrying_rows(engine))
-                first = self._without_matrix(problem, costs.products())
+                if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
+                    costs = StepCosts(engine, carrying_rows(engine))
+                    first = self._before_matrix(problem, costs.products())
             elif size > _FEW_PARAMETERS:
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
@@ -198,7 +200,7 @@ class Auto(Solver):
             return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
         return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
 
-    def _without_matrix(self, problem: Problem, matrix: float) -> list[type[Solver]]:
+    def _before_matrix(self, problem: Problem, matrix: float) -> list[type[Solver]]:
         """Methods to be tried before a matrix that costs so many products."""
         smooth, shared = has_smooth_risk(problem), shares_matrix(problem)
         quick = _WORTH_GRADIENTS if problem.has_fixed_weights else _WORTH_TRACKING
