@@ -167,13 +167,18 @@ class Auto(Solver):
             return
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
-        best = np.inf
+        best, value, w = np.inf, np.inf, run.w
         for iterate, certificate in rehearse(solver.iterates(part, inner), part, inner):
             if certificate.relative_gap <= best:
-                best, run.w = certificate.relative_gap, iterate.point.w
+                best, value, w = certificate.relative_gap, certificate.primal, iterate.point.w
             if best <= _PART_TOL:
                 break
         run.passes += inner.passes * rows / n
+        # Where the start is as good on the part, it may be the solution, which chance has left.
+        first = part.engine.risk(part.engine.point(run.w)) + part.penalty_value(run.w)
+        if not value < first - _PART_TOL * part.unit(first):
+            return
+        run.w = w
         run.near = run.near or best <= _NEAR
 
     def _order(self, problem: Problem) -> list[type[Solver]]:

@@ -191,10 +191,10 @@ def has_smooth_risk(problem: Problem) -> bool:
 
 
 def shares_matrix(problem: Problem) -> bool:
-    """Whether all steps have about the same Hessian, but for ties."""
+    """Whether all steps have about the same p x p Hessian, but for ties, and are to use it."""
     cheap = problem.penalty.quadratic and problem.engine.products_are_cheap
     even = problem.has_fixed_weights or problem.bends_evenly
-    return cheap and even and has_smooth_risk(problem)
+    return cheap and even and problem.engine.size <= problem.n_samples and has_smooth_risk(problem)
 
 
 def _wants_matrix_of_weights(state: State) -> bool:
