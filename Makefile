@@ -76,8 +76,12 @@ format: $(VENV)/.installed-dev ## Apply the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS
+bench: $(VENV)/.installed-bench ## Time the solvers against L-BFGS, and fits, sparse ones and paths against scikit-learn's
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
+ifeq ($(filter --only,$(BENCH_ARGS)),)
+	for part in columns classes elastic_net paths; do \
+		echo; echo "benchmarks.$$part:"; $(BIN)/python -m benchmarks.$$part $(filter --quick,$(BENCH_ARGS)) || exit 1; done
+endif
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
 	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)

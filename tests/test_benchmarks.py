@@ -12,6 +12,7 @@ import sorel
 # The benchmarks are a folder of the repository, not part of the installed package.
 cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
 classes = pytest.importorskip("benchmarks.classes", reason="not installed")
+columns = pytest.importorskip("benchmarks.columns", reason="not installed")
 common = pytest.importorskip("benchmarks.common", reason="not installed")
 elastic_net = pytest.importorskip("benchmarks.elastic_net", reason="not installed")
 first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
@@ -177,6 +178,23 @@ def test_a_quick_comparison_of_classifiers(capsys):
     printed = capsys.readouterr().out
     assert printed.count("300 x 20, 4 classes") == 1 + len(classes.RISKS)
     assert "never" not in printed
+
+
+def test_lbfgs_is_cut_where_it_arrives_or_rests():
+    X, y = columns.make_data(100, 5, "logistic")
+    problem = sorel.Problem(X, y, risk="esrm:2", loss="logistic", penalty=sorel.L2(1.0 / 100))
+    optimum = sorel.solve(problem, tol=1e-9)
+    objective = common.SortedObjective(X, y, sorel.ESRM(2.0), "logistic")
+    count, reached = columns.run_lbfgs(objective, 1.0001 * optimum.objective)
+    assert reached
+    assert 1 < count < 50
+    assert not columns.run_lbfgs(objective, 0.999 * optimum.dual)[1]
+
+
+def test_a_quick_comparison_of_columns(capsys):
+    assert columns.main(["--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("300 x 150") == 2 * len(columns.RISKS)
 
 
 def test_the_design_of_the_map_fills_its_ranges():

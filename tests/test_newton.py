@@ -448,3 +448,17 @@ def test_separable_labels_with_next_to_no_penalty(solver):
     result = sorel.solve(problem, solver)
     assert result.converged, result.status
     assert problem.certificate(result.w, result.weights).relative_gap <= 1e-5
+
+
+@pytest.mark.parametrize("solver", ["newton", "auto"])
+@pytest.mark.parametrize("risk", ["mean", "extremile:3", "cvar:0.2"])
+def test_a_start_that_is_the_solution_is_seen_at_once(solver, risk):
+    """Columns that a nonnegative model can only lose by: all its coefficients stay at 0."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.5, 1.0, (300, 4))
+    y = -X.sum(axis=1) - rng.uniform(0.0, 1.0, 300)
+    problem = sorel.Problem(X, y, risk=risk, penalty=sorel.NonNegative(1e-3))
+    result = sorel.solve(problem, solver, tol=1e-9)
+    assert result.converged
+    assert not np.any(result.w)
+    assert result.passes <= 1.0

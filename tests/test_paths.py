@@ -9,7 +9,7 @@ import scipy.sparse
 
 import sorel
 from sorel import CVaR, PathResult
-from sorel.paths import plough
+from sorel.paths import _reach, plough
 from sorel.solvers import Newton
 from tests.helpers import make_data
 
@@ -275,3 +275,28 @@ def test_a_hessian_of_another_shape_is_no_start():
         sorel.solve(sorel.Problem(X[:, :35], y, risk="esrm:2"), warm_start=result)
     elastic = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.ElasticNet(0.1, 0.1))
     assert sorel.solve(elastic, warm_start=result).converged
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_starts_ahead_of_the_last_solution_save_passes(loss):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 20))
+    y = X @ rng.standard_normal(20) + rng.standard_t(3, 2000)
+    y = y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
+    l2 = np.geomspace(1.0, 1e-3, 15)
+    problem = sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True)
+    ahead = sorel.path(problem, l2=l2)
+    last, passes = None, 0.0
+    for value in l2:
+        last = sorel.solve(problem.with_penalty(sorel.L2(value)), warm_start=last)
+        passes += last.passes
+    assert ahead.converged.all()
+    assert ahead.passes.sum() < passes
+
+
+def test_uneven_and_absent_l2_are_steps_of_their_own_length():
+    assert _reach(1.0, 0.1, 0.01) == pytest.approx(1.0)
+    assert _reach(1.0, 0.1, 0.1 * np.sqrt(0.1)) == pytest.approx(0.5)
+    assert _reach(1.0, 0.1, 1e-9) == 2.0  # no further than that
+    assert _reach(1.0, 0.1, 1.0) == 0.0  # the way back
+    assert _reach(1.0, 1.0, 0.1) == _reach(1.0, 0.1, 0.0) == 0.0

@@ -159,7 +159,7 @@ def test_auto_goes_on_from_products_to_a_matrix_where_these_are_many(mixed):
     if mixed:
         X = X @ np.linalg.qr(rng.standard_normal((300, 300)))[0]
     y = X @ rng.standard_normal(300) + 0.1 * rng.standard_normal(900)
-    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.L2(1e-8))
+    problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.L2(1e-8))
     result = sorel.solve(problem, tol=1e-8)
     assert result.converged, result.status
     assert ("newton_cg then newton" in result.status) == mixed, result.status

@@ -6,6 +6,7 @@ For every risk sigma and every mu of the grid, min_w ``sum_i sigma_i l_[i](w) + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
@@ -26,6 +27,9 @@ from sorel.solvers import Solver
 __all__ = ["PathResult", "path"]
 
 FloatArray = NDArray[np.float64]
+
+# Steps of a path that are looked ahead, at most.
+_FURTHEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -212,18 +216,23 @@ def path(
         given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
         penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
-    previous = None
+    start = _Start([penalty.l2 for penalty in penalties])
     for i, j in plough(len(grid_risks), len(penalties)):
         if problem.risk != grid_risks[i]:
             problem = problem.with_risk(grid_risks[i])
         point = problem.with_penalty(penalties[j])
         result = solve(
-            point, solver, tol, max_passes, random_state=random_state, warm_start=previous
+            point,
+            solver,
+            tol,
+            max_passes,
+            random_state=random_state,
+            warm_start=start.towards(i, j, smooth=_moves_smoothly(point)),
         )
         if result.status.startswith("interrupted"):
             at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
             raise KeyboardInterrupt(f"path was interrupted at {at}")
-        previous = result
+        start.add(i, j, result)
         # The weightings of all points together may be far larger than X.
         found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
         if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
@@ -247,6 +256,51 @@ def path(
         classes=problem.classes,
         feature_names=names or [f"x{k}" for k in range(d)],
     )
+
+
+class _Start:
+    """Where to start from: at the last solution, or ahead of it on the line of the last two.
+
+    Steps are measured by the logarithm of l2; of a risk no more is known than its place.
+    """
+
+    def __init__(self, l2: list[float]) -> None:
+        self._l2 = l2
+        self._last: list[tuple[int, int, Result]] = []
+
+    def add(self, i: int, j: int, result: Result) -> None:
+        self._last = [*self._last[-1:], (i, j, result)]
+
+    def towards(self, i: int, j: int, *, smooth: bool) -> Result | None:
+        if not self._last:
+            return None
+        last = self._last[-1][2]
+        if not smooth or len(self._last) < 2:
+            return last
+        (row, column, before), (last_row, last_column, _) = self._last
+        reach = 0.0
+        if row == last_row == i:
+            reach = _reach(self._l2[column], self._l2[last_column], self._l2[j])
+        elif column == last_column == j:
+            reach = 1.0
+        return replace(last, w=last.w + reach * (last.w - before.w)) if reach > 0.0 else last
+
+
+def _reach(before: float, last: float, target: float) -> float:
+    """How many times the last step is to be repeated, within reason."""
+    if min(before, last, target) <= 0.0 or last == before:
+        return 0.0
+    step = math.log(target / last) / math.log(last / before)
+    return min(max(step, 0.0), _FURTHEST)
+
+
+def _moves_smoothly(problem: Problem) -> bool:
+    """Whether a line through two solutions tells something of the next one.
+
+    Under a risk of two levels they turn at every kink, and losses that grow like exponentials may
+    overflow ahead.
+    """
+    return not problem.has_two_levels and problem.loss.curvature_bound < math.inf
 
 
 def _problem(

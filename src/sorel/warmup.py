@@ -18,6 +18,7 @@ from numba.core import config, event
 from numpy.typing import NDArray
 
 from sorel._compiled import cache_folder, cache_folders, trouble
+from sorel.kernels import vectors
 from sorel.losses import LOSSES, Loss
 from sorel.penalties import L2, Box, Budget, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.permutahedron import project_permutahedron
@@ -118,6 +119,12 @@ def _descend(problem: Problem) -> None:
         engine.descend(engine.point(w), engine.uniform(), w, kernel, 1, 0.0)
 
 
+def _recall() -> None:
+    """The recursion of steps from gradients, which `auto` takes in larger problems alone."""
+    pairs, ones = np.ones((2, 3)), np.ones(3)
+    vectors.quasi_newton_product(pairs, pairs, np.full(2, 3.0), 0, 1, ones, ones.copy())
+
+
 def steps() -> Iterator[tuple[str, Callable[[], None]]]:
     """What a warmup goes through: a name and an action for each kind of problem.
 
@@ -187,6 +194,7 @@ def steps() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "penalties", penalties
     yield "sample weights", weights
     yield "projections", projection
+    yield "steps from gradients", _recall
     yield "every solver, dense rows", home(X)
     yield "every solver, dense columns", home(np.asfortranarray(X))
     sparse = scipy.sparse.csr_array(X)

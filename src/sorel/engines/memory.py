@@ -77,7 +77,7 @@ NO_BLOCKS = np.full(1, -1, np.int32)
 WORTH_SELECTING = 0.7
 
 # Facts that depend on the risk, beside those about the data.
-_OF_RISK = ("_rank_mass",)
+_OF_RISK = ("_rank_mass", "_effective_share")
 # The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
 # product with X: they take the time of some products with the Hessian then.
 _WORTH_TURNING = 4.0
@@ -495,6 +495,10 @@ class MemoryEngine(Engine):
         return self._projector.shortfall(point.losses, dual.density)
 
     def effective_share(self) -> float:
+        return self._effective_share
+
+    @shared_property
+    def _effective_share(self) -> float:
         return self._projector.effective_share()
 
     def uniform(self) -> MemoryDual:

@@ -189,3 +189,39 @@ def systematic_sample(probability, count, offset, out):
     while drawn < count:
         out[drawn] = last
         drawn += 1
+
+
+@compiled
+def quasi_newton_product(steps, changes, bends, first, count, diagonal, v):
+    """v = H v, for the inverse H that L-BFGS makes of `count` pairs: the two-loop recursion.
+
+    The pairs are rows of `steps` and `changes`, the oldest at `first` and the others after it, in a
+    ring. `bends` has their inner products. Without pairs H is the inverse of the diagonal.
+    """
+    size, room = v.shape[0], bends.shape[0]
+    shares = np.zeros(count)
+    for k in range(count - 1, -1, -1):
+        r = (first + k) % room
+        s = 0.0
+        for j in range(size):
+            s += steps[r, j] * v[j]
+        shares[k] = s / bends[r]
+        for j in range(size):
+            v[j] -= shares[k] * changes[r, j]
+    scale = 1.0
+    if count > 0:
+        r = (first + count - 1) % room
+        s = 0.0
+        for j in range(size):
+            s += changes[r, j] * changes[r, j] / diagonal[j]
+        scale = bends[r] / s
+    for j in range(size):
+        v[j] *= scale / diagonal[j]
+    for k in range(count):
+        r = (first + k) % room
+        s = 0.0
+        for j in range(size):
+            s += changes[r, j] * v[j]
+        share = shares[k] - s / bends[r]
+        for j in range(size):
+            v[j] += share * steps[r, j]

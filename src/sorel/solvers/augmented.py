@@ -33,7 +33,7 @@ _MAX_ETA = 1e15
 # eta grows after an easy inner problem and shrinks after one of many Newton steps. When so many
 # steps in a row are cut short, new samples keep joining the ties: eta came too far ahead, goes back
 # and grows more slowly for a while.
-_HARD, _HOPELESS = 12, 40
+_HOPELESS = 40
 _SHORT_STEPS = 2
 _SHRINKAGE = 0.3
 _LEAST_GROWTH = 2.0
@@ -42,10 +42,6 @@ _SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 # An inner problem is done when its last step promised less than what the move of the weights has
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
 _FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
-
-# A refined certificate costs a Hessian, or many products with it: try it once a Newton step
-# promised no more than this multiple of the gap wanted.
-_PROMISING = 10.0
 
 # Relative to the objective, changes below this are rounding; so many idle centres end a run.
 _ROUNDING = 1e-15
@@ -76,6 +72,10 @@ _EASE, _NO_CAUTION = 0.1, 1e-3
 _NEXT_LENGTH = getattr(next_length, "py_func", next_length)
 
 
+class CostlyError(Exception):
+    """Steps of this kind would cost more than those of another: `auto` knows which."""
+
+
 class Pace(NamedTuple):
     """How fast eta goes ahead, which is a matter of what a Newton step costs at a large eta.
 
@@ -92,6 +92,8 @@ class Pace(NamedTuple):
         Length of each of them, at least.
     short : float
         Length below which a step counts as cut short.
+    hard : int
+        Steps of an inner problem beyond which it counts as hard.
     """
 
     first: float = 4.0
@@ -100,6 +102,7 @@ class Pace(NamedTuple):
     easy: int = 3
     full: float = 0.0
     short: float = 0.1
+    hard: int = 12
 
 
 class EtaSchedule:
@@ -167,14 +170,14 @@ class EtaSchedule:
     @property
     def stuck(self) -> bool:
         """Whether the inner problem is too hard at this eta."""
-        return self.steps >= _HOPELESS or self._cuts >= _SHORT_STEPS
+        return self.steps >= max(_HOPELESS, self._pace.hard) or self._cuts >= _SHORT_STEPS
 
     def advance(self) -> float:
         """The eta of the next inner problem, when this one is solved."""
         if self.steps <= self._pace.easy and self._shortest >= self._pace.full:
             self.eta = min(self._growth * self.eta, self._largest)
             self._growth = min(_CONFIDENCE * self._growth, self._pace.growth)
-        elif self.steps > _HARD:
+        elif self.steps > self._pace.hard:
             self.eta *= _SHRINKAGE
         self.steps = self._cuts = 0
         self._shortest = 1.0
@@ -236,6 +239,10 @@ class AugmentedLagrangian(Solver):
 
     pace: ClassVar[Pace] = Pace()
 
+    # A refined certificate costs a Hessian, or many products with it: it is tried once a step
+    # promised no more than this multiple of the gap wanted.
+    promising: ClassVar[float] = 10.0
+
     @abstractmethod
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
@@ -259,12 +266,18 @@ class AugmentedLagrangian(Solver):
                 # Newton steps climb down an exponential one by one.
                 point = engine.best_intercept(point, center) or point
                 path.move(point.w)
+            start = State(problem, point, center, 0.0)
+            likely = not problem.penalty.quadratic
+            if likely and start.fenchel_young() <= run.tol * problem.unit(start.value):
+                # Best for the plain average, and so perhaps for the risk: all coefficients rest.
+                yield Iterate(point, engine.worst_case(point))
             try:
-                point = self.first_step(State(problem, point, center, 0.0), run).point
+                point = self.first_step(start, run).point
             except np.linalg.LinAlgError:
                 run.note = "the losses overflow at the start; scale the columns"
                 return
             path.move(point.w)
+            del start
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
         state = State(problem, point, center, schedule.eta)
         measured = problem.unit(state.value)
@@ -283,7 +296,7 @@ class AugmentedLagrangian(Solver):
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, path, blurred = fresh, Path(state.point.w), False
-            if state.predicted <= _PROMISING * target and run.passes >= resumed:
+            if state.predicted <= self.promising * target and run.passes >= resumed:
                 reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
                 checked = run.passes
                 # No more is spent on certificates in vain than on steps.

@@ -1,9 +1,10 @@
 """The default: choose a method by what its steps cost, and change it when it stops paying.
 
 Second order on the augmented Lagrangian wins wherever its steps are affordable. They come from
-products with the Hessian for as long as these cost less than a matrix, from the cheaper of two
-matrices where they do not, and in the space of the rows where columns are far more. What is left
-goes to SOREL's stochastic inner loop where the penalty is not quadratic.
+gradients alone while these lead on quickly, from products with the Hessian for as long as these
+cost less than a matrix, from the cheaper of two matrices where they do not, and in the space of the
+rows where columns are far more. What is left goes to SOREL's stochastic inner loop where the
+penalty is not quadratic.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ import numpy as np
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
+from sorel.solvers.augmented import CostlyError
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton, has_few_rows
+from sorel.solvers.newton import (
+    MAX_SIZE,
+    Newton,
+    SparseNewton,
+    has_few_rows,
+    has_smooth_risk,
+    shares_matrix,
+)
 from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.quasi_newton import QuasiNewton
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
@@ -36,10 +46,27 @@ _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
 
 # Products are tried first where a matrix costs at least so many of them. Steps may take this share
-# of what as many would have cost from a matrix: when they take more, the matrix has its turn, and
-# little is lost.
+# of what as many would have cost from a matrix, and from some more: when they take more, the matrix
+# has its turn, and little is lost.
 _WORTH_PRODUCTS = 18.0
-_SHARE_OF_MATRIX, _LEAST_PRODUCTS = 0.7, 8
+_SHARE_OF_MATRIX, _LEAST_PRODUCTS, _ON_CREDIT = 0.7, 8, 2
+
+# They leave some of the passes of a run to matrices, which need fewer, but more time for each.
+_SHARE_OF_BUDGET = 0.8
+
+# Steps from gradients alone come before, where the risk is smooth and a matrix costs so many
+# products: more where weights move, since it then takes longer to see that steps lead nowhere.
+# It never does so up to these many columns.
+_WORTH_GRADIENTS, _WORTH_TRACKING, _FEW_COLUMNS = 5.0, 10.0, 32
+
+# Such steps may be as many as cost one matrix, or at least so many where one is not enough, and
+# what steps with it would cost besides; but no more than the last.
+_STEPS_FOR_MATRICES, _STEPS_WITH_MATRIX, _MANY_STEPS = 25.0, 15.0, 200.0
+
+# For the squared loss one matrix is all that is needed, or few: these must cost so many products
+# before gradients alone are tried. Where gradients lead nowhere the condition is bad, and products
+# would not fare better than a matrix unless that costs so many, or the last if all steps share it.
+_WORTH_ONE_MATRIX, _WORTH_FEW_MATRICES, _WORTH_SHARED_MATRIX = 60.0, 30.0, 150.0
 
 # Where coefficients may rest, but do not, so many passes of the stochastic method come before a
 # matrix of all columns: enough where the problem is easy.
@@ -51,19 +78,26 @@ _TRIAL = 50
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
 
 
-class _Costly(Exception):
-    """Steps by products cost more than those from a matrix."""
+class _Quick(QuasiNewton):
+    """Steps from gradients alone, as long as the rest of them promises to cost less than others."""
+
+    def most_steps(self, problem: Problem) -> float:
+        engine = problem.engine
+        matrix = StepCosts(engine, carrying_rows(engine)).products()
+        if not shares_matrix(problem):
+            matrix = max(matrix, _STEPS_FOR_MATRICES)
+        return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
 
 
 class _Thrifty(NewtonCG):
     """Steps by products for as long as none costs more than a matrix; for one run."""
 
     def __init__(self) -> None:
-        self._steps, self._spent, self._costly = 0, 0, False
+        self._steps, self._spent, self._costly = _ON_CREDIT, 0, False
 
     def most_products(self, problem: Problem, curvature: Curvature) -> int:
         if self._costly:
-            raise _Costly
+            raise CostlyError
         self._steps += 1
         costs = StepCosts(problem.engine, curvature.share * problem.n_samples)
         left = _SHARE_OF_MATRIX * costs.products(self._steps) - self._spent
@@ -102,7 +136,7 @@ class Auto(Solver):
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
         classes = waiting[first] is NewtonCG and classes_by_products(problem.engine)
-        if run.dual is None and (waiting[first] in (Newton, _Thrifty) or classes):
+        if run.dual is None and (waiting[first] in (Newton, _Quick, _Thrifty) or classes):
             self._start_from_part(problem, run, NewtonCG() if classes else Newton())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
@@ -133,13 +167,18 @@ class Auto(Solver):
             return
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
-        best = np.inf
+        best, value, w = np.inf, np.inf, run.w
         for iterate, certificate in rehearse(solver.iterates(part, inner), part, inner):
             if certificate.relative_gap <= best:
-                best, run.w = certificate.relative_gap, iterate.point.w
+                best, value, w = certificate.relative_gap, certificate.primal, iterate.point.w
             if best <= _PART_TOL:
                 break
         run.passes += inner.passes * rows / n
+        # Where the start is as good on the part, it may be the solution, which chance has left.
+        first = part.engine.risk(part.engine.point(run.w)) + part.penalty_value(run.w)
+        if not value < first - _PART_TOL * part.unit(first):
+            return
+        run.w = w
         run.near = run.near or best <= _NEAR
 
     def _order(self, problem: Problem) -> list[type[Solver]]:
@@ -149,13 +188,14 @@ class Auto(Solver):
         dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
-                return [NewtonCG, SOREL]
+                return [*self._before_matrix(problem, np.inf), SOREL]
             first: list[type[Solver]] = []
             if classes_by_products(engine):
                 first = [NewtonCG]
-            elif size > FEW_PARAMETERS and engine.products_are_cheap:
-                costs = StepCosts(engine, carrying_rows(engine))
-                first = [_Thrifty] if costs.products() >= _WORTH_PRODUCTS else []
+            elif engine.products_are_cheap:
+                if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
+                    costs = StepCosts(engine, carrying_rows(engine))
+                    first = self._before_matrix(problem, costs.products())
             elif size > _FEW_PARAMETERS:
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
@@ -164,6 +204,23 @@ class Auto(Solver):
         if problem.by_parts:
             return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
         return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
+
+    def _before_matrix(self, problem: Problem, matrix: float) -> list[type[Solver]]:
+        """Methods to be tried before a matrix that costs so many products."""
+        smooth, shared = has_smooth_risk(problem), shares_matrix(problem)
+        quick = _WORTH_GRADIENTS if problem.has_fixed_weights else _WORTH_TRACKING
+        if problem.bends_evenly:
+            quick = _WORTH_ONE_MATRIX if problem.is_quadratic else _WORTH_FEW_MATRICES
+        products = _WORTH_SHARED_MATRIX if shared else _WORTH_FEW_MATRICES
+        if not smooth:
+            quick, products = np.inf, _WORTH_PRODUCTS
+        if problem.engine.size <= FEW_PARAMETERS:
+            products = np.inf
+        by_products = _Thrifty if matrix < np.inf else NewtonCG
+        first: list[type[Solver]] = []
+        if matrix >= quick and problem.engine.products_are_cheap:
+            first = [_Quick]
+        return [*first, by_products] if matrix >= products else first
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
         """The place of the first method that takes the problem."""
@@ -187,6 +244,8 @@ class Auto(Solver):
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         limit = run.passes + _TRIAL if trial else np.inf
+        if isinstance(solver, _Thrifty):
+            limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
         try:
             iterate = next(iterates)
@@ -203,7 +262,7 @@ class Auto(Solver):
                         break
                     since = limit = np.inf
                 iterate = iterates.send(certificate)
-        except _Costly:
+        except CostlyError:
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual

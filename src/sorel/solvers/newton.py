@@ -37,6 +37,10 @@ _ROUGH = 0.01
 # rows is cheaper.
 _FORCING, _FEW_PRODUCTS, _COLUMNS_PER_PRODUCT, _MOST_ROWS = 0.3, 3, 12, 0.75
 
+# Where at least this share of the rows carries the risk, ranks that change make slight kinks, and
+# the curvature hardly changes with the weights.
+_MOST_CARRY = 0.5
+
 
 class Newton(AugmentedLagrangian):
     """Second-order method; by conjugate gradients where the parameters are more than thousands.
@@ -81,6 +85,12 @@ class Newton(AugmentedLagrangian):
         return descend(state, run)
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
+        if _wants_matrix_of_weights(state):
+            # Started from weights that are nearly right: their matrix serves all steps.
+            point, rows = state.point, sampled_rows(state.problem.engine.size)
+            hessian = state.problem.engine.hessian(point, state.dual, 0.0, rows)
+            run.resembles = state.problem.keep_curvature(hessian)
+            run.passes += 1
         if run.resembles and caution == 0.0:
             direction = self._resembling(state, run)
             if direction is not None:
@@ -196,6 +206,28 @@ def _by_factor(
         return minimize_factored(factor, gradient, center, problem.penalty, problem.n_features, u)
     except np.linalg.LinAlgError:
         return u
+
+
+def has_smooth_risk(problem: Problem) -> bool:
+    """Whether weights change little with the order of the losses, so that kinks are slight."""
+    if problem.has_two_levels:
+        return False
+    return problem.has_fixed_weights or problem.engine.effective_share() >= _MOST_CARRY
+
+
+def shares_matrix(problem: Problem) -> bool:
+    """Whether all steps have about the same p x p Hessian, but for ties, and are to use it."""
+    cheap = problem.penalty.quadratic and problem.engine.products_are_cheap
+    even = problem.has_fixed_weights or problem.bends_evenly
+    return cheap and even and problem.engine.size <= problem.n_samples and has_smooth_risk(problem)
+
+
+def _wants_matrix_of_weights(state: State) -> bool:
+    """Whether steps that move weights could share a matrix, and have none."""
+    problem = state.problem
+    if state.eta == 0.0 or problem.curvature is not None:
+        return False
+    return problem.engine.size > FEW_PARAMETERS and shares_matrix(problem)
 
 
 def _step_by_rows(state: State, caution: float) -> FloatArray | None:

@@ -1,0 +1,141 @@
+"""Steps from gradients alone: the recursion against matrices, the answers against Newton's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel.kernels import vectors
+from sorel.solvers.augmented import CostlyError
+from sorel.solvers.base import Run
+from sorel.solvers.quasi_newton import QuasiNewton
+
+
+def updated(inverse, step, change):
+    """The BFGS update of an inverse Hessian, as the textbook has it."""
+    bend = step @ change
+    left = np.eye(len(step)) - np.outer(step, change) / bend
+    return left @ inverse @ left.T + np.outer(step, step) / bend
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+@pytest.mark.parametrize("first", [0, 2])
+def test_the_recursion_is_that_of_bfgs_from_a_scaled_diagonal(count, first):
+    rng = np.random.default_rng(count)
+    room, size = 4, 6
+    A = rng.standard_normal((size, size))
+    hessian = A @ A.T + np.eye(size)
+    steps, diagonal = rng.standard_normal((room, size)), rng.uniform(1.0, 2.0, size)
+    changes = steps @ hessian
+    bends = np.einsum("ij,ij->i", steps, changes)
+    order = [(first + k) % room for k in range(count)]
+    inverse = np.diag(1.0 / diagonal)
+    if count:
+        last = order[-1]
+        inverse *= bends[last] / (changes[last] ** 2 / diagonal).sum()
+    for k in order:
+        inverse = updated(inverse, steps[k], changes[k])
+    v = rng.standard_normal(size)
+    out = v.copy()
+    vectors.quasi_newton_product(steps, changes, bends, first, count, diagonal, out)
+    np.testing.assert_allclose(out, inverse @ v, rtol=1e-11)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+@pytest.mark.parametrize("risk", ["mean", "esrm:2", "extremile:2"])
+def test_certified_answers_are_those_of_newton(loss, risk):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 10)) * np.logspace(0, 1, 10)
+    z = X @ rng.standard_normal(10) / 20.0
+    y = z + rng.standard_normal(400)
+    if loss != "squared":
+        y = rng.poisson(np.exp(z)) if loss == "poisson" else np.where(y > 0.0, 1.0, -1.0)
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=True)
+    quick, newton = sorel.solve(problem, QuasiNewton()), sorel.solve(problem, "newton", tol=1e-9)
+    assert quick.converged, quick.status
+    assert newton.dual <= quick.objective <= newton.objective * (1.0 + 1.1e-6)
+    assert problem.certificate(quick.w, quick.weights).relative_gap <= 1e-6
+
+
+def test_several_classes_have_gradients_too():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((300, 5)), rng.integers(0, 3, 300)
+    problem = sorel.Problem(X, y, risk="esrm:1", loss="multinomial", fit_intercept=True)
+    assert sorel.solve(problem, QuasiNewton()).converged
+
+
+def test_other_penalties_are_refused_by_name():
+    problem = sorel.Problem(np.eye(3), [1.0, 2.0, 3.0], penalty=sorel.NonNegative(0.1))
+    with pytest.raises(sorel.solvers.UnsupportedProblemError, match="L2, got NonNegative"):
+        sorel.solve(problem, QuasiNewton())
+
+
+class Impatient(QuasiNewton):
+    def most_steps(self, problem):
+        return 30.0
+
+
+def test_a_slow_pace_is_noticed_before_the_steps_are_spent():
+    """Directions of the same size in all columns and a condition of 1e6: gradients tell little."""
+    rng = np.random.default_rng(0)
+    rotation, _ = np.linalg.qr(rng.standard_normal((60, 60)))
+    X = rng.standard_normal((500, 60)) @ (rotation * np.logspace(0, -3, 60)) @ rotation.T
+    y = X @ rng.standard_normal(60) + 0.1 * rng.standard_normal(500)
+    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.L2(1e-8)).for_run()
+    run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)
+    with pytest.raises(CostlyError):
+        for _ in Impatient().iterates(problem, run):
+            pass
+    assert run.passes <= 32.0
+
+
+def wide(n, d, condition, seed=0):
+    rng = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    scale = np.logspace(0.0, -0.5 * np.log10(condition), d)
+    X = rng.standard_normal((n, d)) @ (rotation * scale) @ rotation.T
+    return X, X @ rng.standard_normal(d) + rng.standard_normal(n)
+
+
+@pytest.mark.parametrize(
+    ("risk", "loss", "smooth"),
+    [
+        ("mean", "logistic", True),
+        ("esrm:2", "squared", True),
+        ("extremile:2", "logistic", True),
+        ("cvar:0.5", "squared", False),
+        ("esrm:10", "logistic", False),
+    ],
+)
+def test_auto_begins_with_gradients_where_the_risk_is_smooth(risk, loss, smooth):
+    X, y = wide(900, 300, 1.0)
+    y = y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
+    result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss))
+    assert result.converged
+    assert ("quasi_newton" in result.status) == smooth
+
+
+def test_auto_turns_to_a_matrix_where_gradients_lead_nowhere():
+    X, y = wide(900, 300, 1e4)
+    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2"))
+    assert result.converged
+    assert "auto (quasi_newton then newton)" in result.status
+
+
+def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
+    X, y = wide(900, 200, 1e3)
+    problem = sorel.Problem(X, y, risk="esrm:2")
+    rough = sorel.solve(problem, "lbfgs", tol=1e-2)
+    count = 0
+    original = type(problem.engine).hessian
+
+    def counted(self, *args, **kwargs):
+        nonlocal count
+        count += 1
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(problem.engine), "hessian", counted)
+    result = sorel.solve(problem, "newton", warm_start=rough)
+    assert result.converged
+    assert count <= 2
