@@ -3,8 +3,8 @@
     python tests/mutants.py --count 100 --seed 3
 
 A change turns a comparison round, takes + for -, * for /, or `and` for `or`, or drops a `not`. The
-tests that belong to the module run on a copy of the source with that change; what they do not
-notice is printed. Those are tests that are missing, or code that nothing needs.
+examples of the module and the tests that belong to it run on a copy of the source with that change;
+what they do not notice is printed. Those are tests that are missing, or code that nothing needs.
 """
 
 from __future__ import annotations
@@ -62,12 +62,16 @@ TESTS = {
     "engines/batches.py": ["test_rivals.py"],
     "engines/csr.py": ["test_csr.py"],
     "engines/kronecker.py": ["test_classes.py"],
+    "engines/memory.py": ["test_engines.py", "test_memory.py", "test_problem.py", "test_classes.py",
+                          "test_rounding.py", "test_engine_contract.py", "test_rivals.py",
+                          "test_checkpoints.py"],
     "engines/row_gram.py": ["test_rowspace.py"],
     "engines/sparse.py": ["test_sparse.py", "test_csr.py"],
     "engines/blocks.py": ["test_blocks.py"],
     "engines/splitting.py": ["test_rivals.py"],
     "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
-    "engines/sampled.py": ["test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
+    "engines/sampled.py": ["test_memory.py", "test_epochs.py", "test_prospect.py",
+                           "test_saddle_saga.py"],
     "engines/": ["test_engines.py", "test_epochs.py", "test_engine_contract.py", "test_problem.py"],
     "solvers/sorel.py": ["test_sorel.py"],
     "solvers/augmented.py": ["test_augmented.py", "test_newton.py"],
@@ -154,8 +158,12 @@ def changes(file: str, source: str) -> Iterator[Change]:
 
 
 def tests_of(file: str) -> list[str]:
+    """The tests of a module, those that bear its name first; none if it takes no part."""
     for name, tests in TESTS.items():
         if file == name or (file.startswith(name) and not name.endswith(".py")):
+            own = f"test_{Path(file).stem}.py"
+            if tests and own not in tests and (ROOT / "tests" / own).exists():
+                tests = [own, *tests]
             return [str(ROOT / "tests" / test) for test in tests]
     return []
 
@@ -190,7 +198,7 @@ class Laboratory:
         before = path.read_text()
         path.write_text(change.apply(before))
         try:
-            return not self.passes(tests)
+            return not self.passes([str(path), *tests])
         finally:
             path.write_text(before)
 
@@ -202,7 +210,10 @@ class Laboratory:
         return self._unchanged[key]
 
     def passes(self, tests: list[str]) -> bool:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+            "--doctest-modules", *tests,
+        ]  # fmt: skip
         try:
             ended = subprocess.run(
                 command, cwd=ROOT, env=self.environment, timeout=_PATIENCE,

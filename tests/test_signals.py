@@ -160,6 +160,24 @@ def test_interruption_while_the_package_loads(tmp_path):
     assert (run.returncode, run.stderr) == (130, "interrupted\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "loaded", "code", "said"),
+    [(["-m", "sorel", "--version"], "KeyboardInterrupt", 130, "interrupted\n"),
+     (["-m", "sorel", "--version"], "ZeroDivisionError", 1, "ZeroDivisionError\n"),
+     (["-c", "import sorel"], "KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+     (["-m", "other"], "KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n")],
+)  # fmt: skip
+def test_interruption_while_a_module_loads(tmp_path, command, loaded, code, said):
+    (tmp_path / "numba.py").write_text(f"raise {loaded}\n")
+    (tmp_path / "other.py").write_text("import sorel\n")
+    source = os.path.dirname(os.path.dirname(sorel.__file__))
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=paths)
+    assert run.returncode == code
+    assert run.stderr.endswith(said)
+    assert ("Traceback" in run.stderr) is (said != "interrupted\n")
+
+
 def dead_process():
     """Number and start of a process that is no more."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
