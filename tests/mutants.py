@@ -101,8 +101,9 @@ _COMPARISONS = {
 _ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
 _LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
-# Seconds for the tests of one change: one that never ends is noticed too.
-_PATIENCE = 300
+# Seconds for the tests of one change, and how many times what they take without it: one that never
+# ends is noticed too, and one that a busy machine slows down is not.
+_PATIENCE, _SLOWER = 300.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ class Laboratory:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         self._unchanged: dict[tuple[str, ...], bool] = {}
+        self._seconds: dict[tuple[str, ...], float] = {}
+        self._patience = _SLOWER * _PATIENCE
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {
             **os.environ,
@@ -206,7 +209,10 @@ class Laboratory:
         """Whether the tests pass as things are; asked once, which also fills the store of code."""
         key = tuple(tests)
         if key not in self._unchanged:
+            self._patience, begin = _SLOWER * _PATIENCE, time.monotonic()
             self._unchanged[key] = self.passes(tests)
+            self._seconds[key] = time.monotonic() - begin
+        self._patience = max(_PATIENCE, _SLOWER * self._seconds[key])
         return self._unchanged[key]
 
     def passes(self, tests: list[str]) -> bool:
@@ -216,7 +222,7 @@ class Laboratory:
         ]  # fmt: skip
         try:
             ended = subprocess.run(
-                command, cwd=ROOT, env=self.environment, timeout=_PATIENCE,
+                command, cwd=ROOT, env=self.environment, timeout=self._patience,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
