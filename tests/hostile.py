@@ -395,6 +395,14 @@ def different_labels(path: Path) -> Path:
     return _table(path, ["a,y\n", *(f"{i % 9},{i:x}\n" for i in range(1_100_000))])
 
 
+def many_named_columns(path: Path) -> Path:
+    """As many columns as a table may have, each of which has a name in the model."""
+    count = 24_990
+    names = ",".join(f"c{k}" for k in range(count))
+    rows = (f"{','.join(str(row * k % 7) for k in range(count))},{row % 5}\n" for row in range(195))
+    return _table(path, [names, ",y\n", *rows])
+
+
 TABLES: list[Callable[[Path], Path]] = [
     commas_without_end,
     more_columns_than_names,
@@ -402,4 +410,5 @@ TABLES: list[Callable[[Path], Path]] = [
     one_long_text,
     quote_without_end,
     different_labels,
+    many_named_columns,
 ]

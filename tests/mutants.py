@@ -3,8 +3,8 @@
     python tests/mutants.py --count 100 --seed 3
 
 A change turns a comparison round, takes + for -, * for /, or `and` for `or`, or drops a `not`. The
-tests that belong to the module run on a copy of the source with that change; what they do not
-notice is printed. Those are tests that are missing, or code that nothing needs.
+examples of the module and the tests that belong to it run on a copy of the source with that change;
+what they do not notice is printed. Those are tests that are missing, or code that nothing needs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ TESTS = {
     "quadratic.py": ["test_quadratic.py"],
     "proximal.py": ["test_proximal.py"],
     "conjugate.py": ["test_problem.py", "test_newton.py"],
+    "costs.py": ["test_costs.py", "test_rowspace.py"],
+    "rowspace.py": ["test_rowspace.py"],
+    "working_sets.py": ["test_working_sets.py"],
     "rounding.py": ["test_rounding.py"],
     "budgeted.py": ["test_budget.py", "test_portfolio.py"],
     "deviations.py": ["test_linear.py", "test_quantile.py", "test_rank.py"],
@@ -50,18 +53,35 @@ TESTS = {
     "permutahedron/": ["test_permutahedron.py", "test_threads.py"],
     "kernels/sparse": ["test_sparse.py"],
     "kernels/losses.py": ["test_losses.py", "test_kernels.py"],
+    "kernels/logistic.py": ["test_kernels.py", "test_losses.py"],
+    "kernels/descent.py": ["test_descent.py"],
+    "kernels/margins.py": ["test_kernels.py", "test_rivals.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     # Their tests need torch, and have an environment of their own.
     "engines/tensors/": [],
+    "engines/batches.py": ["test_rivals.py"],
     "engines/csr.py": ["test_csr.py"],
+    "engines/kronecker.py": ["test_classes.py"],
+    "engines/memory.py": ["test_engines.py", "test_memory.py", "test_problem.py", "test_classes.py",
+                          "test_rounding.py", "test_engine_contract.py", "test_rivals.py",
+                          "test_checkpoints.py"],
+    "engines/row_gram.py": ["test_rowspace.py"],
     "engines/sparse.py": ["test_sparse.py", "test_csr.py"],
     "engines/blocks.py": ["test_blocks.py"],
+    "engines/splitting.py": ["test_rivals.py"],
     "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
-    "engines/sampled.py": ["test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
+    "engines/sampled.py": ["test_memory.py", "test_epochs.py", "test_prospect.py",
+                           "test_saddle_saga.py"],
     "engines/": ["test_engines.py", "test_epochs.py", "test_engine_contract.py", "test_problem.py"],
     "solvers/sorel.py": ["test_sorel.py"],
     "solvers/augmented.py": ["test_augmented.py", "test_newton.py"],
     "solvers/auto.py": ["test_solve.py", "test_newton.py"],
+    "solvers/continuation.py": ["test_newton.py"],
+    "solvers/descent.py": ["test_descent.py", "test_newton.py"],
+    "solvers/newton.py": ["test_newton.py", "test_rowspace.py"],
+    "solvers/newton_cg.py": ["test_newton.py", "test_classes.py"],
+    **{f"solvers/{name}.py": ["test_rivals.py"]
+       for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/": ["test_first_order.py", "test_newton.py", "test_lbfgs.py", "test_prospect.py",
                  "test_saddle_saga.py", "test_sgd.py"],
 }  # fmt: skip
@@ -81,8 +101,9 @@ _COMPARISONS = {
 _ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
 _LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
-# Seconds for the tests of one change: one that never ends is noticed too.
-_PATIENCE = 300
+# Seconds for the tests of one change, and how many times what they take without it: one that never
+# ends is noticed too, and one that a busy machine slows down is not.
+_PATIENCE, _SLOWER = 300.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -138,8 +159,12 @@ def changes(file: str, source: str) -> Iterator[Change]:
 
 
 def tests_of(file: str) -> list[str]:
+    """The tests of a module, those that bear its name first; none if it takes no part."""
     for name, tests in TESTS.items():
         if file == name or (file.startswith(name) and not name.endswith(".py")):
+            own = f"test_{Path(file).stem}.py"
+            if tests and own not in tests and (ROOT / "tests" / own).exists():
+                tests = [own, *tests]
             return [str(ROOT / "tests" / test) for test in tests]
     return []
 
@@ -160,6 +185,8 @@ class Laboratory:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         self._unchanged: dict[tuple[str, ...], bool] = {}
+        self._seconds: dict[tuple[str, ...], float] = {}
+        self._patience = _SLOWER * _PATIENCE
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {
             **os.environ,
@@ -174,7 +201,7 @@ class Laboratory:
         before = path.read_text()
         path.write_text(change.apply(before))
         try:
-            return not self.passes(tests)
+            return not self.passes([str(path), *tests])
         finally:
             path.write_text(before)
 
@@ -182,14 +209,20 @@ class Laboratory:
         """Whether the tests pass as things are; asked once, which also fills the store of code."""
         key = tuple(tests)
         if key not in self._unchanged:
+            self._patience, begin = _SLOWER * _PATIENCE, time.monotonic()
             self._unchanged[key] = self.passes(tests)
+            self._seconds[key] = time.monotonic() - begin
+        self._patience = max(_PATIENCE, _SLOWER * self._seconds[key])
         return self._unchanged[key]
 
     def passes(self, tests: list[str]) -> bool:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+            "--doctest-modules", *tests,
+        ]  # fmt: skip
         try:
             ended = subprocess.run(
-                command, cwd=ROOT, env=self.environment, timeout=_PATIENCE,
+                command, cwd=ROOT, env=self.environment, timeout=self._patience,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -7,6 +7,7 @@ import pytest
 
 import sorel
 from sorel.losses import Huber
+from sorel.solvers import augmented
 from sorel.solvers.augmented import EtaSchedule, Pace, State
 
 PACE = Pace(first=4.0, warm=100.0, growth=10.0, easy=3, full=0.0, short=0.1)
@@ -150,3 +151,32 @@ def test_a_gentle_start_grows_faster_and_faster():
     assert etas[:2] == [100.0, 200.0]
     assert np.all(np.diff(factors) >= -1e-12)
     assert factors[-1] == pytest.approx(np.log(10.0))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 7.0, 1e6])
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_schedule_does_not_depend_on_the_units_of_the_losses(scale, warm):
+    """In units of 1 / scale every schedule goes the same way, its end included."""
+    ours, plain = EtaSchedule(PACE, scale, warm), EtaSchedule(PACE, 1.0, warm)
+    rng = np.random.default_rng(0)
+    capped = 0
+    for _ in range(300):
+        length = float(rng.choice([1.0, 1.0, 1.0, 1.0, 0.01]))
+        for schedule in (ours, plain):
+            schedule.note(length)
+        assert ours.stuck is plain.stuck
+        if ours.stuck:
+            assert ours.retreat() * scale == pytest.approx(plain.retreat(), rel=1e-12)
+        elif rng.random() < 0.8:
+            assert ours.advance() * scale == pytest.approx(plain.advance(), rel=1e-12)
+        near = abs(plain.eta / augmented._MAX_ETA - 1.0) < 1e-9
+        assert near or ours.capped is plain.capped
+        capped += plain.capped
+    assert capped
+    # Where the spread has shrunk, eta may go further, and never less far.
+    before, eta = ours._largest, ours.eta
+    ours.rescale(scale / 100.0)
+    assert ours._largest == pytest.approx(100.0 * before)
+    assert ours.eta == max(eta, PACE.first * 100.0 / scale)
+    ours.rescale(100.0 * scale)
+    assert ours._largest == pytest.approx(100.0 * before)

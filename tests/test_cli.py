@@ -968,3 +968,33 @@ def test_class_weights_on_the_command_line(folder, capsys):
     options[1], options[3] = "price", "churn"
     message = refused(capsys, "fit", "train.csv", *options, "--class-weight", "balanced", code=2)
     assert "--class-weight is for labels" in message
+
+
+def test_many_columns_of_texts_have_too_many_together(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sorel.cli.fit._MOST_CATEGORIES", 40)
+    rows = [f"a{k},b{k % 15},{k}\n" for k in range(30)]
+    (tmp_path / "table.csv").write_text("s,t,y\n" + "".join(rows))
+    fit = ["fit", str(tmp_path / "table.csv"), "--target", "y", "-o", str(tmp_path / "m.skops")]
+    assert cli.main(fit) == 1
+    assert "columns up to 't' have more than 40 different texts together" in capsys.readouterr().err
+    assert cli.main([*fit, "--drop", "t"]) == 0
+
+
+def test_long_tables_are_predicted_and_measured_in_parts(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    table = tmp_path / "table.csv"
+    rows = "".join(f"{a},{b},{'uv'[int(a + b > 0)]}\n" for a, b in X)
+    table.write_text("a,b,y\n" + rows)
+    model = str(tmp_path / "m.skops")
+    assert cli.main(["fit", str(table), "--target", "y", "-o", model, "--quiet"]) == 0
+    written = []
+    for count in (1 << 18, 7):
+        monkeypatch.setattr("sorel.cli.models._ROWS", count)
+        for command in (["predict", "--proba"], ["evaluate"]):
+            path = tmp_path / f"{command[0]}{count}.csv"
+            assert cli.main([*command, model, str(table), "-o", str(path)]) == 0
+            written.append(read_table(path))
+    for whole, parts in zip(written[:2], written[2:], strict=True):
+        # Products of few rows may differ in the last digit.
+        pd.testing.assert_frame_equal(whole, parts, rtol=1e-12)

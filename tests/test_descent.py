@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.sparse
 
 import sorel
 from sorel import Box, CVaR, ElasticNet, Mean, NonNegative, Problem
+from sorel.kernels import descent as loops
 from sorel.solvers import Newton, descent
 
 PENALTIES = [ElasticNet(0.02, 0.1), NonNegative(0.05), Box(0.0, -0.2, 0.3), Box(0.1, 0.0, np.inf)]
@@ -107,3 +109,93 @@ def test_columns_that_are_all_but_alike_are_left_to_newton(risk, monkeypatch):
         warnings.simplefilter("error")
         result = sorel.solve(problem, tol=1e-8)
     assert problem.certificate(result.w, result.weights).relative_gap <= 1e-8
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.4])
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize(("lower", "upper"), [(-np.inf, np.inf), (-0.5, 0.25), (0.0, np.inf)])
+def test_the_minimum_in_one_coordinate(l1, l2, lower, upper):
+    grid = np.clip(np.linspace(-5.0, 5.0, 200_001), lower, upper)
+    for old in np.clip([-0.3, 0.0, 0.2], lower, upper):
+        for slope in (-2.0, -0.3, 0.0, 0.3, 2.0):
+            new = loops._minimum(old, slope, 1.5, l1, l2, lower, upper)
+            model = slope * (grid - old) + 0.75 * (grid - old) ** 2
+            model += l1 * np.abs(grid) + 0.5 * l2 * grid**2
+            assert new == pytest.approx(grid[model.argmin()], abs=1e-4)
+
+
+def test_what_a_coordinate_adds_to_the_gap():
+    # The ridge's conjugate of a slope, and without a ridge the slope times the way that is left.
+    assert loops._left(-0.2, 1.5, 0.5, -1.0, 2.0) == pytest.approx((0.2 * 2.0) ** 2 / (2 * 0.5))
+    assert loops._left(0.2, 1.5, 0.0, -1.0, 2.0) == pytest.approx(0.2 * 1.5 * 3.0)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.9])
+def test_hope_is_a_matter_of_the_rate(rate):
+    left, before = rate**10, 1.0
+    for remaining in (3, 30):
+        end = left * rate**remaining
+        assert not loops._hopeless(left, before, 1.001 * end, 10, remaining)
+        assert loops._hopeless(left, before, 0.999 * end, 10, remaining)
+    assert loops._hopeless(1.0, 1.0, 2.0, 10, 5)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (32, 32), (70, 33), (33, 70)])
+def test_rows_are_scaled_and_turned_in_blocks(shape):
+    rng = np.random.default_rng(0)
+    X, root = rng.normal(size=shape), rng.uniform(0.1, 1.0, shape[0])
+    out, squares, means = np.empty(shape[::-1]), np.zeros(shape[1]), np.zeros(shape[1])
+    loops.scaled_transpose(X, root, out, squares, means)
+    np.testing.assert_allclose(out, (root[:, None] * X).T, rtol=1e-14)
+    np.testing.assert_allclose(squares, (root**2) @ X**2, rtol=1e-12)
+    np.testing.assert_allclose(means, (root**2) @ X, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
+@pytest.mark.parametrize("alike", [0.0, 0.97])
+@pytest.mark.parametrize("sweeps", [3, 200])
+def test_sweeps_are_the_same_however_columns_are_kept(penalty, alike, sweeps):
+    """The same problem by all entries and by those of CSC: each step, each sweep, each end."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(9, 40))
+    A = (alike * A[:1] + (1.0 - alike) * A) / np.sqrt(40)
+    A[4] = 0.0
+    root = np.full(40, 1.0 / np.sqrt(40))
+    means = A @ root
+    curvature = (A**2).sum(axis=1) - means**2
+    _, l2, l1, lower, upper = penalty.kernel(9)
+    target = rng.normal(size=40)
+    columns = scipy.sparse.csr_array(A)
+    arrays = columns.indptr, columns.indices, columns.data
+    for goal in (1e-2, 1e-6, 1e-12):
+        found = []
+        for loop, matrix in ((loops.descend_dense, (A,)), (loops.descend_sparse, arrays)):
+            w = np.clip(np.zeros(9), lower, upper)
+            residual = w @ A - target
+            shift = -float(residual @ root)
+            ends = loop(
+                *matrix, means, curvature, residual, w, l1, l2, lower, upper, sweeps, goal, shift
+            )
+            # The residual is that of the coefficients, and centred it has no mean.
+            np.testing.assert_allclose(residual, w @ A - target, atol=1e-12)
+            assert ends[0] == pytest.approx(-float(residual @ root), abs=1e-12)
+            assert (lower <= w).all()
+            assert (w <= upper).all()
+            found.append((*ends, *w))
+        np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
+        _, left, count = found[0][:3]
+        assert 1 <= count <= sweeps
+        if count < sweeps and left > goal:
+            assert (count - 1) % loops._RATE == 0
+
+
+def test_sweeps_that_are_worth_it():
+    def part(n, d):
+        return types.SimpleNamespace(engine=types.SimpleNamespace(n_samples=n, n_features=d))
+
+    few = descent._sweeps(part(10**6, 100))
+    assert few == 10 + int(descent._BY_COLUMN * 100)
+    # Beside few rows a matrix is dear: its cube over the entries of X.
+    many = descent._sweeps(part(100, 1000))
+    assert many == int(10 + descent._BY_COLUMN * 1000 + descent._BY_CUBE * 1000**3 / (100 * 1000))
+    assert descent._sweeps(part(10, 10_000)) == descent._MOST_SWEEPS

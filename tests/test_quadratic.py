@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from own_penalties import Ball
 
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.quadratic import (
@@ -326,6 +327,14 @@ def test_refuses_what_is_not_finite(name, at, value):
         w[1] = value
     with pytest.raises(np.linalg.LinAlgError, match="not finite"):
         minimize_quadratic(H, gradient, w, make_penalty(name, 0.1), 4)
+
+
+@pytest.mark.parametrize("at", ["curvature", "gradient", "w"])
+def test_refuses_what_is_not_finite_under_a_penalty_of_ones_own(at):
+    H, gradient, w = model(np.random.default_rng(11), 4)
+    {"curvature": H[1], "gradient": gradient, "w": w}[at][2] = math.nan
+    with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+        minimize_quadratic(H, gradient, w, Ball(), 4)
 
 
 def test_refuses_indefinite_curvature():

@@ -554,3 +554,14 @@ def test_increments_of_a_deviation_are_those_of_the_risk_less_the_mean():
         expected = CVaR(0.5)(losses, weight) - share * (weight @ losses)
         assert_allclose(deviation.increments(weight) @ losses, expected, rtol=1e-12)
         assert_allclose(deviation.increments(weight).sum(), 1.0 - share, atol=1e-15)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 2.0])
+def test_all_faces_of_a_deviation_are_those_of_the_risk_less_a_share_of_the_mean(share):
+    u = np.array([0.0, 0.1, 0.4, 0.75, 1.0])
+    for risk in (CVaR(0.5), ESRM(2.0)):
+        deviation = sorel.Deviation(risk, share)
+        assert_allclose(deviation.cumulative(u), risk.cumulative(u) - share * u, atol=1e-15)
+        assert_allclose(deviation.tail(u), risk.tail(u) - share * u, atol=1e-15)
+        assert_allclose(deviation.weights(7), risk.weights(7) - share / 7, atol=1e-15)
+        assert (deviation.spec is None) is (share != 1.0)

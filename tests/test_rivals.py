@@ -305,3 +305,17 @@ def test_the_scalar_map_of_the_logistic_loss_is_a_root():
         t = scalar_prox(LOGISTIC, 1.0, mean, c)
         slope = c * 0.5 * (1.0 + np.tanh(0.5 * t)) + t - mean
         assert abs(slope) <= 1e-13 * (1.0 + abs(mean) + c)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_rounds_of_apd_end_where_steps_are_adapted_and_only_there(adaptive, monkeypatch):
+    """With constant steps the method is the published one, which knows no restarts."""
+    X, y = make_data("squared", 60, 3, 0)
+    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.L2(0.1))
+    found = []
+    for due in (True, False):
+        monkeypatch.setattr("sorel.solvers.apd.Restarts.due", lambda *args, due=due: due)
+        solver = sorel.solvers.APD(adaptive=adaptive)
+        with pytest.warns(sorel.ConvergenceWarning):
+            found.append(sorel.solve(problem, solver, tol=1e-15, max_passes=100).w)
+    assert np.array_equal(*found) is not adaptive

@@ -266,3 +266,20 @@ def test_small_losses_behind_an_outlier_are_not_lost():
         omega = np.full(n if weighted else 1, 1.0 / n)
         found = weighted_sum(density, losses, omega, weighted)
         assert found == pytest.approx((1e11 + (n - 1) * 1e-5) / n, rel=(8 + n / 100) * 2.0**-53)
+
+
+def test_coefficients_beside_the_domain_are_charged_by_the_slope_there():
+    """g is finite on the simplex alone: what rounding puts beside it costs slope times distance."""
+    X, y = make_data("squared", 40, 3, 0)
+    problem = Problem(1e3 * X, y, penalty=sorel.Simplex(0.5))
+    rounding = rounding_of(problem)
+    inside, gradient = np.array([0.2, 0.3, 0.5]), np.array([1.0, -2.0, 0.5])
+    columns = np.abs(1e3 * X).max(axis=0)
+    for slopes in (0.25, 4.0):
+        clean = rounding.bracket(0.0, inside, gradient, slopes, 0.0)
+        for distance in (1e-8, 1e-5):
+            beside = inside + np.array([distance, 0.0, 0.0])
+            away = np.abs(beside - problem.penalty.project(beside)).sum()
+            charged = rounding.bracket(0.0, beside, gradient, slopes, 0.0) - clean
+            slope = slopes * np.linalg.norm(columns) + 0.5 * np.linalg.norm(beside)
+            assert charged == pytest.approx(away * slope, rel=1e-4)

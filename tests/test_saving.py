@@ -465,3 +465,96 @@ def test_another_package_that_is_missing_is_not_called_skops(model, tmp_path, mo
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match="not this one"):
         save_model(model, tmp_path / "model.skops")
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model of many columns, of which some hold texts, and its table."""
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    from sorel.tables import column_kinds, make_pipeline
+
+    rng = np.random.default_rng(0)
+    columns = {f"x{k}": rng.normal(size=30) for k in range(400)}
+    columns.update({f"t{k}": rng.choice(["a", f"b{k}"], 30) for k in range(300)})
+    columns["city"] = np.array([f"town {k}" for k in range(30)])
+    table = pd.DataFrame(columns)
+    pipeline = make_pipeline(column_kinds(table), sorel.SpectralRiskRegressor())
+    return pipeline.fit(table, table["x0"]), table
+
+
+def test_names_of_many_columns_are_kept_beside_the_model(wide, tmp_path):
+    model, table = wide
+    names = model["columns"].feature_names_in_
+    save_model(model, tmp_path / "model.skops", summary={"columns": dict.fromkeys(names, "any")})
+    with zipfile.ZipFile(tmp_path / "model.skops") as archive:
+        schema = archive.read("schema.json").decode()
+        assert json.loads(archive.read("sorel.json"))["format"] == 2
+    assert "x399" not in schema
+    assert "b299" not in schema
+    # Saving has changed nothing about the model itself.
+    assert model["columns"].feature_names_in_ is names
+    loaded = load_model(tmp_path / "model.skops")
+    np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+    for before, after in zip(_parts(model), _parts(loaded), strict=True):
+        np.testing.assert_array_equal(after.feature_names_in_, before.feature_names_in_)
+    np.testing.assert_array_equal(
+        loaded[:-1].get_feature_names_out(), model[:-1].get_feature_names_out()
+    )
+    encoders = (part["columns"].named_transformers_["categorical"] for part in (model, loaded))
+    for before, after in zip(*(encoder.categories_ for encoder in encoders), strict=True):
+        assert before.tolist() == after.tolist()
+    assert list(read_summary(tmp_path / "model.skops")["columns"]) == list(names)
+    # What was loaded can be saved again, and is the same then.
+    save_model(loaded, tmp_path / "again.skops")
+    np.testing.assert_array_equal(
+        load_model(tmp_path / "again.skops").predict(table), model.predict(table)
+    )
+
+
+def _parts(pipeline):
+    columns = pipeline["columns"]
+    return [columns, *columns.named_transformers_.values()]
+
+
+def test_few_columns_make_a_file_that_earlier_versions_read(saved):
+    with zipfile.ZipFile(saved) as archive:
+        assert json.loads(archive.read("sorel.json"))["format"] == 1
+        assert "lists.json" not in archive.namelist()
+
+
+def test_a_wide_model_saved_without_lists_still_loads(wide, tmp_path, monkeypatch):
+    """As earlier versions wrote it: every name in the schema."""
+    model, table = wide
+    monkeypatch.setattr("sorel._sequences._LONG", 10**9)
+    save_model(model, tmp_path / "model.skops")
+    monkeypatch.undo()
+    with zipfile.ZipFile(tmp_path / "model.skops") as archive:
+        assert "x399" in archive.read("schema.json").decode()
+    np.testing.assert_array_equal(
+        load_model(tmp_path / "model.skops").predict(table), model.predict(table)
+    )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"[1]", b'{"0": []}', b"[[[1]]]", b"[" * 10_000, b"[[1, 2]]"]
+)
+def test_lists_that_make_no_sense(wide, tmp_path, content):
+    save_model(wide[0], tmp_path / "model.skops")
+    rewrite(tmp_path / "model.skops", "lists.json", content)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(tmp_path / "model.skops")
+
+
+def test_marks_are_places_in_the_lists():
+    from sorel._sequences import put_back
+
+    for place, kind in ((-1, "list"), ("0", "list"), (True, "list"), (0, "set")):
+        mark = {"sorel_sequence": place, "kind": kind}
+        with pytest.raises(ValueError, match="no place"):
+            put_back({"a": mark}, [["x"], ["y"]])
+    with pytest.raises(IndexError):
+        put_back({"a": {"sorel_sequence": 2, "kind": "list"}}, [["x"], ["y"]])
+    # A list that holds itself is looked at once.
+    around = [1]
+    around.append(around)
+    assert put_back(around, []) is around

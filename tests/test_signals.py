@@ -122,6 +122,34 @@ def test_a_signal_that_would_be_lost_comes_again():
     assert stop.exit_code == 143
 
 
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), ZeroDivisionError(), None])
+def test_an_interruption_between_compiled_and_other_code(cause):
+    """What C reports where a handler raises is a SystemError, with the cause inside."""
+
+    class Interrupted(sorel.solvers.Newton):
+        def iterates(self, problem, run):
+            steps = super().iterates(problem, run)
+            yield next(steps)
+            raise SystemError("returned a result with an exception set") from cause
+
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    problem = sorel.Problem(X, X[:, 0] ** 2, risk=sorel.CVaR(0.3))
+    if isinstance(cause, KeyboardInterrupt):
+        assert sorel.solve(problem, Interrupted(), tol=1e-15).status.startswith("interrupted")
+    else:
+        with pytest.raises(SystemError):
+            sorel.solve(problem, Interrupted(), tol=1e-15)
+
+
+@pytest.mark.parametrize("module", ["numba.core.serialize", "llvmlite.binding", "numba.core.ir"])
+def test_where_python_would_lose_a_signal(module):
+    from sorel.cli.signals import _is_deaf
+
+    scope = {"__name__": module}
+    exec("import sys\ndef here():\n    return sys._getframe()", scope)
+    assert _is_deaf(scope["here"]()) is (module != "numba.core.ir")
+
+
 def test_handlers_come_back_and_others_are_left_alone():
     before = signal.getsignal(signal.SIGTERM)
     with stopped_by_signals():
@@ -158,6 +186,24 @@ def test_interruption_while_the_package_loads(tmp_path):
     code += "import _sorel_command; sys.exit(_sorel_command.main())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "loaded", "code", "said"),
+    [(["-m", "sorel", "--version"], "KeyboardInterrupt", 130, "interrupted\n"),
+     (["-m", "sorel", "--version"], "ZeroDivisionError", 1, "ZeroDivisionError\n"),
+     (["-c", "import sorel"], "KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+     (["-m", "other"], "KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n")],
+)  # fmt: skip
+def test_interruption_while_a_module_loads(tmp_path, command, loaded, code, said):
+    (tmp_path / "numba.py").write_text(f"raise {loaded}\n")
+    (tmp_path / "other.py").write_text("import sorel\n")
+    source = os.path.dirname(os.path.dirname(sorel.__file__))
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=paths)
+    assert run.returncode == code
+    assert run.stderr.endswith(said)
+    assert ("Traceback" in run.stderr) is (said != "interrupted\n")
 
 
 def dead_process():

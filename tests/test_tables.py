@@ -308,3 +308,36 @@ def test_rows_are_counted_as_in_the_file():
     named = pd.DataFrame({"a": [1.0, None]}, index=["x", "y"])
     with pytest.raises(TableError, match="no value in row 2"):
         select_columns(named, {"a": "numeric"})
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "uint8", "Int64", "bool"])
+def test_many_columns_of_numbers_are_what_each_is_alone(dtype):
+    table = pd.DataFrame({name: [1, 0, 1] for name in "abc"}).astype(dtype)
+    kinds = dict.fromkeys("cab", "numeric")
+    if dtype == "bool":
+        with pytest.raises(TableError, match="should hold numbers, but row 1 holds True"):
+            select_columns(table, kinds)
+        return
+    chosen = select_columns(table, kinds)
+    assert list(chosen.columns) == list("cab")
+    assert (chosen.dtypes == np.float64).all()
+    for name in "abc":
+        alone = select_columns(table.assign(t="text"), {name: "numeric", "t": "text"})[name]
+        pd.testing.assert_series_equal(chosen[name], alone)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(np.nan, "no value in row 2"), (np.inf, "is inf in row 2"), (-np.inf, "is -inf in row 2"),
+     (1e101, r"is 1e\+101 in row 2"), (-1e101, r"is -1e\+101 in row 2")],
+)  # fmt: skip
+def test_the_column_and_the_row_of_a_wrong_number_among_many(value, said):
+    table = pd.DataFrame({"a": [0.0, 1.0], "b": [2.0, value], "c": [3.0, 4.0]})
+    kinds = dict.fromkeys("abc", "numeric")
+    with pytest.raises(TableError, match=f"column 'b' (has )?{said}"):
+        select_columns(table, kinds)
+    if np.isnan(value):
+        np.testing.assert_array_equal(select_columns(table, kinds, allow_missing=True), table)
+    else:
+        with pytest.raises(TableError, match=f"column 'b' {said}"):
+            select_columns(table, kinds, allow_missing=True)

@@ -105,6 +105,18 @@ def test_the_library_gets_its_threads_back_whoever_ends_first():
         assert blas_threads() == before
 
 
+def test_how_many_threads_there_were_before_the_limit():
+    from sorel._threads import limit_blas
+
+    limit = limit_blas()
+    with threadpool_limits(2, user_api="blas"):
+        assert limit.threads_before() == 0
+        expected = max(blas_threads(), default=0)
+        with limit:
+            assert limit.threads_before() == expected
+        assert limit.threads_before() == 0
+
+
 def test_a_solve_leaves_the_settings_as_they_were(everything_shared):
     X, y = data(300, 3)
     with threadpool_limits(2, user_api="blas"):

@@ -16,6 +16,7 @@ from sorel._leftovers import owned_name, remove_leftovers
 __all__ = [
     "check_writable",
     "open_atomically",
+    "open_whole",
     "scratch_folder",
     "write_atomically",
     "write_folder_atomically",
@@ -70,13 +71,26 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     ...     [(file.name, file.read_bytes()) for file in Path(folder).iterdir()]
     [('new.txt', b'content')]
     """
-    check_writable(path)
-    if _is_special(path):
-        with _naming(path):
-            Path(path).write_bytes(data)
-        return
-    with open_atomically(path) as stream:
+    with open_whole(path) as stream:
         stream.write(data)
+
+
+@contextlib.contextmanager
+def open_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file that is written whole or not at all; a device or a pipe is written as it is.
+
+    Parameters
+    ----------
+    path : path
+        The file to write.
+    """
+    check_writable(path)
+    if not _is_special(path):
+        with open_atomically(path) as stream:
+            yield stream
+        return
+    with _naming(path), open(path, "wb") as stream:
+        yield stream
 
 
 @contextlib.contextmanager

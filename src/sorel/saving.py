@@ -1,7 +1,8 @@
 """Saved models: a skops archive with a header, which runs no code when it is loaded.
 
 A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
-the versions that wrote it and the training summary. Loading reads that header first, then lets
+the versions that wrote it and the training summary, and another, ``lists.json``, for the names of
+many columns, which skops would write at length. Loading reads that header first, then lets
 skops build the model from types that skops itself trusts (those of scikit-learn and NumPy) and
 from sorel's own; a file that names any other type is refused before anything of it is built.
 """
@@ -34,19 +35,20 @@ from sorel._warnings import warn
 
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
-_HEADER, _SCHEMA = "sorel.json", "schema.json"
+_HEADER, _SCHEMA, _LISTS = "sorel.json", "schema.json", "lists.json"
 
 # What a file may unfold to: so many bytes, or so many times its own size. Loading takes about three
 # times as much for a while.
 _ROOM, _RATIO = 24 << 20, 3
-_MAX_HEADER, _MAX_SCHEMA = 2 << 20, 8 << 20
+_MAX_HEADER, _MAX_SCHEMA = 8 << 20, 8 << 20
 
 # Letters in the schema for one of its objects, at least; each takes a kilobyte while it is loaded.
 _NODE = 125
 _MAX_PIPE = 1 << 30
 
-# Raised when the layout of the archive or the meaning of the header changes.
-_FORMAT = 1
+# Raised when the layout of the archive or the meaning of the header changes. A file without lists
+# beside the model is still of the first format, which earlier versions read.
+_FORMAT, _WITHOUT_LISTS = 2, 1
 
 # What zipfile, json, NumPy and skops raise on files that were damaged or made up.
 _DAMAGE = (
@@ -243,26 +245,30 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
 def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
     skops_io = _skops()
     from sorel import __version__
+    from sorel._sequences import take_out
 
+    facts = _describe(model)
+    model, lists = take_out(_without_checkpoints(model))
     header = {
-        "format": _FORMAT,
+        "format": _FORMAT if lists else _WITHOUT_LISTS,
         "sorel": __version__,
         "versions": _versions(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "summary": {**_describe(model), **(summary or {})},
+        "summary": {**facts, **(summary or {})},
     }
     try:
-        text = json.dumps(header, indent=2, allow_nan=False)
+        texts = {_HEADER: json.dumps(header, indent=None if lists else 2, allow_nan=False)}
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"the summary must hold only numbers, texts, lists and dictionaries of them: {error}"
         ) from None
-    model = _without_checkpoints(model)
+    if lists:
+        texts[_LISTS] = json.dumps(lists, separators=(",", ":"))
     # Long arrays of zeros and many texts unfold to more than whoever loads them allows: they are
     # saved without being packed.
     refused: ModelFileError | None = None
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-        buffer = _archive(skops_io, model, text, compression)
+        buffer = _archive(skops_io, model, texts, compression)
         try:
             # Better no file than one that cannot be read back.
             _load(buffer, "the new file")
@@ -272,13 +278,14 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
     raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {refused}")
 
 
-def _archive(skops_io: Any, model: Any, header: str, compression: int) -> io.BytesIO:
+def _archive(skops_io: Any, model: Any, texts: dict[str, str], compression: int) -> io.BytesIO:
     try:
         buffer = io.BytesIO(skops_io.dumps(model, compression=compression))
     except (TypeError, AttributeError, RecursionError) as error:
         raise TypeError(f"{_name(model)} cannot be saved: {error}") from None
     with zipfile.ZipFile(buffer, "a", compression=compression) as archive:
-        archive.writestr(_HEADER, header)
+        for name, text in texts.items():
+            archive.writestr(name, text)
     return buffer
 
 
@@ -410,8 +417,12 @@ def _load(stream: BinaryIO, name: str, max_bytes: int | None = None) -> Any:
         with warnings.catch_warnings():
             # NumPy and the archive reader grumble about damaged bytes before they give up.
             warnings.simplefilter("ignore", SyntaxWarning)
-            data = _checked_archive(stream, max_bytes)
+            data, lists = _checked_archive(stream, max_bytes)
             model = skops_io.loads(data, trusted=_trusted_types())
+            if lists is not None:
+                from sorel._sequences import put_back
+
+                model = put_back(model, lists)
     except UntrustedTypesFoundException as error:
         foreign = str(error).partition("[")[2].partition("]")[0] or str(error)
         raise ModelFileError(
@@ -435,8 +446,11 @@ def _limit(size: int) -> int:
     return max(_ROOM, _RATIO * size)
 
 
-def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> bytes:
-    """The archive without surprises: unpacked, and read by skops no more often than is counted."""
+def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, Any]:
+    """The archive without surprises: unpacked, and read by skops no more often than is counted.
+
+    And the lists beside the model, if there are any.
+    """
     limit = _limit(size_of(stream)) if max_bytes is None else max_bytes
     copy, sizes = repacked(stream, limit)
     room = max(limit // _RATIO, _MAX_SCHEMA)
@@ -448,7 +462,9 @@ def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> bytes:
     total = sum(sizes.get(file, 0) for file in _files(schema))
     if total > limit:
         raise TooLargeError(f"its arrays take {total / 1e6:g} MB, and may take {limit / 1e6:g} MB")
-    return copy.getvalue()
+    text = read_member(copy, _LISTS, room)
+    lists = None if text is None else bounded_json(text, room, room // _NODE)
+    return copy.getvalue(), lists
 
 
 def _files(schema: Any) -> Iterator[str]:

@@ -543,7 +543,10 @@ def _drive(
                 return "max_seconds reached"
             if saver is not None:
                 saver.save_if_due()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        # Inside the calls that hand over results of compiled code, Ctrl-C comes out as the other.
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
+            raise
         if run.latest is not None:
             ledger.check(run.latest)
         return _INTERRUPTED

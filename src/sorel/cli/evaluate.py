@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, is_folder, load, read_weight
+from sorel.cli.models import Batches, in_parts, is_folder, load, read_weight
 from sorel.cli.shared import DONE, Misuse, say, show
 
 if TYPE_CHECKING:
@@ -112,13 +112,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     def measured(other: Any, only_rows: bool = False) -> Measured:
         """Losses and predictions of a model, in one pass over the rows."""
-        if batches is None:
-            return _measure(other, np.zeros((len(y), 1)) if only_rows else X, y, loss)
-        parts = batches.map(
-            lambda table, a, b: np.column_stack(
-                _measure(other, np.zeros((b - a, 1)) if only_rows else table, y[a:b], loss)
-            )
-        )
+
+        def part(table: Any, start: int, stop: int) -> Any:
+            rows = np.zeros((stop - start, 1)) if only_rows else table
+            return np.column_stack(_measure(other, rows, y[start:stop], loss))
+
+        if batches is not None:
+            return Measured(*batches.map(part).T)
+        parts = in_parts(lambda start, stop: part(X[start:stop], start, stop), len(y))
         return Measured(*parts.T)
 
     own = measured(model)

@@ -305,6 +305,7 @@ def _prepare_table(
         apart.append(arguments.sample_weight)
         weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
     features = frame.drop(columns=apart)
+    del frame
     if not len(features.columns):
         raise tables.TableError("the table has no columns to learn from besides the target")
     kinds = tables.column_kinds(features, arguments.dates)
@@ -316,6 +317,7 @@ def _prepare_table(
         allow_missing=arguments.impute,
         hint="remove such rows, or have the values filled in with --impute",
     )
+    del features
     pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
     return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight
 
@@ -681,6 +683,7 @@ def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
 def _note_names(features: pd.DataFrame, kinds: dict[str, str]) -> None:
     from sorel.tables import TableError
 
+    total = 0
     for column, kind in kinds.items():
         if kind != "text":
             continue
@@ -692,6 +695,13 @@ def _note_names(features: pd.DataFrame, kinds: dict[str, str]) -> None:
             raise TableError(
                 f"column {column!r} has more than {_MOST_CATEGORIES} different texts, each of "
                 f"which would become an indicator column; leave it out with --drop {column!r}"
+            )
+        total += count
+        if total > _MOST_CATEGORIES:
+            raise TableError(
+                f"the columns up to {column!r} have more than {_MOST_CATEGORIES} different texts "
+                "together, each of which would become an indicator column; leave some out with "
+                "--drop"
             )
         many = len(features) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(features)
         if many or count > _TOO_MANY_CATEGORIES:

@@ -12,6 +12,9 @@ from sorel.cli.shared import Misuse
 if TYPE_CHECKING:
     import pandas as pd
 
+# Rows of a table that a model is applied to at a time.
+_ROWS = 1 << 18
+
 
 def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """The model, its summary, and the kinds of its columns by name."""
@@ -110,6 +113,18 @@ class Batches:
                 for start, stop, part in self.rows.finite_spans()
             ]
         )
+
+
+def in_parts(function: Any, count: int) -> Any:
+    """The results of ``function(start, stop)`` for so many rows of a table, put together.
+
+    The preparation of the columns copies them several times over: some rows at a time.
+    """
+    import numpy as np
+
+    return np.concatenate(
+        [function(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)]
+    )
 
 
 def is_folder(arguments: argparse.Namespace) -> bool:

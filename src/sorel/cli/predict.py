@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, is_folder, load
+from sorel.cli.models import Batches, in_parts, is_folder, load
 from sorel.cli.shared import DONE, Misuse
 
 _DESCRIPTION = """\
@@ -73,9 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         if absent:
             raise tables.TableError(tables.missing_columns(absent, frame.columns))
         columns = {column: frame[column] for column in arguments.keep}
+        del frame
 
         def computing(method: str) -> Any:
-            return getattr(model, method)(X)
+            return in_parts(lambda start, stop: getattr(model, method)(X[start:stop]), len(X))
 
     computed = {"prediction": computing("predict")}
     if arguments.proba:

@@ -12,8 +12,9 @@ from types import FrameType
 from sorel import _stop
 from sorel.cli.shared import INTERRUPTED
 
-# Packages that are called from C, and seconds until a signal that came then is sent again.
-_DEAF = ("llvmlite", "weakref")
+# Packages and a module that are called from C, and seconds until a signal that came then is sent
+# again.
+_DEAF, _DEAF_MODULE = ("llvmlite", "weakref"), "numba.core.serialize"
 _AGAIN = 0.05
 
 
@@ -43,7 +44,8 @@ def _is_deaf(frame: FrameType | None) -> bool:
     """Whether Python would ignore what is raised here: in callbacks from C, and when objects go."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if frame.f_code.co_name == "__del__" or module.partition(".")[0] in _DEAF:
+        deaf = module.partition(".")[0] in _DEAF or module == _DEAF_MODULE
+        if deaf or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False

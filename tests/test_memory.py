@@ -1,0 +1,275 @@
+"""The engines in memory against plain NumPy, with few rows and with so many that arrays are pooled.
+
+From 20000 rows on, arrays are borrowed from a pool and trial points of a line search have none of
+their own, so every operation is checked on both sides of that number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import brute_losses, make_data, make_loss
+
+import sorel
+from sorel._pool import WORTH_POOLING
+from sorel.engines.memory import best_shift, shift_slack
+from sorel.losses import Linear
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+D = 3
+RISKS = {
+    "cvar": sorel.CVaR(0.3),
+    "esrm": sorel.ESRM(2.0),
+    "deviation": sorel.Deviation(sorel.CVaR(0.3)),
+}
+
+by_rows = pytest.mark.parametrize("n", [40, WORTH_POOLING + 1])
+by_weighting = pytest.mark.parametrize("weighted", [False, True])
+
+
+class Setting:
+    """A problem, two points and two weightings, and the same in plain NumPy."""
+
+    def __init__(self, n, loss="huber", risk="esrm", weighted=False):
+        rng = np.random.default_rng(n)
+        self.name = loss
+        self.X, self.y = make_data("squared" if loss == "linear" else loss, n, D, 0)
+        self.omega = rng.uniform(0.2, 2.0, n) if weighted else np.ones(n)
+        self.omega /= self.omega.sum()
+        self.problem = sorel.Problem(
+            self.X, self.y, risk=RISKS[risk], loss=make_loss(loss), penalty=sorel.L2(0.1),
+            sample_weight=self.omega if weighted else None,
+        )  # fmt: skip
+        self.engine, self.loss = self.problem.engine, self.problem.loss
+        self.w, self.delta = rng.normal(size=(2, D))
+        self.point = self.engine.point(self.w)
+        self.dual, self.other = (
+            self.engine.nearest_dual(lam / lam.sum())[0] for lam in rng.exponential(size=(2, n))
+        )
+        self.offset = -1.0 if risk == "deviation" else 0.0
+
+    def losses(self, w):
+        if self.name == "linear":
+            return self.y - self.X @ w
+        return brute_losses(self.name, self.X, self.y, w, False)
+
+    def lam(self, dual):
+        return self.omega * (dual.density + self.offset)
+
+
+@by_rows
+@by_weighting
+@pytest.mark.parametrize("risk", ["cvar", "esrm"])
+@pytest.mark.parametrize("loss", ["huber", "logistic"])
+def test_a_trial_of_a_line_search(n, weighted, risk, loss):
+    here, eta, step = Setting(n, loss, risk, weighted), 0.7, 0.4
+    engine, change = here.engine, here.engine.direction(here.delta)
+    moved_losses = here.losses(here.w + step * here.delta)
+    point, dual, slope = engine.tried(here.point, here.delta, change, step, here.dual, eta)
+    # The weighting is the projection of the ascended one.
+    target = here.dual.density + eta * moved_losses
+    expected, _ = engine.nearest_dual(here.omega * target)
+    np.testing.assert_allclose(dual.density, expected.density, rtol=1e-7, atol=1e-9)
+    lam, h = here.omega * dual.density, 1e-6
+    further = here.losses(here.w + (step + h) * here.delta)
+    less = here.losses(here.w + (step - h) * here.delta)
+    assert slope == pytest.approx(lam @ (further - less) / (2 * h), rel=1e-6, abs=1e-8)
+    # Asked for, margins and losses of the trial are there, and those of the start still are.
+    np.testing.assert_allclose(point.w, here.w + step * here.delta, **CLOSE)
+    np.testing.assert_allclose(point.losses, moved_losses, **CLOSE)
+    np.testing.assert_allclose(point.margins, here.X @ point.w, **CLOSE)
+    np.testing.assert_allclose(here.point.losses, here.losses(here.w), **CLOSE)
+    # A point that moved on from a trial starts where the trial is.
+    twice = engine.moved(point, here.delta, change, 2 * step)
+    np.testing.assert_allclose(twice.losses, here.losses(here.w + 3 * step * here.delta), **CLOSE)
+    np.testing.assert_allclose(engine.losses(twice), twice.losses)
+
+
+@by_rows
+@by_weighting
+@pytest.mark.parametrize("risk", list(RISKS))
+def test_sums_over_samples(n, weighted, risk):
+    here = Setting(n, "linear" if risk == "deviation" else "huber", risk, weighted)
+    engine, point, dual, other = here.engine, here.point, here.dual, here.other
+    losses, omega = here.losses(here.w), here.omega
+    second = engine.point(here.w + here.delta)
+    assert engine.expected(point, dual) == pytest.approx(here.lam(dual) @ losses, rel=1e-9)
+    move = dual.density - other.density
+    assert engine.square_distance(dual, other) == pytest.approx(omega @ move**2, rel=1e-9)
+    square, product = engine.secant(dual, other, point, second)
+    assert square == pytest.approx(omega @ move**2, rel=1e-9)
+    assert product == pytest.approx(
+        (omega * move) @ (second.losses - point.losses), rel=1e-8, abs=1e-11
+    )
+    blend = engine.blend(dual, other, 0.3)
+    np.testing.assert_allclose(blend.density, 0.7 * dual.density + 0.3 * other.density, **CLOSE)
+    assert engine.mass(dual) == pytest.approx(1.0, rel=1e-9)
+    assert engine.mean_size(point) == pytest.approx(omega @ np.abs(losses), rel=1e-9)
+    at_zero = here.losses(np.zeros(D))
+    assert engine.mean_loss_at_zero() == pytest.approx(omega @ np.abs(at_zero), rel=1e-9)
+    mean = omega @ losses
+    assert engine.loss_scale(point) == pytest.approx(omega @ np.abs(losses - mean), rel=1e-9)
+    assert engine.loss_distance(point, second) == pytest.approx(
+        omega @ (point.losses - second.losses) ** 2, rel=1e-9
+    )
+    extra = here.offset * (omega @ losses)
+    inner = RISKS[risk].risk if risk == "deviation" else RISKS[risk]
+    assert engine.risk(point) == pytest.approx(inner(losses, omega) + extra, rel=1e-9)
+    sizes = engine.absolute_sums(point, dual)
+    if risk == "deviation":
+        bound = omega @ ((dual.density + 1.0) * np.abs(losses))
+        assert sizes[0] == pytest.approx(bound, rel=1e-9)
+        assert sizes[1] == pytest.approx(2.0 * here.loss.lipschitz)
+    else:
+        assert sizes[0] == pytest.approx(here.lam(dual) @ np.abs(losses), rel=1e-9)
+        slopes = np.abs(here.loss.derivative(here.y, here.X @ here.w))
+        assert sizes[1] == pytest.approx(here.lam(dual) @ slopes, rel=1e-9)
+
+
+@by_rows
+@by_weighting
+def test_derivatives(n, weighted):
+    for risk, loss in (("esrm", "logistic"), ("deviation", "linear")):
+        here = Setting(n, loss, risk, weighted)
+        engine, point, dual = here.engine, here.point, here.dual
+        slopes = here.loss.derivative(here.y, here.X @ here.w)
+        gradient = here.X.T @ (here.lam(dual) * slopes)
+        np.testing.assert_allclose(engine.gradient(point, dual), gradient, rtol=1e-8, atol=1e-11)
+        change = engine.direction(here.delta)
+        along = engine.slope(point, dual, change)
+        assert along == pytest.approx(gradient @ here.delta, rel=1e-7, abs=1e-10)
+        if risk == "deviation":
+            continue
+        curvature = here.lam(dual) * here.loss.curvature(here.y, here.X @ here.w)
+        hessian = (here.X.T * curvature) @ here.X
+        dual.forget_blocks()
+        np.testing.assert_allclose(engine.hessian(point, dual), hessian, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(
+            engine.curvature(point, dual).product(here.delta), hessian @ here.delta, rtol=1e-8
+        )
+
+
+@pytest.mark.parametrize("risk", [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Extremile(2.5)], ids=str)
+@by_weighting
+def test_a_corrected_weighting_stays_in_the_dual_set_and_reaches_its_edge(risk, weighted):
+    rng = np.random.default_rng(3)
+    X, y = make_data("squared", 30, D, 0)
+    omega = rng.uniform(0.2, 2.0, 30) if weighted else None
+    problem = sorel.Problem(X, y, risk=risk, loss="linear", sample_weight=omega)
+    engine = problem.engine
+    center = engine.uniform()
+    for size in (1e-3, 1.0, 100.0):
+        dual = engine.nearest_dual(rng.dirichlet(np.ones(30)))[0]
+        change = engine.direction(size * rng.normal(size=D))
+        moved = engine.corrected(dual, change, center)
+        lam = engine.weights(moved)
+        np.testing.assert_allclose(lam.sum(), 1.0, rtol=1e-12)
+        assert engine.nearest_dual(lam)[1] < 1e-10
+        # On the way from the centre, and no further along it than the dual set reaches.
+        straight = dual.density - change.margins
+        straight += engine.mass(change_as_dual(engine, change)) - center.density
+        step = (moved.density - center.density) @ straight / (straight @ straight)
+        np.testing.assert_allclose(
+            moved.density, center.density + step * straight, rtol=1e-9, atol=1e-12
+        )
+        if step < 1.0 - 1e-9:
+            beyond = center.density + 1.001 * step * straight
+            own = engine.weights(moved) / np.where(moved.density != 0.0, moved.density, 1.0)
+            share = np.where(moved.density != 0.0, own, 1.0 / 30)
+            assert engine.nearest_dual(share * beyond)[1] > 1e-9
+
+
+def change_as_dual(engine, change):
+    """The margins of a direction in the place of densities, for their mean."""
+    dual = engine.uniform()
+    dual.density[:] = change.margins
+    return dual
+
+
+def test_bounds_on_slopes_of_an_affine_loss_are_its_own():
+    class Threefold(Linear):
+        name = "threefold"
+        lipschitz = 3.0
+
+        def value(self, y, z):
+            return 3.0 * (np.asarray(y) - z)
+
+        def derivative(self, y, z):
+            return np.full(np.shape(z), -3.0)
+
+    X, y = make_data("squared", 30, D, 0)
+    for risk, share in ((sorel.CVaR(0.3), 0.0), (sorel.Deviation(sorel.CVaR(0.3)), 1.0)):
+        problem = sorel.Problem(X, y, risk=risk, loss=Threefold(), penalty=sorel.L2(0.1))
+        engine = problem.engine
+        sums = engine.absolute_sums(engine.point(np.ones(D)), engine.uniform())
+        assert sums[1:] == (3.0 * (1.0 + share), 0.0)
+
+
+# One number that all margins are moved by.
+
+
+def shifted(derivative, curvature, rounding=1.0):
+    asked = []
+
+    def statistics(shift):
+        asked.append(shift)
+        return derivative(shift), curvature(shift), rounding
+
+    return statistics, asked
+
+
+@pytest.mark.parametrize(
+    ("derivative", "curvature", "root"),
+    [
+        (lambda s: s - 3.0, lambda s: 1.0, 3.0),
+        (lambda s: s + 3e5, lambda s: 1.0, -3e5),
+        (lambda s: np.tanh(s - 20.0), lambda s: np.cosh(s - 20.0) ** -2, 20.0),
+        (lambda s: np.tanh(s + 20.0), lambda s: np.cosh(s + 20.0) ** -2, -20.0),
+        (lambda s: np.exp(s) - 1e6, np.exp, np.log(1e6)),
+        (lambda s: 1e6 - np.exp(-s), lambda s: np.exp(-s), -np.log(1e6)),
+        # Flat on both sides of a kink, where there is no curvature to go by.
+        (lambda s: -1.0 if s < 7.5 else 1.0, lambda s: 0.0, 7.5),
+        (lambda s: -1.0 if s < -7.5 else 1.0, lambda s: 0.0, -7.5),
+    ],
+)
+def test_the_root_of_the_derivative_in_a_shift(derivative, curvature, root):
+    statistics, asked = shifted(derivative, curvature)
+    assert best_shift(statistics) == pytest.approx(root, rel=1e-9, abs=1e-9)
+    assert len(asked) < 60
+
+
+def test_no_root_where_the_derivative_keeps_its_sign():
+    assert best_shift(shifted(lambda s: 1.0 + np.exp(-abs(s)), lambda s: 0.0)[0]) is None
+
+
+def test_how_far_the_sum_may_fall_below_a_small_derivative():
+    """A parabola of curvature c and derivative r at no shift falls by r^2 / 2c; half a bound."""
+    for residual, curvature in ((1e-3, 2.0), (1e-9, 5.0)):
+        statistics, _ = shifted(
+            lambda s, r=residual, c=curvature: r + c * s, lambda s, c=curvature: c
+        )
+        slack = shift_slack(statistics, residual)
+        assert residual**2 / (2 * curvature) <= slack <= 100.0 * residual**2 / curvature + 1e-12
+    flat = shift_slack(shifted(lambda s: 0.5 * np.tanh(s), lambda s: 0.0)[0], 1.0)
+    assert flat == np.inf
+
+
+# What a step from a stochastic method may count on.
+
+
+@by_weighting
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_smoothness_of_one_sample_of_all_and_under_a_weighting(loss, weighted):
+    here = Setting(40, loss, "esrm", weighted)
+    bound = here.loss.curvature_bound
+    squares = (here.X**2).sum(axis=1)
+    average, component, top = here.engine.smoothness()
+    assert top == pytest.approx(bound * squares.max())
+    assert average == pytest.approx(bound * RISKS["esrm"](squares, here.omega))
+    heaviest = max(40 * RISKS["esrm"].tail(here.omega[i : i + 1])[0] for i in range(40))
+    assert component == pytest.approx(bound * heaviest * squares.max())
+    average, component, top = here.engine.smoothness(here.dual)
+    lam = here.lam(here.dual)
+    assert average == pytest.approx(bound * lam @ squares)
+    assert component == pytest.approx(bound * 40 * (lam * squares).max())
+    assert top == pytest.approx(bound * squares.max())
