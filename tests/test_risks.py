@@ -554,3 +554,15 @@ def test_increments_of_a_deviation_are_those_of_the_risk_less_the_mean():
         expected = CVaR(0.5)(losses, weight) - share * (weight @ losses)
         assert_allclose(deviation.increments(weight) @ losses, expected, rtol=1e-12)
         assert_allclose(deviation.increments(weight).sum(), 1.0 - share, atol=1e-15)
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).eps >= np.finfo(float).eps,
+    reason="long doubles are no longer than doubles here",
+)
+@pytest.mark.parametrize("risk", [CustomSpectrum((2.0,)), CustomSpectrum((1.0, 1.0))])
+def test_running_sums_of_many_sample_weights_are_exact(risk):
+    # Both are the mean. What a running sum loses would all go to the smallest loss.
+    weight = np.random.default_rng(0).integers(1, 4, 20_000).astype(float)
+    omega = weight / weight.sum()
+    assert abs(risk._increments(omega) - omega).max() <= 4e-16
