@@ -65,11 +65,10 @@ _RIDGE, _MORE, _MAX_RIDGES = 1e-15, 100.0, 6
 
 
 class Bound(NamedTuple):
-    """A lower bound on the optimum, what rounding errors take from it, and where it was found."""
+    """A lower bound on the optimum, and what rounding errors take from it."""
 
     value: LongArray
     rounding: float
-    w: FloatArray
 
 
 def can_extend(engine: Engine, penalty: Penalty) -> bool:
@@ -251,7 +250,7 @@ class _Model:
         error += self._spread(bracket, coef, slope, delta)
         if not np.isfinite(value):
             return None
-        bound = Bound(value - bracket - error, float(error), double.w)
+        bound = Bound(value - bracket - error, float(error))
         return _State(w, margins, moves, gradient, value, bound)
 
     @staticmethod
@@ -266,7 +265,8 @@ class _Model:
         engine = self.engine
         drop = 2.0 * engine.intercept_slack(point, self.dual, residual)
         if engine.n_outputs > 1:
-            residual += math.sqrt(2.0 * self.rounding.loss.curvature_bound * drop)
+            most = residual + math.sqrt(2.0 * self.rounding.loss.curvature_bound * drop)
+            residual = min(most, engine.intercept_spread(point, self.dual, residual))
         return drop, residual
 
     def _penalty_value(self, coef: LongArray) -> Any:

@@ -209,7 +209,8 @@ class Rounding:
         drop = self.engine.intercept_slack(point, dual, residual)
         if self.engine.n_outputs > 1:
             # Several intercepts may move slopes to and fro: |H t| <= sqrt(L t.H t).
-            residual += math.sqrt(2.0 * self.loss.curvature_bound * drop)
+            most = residual + math.sqrt(2.0 * self.loss.curvature_bound * drop)
+            residual = min(most, self.engine.intercept_spread(point, dual, residual))
         return drop, residual
 
     def difference(self, value: float) -> float:
