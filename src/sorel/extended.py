@@ -45,7 +45,7 @@ _UNIT = float(np.finfo(Long).eps) / 2.0
 _DOUBLE = 2.0**-53
 
 # Numbers of X, times outputs, and parameters up to which the bound is worth its time.
-_MOST_NUMBERS, _MOST_PARAMETERS = 1_000_000, 400
+_MOST_NUMBERS, _MOST_PARAMETERS = 200_000, 400
 
 # Newton steps, how many of them may gain no more than a share of what is left, and how often one is
 # cut to a quarter.
@@ -87,6 +87,7 @@ def extended_bound(
     point: Point,
     dual: Dual,
     enough: float,
+    known: float,
 ) -> Bound | None:
     """A bound on min lam . l + g, from Newton steps that begin at a point.
 
@@ -100,6 +101,8 @@ def extended_bound(
         The weighting.
     enough : float
         A slack of the bound at which no further step is taken.
+    known : float
+        A bound that is known. Where lam . l + g falls below it there is nothing to be gained.
 
     Returns
     -------
@@ -120,6 +123,8 @@ def extended_bound(
         best, idle = state, 0
         for _ in range(_MAX_STEPS):
             if state.value - best.bound.value <= enough or idle > _MAX_IDLE:
+                break
+            if state.value <= known:
                 break
             moved = model.stepped(state)
             if moved is None:

@@ -46,9 +46,6 @@ _EPS = float(np.finfo(np.float64).eps)
 # Without curvature there is a minimum only where the derivative is smaller than this.
 _NEAR_MINIMUM, _NO_SLOPE = 0.05, 1e-12
 
-# Losses beyond this are scaled before they are squared.
-_LARGE_LOSS = 1e100
-
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
 
@@ -647,13 +644,13 @@ class MemoryEngine(Engine):
             return 0.0
         # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
         # size, which may be far less.
-        size = float(np.max(np.abs(point.losses)))
-        if not 0.0 < size < np.inf:
-            return _EPS * size
-        # Squares of losses that grow like exponentials would overflow.
-        scale = size if size > _LARGE_LOSS else 1.0
-        losses = point.losses / scale if scale > 1.0 else point.losses
-        return _EPS * scale * math.sqrt(self._each(vectors.square_of_used, losses, self._omega))
+        total = self._each(vectors.square_of_used, point.losses, self._omega)
+        if total < np.inf:
+            return _EPS * math.sqrt(total)
+        # Squares of losses that grow like exponentials may overflow where these do not.
+        largest = float(np.max(np.abs(point.losses)))
+        scaled = self._each(vectors.square_of_used, point.losses / largest, self._omega)
+        return _EPS * largest * math.sqrt(scaled)
 
     def largest_slope(self, point: Any, error: float) -> float:
         used = self._omega > 0.0 if self._weighted else slice(None)
