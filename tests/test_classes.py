@@ -176,3 +176,30 @@ def test_a_class_for_almost_every_row():
     assert result.converged
     lam = result.weights
     assert problem.certificate(result.w, lam).relative_gap <= 1e-6
+
+
+@pytest.mark.parametrize("rare", [0.0, 6.0, 14.0])
+def test_what_is_left_in_the_intercepts_is_bounded(rare):
+    # A class that is hardly there has next to no curvature, and its intercept far to go.
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        X, y = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
+        weight = np.where(y == 2, np.exp(-rare), 1.0)
+        engine = sorel.Problem(
+            X, y, loss="multinomial", risk="mean", fit_intercept=True, sample_weight=weight
+        ).engine
+        dual, lam = engine.uniform(), engine.weights(engine.uniform())
+        best = engine.best_intercept(engine.point(rng.normal(size=(3, 3))), dual)
+        w = best.w.copy()
+        w[-1] += 0.01 * rng.normal(size=3)
+        point = engine.point(w)
+        residual = float(np.linalg.norm(lam @ point.slopes))
+        drop = engine.expected(point, dual) - engine.expected(best, dual)
+        spread = float(np.sum(lam[:, None] * np.abs(best.slopes - point.slopes)))
+        assert drop <= engine.intercept_slack(point, dual, residual)
+        assert spread <= engine.intercept_spread(point, dual, residual)
+        if rare == 0.0:
+            assert engine.intercept_slack(point, dual, residual) < np.inf
+    # Far from a minimum nothing is claimed.
+    far = w + 1e3 * np.eye(3)
+    assert engine.intercept_slack(engine.point(far), dual, 0.3) == np.inf

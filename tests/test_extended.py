@@ -80,7 +80,7 @@ def test_bound_is_valid_and_tight_for_its_weighting(loss, intercept, penalty):
     near[:4] = penalty.project(near[:4])
     point, dual = engine.point(near), engine.uniform()
     value = problem.objective(near)
-    total, rounding = run._extended_bound(run._rounding(), point, dual, value)
+    total, rounding = run._extended_bound(run._rounding(), point, dual, value, np.inf)
     bound = value - total
     assert rounding <= 1e-9 * result.objective
     assert bound <= result.objective * (1 + 1e-14)
@@ -153,4 +153,4 @@ def test_a_loss_in_doubles_is_left_alone():
     problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], loss=InDoubles())
     run = problem.for_run()
     point, dual = run.engine.point(np.zeros(3)), run.engine.uniform()
-    assert run._extended_bound(run._rounding(), point, dual, 1.0).total == np.inf
+    assert run._extended_bound(run._rounding(), point, dual, 1.0, np.inf).total == np.inf

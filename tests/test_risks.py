@@ -565,3 +565,15 @@ def test_all_faces_of_a_deviation_are_those_of_the_risk_less_a_share_of_the_mean
         assert_allclose(deviation.tail(u), risk.tail(u) - share * u, atol=1e-15)
         assert_allclose(deviation.weights(7), risk.weights(7) - share / 7, atol=1e-15)
         assert (deviation.spec is None) is (share != 1.0)
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).eps >= np.finfo(float).eps,
+    reason="long doubles are no longer than doubles here",
+)
+@pytest.mark.parametrize("risk", [CustomSpectrum((2.0,)), CustomSpectrum((1.0, 1.0))])
+def test_running_sums_of_many_sample_weights_are_exact(risk):
+    # Both are the mean. What a running sum loses would all go to the smallest loss.
+    weight = np.random.default_rng(0).integers(1, 4, 20_000).astype(float)
+    omega = weight / weight.sum()
+    assert abs(risk._increments(omega) - omega).max() <= 4e-16

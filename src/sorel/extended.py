@@ -45,7 +45,7 @@ _UNIT = float(np.finfo(Long).eps) / 2.0
 _DOUBLE = 2.0**-53
 
 # Numbers of X, times outputs, and parameters up to which the bound is worth its time.
-_MOST_NUMBERS, _MOST_PARAMETERS = 1_000_000, 400
+_MOST_NUMBERS, _MOST_PARAMETERS = 200_000, 400
 
 # Newton steps, how many of them may gain no more than a share of what is left, and how often one is
 # cut to a quarter.
@@ -65,11 +65,10 @@ _RIDGE, _MORE, _MAX_RIDGES = 1e-15, 100.0, 6
 
 
 class Bound(NamedTuple):
-    """A lower bound on the optimum, what rounding errors take from it, and where it was found."""
+    """A lower bound on the optimum, and what rounding errors take from it."""
 
     value: LongArray
     rounding: float
-    w: FloatArray
 
 
 def can_extend(engine: Engine, penalty: Penalty) -> bool:
@@ -88,6 +87,7 @@ def extended_bound(
     point: Point,
     dual: Dual,
     enough: float,
+    known: float,
 ) -> Bound | None:
     """A bound on min lam . l + g, from Newton steps that begin at a point.
 
@@ -101,6 +101,8 @@ def extended_bound(
         The weighting.
     enough : float
         A slack of the bound at which no further step is taken.
+    known : float
+        A bound that is known. Where lam . l + g falls below it there is nothing to be gained.
 
     Returns
     -------
@@ -121,6 +123,8 @@ def extended_bound(
         best, idle = state, 0
         for _ in range(_MAX_STEPS):
             if state.value - best.bound.value <= enough or idle > _MAX_IDLE:
+                break
+            if state.value <= known:
                 break
             moved = model.stepped(state)
             if moved is None:
@@ -251,7 +255,7 @@ class _Model:
         error += self._spread(bracket, coef, slope, delta)
         if not np.isfinite(value):
             return None
-        bound = Bound(value - bracket - error, float(error), double.w)
+        bound = Bound(value - bracket - error, float(error))
         return _State(w, margins, moves, gradient, value, bound)
 
     @staticmethod
@@ -266,7 +270,8 @@ class _Model:
         engine = self.engine
         drop = 2.0 * engine.intercept_slack(point, self.dual, residual)
         if engine.n_outputs > 1:
-            residual += math.sqrt(2.0 * self.rounding.loss.curvature_bound * drop)
+            most = residual + math.sqrt(2.0 * self.rounding.loss.curvature_bound * drop)
+            residual = min(most, engine.intercept_spread(point, self.dual, residual))
         return drop, residual
 
     def _penalty_value(self, coef: LongArray) -> Any:

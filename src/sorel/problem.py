@@ -304,17 +304,8 @@ class Problem:
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
             )
-        start = self.start()
-        if size == 0.0 and np.any(start):
-            size = self._size_at(start)
-            if self.loss.curvature_bound == np.inf and isinstance(spec.targets, np.ndarray):
-                # Exponentials at the start may be of any size.
-                size = self._size_near_zero(spec.targets)
-        if size == 0.0 and np.any(start):
-            # Margins may cancel at the start, and nowhere else.
-            beside = np.linspace(0.0, 1.0, start.size).reshape(start.shape) ** 2 / start.size
-            beside[: self.n_features] = penalty.project(beside[: self.n_features])
-            size = self._size_at(beside)
+        if size == 0.0:
+            size = self._size_away_from_zero()
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
         self.curvature: FloatArray | None = None
@@ -326,9 +317,21 @@ class Problem:
             size = self.engine.mean_size(self.engine.point(w))
         return size if np.isfinite(size) else 0.0
 
-    def _size_near_zero(self, targets: NDArray[Any]) -> float:
-        """Mean size of the losses where all margins are 1."""
-        return float(np.mean(np.abs(self.loss.value(targets, np.ones(len(targets))))))
+    def _size_away_from_zero(self) -> float:
+        """Mean size of the losses where they cannot all be 0, if there is such a place."""
+        start, targets = self.start(), self.engine.spec.targets
+        if not np.any(start):
+            return 0.0
+        if self.loss.curvature_bound == np.inf and isinstance(targets, np.ndarray):
+            # Exponentials at the start may be of any size; those of margins of 1 are not.
+            return float(np.mean(np.abs(self.loss.value(targets, np.ones(len(targets))))))
+        size = self._size_at(start)
+        if size == 0.0:
+            # Margins may cancel at the start, and nowhere else.
+            beside = np.linspace(0.0, 1.0, start.size).reshape(start.shape) ** 2 / start.size
+            beside[: self.n_features] = self.penalty.project(beside[: self.n_features])
+            size = self._size_at(beside)
+        return size
 
     @cached_property
     def _levels(self) -> tuple[float, float] | None:
@@ -505,6 +508,16 @@ class Problem:
         vars(other).pop("_levels", None)  # known of the risk before
         return other
 
+    def with_loss(self, loss: Loss) -> Problem | None:
+        """The same data, risk and penalty under another loss of the same targets.
+
+        None for a problem made from an engine, which has the loss of its engine.
+        """
+        if self._made_by is None:
+            return None
+        make, X = self._made_by
+        return Problem.from_engine(make(X, replace(self.engine.spec, loss=loss)), self.penalty)
+
     def tamed(self) -> Problem | None:
         """A problem that takes the margins to the side where this loss does not overflow.
 
@@ -600,7 +613,8 @@ class Problem:
             if refined.total < bound.total:
                 bound = refined
         if refine == np.inf and refinable and bound.total > _WORTH_DIGITS * self.unit(primal):
-            bound = min(bound, self._extended_bound(rounding, point, dual, expected + penalty))
+            value = expected + penalty
+            bound = min(bound, self._extended_bound(rounding, point, dual, value, bound.total))
         if expected + penalty - least < bound.total:
             bound = _Bound(expected + penalty - least, 0.0)
         gap = above + bound.total
@@ -693,10 +707,14 @@ class Problem:
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 
-    def _extended_bound(self, rounding: Rounding, point: Point, dual: Dual, value: float) -> _Bound:
-        """The same as a refined bound, in long doubles."""
+    def _extended_bound(
+        self, rounding: Rounding, point: Point, dual: Dual, value: float, known: float
+    ) -> _Bound:
+        """The same as a refined bound, in long doubles; `known` is what there is already."""
         enough = _ENOUGH_DIGITS * self.unit(value)
-        found = extended_bound(self.engine, self.loss, self.penalty, rounding, point, dual, enough)
+        found = extended_bound(
+            self.engine, self.loss, self.penalty, rounding, point, dual, enough, value - known
+        )
         if found is None:
             return _NO_BOUND
         return _Bound(max(float(value - found.value), found.rounding), found.rounding)

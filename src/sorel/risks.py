@@ -185,7 +185,7 @@ class Risk:
         return self._increments(np.asarray(sample_weight, dtype=np.float64))
 
     def _increments(self, omega: FloatArray) -> FloatArray:
-        reach = np.append(np.cumsum(omega[::-1])[::-1], 0.0)
+        reach = np.append(_running_sum(omega[::-1])[::-1], 0.0)
         np.minimum(reach, 1.0, out=reach)
         # The total is 1 up to rounding, and T(1) = 1 makes the differences telescope to exactly
         # that.
@@ -1172,10 +1172,14 @@ def _chunks(n: int) -> Iterator[tuple[int, int]]:
 
 def _above(omega: FloatArray) -> FloatArray:
     """Total weight strictly above each item."""
-    reach = np.empty(omega.size)
-    reach[-1] = 0.0
-    np.cumsum(omega[:0:-1], out=reach[-2::-1] if omega.size > 1 else reach[:0])
+    reach = np.zeros(omega.size)
+    reach[:-1] = _running_sum(omega[:0:-1])[::-1]
     return reach
+
+
+def _running_sum(x: FloatArray) -> FloatArray:
+    """Running sums, in long doubles: all their errors would end up in the weight of one item."""
+    return np.cumsum(x, dtype=np.longdouble).astype(np.float64)
 
 
 def _quotient_error(numerator: FloatArray, quotient: FloatArray, n: int) -> FloatArray:

@@ -45,6 +45,9 @@ _MOVE = 2.0 * _UNIT
 # What is far from every point of a bounded domain, for a gradient of unit length or about that.
 _FAR = 1e9
 
+# An error that is a larger share of the risk than this is worth a closer look.
+_MUCH = 1e-9
+
 # Points that a path keeps before it sums them up: most paths are shorter, and never asked.
 _REMEMBERED = 16
 
@@ -149,8 +152,10 @@ class Rounding:
         # weighting exceeds the mean by more than the density at the top of the order, or the
         # largest of all.
         _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
-        most = self._top_density * (slopes + curvature * error)
-        return own + error * min(most, self.engine.largest_slope(point, error))
+        most = error * self._top_density * (slopes + curvature * error)
+        if most > _MUCH * abs(expected + shortfall):
+            most = min(most, error * self.engine.largest_slope(point, error))
+        return own + most
 
     @cached_property
     def _top_density(self) -> float:
@@ -209,7 +214,8 @@ class Rounding:
         drop = self.engine.intercept_slack(point, dual, residual)
         if self.engine.n_outputs > 1:
             # Several intercepts may move slopes to and fro: |H t| <= sqrt(L t.H t).
-            residual += math.sqrt(2.0 * self.loss.curvature_bound * drop)
+            most = residual + math.sqrt(2.0 * self.loss.curvature_bound * drop)
+            residual = min(most, self.engine.intercept_spread(point, dual, residual))
         return drop, residual
 
     def difference(self, value: float) -> float:

@@ -110,7 +110,8 @@ class Result:
         Outer iterations.
     converged : bool
         Whether the relative gap is at most the tolerance, or the gap is no more than rounding:
-        below 1e-12 of the mean loss at zero margins. The status says which; see
+        below 1e-12 of the mean loss at zero margins, or at the start where coefficients cannot be
+        0. The status says which; see
         :meth:`sorel.Problem.is_negligible`.
     status : str
         One sentence on how the run ended.
@@ -572,7 +573,7 @@ def _status(
     if converged and last.best_relative_gap > run.tol:
         return (
             f"solved to rounding: {method.name}{how} has a {gap} in {passes}, and the gap itself, "
-            f"{last.best_gap:.2g}, is below 1e-12 of the loss at zero"
+            f"{last.best_gap:.2g}, is below 1e-12 of the losses at the start"
         )
     if converged:
         return f"converged: {method.name}{how} reached a {gap} in {passes}"

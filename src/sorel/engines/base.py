@@ -569,6 +569,14 @@ class Engine(ABC):
             return 2.0 * residual**2 / curvature
         return 0.0 if residual == 0.0 else np.inf
 
+    def intercept_spread(self, point: Point, dual: Dual, residual: float) -> float:
+        """By how much slopes may still move in the intercepts of several classes, in all.
+
+        sum_i lam_i |change of phi'_i|, for a derivative below `residual`. Infinity, the default,
+        claims nothing.
+        """
+        return np.inf
+
     def mass(self, dual: Dual) -> float:
         """sum_i lam_i: 1, but for rounding errors where the projection makes some."""
         return 1.0

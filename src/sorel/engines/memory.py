@@ -46,9 +46,6 @@ _EPS = float(np.finfo(np.float64).eps)
 # Without curvature there is a minimum only where the derivative is smaller than this.
 _NEAR_MINIMUM, _NO_SLOPE = 0.05, 1e-12
 
-# Losses beyond this are scaled before they are squared.
-_LARGE_LOSS = 1e100
-
 # A margin this far below another adds nothing to a softmax.
 _OUT_OF_REACH = 1e3
 
@@ -651,13 +648,13 @@ class MemoryEngine(Engine):
             return 0.0
         # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
         # size, which may be far less.
-        size = float(np.max(np.abs(point.losses)))
-        if not 0.0 < size < np.inf:
-            return _EPS * size
-        # Squares of losses that grow like exponentials would overflow.
-        scale = size if size > _LARGE_LOSS else 1.0
-        losses = point.losses / scale if scale > 1.0 else point.losses
-        return _EPS * scale * math.sqrt(self._each(vectors.square_of_used, losses, self._omega))
+        total = self._each(vectors.square_of_used, point.losses, self._omega)
+        if total < np.inf:
+            return _EPS * math.sqrt(total)
+        # Squares of losses that grow like exponentials may overflow where these do not.
+        largest = float(np.max(np.abs(point.losses)))
+        scaled = self._each(vectors.square_of_used, point.losses / largest, self._omega)
+        return _EPS * largest * math.sqrt(scaled)
 
     def largest_slope(self, point: Any, error: float) -> float:
         used = self._omega > 0.0 if self._weighted else slice(None)
@@ -902,6 +899,11 @@ class MemoryEngine(Engine):
             return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
+    def intercept_spread(self, point: Any, dual: Any, residual: float) -> float:
+        if self.n_outputs == 1:
+            return residual
+        return softmax_spread(self._softmax_intercept_hessian(point, self.weights(dual)), residual)
+
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
         hessian = self._softmax_intercept_hessian(point, lam)
@@ -1036,6 +1038,27 @@ def softmax_slack(hessian: FloatArray, residual: float) -> float:
     if not residual < _NEAR_MINIMUM * curvature:
         return np.inf
     return residual**2 / curvature
+
+
+def softmax_spread(hessian: FloatArray, residual: float) -> float:
+    """sum_i lam_i |H_i t|_1 for the way t to the minimum, from the sum H of all H_i.
+
+    A column of diag(p) - p p^T has the sum 2 p (1 - p) of absolute values, so that this is at most
+    2 sum_k |t_k| H_kk. An intercept that hardly bends may move far, and moves no slopes by that.
+    """
+    # Adding one number to all intercepts changes nothing: the one that bends most stays.
+    fixed = int(np.argmax(np.diag(hessian)))
+    bends = np.delete(np.diag(hessian), fixed)
+    rest = np.delete(np.delete(hessian, fixed, axis=0), fixed, axis=1)
+    present = bends > 0.0
+    root = np.sqrt(bends[present])
+    try:
+        scaled = np.linalg.inv(rest[np.ix_(present, present)] / root[:, None] / root)
+    except np.linalg.LinAlgError:
+        return np.inf
+    t = np.abs(scaled) @ (residual / root) / root
+    # Twice as much, since the curvature changes on the way.
+    return residual + 4.0 * float(bends[present] @ t)
 
 
 class _ActiveRows(Curvature):
