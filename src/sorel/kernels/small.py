@@ -10,7 +10,7 @@ import math
 
 from sorel._compiled import compiled
 from sorel.kernels.dense import adjoint_rows, product_rows
-from sorel.kernels.losses import loss_value, weighted_slopes
+from sorel.kernels.losses import move_margins, weighted_slopes
 from sorel.kernels.vectors import weighted_sum
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.permutahedron.pooling import project_sorted
@@ -31,14 +31,10 @@ FRESH_START, NO_STEP = -1, -2
 
 
 @compiled(inline=True)
-def _target(margins, change, t, code, delta, y, center, eta, moved, losses, target):
-    """Margins moved along a direction, the losses there, and q_k + eta l."""
-    for i in range(margins.shape[0]):
-        z = margins[i] + t * change[i]
-        loss = loss_value(code, delta, y[i], z)
-        moved[i] = z
-        losses[i] = loss
-        target[i] = center[i] + eta * loss
+def _set_target(center, losses, eta, target):
+    """target = q_k + eta l."""
+    for i in range(center.shape[0]):
+        target[i] = center[i] + eta * losses[i]
 
 
 @compiled(inline=True)
@@ -103,7 +99,8 @@ def search(
         growth += l2 * step[j] * step[j]
     while True:
         t = numbers[LENGTH]
-        _target(margins, change, t, code, delta, y, center, eta, moved, losses, density)
+        move_margins(margins, change, t, code, delta, y, moved, losses)
+        _set_target(center, losses, eta, density)
         count = 0
         if eta > 0.0:
             # The compiler drops what asks for a None.
