@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
 from sorel.engines.handles import MemoryPoint
-from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
+from sorel.engines.memory import FEW_COLUMNS, WORTH_SAMPLING, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
 from sorel.engines.small import SmallSteps
 from sorel.engines.views import writable_view
@@ -98,7 +98,8 @@ class DenseEngine(SampledEngine):
         caution: float = 0.0,
     ) -> FloatArray:
         steps = self._small_steps
-        if steps is None:
+        sampled = n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows
+        if steps is None or sampled:
             return super().hessian(point, dual, eta, n_rows, caution)
         return steps.hessian(point, dual, eta, caution)
 
