@@ -11,7 +11,6 @@ import math
 from sorel._compiled import compiled
 from sorel.kernels.dense import adjoint_rows, product_rows
 from sorel.kernels.losses import move_margins, weighted_slopes
-from sorel.kernels.vectors import weighted_sum
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.permutahedron.pooling import project_sorted
 from sorel.permutahedron.thresholds import COLD_TRIALS, WARM_TRIALS, project_levels
@@ -38,14 +37,16 @@ def _set_target(center, losses, eta, target):
 
 
 @compiled(inline=True)
-def _products(c, change, density, center):
-    """c . change and |q - q_k|^2."""
+def _products(c, change, density, losses, center):
+    """c . change, q . l and |q - q_k|^2."""
     slope = 0.0
+    expected = 0.0
     distance = 0.0
     for i in range(c.shape[0]):
         slope += c[i] * change[i]
+        expected += density[i] * losses[i]
         distance += (density[i] - center[i]) * (density[i] - center[i])
-    return slope, distance
+    return slope, expected, distance
 
 
 @compiled(fastmath=False, inline=True)
@@ -114,7 +115,7 @@ def search(
             return FRESH_START
         numbers[TRIALS] += 1.0
         weighted_slopes(code, delta, y, moved, density, omega, False, c)
-        slope, distance = _products(c, change, density, center)
+        slope, expected, distance = _products(c, change, density, losses, center)
         slope += pull + t * growth
         if abs(slope) <= enough:
             break
@@ -134,6 +135,5 @@ def search(
     for j in range(gradient.shape[0]):
         gradient[j] = 0.0
     adjoint_rows(X, c, gradient)
-    numbers[EXPECTED] = weighted_sum(density, losses, omega, False)
-    numbers[DISTANCE] = distance * omega[0]
+    numbers[EXPECTED], numbers[DISTANCE] = expected * omega[0], distance * omega[0]
     return count
