@@ -247,8 +247,8 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
 @pytest.mark.parametrize(
     ("solver", "operation", "risk"),
     [
-        ("newton", "tried", CVaR(0.1)),
-        ("newton_cg", "tried", CVaR(0.1)),
+        ("newton", "search", CVaR(0.1)),
+        ("newton_cg", "search", CVaR(0.1)),
         ("lbfgs", "point", sorel.ESRM(1.0)),
     ],
 )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
 from sorel.engines.handles import MemoryPoint
-from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
+from sorel.engines.memory import FEW_COLUMNS, WORTH_SAMPLING, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
 from sorel.engines.small import SmallSteps
 from sorel.engines.views import writable_view
@@ -23,8 +23,8 @@ from sorel.kernels import dense, descent
 from sorel.kernels import losses as compiled_losses
 from sorel.permutahedron.cores import Uniform
 
-# Rows that the Gram matrix of few columns takes at a time.
-_FEW_TILE = 128
+# Up to this many rows what happens between the loops of a Newton step is worth sparing.
+_FEW_ROWS = 10_000
 
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
@@ -76,6 +76,7 @@ class DenseEngine(SampledEngine):
         if self._known_steps is None:
             core, form, steps = self._projector.core, self._compiled, None
             small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
+            small = small and self.n_samples <= _FEW_ROWS
             if small and self._by_rows and self._loops is compiled_losses:
                 assert isinstance(core, Uniform)
                 assert form is not None
@@ -97,7 +98,8 @@ class DenseEngine(SampledEngine):
         caution: float = 0.0,
     ) -> FloatArray:
         steps = self._small_steps
-        if steps is None:
+        sampled = n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows
+        if steps is None or sampled:
             return super().hessian(point, dual, eta, n_rows, caution)
         return steps.hessian(point, dual, eta, caution)
 
@@ -372,7 +374,7 @@ def _column_sizes(X: NDArray[Any]) -> NDArray[Any]:
 
 def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
-    tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
+    tile, scaled = np.empty((size, dense.FEW_TILE)), np.empty((size + 1, dense.FEW_TILE))
     dense.gram_few(X, h, tile, scaled, out)
 
 

@@ -19,8 +19,6 @@ from sorel.permutahedron.cores import Uniform
 
 __all__ = ["SmallSteps"]
 
-# Rows that the Gram matrix takes at a time.
-_TILE = 128
 
 # A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
@@ -49,7 +47,11 @@ class SmallSteps:
         n = len(y)
         self._n, self._size, self._core = n, size, core
         self._data = (X, y, code, delta, np.full(1, 1.0 / n))
-        self._work = np.empty(n), np.empty((size, _TILE)), np.empty((size + 1, _TILE))
+        self._work = (
+            np.empty(n),
+            np.empty((size, dense.FEW_TILE)),
+            np.empty((size + 1, dense.FEW_TILE)),
+        )
         self._change, self._still = np.empty(n), np.zeros(size)
         self._start = np.zeros(5)
         self._projection: tuple[Any, Any, Any, Any, Any, Any, Any, Any]

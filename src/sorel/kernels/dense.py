@@ -11,6 +11,10 @@ from sorel._compiled import compiled
 # Rows treated together when X is read by columns: the slice of margins stays in the first cache.
 _ROW_BLOCK = 1024
 
+# Rows that the Gram matrix of few columns should take at a time. Not a power of 2, which would put
+# the columns of a tile into the same places of the cache.
+FEW_TILE = 136
+
 # Columns up to which rows are added up in quartets; share of nonzero weights below which a branch
 # that the processor cannot foresee costs less than the rows it saves.
 _SHORT_ROW = 12

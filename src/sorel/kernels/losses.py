@@ -129,11 +129,13 @@ def augmented_curvature(code, delta, y, margins, density, block, eta, caution, o
         t = loss_curvature(code, delta, y[i], margins[i])
         if caution > 0.0:
             t += caution * (majorant_curvature(code, delta, y[i], margins[i]) - t)
-        t *= density[i]
-        if eta > 0.0 and block[i] >= 0:
-            slope = loss_derivative(code, delta, y[i], margins[i])
-            t += eta * slope * slope
-        h[i] = t * (omega[i] if weighted else uniform)
+        h[i] = t * density[i] * (omega[i] if weighted else uniform)
+    if eta > 0.0:
+        # Apart, since the branch would keep the loop above from being vectorised.
+        for i in range(n):
+            if block[i] >= 0:
+                slope = loss_derivative(code, delta, y[i], margins[i])
+                h[i] += eta * slope * slope * (omega[i] if weighted else uniform)
 
 
 @compiled

@@ -10,8 +10,7 @@ import math
 
 from sorel._compiled import compiled
 from sorel.kernels.dense import adjoint_rows, product_rows
-from sorel.kernels.losses import loss_value, weighted_slopes
-from sorel.kernels.vectors import weighted_sum
+from sorel.kernels.losses import move_margins, weighted_slopes
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.permutahedron.pooling import project_sorted
 from sorel.permutahedron.thresholds import COLD_TRIALS, WARM_TRIALS, project_levels
@@ -31,25 +30,23 @@ FRESH_START, NO_STEP = -1, -2
 
 
 @compiled(inline=True)
-def _target(margins, change, t, code, delta, y, center, eta, moved, losses, target):
-    """Margins moved along a direction, the losses there, and q_k + eta l."""
-    for i in range(margins.shape[0]):
-        z = margins[i] + t * change[i]
-        loss = loss_value(code, delta, y[i], z)
-        moved[i] = z
-        losses[i] = loss
-        target[i] = center[i] + eta * loss
+def _set_target(center, losses, eta, target):
+    """target = q_k + eta l."""
+    for i in range(center.shape[0]):
+        target[i] = center[i] + eta * losses[i]
 
 
 @compiled(inline=True)
-def _products(c, change, density, center):
-    """c . change and |q - q_k|^2."""
+def _products(c, change, density, losses, center):
+    """c . change, q . l and |q - q_k|^2."""
     slope = 0.0
+    expected = 0.0
     distance = 0.0
     for i in range(c.shape[0]):
         slope += c[i] * change[i]
+        expected += density[i] * losses[i]
         distance += (density[i] - center[i]) * (density[i] - center[i])
-    return slope, distance
+    return slope, expected, distance
 
 
 @compiled(fastmath=False, inline=True)
@@ -103,7 +100,8 @@ def search(
         growth += l2 * step[j] * step[j]
     while True:
         t = numbers[LENGTH]
-        _target(margins, change, t, code, delta, y, center, eta, moved, losses, density)
+        move_margins(margins, change, t, code, delta, y, moved, losses)
+        _set_target(center, losses, eta, density)
         count = 0
         if eta > 0.0:
             # The compiler drops what asks for a None.
@@ -117,7 +115,7 @@ def search(
             return FRESH_START
         numbers[TRIALS] += 1.0
         weighted_slopes(code, delta, y, moved, density, omega, False, c)
-        slope, distance = _products(c, change, density, center)
+        slope, expected, distance = _products(c, change, density, losses, center)
         slope += pull + t * growth
         if abs(slope) <= enough:
             break
@@ -137,6 +135,5 @@ def search(
     for j in range(gradient.shape[0]):
         gradient[j] = 0.0
     adjoint_rows(X, c, gradient)
-    numbers[EXPECTED] = weighted_sum(density, losses, omega, False)
-    numbers[DISTANCE] = distance * omega[0]
+    numbers[EXPECTED], numbers[DISTANCE] = expected * omega[0], distance * omega[0]
     return count

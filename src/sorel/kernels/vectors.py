@@ -78,12 +78,8 @@ def weighted_sum(density, losses, omega, weighted):
     whole = n - n % _RUN
     for first in range(0, whole, _RUN):
         part = 0.0
-        if weighted:
-            for i in range(first, first + _RUN):
-                part += omega[i] * density[i] * losses[i]
-        else:
-            for i in range(first, first + _RUN):
-                part += density[i] * losses[i]
+        for i in range(first, first + _RUN):
+            part += (omega[i] if weighted else 1.0) * density[i] * losses[i]
         total += part
     part = 0.0
     for i in range(whole, n):

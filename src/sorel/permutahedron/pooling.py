@@ -29,18 +29,25 @@ def pool(
 
     A block holds D, the sum of ``weight (key - ref) - mass``, as the sum of two doubles in `totals`
     and `spills`, its weight in `heavies`, which equal weights leave alone, and their quotient in
-    `levels`. Returns the number of blocks; block b spans ``first[b]:first[b + 1]``.
+    `levels`; one of a single item holds the quotient alone. Returns the number of blocks; block b
+    spans ``first[b]:first[b + 1]``.
     """
     n = key.size
     top = -1
-    # The block on top of the stack lives in scalars as well as on the stack.
-    start, heavy, total, spill, level = 0, 0.0, 0.0, 0.0, 0.0
+    start, level = 0, 0.0
     for i in range(n):
+        new_level = -mass[i] if weight is None else -mass[i] / weight[i]
+        # Most items stay alone, and need no more than a level.
+        if top < 0 or level - new_level <= key[i] - key[start]:
+            top += 1
+            first[top] = i
+            levels[top] = new_level
+            start, level = i, new_level
+            continue
         new_start = i
         new_heavy = 1.0 if weight is None else weight[i]
         new_total = -mass[i]
         new_spill = 0.0
-        new_level = new_total if weight is None else new_total / new_heavy
         reference = key[i]
         while top >= 0:
             # Means are compared through the distance of the references: sums of large keys would
@@ -48,6 +55,11 @@ def pool(
             step = reference - key[start]
             if level - new_level <= step:
                 break
+            heavy, total, spill = 1.0, -mass[start], 0.0
+            if new_start - start > 1:
+                total, spill = totals[top], spills[top]
+            if weight is not None:
+                heavy = heavies[top] if new_start - start > 1 else weight[start]
             # total + new_total + moved, with the rounding errors kept: a plain running sum over a
             # large block would pool wrongly in its last digits.
             moved = new_heavy * step
@@ -66,12 +78,7 @@ def pool(
             reference = key[start]
             top -= 1
             if top >= 0:
-                start = first[top]
-                level = levels[top]
-                total = totals[top]
-                spill = spills[top]
-                if weight is not None:
-                    heavy = heavies[top]
+                start, level = first[top], levels[top]
         top += 1
         first[top] = new_start
         levels[top] = new_level
@@ -79,7 +86,7 @@ def pool(
         spills[top] = new_spill
         if weight is not None:
             heavies[top] = new_heavy
-        start, heavy, total, spill, level = new_start, new_heavy, new_total, new_spill, new_level
+        start, level = new_start, new_level
     first[top + 1] = n
     return top + 1
 
@@ -91,12 +98,12 @@ def _write_pooled(
 ) -> int:  # fmt: skip
     """Write q back in place, number the blocks of two items or more, and return their count."""
     pooled = 0
+    for i in range(block.size):
+        block[i] = -1
     for b in range(count):
         start, stop = first[b], first[b + 1]
         if stop == start + 1:
-            item = order[start]
-            out[item] = mass[start] if weight is None else mass[start] / weight[start]
-            block[item] = -1
+            out[order[start]] = mass[start] if weight is None else mass[start] / weight[start]
             continue
         # Minus the quotient is q at the reference: nonnegative, like the distances from there.
         base = -levels[b]
