@@ -185,7 +185,7 @@ def has_few_rows(problem: Problem) -> bool:
 
 def has_smooth_risk(problem: Problem) -> bool:
     """Whether weights change little with the order of the losses, so that kinks are slight."""
-    if problem.has_two_levels:
+    if problem.has_two_levels or problem.loss.affine:
         return False
     return problem.has_fixed_weights or problem.engine.effective_share() >= _MOST_CARRY
 
