@@ -123,6 +123,26 @@ def test_auto_turns_to_a_matrix_where_gradients_lead_nowhere():
     assert "auto (quasi_newton then newton)" in result.status
 
 
+def test_affine_losses_have_nothing_but_kinks():
+    X, y = wide(900, 300, 1.0)
+    problem = sorel.Problem(X, y, risk="esrm:2", loss="linear", penalty=sorel.L2(0.1))
+    result = sorel.solve(problem)
+    assert result.converged
+    assert "quasi_newton" not in result.status
+
+
+def test_a_sample_of_the_rows_does_not_move_a_start_that_is_as_good():
+    """Labels that no column explains: the answer for some of the rows is chance."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((90_000, 2)), rng.integers(0, 2, 90_000)
+    problem = sorel.Problem(X, y, risk="cvar:0.2", loss="logistic").for_run()
+    run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)
+    sorel.solvers.Auto()._start_from_part(problem, run, sorel.solvers.Newton())
+    assert run.passes > 0.0
+    assert not np.any(run.w)
+    assert not run.near
+
+
 def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
     X, y = wide(900, 200, 1e3)
     problem = sorel.Problem(X, y, risk="esrm:2")

@@ -19,9 +19,6 @@ _DENSE, _SCATTERED = 0.5, 8.0
 # numbers that do.
 _FROM_MEMORY, _CACHED = 2.0, 2e6
 
-# The same where a sample has several margins: exponentials and short rows besides.
-_SEVERAL_MARGINS = 2.0
-
 # What calls cost whatever they compute: of a product, and of a factorisation.
 _CALL, _FACTORISATION = 4e5, 6e5
 
@@ -72,7 +69,6 @@ class StepCosts:
         size = engine.size
         length = engine.entries / engine.n_samples * engine.n_outputs
         waiting = _FROM_MEMORY if rows * length > _CACHED else 1.0
-        waiting *= _SEVERAL_MARGINS if engine.n_outputs > 1 else 1.0
         self.product = 4.0 * waiting * rows * length + _CALL
         dense = engine.entries == engine.n_samples * engine.n_features
         pairs = _DENSE * size**2 if dense else _SCATTERED * length**2

@@ -210,7 +210,7 @@ def _by_factor(
 
 def has_smooth_risk(problem: Problem) -> bool:
     """Whether weights change little with the order of the losses, so that kinks are slight."""
-    if problem.has_two_levels:
+    if problem.has_two_levels or problem.loss.affine:
         return False
     return problem.has_fixed_weights or problem.engine.effective_share() >= _MOST_CARRY
 
