@@ -149,7 +149,16 @@ def test_derivatives(n, weighted):
         )
 
 
-@pytest.mark.parametrize("risk", [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Extremile(2.5)], ids=str)
+@pytest.mark.parametrize(
+    "risk",
+    [
+        sorel.CVaR(0.3),
+        sorel.ESRM(2.0),
+        sorel.Extremile(2.5),
+        sorel.Mixture([sorel.Mean(), sorel.CVaR(0.3)], [0.5, 0.5]),
+    ],
+    ids=str,
+)
 @by_weighting
 def test_a_corrected_weighting_stays_in_the_dual_set_and_reaches_its_edge(risk, weighted):
     rng = np.random.default_rng(3)
