@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from helpers import brute_losses, make_data, make_loss
 
 import sorel
@@ -212,6 +213,26 @@ def test_bounds_on_slopes_of_an_affine_loss_are_its_own():
         engine = problem.engine
         sums = engine.absolute_sums(engine.point(np.ones(D)), engine.uniform())
         assert sums[1:] == (3.0 * (1.0 + share), 0.0)
+
+
+@pytest.mark.parametrize("kind", ["C", "F", "float32", "csr"])
+def test_inner_products_of_rows_with_others(kind):
+    X, y = make_data("squared", 30, 7, 0)
+    X[np.abs(X) < 0.5] = 0.0
+    given = {
+        "C": X,
+        "F": np.asfortranarray(X),
+        "float32": X.astype(np.float32),
+        "csr": scipy.sparse.csr_array(X),
+    }[kind]
+    engine = sorel.Problem(given, y).engine
+    X = X.astype(np.float32).astype(float) if kind == "float32" else X
+    rows, others = np.array([3, 0, 17]), np.array([5, 17, 2, 29])
+    np.testing.assert_allclose(engine._row_products(rows, others), X[rows] @ X[others].T, **CLOSE)
+    np.testing.assert_allclose(engine._row_products(rows, rows), X[rows] @ X[rows].T, **CLOSE)
+    # Those that are known are used again, and new ones are joined to them.
+    for wanted in (rows, np.array([0, 3, 4, 17]), others):
+        np.testing.assert_allclose(engine._row_gram(wanted), X[wanted] @ X[wanted].T, **CLOSE)
 
 
 # One number that all margins are moved by.

@@ -36,14 +36,14 @@ class Repeats(NamedTuple):
         return density if weight is None else density * weight
 
 
-def find_repeats(table: pd.DataFrame, y: Any) -> Repeats | None:
+def find_repeats(table: pd.DataFrame, y: Any = None) -> Repeats | None:
     """The different rows of a table with targets, or None where they are not far fewer than all.
 
     Parameters
     ----------
     table : DataFrame
         Features; missing values are equal to each other.
-    y : array
+    y : array, optional
         Targets, numbers or labels.
 
     Examples
@@ -55,9 +55,11 @@ def find_repeats(table: pd.DataFrame, y: Any) -> Repeats | None:
     >>> repeats.first.tolist(), repeats.weights(None).tolist()
     ([0, 1], [500000.0, 500000.0])
     """
-    n = len(y)
+    n = len(table)
     if n < _MANY:
         return None
+    if y is None:
+        y = np.zeros(n, np.int8)
     if _places(table[:_LOOKED_AT], y[:_LOOKED_AT])[1] > _WORTH_IT * _LOOKED_AT:
         return None
     place, count = _places(table, y)
