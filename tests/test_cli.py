@@ -998,3 +998,84 @@ def test_long_tables_are_predicted_and_measured_in_parts(tmp_path, monkeypatch):
     for whole, parts in zip(written[:2], written[2:], strict=True):
         # Products of few rows may differ in the last digit.
         pd.testing.assert_frame_equal(whole, parts, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_area_under_the_curve(weighted):
+    from sorel.cli.evaluate import _auc
+
+    rng = np.random.default_rng(0)
+    for size in (5, 200):
+        # Margins with many ties, of each other and across the classes.
+        margin = rng.integers(0, 9, size) / 4.0
+        positive = rng.random(size) < 0.4
+        positive[:2] = True, False
+        weight = rng.integers(0, 3, size).astype(float) if weighted else None
+        if weighted:
+            weight[:2] = 1.0
+        expected = roc_auc_score(positive, margin, sample_weight=weight)
+        assert _auc(positive, margin, weight) == pytest.approx(expected, rel=1e-12)
+    one = np.ones(4, bool)
+    assert np.isnan(_auc(one, np.arange(4.0), None))
+    assert np.isnan(_auc(~one, np.arange(4.0), None))
+    assert np.isnan(_auc(np.array([True, True, False]), np.arange(3.0), np.array([1.0, 1.0, 0.0])))
+    assert np.isnan(_auc(np.array([True, False]), np.array([np.nan, 0.0]), None))
+
+
+def test_equal_rows_of_a_long_table_count_together(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "a": rng.integers(0, 3, 400).astype(float),
+            "t": rng.choice(["u", "v"], 400),
+            "s": rng.integers(0, 3, 400),
+        }
+    )
+    table["y"] = table["a"] - (table["t"] == "u") + rng.integers(0, 2, 400)
+    table.loc[::7, "a"] = np.nan
+    table.to_csv(tmp_path / "table.csv", index=False)
+    for extra in ([], ["--sample-weight", "s"]):
+        models = []
+        for many in (10**9, 100):
+            monkeypatch.setattr("sorel.cli.merging._MANY", many)
+            monkeypatch.setattr("sorel.cli.merging._LOOKED_AT", 300)
+            path = tmp_path / f"{many}.skops"
+            command = ["fit", str(tmp_path / "table.csv"), "--target", "y", "--impute", "--quiet"]
+            command += ["--tol", "1e-9", "-o", str(path), *extra]
+            assert cli.main(command) == 0
+            models.append(sorel.load_model(path))
+        all_rows, few = (model[-1] for model in models)
+        assert few.l2_ == all_rows.l2_
+        np.testing.assert_allclose(few.coef_, all_rows.coef_, rtol=1e-3, atol=1e-4)
+        assert few.objective_ == pytest.approx(all_rows.objective_, rel=1e-8)
+        # The weights of the rows are weights of the problem of all rows, and certify its optimum.
+        X = models[0][:-1].transform(table[["a", "t", "s"]] if not extra else table[["a", "t"]])
+        weight = table["s"].to_numpy(float) if extra else None
+        problem = sorel.Problem(
+            np.asarray(X), table["y"], risk=sorel.CVaR(0.5), penalty=sorel.L2(few.l2_),
+            fit_intercept=True, sample_weight=weight,
+        )  # fmt: skip
+        w = np.append(few.coef_, few.intercept_)
+        assert problem.certificate(w, few.risk_weights_).relative_gap < 1e-7
+
+
+def test_rows_that_differ_are_left_alone():
+    from sorel.cli.merging import find_repeats
+
+    rng = np.random.default_rng(0)
+    few = pd.DataFrame({"a": rng.integers(0, 3, 600_000)})
+    assert find_repeats(few[:1000], np.zeros(1000)) is None
+    assert find_repeats(few, rng.normal(size=600_000)) is None
+    # Alike at the beginning, and different further down.
+    late = np.where(np.arange(600_000) < 100_000, 0.0, rng.normal(size=600_000))
+    assert find_repeats(few, late) is None
+    repeats = find_repeats(few, np.zeros(600_000))
+    assert repeats is not None
+    np.testing.assert_array_equal(few["a"].to_numpy()[repeats.first][repeats.place], few["a"])
+    lam = rng.random(3)
+    shared = repeats.shared_out(lam, None)
+    np.testing.assert_allclose(np.bincount(repeats.place, shared), lam, rtol=1e-10)
+    weight = rng.integers(0, 2, 600_000).astype(float)
+    shared = repeats.shared_out(lam, weight)
+    np.testing.assert_allclose(np.bincount(repeats.place, shared), lam, rtol=1e-10)
+    assert (shared[weight == 0.0] == 0.0).all()

@@ -6,12 +6,16 @@ their own, so every operation is checked on both sides of that number.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+import scipy.sparse
 from helpers import brute_losses, make_data, make_loss
 
 import sorel
 from sorel._pool import WORTH_POOLING
+from sorel.engines import memory
 from sorel.engines.memory import best_shift, shift_slack
 from sorel.losses import Linear
 
@@ -149,7 +153,16 @@ def test_derivatives(n, weighted):
         )
 
 
-@pytest.mark.parametrize("risk", [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Extremile(2.5)], ids=str)
+@pytest.mark.parametrize(
+    "risk",
+    [
+        sorel.CVaR(0.3),
+        sorel.ESRM(2.0),
+        sorel.Extremile(2.5),
+        sorel.Mixture([sorel.Mean(), sorel.CVaR(0.3)], [0.5, 0.5]),
+    ],
+    ids=str,
+)
 @by_weighting
 def test_a_corrected_weighting_stays_in_the_dual_set_and_reaches_its_edge(risk, weighted):
     rng = np.random.default_rng(3)
@@ -203,6 +216,50 @@ def test_bounds_on_slopes_of_an_affine_loss_are_its_own():
         engine = problem.engine
         sums = engine.absolute_sums(engine.point(np.ones(D)), engine.uniform())
         assert sums[1:] == (3.0 * (1.0 + share), 0.0)
+
+
+@pytest.mark.parametrize("kind", ["C", "F", "float32", "csr"])
+def test_inner_products_of_rows_with_others(kind):
+    X, y = make_data("squared", 30, 7, 0)
+    X[np.abs(X) < 0.5] = 0.0
+    given = {
+        "C": X,
+        "F": np.asfortranarray(X),
+        "float32": X.astype(np.float32),
+        "csr": scipy.sparse.csr_array(X),
+    }[kind]
+    engine = sorel.Problem(given, y).engine
+    X = X.astype(np.float32).astype(float) if kind == "float32" else X
+    rows, others = np.array([3, 0, 17]), np.array([5, 17, 2, 29])
+    np.testing.assert_allclose(engine._row_products(rows, others), X[rows] @ X[others].T, **CLOSE)
+    np.testing.assert_allclose(engine._row_products(rows, rows), X[rows] @ X[rows].T, **CLOSE)
+    # Those that are known are used again, and new ones are joined to them.
+    for wanted in (rows, np.array([0, 3, 4, 17]), others):
+        np.testing.assert_allclose(engine._row_gram(wanted), X[wanted] @ X[wanted].T, **CLOSE)
+
+
+def test_when_rows_are_sampled_and_which_are_kept():
+    """So many rows stand for all of them, with their sum; blocks with few rows in it stay whole."""
+    engine = Setting(1000).engine
+    block = np.full(1000, -1, np.int32)
+    block[:200] = np.repeat(np.arange(2), 100)
+    for used in (3 * 100, 3 * 100 + 1):
+        h = np.zeros(1000)
+        h[-used:] = np.random.default_rng(0).uniform(0.5, 1.5, used)
+        before = h.copy()
+        factor = engine._sample_rows(h, block, 2, 0.0, 100)
+        if used == 300:
+            assert factor is None
+            np.testing.assert_array_equal(h, before)
+            continue
+        assert 90 <= np.count_nonzero(h) <= 110
+        assert h.sum() == pytest.approx(before.sum(), rel=0.02)
+        np.testing.assert_allclose(h, before * factor, **CLOSE)
+    for n_rows, eta, whole in ((99, 1.0, True), (101, 1.0, False), (99, 0.0, False)):
+        h = np.ones(1000)
+        factor = engine._sample_rows(h, block, 2, eta, n_rows)
+        assert (factor[:200] == 1.0).all() is np.bool_(whole)
+        assert np.count_nonzero(h[200:]) < 150
 
 
 # One number that all margins are moved by.
@@ -273,3 +330,78 @@ def test_smoothness_of_one_sample_of_all_and_under_a_weighting(loss, weighted):
     assert average == pytest.approx(bound * lam @ squares)
     assert component == pytest.approx(bound * 40 * (lam * squares).max())
     assert top == pytest.approx(bound * squares.max())
+
+
+# Who shares rows, and who borrows arrays.
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "loss", "rows", "vectors"),
+    [(60, 2, "squared", False, False), (60, 2, "logistic", False, True),
+     (120, 2, "squared", False, True), (60, 20, "squared", True, False),
+     (100, 10, "squared", True, True), (99, 10, "squared", False, False),
+     (50, 2, "logistic", False, True), (49, 2, "logistic", False, False)],
+)  # fmt: skip
+def test_threads_share_what_is_large(n, d, loss, rows, vectors, monkeypatch):
+    """Rows where X is, vectors where they are long, and sooner where losses take long."""
+    monkeypatch.setattr(memory, "WORTH_SHARING_X", 1000)
+    monkeypatch.setattr(memory, "_WORTH_SHARING", 100)
+    monkeypatch.setattr(memory, "_WORTH_SHARING_SLOW", 50)
+    X, y = make_data(loss, n, d, 0)
+    engine = sorel.Problem(X, y, loss=loss, n_jobs=2).engine
+    assert (engine._row_team is not None) is rows
+    assert (engine._team is not None) is vectors
+    assert engine._is_short is not vectors
+    alone = sorel.Problem(X, y, loss=loss, n_jobs=1).engine
+    assert alone._row_team is None
+    assert alone._team is None
+    assert alone._is_short
+
+
+@pytest.mark.parametrize("n", [WORTH_POOLING - 1, WORTH_POOLING])
+@pytest.mark.parametrize("risk", [sorel.CVaR(0.3), sorel.ESRM(2.0)], ids=str)
+def test_long_vectors_are_borrowed_and_spared_where_a_projection_needs_many(n, risk):
+    X, y = make_data("squared", n, 2, 0)
+    engine = sorel.Problem(X, y, risk=risk).engine
+    long = n >= WORTH_POOLING
+    assert (engine._recycler is not None) is long
+    assert engine._is_short is not long
+    assert engine._sparing is (long and isinstance(risk, sorel.ESRM))
+    labels = (y > 0).astype(int) + (y > 1)
+    several = sorel.Problem(X, labels, risk=risk, loss="multinomial").engine
+    assert not several._sparing
+    assert not several._is_short
+
+
+def test_short_problems_with_weights_or_a_deviation_go_the_long_way():
+    X, y = make_data("squared", 30, 2, 0)
+    assert not sorel.Problem(X, y, sample_weight=np.arange(1.0, 31.0)).engine._is_short
+    deviation = sorel.Deviation(sorel.CVaR(0.3))
+    assert not sorel.Problem(X, y, risk=deviation, loss="linear").engine._is_short
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "left_alone"), [(30, 2, True), (30, 30, False), (9000, 20, False)]
+)
+def test_the_linear_algebra_library_is_limited_where_it_may_start_threads(n, d, left_alone):
+    X, y = make_data("squared", n, d, 0)
+    working = sorel.Problem(X, y, n_jobs=1).engine.working()
+    assert isinstance(working, nullcontext) is left_alone
+
+
+def test_a_sample_that_misses_a_class_or_all_weight_is_none():
+    X = make_data("logistic", 40, 2, 0)[0]
+    rng = np.random.default_rng(0)
+    rare = np.where(np.arange(40) == 7, 1.0, -1.0)
+    engine = sorel.Problem(X, rare, loss="logistic").engine
+    found = [engine._sample_of_rows(10, rng) for _ in range(30)]
+    assert any(rows is None for rows in found)
+    for rows in found:
+        assert rows is None or (7 in rows and len(set(rows.tolist())) == 10)
+    weight = np.where(np.arange(40) == 7, 1.0, 0.0)
+    engine = sorel.Problem(X, X[:, 0], sample_weight=weight).engine
+    found = [engine._sample_of_rows(10, rng) for _ in range(30)]
+    assert any(rows is None for rows in found)
+    assert all(rows is None or 7 in rows for rows in found)
+    engine = sorel.Problem(X, X[:, 0]).engine
+    assert all(engine._sample_of_rows(10, rng) is not None for _ in range(5))

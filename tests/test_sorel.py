@@ -15,6 +15,7 @@ from sorel.solvers import (
     SaddleSAGA,
     UnsupportedProblemError,
 )
+from sorel.solvers import sorel as methods
 from sorel.solvers.sorel import Brake
 
 
@@ -177,3 +178,154 @@ def test_the_brake_in_the_model_that_can_be_solved(share):
         assert limit(s) == np.inf
     for s in bound * np.array([1.0 + 1e-6, 1.01, 1.2, 3.0]):
         assert limit(s) < np.inf
+
+
+# The parts, one by one.
+
+
+def test_the_memory_is_the_inverse_of_bfgs():
+    """Against the update of a dense inverse Hessian, pair by pair."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(5, 5))
+    A = A @ A.T + np.eye(5)
+    memory = methods._Memory()
+    gradient = rng.normal(size=5)
+    np.testing.assert_array_equal(memory.apply(gradient), np.zeros(5))
+    pairs = []
+    for count in range(1, methods._MEMORY + 4):
+        step = rng.normal(size=5)
+        memory.store(step, A @ step)
+        # What has no curvature to tell of is left out.
+        memory.store(step, -step)
+        memory.store(np.array([1.0, 0, 0, 0, 0]), np.array([1e-13, 1, 0, 0, 0]))
+        pairs = [*pairs, (step, A @ step)][-methods._MEMORY :]
+        assert len(memory.pairs) == min(count, methods._MEMORY)
+        s, y = pairs[-1]
+        H = (s @ y) / (y @ y) * np.eye(5)
+        for s, y in pairs:
+            V = np.eye(5) - np.outer(s, y) / (s @ y)
+            H = V @ H @ V.T + np.outer(s, s) / (s @ y)
+        np.testing.assert_allclose(memory.apply(gradient), H @ gradient, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 10.0, 1e6])
+def test_epochs_of_theory_are_enough_and_no_more(ratio):
+    """The contraction of proximal SVRG with step 1 / (12 L), by Theorem 3.1 of its authors."""
+    strong, smooth = 0.3, 5.0
+    steps = int(np.ceil(96.0 * smooth / strong)) + 2
+    step = 1.0 / (12.0 * smooth)
+    spoiled = 1.0 - 4.0 * smooth * step
+    contraction = 1.0 / (strong * step * spoiled * steps)
+    contraction += 4.0 * smooth * step * (steps + 1) / (spoiled * steps)
+    epochs = methods._epochs(ratio, strong, smooth, steps)
+    assert epochs >= 1
+    assert ratio * contraction**epochs <= 1.0
+    assert epochs == 1 or ratio * contraction ** (epochs - 1) > 1.0
+
+
+def test_the_first_inner_loop_takes_a_share_of_the_rows():
+    assert methods._inner_steps(10) == 10
+    assert methods._inner_steps(10**7) == int(methods._SHARE * 10**7)
+    assert methods._inner_steps(methods._FEW_SAMPLES + 1) == max(
+        methods._FEW_SAMPLES, int(methods._SHARE * (methods._FEW_SAMPLES + 1))
+    )
+
+
+def recorded(problem, solver, monkeypatch, count):
+    """Dual steps, extrapolations and plans of the first outer iterations."""
+    kind = type(problem.engine)
+    ascend, epoch = kind.ascend, kind.epoch
+    duals, plans = [], []
+
+    def ascending(self, dual, point, eta, previous=None, theta=0.0):
+        duals.append((eta, theta))
+        return ascend(self, dual, point, eta, previous, theta)
+
+    def stepping(self, point, dual, gradient, plan, *args, **options):
+        plans.append((plan, self.smoothness(dual).component))
+        return epoch(self, point, dual, gradient, plan, *args, **options)
+
+    monkeypatch.setattr(kind, "ascend", ascending)
+    monkeypatch.setattr(kind, "epoch", stepping)
+    n = problem.n_samples
+    quietly(problem, solver, tol=1e-15, max_passes=(2.0 + n // solver.batch_size / n) * count)
+    return duals, plans
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("step_size", [None, 1e-3])
+def test_the_published_schedule_is_the_published_one(step_size, batch, monkeypatch):
+    problem = make()
+    n = problem.n_samples
+    solver = SOREL(schedule="paper", dual_step=0.02, step_size=step_size, batch_size=batch)
+    duals, plans = recorded(problem, solver, monkeypatch, 6)
+    assert len(plans) >= 4
+    for k, (eta, theta) in enumerate(duals):
+        # eta_k = C (k + 1) / n in lam, theta_k = k / (k + 1).
+        assert eta == pytest.approx(0.02 * (k + 1))
+        assert theta == pytest.approx(k / (k + 1))
+    for k, (plan, component) in enumerate(plans):
+        tau = 20.0 * n / (k + 1)
+        assert plan.tau == pytest.approx(tau)
+        assert (plan.steps, plan.batch) == (n // batch, batch)
+        safe = 1.0 / (3.0 * component + problem.penalty.l2 + 1.0 / tau)
+        assert plan.step == pytest.approx(safe if step_size is None else step_size)
+
+
+def test_theory_has_the_constants_of_the_proof(monkeypatch):
+    problem = make()
+    mu = problem.penalty.l2
+    duals, plans = recorded(problem, SOREL(schedule="theory"), monkeypatch, 400)
+    engine = problem.engine
+    start = engine.point(problem.start())
+    level = engine.risk(start) + problem.penalty_value(start.w)
+    assert duals[0] == pytest.approx((mu / (8.0 * engine.jacobian_bound(level)), 0.0))
+    for k, (_, theta) in enumerate(duals):
+        assert theta == pytest.approx(k / (k + 1))
+    plan, smooth = plans[0]
+    assert plan.step == pytest.approx(1.0 / (12.0 * smooth))
+    assert plan.tau == pytest.approx(4.0 / mu)
+    assert plan.proximal
+
+
+def test_dual_ascent_takes_the_length_of_its_last_step():
+    """Barzilai and Borwein: |dq|^2 / -(dq . dl), no more than ten times the last one."""
+    problem = make()
+    engine = problem.engine
+    rng = np.random.default_rng(0)
+    points = [engine.point(0.3 * rng.normal(size=engine.shape)) for _ in range(3)]
+    ascent = methods._DualAscent()
+    first = engine.uniform()
+    second = ascent.step(problem, points[0], first, 1.0, 0.2)
+    assert ascent.eta == pytest.approx(1.0 / engine.loss_scale(points[0]))
+    assert list(ascent.window) == pytest.approx([1.0 - 1.5 * 0.2])
+    expected = engine.ascend(first, points[0], ascent.eta)
+    np.testing.assert_allclose(second.density, expected.density, rtol=1e-12)
+    for point in points[1:]:
+        before = ascent.eta
+        length, product = engine.secant(second, ascent.accepted[0], point, ascent.accepted[1])
+        second = ascent.step(problem, point, second, 1.0, 0.0)
+        if product > 0.0:
+            assert ascent.eta == pytest.approx(np.clip(length / product, before / 10, before * 10))
+        else:
+            assert ascent.eta == before
+
+
+def test_dual_ascent_goes_back_where_the_value_drops_and_not_for_ever():
+    problem = make()
+    engine = problem.engine
+    point, dual = engine.point(problem.start()), engine.uniform()
+    ascent = methods._DualAscent()
+    for _ in range(methods._WINDOW):
+        dual = ascent.step(problem, point, dual, 1.0, 0.0)
+    kept, eta = ascent.accepted[0], ascent.eta
+    for count in range(1, methods._MAX_REJECTIONS + 1):
+        back = ascent.step(problem, point, dual, 0.5, 0.0)
+        assert ascent.rejections == count
+        assert ascent.eta == pytest.approx(eta * 0.25**count)
+        np.testing.assert_allclose(back.density, 0.75 * kept.density + 0.25 * dual.density)
+    ascent.step(problem, point, dual, 0.5, 0.0)
+    assert (ascent.rejections, list(ascent.window)) == (0, [0.5])
+    # A value as good as the window's is no drop, and a short window tells nothing.
+    ascent.step(problem, point, dual, 0.4, 0.0)
+    assert ascent.rejections == 0

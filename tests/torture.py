@@ -372,8 +372,18 @@ def hostile_checkpoint(place: Place, make: Callable[[Path, Path], Path]) -> Iter
 
 def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
     path = make(place.folder / "hostile.csv")
-    fit = ["fit", path, "--target", "y", "-o", "other.skops"]
-    yield from judge(place, make.__name__, path, fit, ["predict", place.model, path])
+    model = place.folder / "other.skops"
+    model.unlink(missing_ok=True)
+    fit = ["fit", path, "--target", "y", "-o", model]
+    others: list[list[Any]] = [
+        ["predict", place.model, path, "-o", "out.csv"],
+        ["predict", model, path, "-o", "out.csv"],
+        ["evaluate", model, path],
+        ["info", model],
+        ["quantile", path, "--target", "y", "--quantiles", "0.5"],
+        ["portfolio", path],
+    ]
+    yield from judge(place, make.__name__, path, fit, *others)
 
 
 def hostile_array(place: Place, name: str) -> Iterator[str]:

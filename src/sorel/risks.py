@@ -266,7 +266,9 @@ class Risk:
             ordered, sigma = values[order], self._increments(omega[order])
         # Weightless losses are left out, so that an infinite one among them does not turn into NaN.
         used = sigma > 0.0
-        return float(np.sum(sigma[used] * ordered[used]))
+        if not used.all():
+            sigma, ordered = sigma[used], ordered[used]
+        return float(np.sum(np.multiply(sigma, ordered, out=ordered)))
 
     # A value with scikit-learn's parameter protocol.
 

@@ -107,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.groups:
         column = frame[arguments.groups].astype(object)
         groups = column.where(column.notna(), "(missing)").to_numpy()
+    # Vectors of the length of the table, as most that follows.
+    del frame
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
 
@@ -115,7 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         def part(table: Any, start: int, stop: int) -> Any:
             rows = np.zeros((stop - start, 1)) if only_rows else table
-            return np.column_stack(_measure(other, rows, y[start:stop], loss))
+            found = _measure(other, rows, y[start:stop], loss)
+            return np.column_stack([column for column in found if column is not None])
 
         if batches is not None:
             return Measured(*batches.map(part).T)
@@ -124,14 +127,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     own = measured(model)
     report = _report(own, y, model, groups, weight)
+    constant = summary.get("constant") or _is_constant(own, y, model)
+    del own
     for name, other in getattr(model, "baselines_", {}).items():
-        constant = name == "constant model"
-        if not constant:
+        only_rows = name == "constant model"
+        if not only_rows:
             other = Pipeline([*model.steps[:-1], ("model", other)])
-        row = _report(measured(other, constant), y, model, None, weight)
+        row = _report(measured(other, only_rows), y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
-    if summary.get("constant") or _is_constant(own, y, model):
+    if constant:
         say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is None:
         show(_LOSS_WORDS.get(str(loss), "losses"))
@@ -146,12 +151,12 @@ def run(arguments: argparse.Namespace) -> int:
 class Measured(NamedTuple):
     """Per row: the loss, and the predicted number or, of a label, whether it is right.
 
-    The margin is that of two classes, and NaN elsewhere.
+    The margin is that of two classes, NaN for more, and None for numbers.
     """
 
     loss: Any
     outcome: Any
-    margin: Any
+    margin: Any = None
 
 
 def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
@@ -161,9 +166,9 @@ def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
 
     losses = TailScorer("mean", loss).losses(model, X, y)
     predicted = model.predict(X)
-    margin = np.full(len(y), np.nan)
     if not hasattr(model, "classes_"):
-        return Measured(losses, predicted, margin)
+        return Measured(losses, predicted)
+    margin = np.full(len(y), np.nan)
     if len(model.classes_) == 2 and hasattr(model, "decision_function"):
         margin = np.asarray(model.decision_function(X))
     return Measured(losses, (predicted == y).astype(float), margin)
@@ -171,14 +176,11 @@ def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
 
 def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
     """The tail of the losses and what else tells a good model, for all rows and each group."""
-    import numpy as np
-
     from sorel.metrics import group_codes, tail_report
 
     report = tail_report(
         y, measured.loss, groups=groups, loss=lambda truth, given: given, sample_weight=weight
     )
-    weight = np.ones(len(y)) if weight is None else weight
     members: list[Any] = [slice(None)]
     if groups is not None:
         values, codes = group_codes(groups, len(y))
@@ -190,25 +192,38 @@ def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) ->
     if len(model.classes_) == 2:
         positive = y == model.classes_[1]
         report["auc"] = [
-            _auc(positive[rows], measured.margin[rows], weight[rows]) for rows in members
+            _auc(positive[rows], measured.margin[rows], None if weight is None else weight[rows])
+            for rows in members
         ]
     return report
 
 
 def _mean(values: Any, weight: Any, rows: Any) -> float:
+    if weight is None:
+        return float(values[rows].mean())
     total = weight[rows].sum()
     return float(values[rows] @ weight[rows] / total) if total > 0.0 else float("nan")
 
 
 def _auc(positive: Any, margin: Any, weight: Any) -> float:
-    """Area under the ROC curve; NaN where one class is missing."""
-    import numpy as np
-    from sklearn.metrics import roc_auc_score
+    """Area under the ROC curve: how often a positive is above a negative; NaN without either.
 
-    counts = weight > 0.0
-    if len(set(positive[counts].tolist())) < 2 or np.isnan(margin).any():
+    By two searches, since a curve takes many vectors of the length of the table.
+    """
+    import numpy as np
+
+    counted = positive if weight is None else positive[weight > 0.0]
+    if counted.all() or not counted.any() or np.isnan(margin).any():
         return float("nan")
-    return float(roc_auc_score(positive, margin, sample_weight=weight))
+    order = np.argsort(margin[~positive])
+    negatives = margin[~positive][order]
+    total = np.arange(len(order) + 1.0)
+    if weight is not None:
+        total[1:] = np.cumsum(weight[~positive][order])
+    del order
+    above = total[np.searchsorted(negatives, margin[positive], side="left")]
+    above += total[np.searchsorted(negatives, margin[positive], side="right")]
+    return _mean(above, None if weight is None else weight[positive], slice(None)) / (2 * total[-1])
 
 
 def _is_constant(measured: Measured, y: Any, model: Any) -> bool:

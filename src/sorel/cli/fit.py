@@ -24,6 +24,7 @@ from sorel.cli.arguments import (
     seed_number,
     separator,
 )
+from sorel.cli.merging import Repeats, find_repeats
 from sorel.cli.models import read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
 
@@ -268,19 +269,27 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
-    task, kinds, pipeline, rows, y, weight = _prepare_table(arguments)
+    task, kinds, pipeline, rows, y, weight, repeats = _prepare_table(arguments)
     if arguments.cv is not None:
         _choose(task, arguments, rows, y, weight)
-    pipeline.steps[-1] = ("model", _estimator(task, arguments).fit(rows, y, weight))
+    count, own = len(y), weight
+    if repeats is not None:
+        rows, y, weight = rows[repeats.first], y[repeats.first], repeats.weights(own)
+    model = _estimator(task, arguments).fit(rows, y, weight)
+    pipeline.steps[-1] = ("model", model)
     if arguments.baselines:
-        pipeline.baselines_ = _baselines(pipeline[-1], rows, y, weight)
-    return task, kinds, len(y), pipeline
+        pipeline.baselines_ = _baselines(model, rows, y, weight)
+    if repeats is not None:
+        model.risk_weights_ = repeats.shared_out(model.risk_weights_, own)
+    return task, kinds, count, pipeline
 
 
 def _prepare_table(
     arguments: argparse.Namespace,
-) -> tuple[str, dict[str, str], Any, Any, Any, Any]:
+) -> tuple[str, dict[str, str], Any, Any, Any, Any, Repeats | None]:
     """Task, kinds of columns, pipeline without a model, and rows, targets and weights for one.
+
+    And which rows are equal, where that is worth knowing.
 
     A function of its own so that the table is dropped before the fit, which needs the memory.
     """
@@ -319,7 +328,10 @@ def _prepare_table(
     )
     del features
     pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
-    return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight
+    # Weights of classes are made of numbers of rows, and so are the folds of a cross-validation.
+    separate = arguments.class_weight is not None or arguments.cv is not None
+    repeats = None if separate else find_repeats(X, y)
+    return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight, repeats
 
 
 def _on_disk(arguments: argparse.Namespace) -> bool:

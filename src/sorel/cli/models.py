@@ -26,7 +26,11 @@ def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict
     summary = read_summary(arguments.model)
     # A model that was saved from Python has names at most, and no types.
     columns = summary.get("columns")
-    return load_model(arguments.model), summary, columns if isinstance(columns, dict) else {}
+    model = load_model(arguments.model)
+    last = model[-1] if hasattr(model, "steps") else model
+    # As long as the training table, and of no use for another one.
+    vars(last).pop("risk_weights_", None)
+    return model, summary, columns if isinstance(columns, dict) else {}
 
 
 def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:

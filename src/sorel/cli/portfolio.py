@@ -17,6 +17,7 @@ from sorel.cli.arguments import (
     nonnegative,
     risk_spec,
 )
+from sorel.cli.merging import find_repeats
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None and path != tables.STANDARD:
             check_writable(path)
     returns = _returns(arguments)
+    count, weight = len(returns), None
+    repeats = find_repeats(returns)
+    if repeats is not None:
+        returns, weight = returns.iloc[repeats.first], repeats.weights(None)
     model = SpectralRiskPortfolio(
         arguments.risk, reward=arguments.reward, target_return=arguments.target_return,
         budget=arguments.budget, lower=arguments.lower, upper=arguments.upper, l2=arguments.l2,
@@ -117,10 +122,10 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(returns)
+        model.fit(returns, sample_weight=weight)
         frontier = None
         if arguments.plot is not None:
-            frontier = model.frontier(returns, _POINTS)
+            frontier = model.frontier(returns, _POINTS, sample_weight=weight)
     table = pd.DataFrame(
         {
             "asset": returns.columns,
@@ -136,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         held = int((abs(model.weights_) > 1e-9).sum())
         say(
             f"{arguments.risk} {model.risk_:.6g}, mean return {model.expected_return_:.6g} in "
-            f"{len(returns)} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
+            f"{count} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
             f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes"
         )
     if not model.converged_:

@@ -16,6 +16,7 @@ from sorel.cli.arguments import (
     add_table,
     nonnegative,
 )
+from sorel.cli.merging import find_repeats
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
 
 _DESCRIPTION = """\
@@ -88,6 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None and path != tables.STANDARD:
             check_writable(path)
     X, y = _read(arguments)
+    count, weight = len(y), None
+    repeats = find_repeats(X, y)
+    if repeats is not None:
+        X, y, weight = X.iloc[repeats.first], y[repeats.first], repeats.weights(None)
     model = QuantileRegressor(
         quantile=levels, alpha=arguments.alpha, noncrossing=arguments.noncrossing,
         tol=arguments.tol, max_passes=arguments.max_passes, n_jobs=arguments.jobs,
@@ -95,14 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         # Said below, in the words of the command line.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X, y)
+        model.fit(X, y, weight)
     predicted = model.predict(X)
     table = pd.DataFrame(
         {
             "quantile": levels,
-            "coverage": [float(np.mean(y <= column)) for column in predicted.T],
+            "coverage": [float(np.average(y <= column, weights=weight)) for column in predicted.T],
             "pinball_loss": [
-                mean_pinball_loss(y, column, alpha=level)
+                mean_pinball_loss(y, column, alpha=level, sample_weight=weight)
                 for level, column in zip(levels, predicted.T, strict=True)
             ],
             "gap": model.gap_,
@@ -118,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     worst = float(np.max(model.relative_gap_))
     if not arguments.quiet:
         say(
-            f"{len(levels)} quantiles of {arguments.target!r} on {len(y)} rows, {X.shape[1]} "
+            f"{len(levels)} quantiles of {arguments.target!r} on {count} rows, {X.shape[1]} "
             f"columns: certified relative gaps up to {worst:.2g} in {model.n_passes_:.4g} passes"
         )
     if not model.converged_:

@@ -192,7 +192,7 @@ class MemoryEngine(Engine):
             self._loss_args = (*(self._compiled or (-1, 1.0)), self.y)
         else:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
-        self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < np.inf
+        self._overflows = not spec.loss.curvature_bound < np.inf
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._use_pool()
         self._use_risk()
