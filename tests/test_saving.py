@@ -278,7 +278,11 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path):
 
 def test_trusted_types_are_our_own_and_complete():
     names = saving._trusted_types()
-    assert {name for name in names if not name.startswith("sorel.")} == {"numpy.dtype"}
+    # A number type, and a list of columns of scikit-learn 1.6.
+    assert {name for name in names if not name.startswith("sorel.")} == {
+        "numpy.dtype",
+        "sklearn.compose._column_transformer._RemainderColsList",
+    }
     for name in (
         "sorel.risks.CVaR",
         "sorel.losses.Huber",
