@@ -919,7 +919,7 @@ class MemoryEngine(Engine):
         slopes = float(np.sum(lam @ np.abs(current.slopes)))
         for _ in range(_MAX_INTERCEPT_STEPS):
             size = np.abs(gradient).max()
-            if size <= _EPS * slopes:
+            if size <= 4.0 * _EPS * slopes:
                 break
             hessian = self._softmax_intercept_hessian(current, lam)
             # Adding one number to all intercepts changes nothing: pin that direction.
