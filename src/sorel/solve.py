@@ -221,6 +221,11 @@ class _Ledger:
         if certificate is not None:
             self._enter(iterate.point.w, iterate.dual, certificate)
 
+    @property
+    def bound_is_free(self) -> bool:
+        """Whether nothing is known of the optimum but that losses are not below their least."""
+        return self._bound_rounding == 0.0
+
     def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         self.run.passes += certificate.passes
         if math.isfinite(certificate.primal):
@@ -490,7 +495,8 @@ def solve(
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
             # A bound in long doubles has hardly any errors, and says so.
-            least = ledger.rounding if problem.extends else problem.least_gap(w, dual)
+            known = problem.extends and not ledger.bound_is_free
+            least = ledger.rounding if known else problem.least_gap(w, dual)
             lost = least / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
