@@ -126,9 +126,14 @@ def in_parts(function: Any, count: int) -> Any:
     """
     import numpy as np
 
-    return np.concatenate(
-        [function(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)]
-    )
+    found: Any = None
+    for start in range(0, count, _ROWS):
+        stop = min(start + _ROWS, count)
+        part = function(start, stop)
+        if found is None:
+            found = np.empty((count, *part.shape[1:]), part.dtype)
+        found[start:stop] = part
+    return found
 
 
 def is_folder(arguments: argparse.Namespace) -> bool:
