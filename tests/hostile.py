@@ -408,11 +408,6 @@ def many_short_rows(path: Path) -> Path:
     return _table(path, ["a,y\n", *["0,0\n1,1\n3,2\n4,1\n"] * 625_000])
 
 
-def many_short_texts(path: Path) -> Path:
-    """The same with a text and a label."""
-    return _table(path, ["t,y\n", *["a,u\nb,v\nc,u\nd,v\n"] * 625_000])
-
-
 TABLES: list[Callable[[Path], Path]] = [
     commas_without_end,
     more_columns_than_names,
@@ -422,5 +417,4 @@ TABLES: list[Callable[[Path], Path]] = [
     different_labels,
     many_named_columns,
     many_short_rows,
-    many_short_texts,
 ]

@@ -56,6 +56,7 @@ TESTS = {
     "kernels/logistic.py": ["test_kernels.py", "test_losses.py"],
     "kernels/descent.py": ["test_descent.py"],
     "kernels/margins.py": ["test_kernels.py", "test_rivals.py"],
+    "kernels/vectors.py": ["test_kernels.py", "test_memory.py", "test_epochs.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     # Their tests need torch, and have an environment of their own.
     "engines/tensors/": [],

@@ -119,6 +119,8 @@ def test_sums_over_samples(n, weighted, risk):
     extra = here.offset * (omega @ losses)
     inner = RISKS[risk].risk if risk == "deviation" else RISKS[risk]
     assert engine.risk(point) == pytest.approx(inner(losses, omega) + extra, rel=1e-9)
+    used = np.finfo(float).eps * np.sqrt(losses @ losses) if weighted else 0.0
+    assert engine.weights_rounding(point) == pytest.approx(used, rel=1e-9)
     sizes = engine.absolute_sums(point, dual)
     if risk == "deviation":
         bound = omega @ ((dual.density + 1.0) * np.abs(losses))

@@ -380,8 +380,6 @@ def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
         ["predict", model, path, "-o", "out.csv"],
         ["evaluate", model, path],
         ["info", model],
-        ["quantile", path, "--target", "y", "--quantiles", "0.5"],
-        ["portfolio", path],
     ]
     yield from judge(place, make.__name__, path, fit, *others)
 

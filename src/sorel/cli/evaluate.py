@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         if batches is not None:
             return Measured(*batches.map(part).T)
-        parts = in_parts(lambda start, stop: part(X[start:stop], start, stop), len(y))
+        parts = in_parts(lambda start, stop: part(X[start:stop], start, stop), X.shape)
         return Measured(*parts.T)
 
     own = measured(model)

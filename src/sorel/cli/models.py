@@ -12,8 +12,8 @@ from sorel.cli.shared import Misuse
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rows of a table that a model is applied to at a time.
-_ROWS = 1 << 18
+# Rows of a table that a model is applied to at a time, and numbers in them.
+_ROWS, _NUMBERS = 1 << 18, 1 << 21
 
 
 def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
@@ -119,16 +119,23 @@ class Batches:
         )
 
 
-def in_parts(function: Any, count: int) -> Any:
-    """The results of ``function(start, stop)`` for so many rows of a table, put together.
+def in_parts(function: Any, shape: tuple[int, int]) -> Any:
+    """The results of ``function(start, stop)`` for the rows of a table, put together.
 
     The preparation of the columns copies them several times over: some rows at a time.
     """
     import numpy as np
 
-    return np.concatenate(
-        [function(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)]
-    )
+    count, width = shape
+    height = max(1, min(_ROWS, _NUMBERS // max(1, width)))
+    found: Any = None
+    for start in range(0, count, height):
+        stop = min(start + height, count)
+        part = function(start, stop)
+        if found is None:
+            found = np.empty((count, *part.shape[1:]), part.dtype)
+        found[start:stop] = part
+    return found
 
 
 def is_folder(arguments: argparse.Namespace) -> bool:

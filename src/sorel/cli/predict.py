@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         del frame
 
         def computing(method: str) -> Any:
-            return in_parts(lambda start, stop: getattr(model, method)(X[start:stop]), len(X))
+            return in_parts(lambda start, stop: getattr(model, method)(X[start:stop]), X.shape)
 
     computed = {"prediction": computing("predict")}
     if arguments.proba:
