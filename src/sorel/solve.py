@@ -19,6 +19,7 @@ from sorel._clock import now
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
+from sorel.extended import LEAST_SHARE
 from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
@@ -488,8 +489,10 @@ def solve(
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
-            # A bound in long doubles has hardly any errors, and says so.
-            least = ledger.rounding if problem.extends else problem.least_gap(w, dual)
+            least = problem.least_gap(w, dual)
+            if problem.extends:
+                # In long doubles no more than this is left for certain.
+                least = max(ledger.rounding, LEAST_SHARE * least)
             lost = least / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
