@@ -701,6 +701,10 @@ def test_weights_come_back_with_another_risk():
     problem = Problem(X, y, risk="esrm:2", sample_weight=weight)
     there = problem.with_risk(sorel.Max())
     assert there.sample_weight is None
+    twice = sorel.Mixture([sorel.Max(), sorel.Max()], [0.3, 0.7])
+    assert problem.with_risk(twice).sample_weight is None
+    both = sorel.Mixture([sorel.Max(), sorel.Mean()], [0.3, 0.7])
+    assert problem.with_risk(both).sample_weight is not None
     assert there.objective(w) == pytest.approx(problem.losses(w).max() + problem.penalty.value(w))
     back = there.with_risk("esrm:2")
     assert back.objective(w) == pytest.approx(problem.objective(w), rel=1e-14)

@@ -44,6 +44,10 @@ LongArray = NDArray[np.longdouble]
 _UNIT = float(np.finfo(Long).eps) / 2.0
 _DOUBLE = 2.0**-53
 
+# What errors of a certificate in long doubles are, at least, as a share of those in doubles: they
+# enter it by their squares, or plainly.
+LEAST_SHARE = (_UNIT / _DOUBLE) ** 2
+
 # Numbers of X, times outputs, and parameters up to which the bound is worth its time.
 _MOST_NUMBERS, _MOST_PARAMETERS = 200_000, 400
 

@@ -36,7 +36,15 @@ from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
-from sorel.risks import CVaR, Deviation, Max, Risk, normalised_sample_weight, parse_risk
+from sorel.risks import (
+    CVaR,
+    Deviation,
+    Max,
+    Mixture,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+)
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import Part, TooManyColumnsError, WorkingSets, can_rest
@@ -1118,10 +1126,17 @@ def _counting(weight: FloatArray | None, risk: Risk) -> FloatArray | None:
     Steps of the weighting are measured against these, and those of samples that weigh next to
     nothing would be small for no reason.
     """
-    if weight is None or not isinstance(risk, Max):
+    if weight is None or not _is_maximum(risk):
         return weight
     used = weight > 0.0
     return None if used.all() else used / float(np.count_nonzero(used))
+
+
+def _is_maximum(risk: Risk) -> bool:
+    """Whether a risk is the maximum, if only as a mixture of nothing else."""
+    if isinstance(risk, Mixture):
+        return all(map(_is_maximum, risk.components))
+    return isinstance(risk, Max)
 
 
 def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray | None:

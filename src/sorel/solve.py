@@ -19,6 +19,7 @@ from sorel._clock import now
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
+from sorel.extended import LEAST_SHARE
 from sorel.problem import Certificate, Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
@@ -220,11 +221,6 @@ class _Ledger:
         self._checking += now() - begin
         if certificate is not None:
             self._enter(iterate.point.w, iterate.dual, certificate)
-
-    @property
-    def bound_is_free(self) -> bool:
-        """Whether nothing is known of the optimum but that losses are not below their least."""
-        return self._bound_rounding == 0.0
 
     def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         self.run.passes += certificate.passes
@@ -494,9 +490,10 @@ def solve(
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
-            # A bound in long doubles has hardly any errors, and says so.
-            known = problem.extends and not ledger.bound_is_free
-            least = ledger.rounding if known else problem.least_gap(w, dual)
+            least = problem.least_gap(w, dual)
+            if problem.extends:
+                # In long doubles no more than this is left for certain.
+                least = max(ledger.rounding, LEAST_SHARE * least)
             lost = least / problem.unit(last.best_objective)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
