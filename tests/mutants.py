@@ -61,7 +61,8 @@ TESTS = {
     "kernels/small.py": ["test_small.py"],
     "kernels/cholesky.py": ["test_small.py", "test_quadratic.py"],
     "kernels/margins.py": ["test_kernels.py", "test_rivals.py"],
-    "kernels/vectors.py": ["test_kernels.py", "test_memory.py", "test_epochs.py", "test_quasi_newton.py"],
+    "kernels/vectors.py": ["test_kernels.py", "test_memory.py", "test_epochs.py",
+                           "test_quasi_newton.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     # Their tests need torch, and have an environment of their own.
     "engines/tensors/": [],
