@@ -213,6 +213,10 @@ def test_overflow_is_told_from_a_failure():
     assert check(case).outcome in ("solved", "rounding")
 
 
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).eps >= np.finfo(float).eps,
+    reason="long doubles are no longer than doubles here, and some of these need them",
+)
 @pytest.mark.parametrize(
     ("seed", "number"),
     [

@@ -111,9 +111,10 @@ def test_how_many_threads_there_were_before_the_limit():
     limit = limit_blas()
     with threadpool_limits(2, user_api="blas"):
         assert limit.threads_before() == 0
-        expected = max(blas_threads(), default=0)
+        # Other packages may bring libraries that have one thread whatever is asked of them.
+        before = blas_threads()
         with limit:
-            assert limit.threads_before() == expected
+            assert limit.threads_before() in before
         assert limit.threads_before() == 0
 
 
