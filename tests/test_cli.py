@@ -1059,6 +1059,31 @@ def test_equal_rows_of_a_long_table_count_together(tmp_path, monkeypatch):
         assert problem.certificate(w, few.risk_weights_).relative_gap < 1e-7
 
 
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_equal_rows_are_taken_together_by_fold_and_by_class(task, tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"a": rng.integers(0, 3, 900), "b": rng.integers(0, 2, 900)})
+    table["y"] = (table["a"] - table["b"] + rng.integers(0, 3, 900) > 1).astype(int)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    extra = ["--class-weight", "balanced"] if task == "classification" else []
+    models, said = [], []
+    for many in (10**9, 100):
+        monkeypatch.setattr("sorel.cli.merging._MANY", many)
+        monkeypatch.setattr("sorel.cli.merging._LOOKED_AT", 300)
+        path = tmp_path / f"{many}.skops"
+        command = ["fit", str(tmp_path / "table.csv"), "--target", "y", "--task", task]
+        command += ["--cv", "3", "--tol", "1e-9", "-o", str(path), *extra]
+        assert cli.main(command) == 0
+        said.append([line for line in capsys.readouterr().err.splitlines() if "chose" in line])
+        models.append(sorel.load_model(path)[-1])
+    assert len(said[0]) == 1
+    assert said[0] == said[1]
+    all_rows, few = models
+    np.testing.assert_allclose(few.coef_, all_rows.coef_, rtol=1e-3, atol=1e-4)
+    assert few.objective_ == pytest.approx(all_rows.objective_, rel=1e-8)
+    assert few.get_params().get("class_weight") == all_rows.get_params().get("class_weight")
+
+
 def test_rows_that_differ_are_left_alone():
     from sorel.cli.merging import find_repeats
 

@@ -270,8 +270,12 @@ def _check_files(arguments: argparse.Namespace) -> None:
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
     task, kinds, pipeline, rows, y, weight, repeats = _prepare_table(arguments)
+    given = arguments.class_weight
+    if repeats is not None and given is not None:
+        # They are made of numbers of rows.
+        arguments.class_weight = _class_weights(given, y)
     if arguments.cv is not None:
-        _choose(task, arguments, rows, y, weight)
+        _choose(task, arguments, rows, y, weight, repeats)
     count, own = len(y), weight
     if repeats is not None:
         rows, y, weight = rows[repeats.first], y[repeats.first], repeats.weights(own)
@@ -281,7 +285,18 @@ def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int,
         pipeline.baselines_ = _baselines(model, rows, y, weight)
     if repeats is not None:
         model.risk_weights_ = repeats.shared_out(model.risk_weights_, own)
+        if given is not None:
+            model.set_params(class_weight=given)
     return task, kinds, count, pipeline
+
+
+def _class_weights(kind: str, y: Any) -> dict[Any, float]:
+    import numpy as np
+    from sklearn.utils.class_weight import compute_class_weight
+
+    classes = np.unique(y)
+    found = compute_class_weight(kind, classes=classes, y=y)
+    return dict(zip(classes.tolist(), found.tolist(), strict=True))
 
 
 def _prepare_table(
@@ -328,9 +343,7 @@ def _prepare_table(
     )
     del features
     pipeline = tables.make_pipeline(kinds, None, impute=arguments.impute)
-    # Weights of classes are made of numbers of rows, and so are the folds of a cross-validation.
-    separate = arguments.class_weight is not None or arguments.cv is not None
-    repeats = None if separate else find_repeats(X, y)
+    repeats = find_repeats(X, y)
     return task, kinds, pipeline, pipeline[:-1].fit_transform(X), y, weight, repeats
 
 
@@ -522,8 +535,18 @@ def _refuse_misread(
         )
 
 
-def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight: Any) -> None:
+def _choose(
+    task: str,
+    arguments: argparse.Namespace,
+    rows: Any,
+    y: Any,
+    weight: Any,
+    repeats: Repeats | None,
+) -> None:
     """Set risk and l2, or the one that was not given, to what cross-validation prefers."""
+    import numpy as np
+    from sklearn.model_selection import PredefinedSplit, check_cv
+
     from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
 
     kind = SpectralRiskRegressorCV if task == "regression" else SpectralRiskClassifierCV
@@ -534,7 +557,18 @@ def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight:
         settings["risks"] = [arguments.risk]
     if arguments.l2 is not None:
         settings["l2s"] = [arguments.l2]
-    search = kind(**settings, cv=arguments.cv, refit=False).fit(rows, y, weight)
+    folds = arguments.cv
+    if repeats is not None:
+        # Equal rows of a fold are one, and the folds are those of all rows.
+        fold = np.empty(len(y), np.int32)
+        splitter = check_cv(folds, y, classifier=task == "classification")
+        for number, (_, test) in enumerate(splitter.split(rows, y)):
+            fold[test] = number
+        repeats = repeats.within(fold)
+        first = repeats.first
+        rows, y, weight = rows[first], y[first], repeats.weights(weight)
+        folds = PredefinedSplit(fold[first])
+    search = kind(**settings, cv=folds, refit=False).fit(rows, y, weight)
     arguments.risk, arguments.l2 = search.best_risk_.spec, search.best_l2_
     if not arguments.quiet:
         best = search.cv_results_["mean_test_mean_loss"][search.best_index_]

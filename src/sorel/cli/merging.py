@@ -35,6 +35,16 @@ class Repeats(NamedTuple):
         density = np.divide(lam, total, out=np.zeros(len(lam)), where=total > 0.0)[self.place]
         return density if weight is None else density * weight
 
+    def within(self, groups: Any) -> Repeats:
+        """The same for rows that are equal and of the same group, which are numbered from 0."""
+        import pandas as pd
+
+        codes = self.place.astype(np.int64)
+        codes *= int(groups.max()) + 1
+        codes += groups
+        place, values = pd.factorize(codes)
+        return _repeats(place, len(values))
+
 
 def find_repeats(table: pd.DataFrame, y: Any = None) -> Repeats | None:
     """The different rows of a table with targets, or None where they are not far fewer than all.
@@ -65,8 +75,12 @@ def find_repeats(table: pd.DataFrame, y: Any = None) -> Repeats | None:
     place, count = _places(table, y)
     if count > _WORTH_IT * n:
         return None
+    return _repeats(place, count)
+
+
+def _repeats(place: Any, count: int) -> Repeats:
     first = np.empty(count, np.intp)
-    first[place[::-1]] = np.arange(n - 1, -1, -1)
+    first[place[::-1]] = np.arange(len(place) - 1, -1, -1)
     return Repeats(place.astype(np.int32), first)
 
 
