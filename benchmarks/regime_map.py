@@ -49,10 +49,11 @@ MOST_NUMBERS, QUICK_NUMBERS = 2e7, 1e5
 L2_SHARE = 0.5
 
 # Seconds that `auto` may take, how much longer than the best so far another one may run, how many
-# runs of what duration the least of is taken, and seconds to load compiled code.
+# runs the least of is taken of, what duration ends them and what duration all of them may have, and
+# seconds to load compiled code.
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 PATIENCE = 1.1
-REPEATS, WORTH_REPEATING = 3, 0.5
+REPEATS, WORTH_REPEATING, ENOUGH = 20, 0.5, 1.0
 LOADING = 1.0
 
 
@@ -188,7 +189,9 @@ def _time(
         if not result.converged:
             return None, result.status
         runs.append(taken)
-        if taken > (WORTH_REPEATING if len(runs) > 1 else 5.0 * LOADING):
+        if len(runs) == 1 and taken <= 5.0 * LOADING:
+            continue
+        if taken > WORTH_REPEATING or sum(runs[1:]) > ENOUGH:
             break
     return min(runs), result.status
 
