@@ -275,3 +275,21 @@ def test_pieces_are_whole_batches_and_cover_all_draws():
         assert pieces[0][0] == 0
         assert pieces[-1][1] == count
         assert all((stop - start) % batch == 0 for start, stop in pieces[:-1])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_numbers_of_a_step_are_those_of_its_formula(centered):
+    """The gradient of l2/2 |w|^2 + |w - c|^2 / (2 tau) at w, or at the point that is sought."""
+    l2, tau, step, w, c, direction = 0.3, 0.7, 0.1, 1.7, -0.4, 0.9
+    options = {"center": np.array([c]), "tau": tau} if centered else {"center": None, "tau": tau}
+    kernel = sorel.L2(l2).kernel(1)
+    pulled = step / tau if centered else 0.0
+    for proximal in (False, True):
+        numbers = Plan(step, 1, kernel, proximal=proximal, **options)
+        shrink, scale, free_shrink, free_scale, *_ = sampled.step_numbers(numbers)
+        for factor, move, weight in ((shrink, scale, l2), (free_shrink, free_scale, 0.0)):
+            drift = pulled * c * (move / step)
+            found = factor * w + drift - move * direction
+            at = found if proximal else w
+            pull = (at - c) / tau if centered else 0.0
+            assert found == pytest.approx(w - step * (direction + weight * at + pull), rel=1e-14)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sorel
 from sorel.engines.base import Plan
+from sorel.engines.sparse import _CsrRows
 from sorel.kernels import sparse, sparse_steps
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
@@ -471,3 +472,17 @@ def test_search_path_and_metrics_take_sparse_rows():
     np.testing.assert_allclose(paths[1].coefs, paths[0].coefs, atol=1e-4)
     scorer = sorel.metrics.make_tail_scorer("cvar:0.3")
     assert scorer(searches[1], given, y) == pytest.approx(scorer(searches[1], X, y))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_threads_have_about_as_many_entries_each(threads):
+    rng = np.random.default_rng(0)
+    # The rows at the end hold most of the entries.
+    lengths = np.sort(rng.integers(0, 40, 400)) ** 2 // 40
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    rows = _CsrRows((indptr, np.empty(0), np.empty(0)), threads)
+    assert rows.team.ranges[0][0] == 0
+    assert rows.team.ranges[-1][1] == 400
+    held = [int(indptr[stop] - indptr[start]) for start, stop in rows.team.ranges]
+    assert len(held) == threads
+    assert max(held) - min(held) <= 2 * lengths.max()
