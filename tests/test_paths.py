@@ -9,7 +9,7 @@ import scipy.sparse
 
 import sorel
 from sorel import CVaR, PathResult
-from sorel.paths import _reach, plough
+from sorel.paths import _reach, _Start, plough
 from sorel.solvers import Newton
 from tests.helpers import make_data
 
@@ -300,3 +300,25 @@ def test_uneven_and_absent_l2_are_steps_of_their_own_length():
     assert _reach(1.0, 0.1, 1e-9) == 2.0  # no further than that
     assert _reach(1.0, 0.1, 1.0) == 0.0  # the way back
     assert _reach(1.0, 1.0, 0.1) == _reach(1.0, 0.1, 0.0) == 0.0
+
+
+def test_a_start_lies_ahead_on_the_line_of_the_last_two():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 3)), rng.normal(size=30)
+    before, last = (
+        sorel.solve(sorel.Problem(X, y, risk="mean", penalty=sorel.L2(l2))) for l2 in (1.0, 0.1)
+    )
+    ahead = 2.0 * last.w - before.w
+    start = _Start([1.0, 0.1, 0.01])
+    assert start.towards(0, 0, smooth=True) is None
+    start.add(0, 0, before)
+    assert start.towards(0, 1, smooth=True) is before
+    # Along the penalties by their logarithms, and along the risks by their places.
+    start.add(0, 1, last)
+    np.testing.assert_allclose(start.towards(0, 2, smooth=True).w, ahead, rtol=1e-12)
+    assert start.towards(0, 2, smooth=False) is last
+    assert start.towards(1, 2, smooth=True) is last
+    start.add(0, 2, before)
+    start.add(1, 2, last)
+    np.testing.assert_allclose(start.towards(2, 2, smooth=True).w, ahead, rtol=1e-12)
+    assert start.towards(2, 1, smooth=True) is last
