@@ -417,6 +417,9 @@ def _within_sums(
 
 def _solve(matrix: FloatArray, right: FloatArray) -> FloatArray:
     """matrix^-1 right, of a matrix that may be singular up to rounding."""
+    if right.size == 0:
+        # SciPy before 1.14 takes no systems without unknowns.
+        return np.zeros_like(right)
     scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(np.float64).tiny))
     scaled = matrix / scale[:, None] / scale
     ridge = 0.0
