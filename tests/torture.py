@@ -241,6 +241,9 @@ def no_streams(place: Place) -> Iterator[str]:
     arguments, prints = place.rng.choice(COMMANDS)
     takes_output = place.rng.random() < 0.5
     how = "&-" if place.rng.random() < 0.5 else "/dev/full"
+    if not takes_output and np.__version__.startswith("2.0."):
+        # NumPy 2.0 itself cannot be imported without standard error.
+        how = "/dev/full"
     outcome = place.run(*arguments, redirect=f">{how}" if takes_output else f"2>{how}")
     expected = (1,) if takes_output and prints else (0, 3)
     for complaint in complaints(outcome, codes=expected):
