@@ -10,17 +10,18 @@ import pytest
 import sorel
 
 # The benchmarks are a folder of the repository, not part of the installed package.
-cases = pytest.importorskip("benchmarks.scaling_cases", reason="not installed")
-classes = pytest.importorskip("benchmarks.classes", reason="not installed")
-columns = pytest.importorskip("benchmarks.columns", reason="not installed")
-common = pytest.importorskip("benchmarks.common", reason="not installed")
-elastic_net = pytest.importorskip("benchmarks.elastic_net", reason="not installed")
-first_use = pytest.importorskip("benchmarks.first_use", reason="not installed")
-paths = pytest.importorskip("benchmarks.paths", reason="not installed")
-regime_map = pytest.importorskip("benchmarks.regime_map", reason="not installed")
-rival_codes = pytest.importorskip("benchmarks.rival_codes", reason="not installed")
-rivals = pytest.importorskip("benchmarks.rivals", reason="not installed")
-scaling = pytest.importorskip("benchmarks.scaling", reason="not installed")
+ABSENT = "benchmarks are not part of an installed package"
+cases = pytest.importorskip("benchmarks.scaling_cases", reason=ABSENT)
+classes = pytest.importorskip("benchmarks.classes", reason=ABSENT)
+columns = pytest.importorskip("benchmarks.columns", reason=ABSENT)
+common = pytest.importorskip("benchmarks.common", reason=ABSENT)
+elastic_net = pytest.importorskip("benchmarks.elastic_net", reason=ABSENT)
+first_use = pytest.importorskip("benchmarks.first_use", reason=ABSENT)
+paths = pytest.importorskip("benchmarks.paths", reason=ABSENT)
+regime_map = pytest.importorskip("benchmarks.regime_map", reason=ABSENT)
+rival_codes = pytest.importorskip("benchmarks.rival_codes", reason=ABSENT)
+rivals = pytest.importorskip("benchmarks.rivals", reason=ABSENT)
+scaling = pytest.importorskip("benchmarks.scaling", reason=ABSENT)
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from sorel.engines.base import FloatArray, Settled
 from sorel.engines.handles import MemoryDual
+from sorel.engines.memory import NO_BLOCKS
 from sorel.kernels import dense, losses, small
 from sorel.permutahedron.cores import Uniform
 
@@ -22,8 +23,6 @@ __all__ = ["SmallSteps"]
 
 # A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
-
-_NO_BLOCKS = np.full(1, -1, np.int32)
 
 
 class SmallSteps:
@@ -66,7 +65,7 @@ class SmallSteps:
         X, y, code, delta, omega = self._data
         size, margins, block = self._size, point.margins, dual.block
         if block is None or dual.n_blocks == 0:
-            block, eta = _NO_BLOCKS, 0.0
+            block, eta = NO_BLOCKS, 0.0
         h, tile, scaled = self._work
         out = np.zeros((size, size))
         losses.augmented_curvature(
