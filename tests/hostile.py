@@ -408,6 +408,67 @@ def many_short_rows(path: Path) -> Path:
     return _table(path, ["a,y\n", *["0,0\n1,1\n3,2\n4,1\n"] * 625_000])
 
 
+def _parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    pa.parquet.write_table(pa.table(columns), path, compression="zstd", **options)
+    return path
+
+
+def as_many_equal_numbers_as_it_may(path: Path) -> Path:
+    """Numbers of a Parquet file that are counted, not stored, below what it may unfold to."""
+    tile = np.arange(16) % 5.0
+    return _parquet(path, {"a": np.tile(tile, 78_000), "y": np.tile(tile[::-1], 78_000)})
+
+
+def equal_numbers(path: Path) -> Path:
+    """Kilobytes that stand for many megabytes of equal numbers."""
+    n = 4 * 10**6
+    return _parquet(path, {"a": np.zeros(n), "y": np.zeros(n)})
+
+
+def one_text_many_times(path: Path) -> Path:
+    """A long text that is stored once, in thousands of rows."""
+    import pyarrow as pa
+
+    texts = pa.DictionaryArray.from_arrays(np.arange(4000) % 2, ["x" * 10**6, "y"])
+    return _parquet(path, {"t": texts, "y": np.arange(4000.0)}, store_schema=False)
+
+
+def texts_by_differences(path: Path) -> Path:
+    """Long texts of which each is told by how it differs from the one before."""
+    encoding = {"t": "DELTA_BYTE_ARRAY", "y": "PLAIN"}
+    texts = ["x" * 10**6 + f"{i}" for i in range(90)]
+    return _parquet(
+        path, {"t": texts, "y": np.arange(90.0)}, use_dictionary=False, column_encoding=encoding
+    )
+
+
+def lists_of_numbers(path: Path) -> Path:
+    """A few rows, each of which is a list of a million numbers."""
+    import pyarrow as pa
+
+    lists = pa.ListArray.from_arrays(np.arange(0, 10**7, 10**6, np.int32), np.zeros(9 * 10**6))
+    return _parquet(path, {"a": lists, "y": np.arange(9.0)})
+
+
+def many_columns_of_parquet(path: Path) -> Path:
+    """As many columns as a small Parquet file may have."""
+    columns = {f"c{k}": np.arange(300.0) * k % 7 for k in range(7_990)}
+    return _parquet(path, columns | {"y": np.arange(300.0) % 5})
+
+
+# Tables that need pyarrow.
+PARQUET: list[Callable[[Path], Path]] = [
+    as_many_equal_numbers_as_it_may,
+    equal_numbers,
+    one_text_many_times,
+    texts_by_differences,
+    lists_of_numbers,
+    many_columns_of_parquet,
+]
+
 TABLES: list[Callable[[Path], Path]] = [
     commas_without_end,
     more_columns_than_names,
@@ -417,4 +478,5 @@ TABLES: list[Callable[[Path], Path]] = [
     different_labels,
     many_named_columns,
     many_short_rows,
+    *PARQUET,
 ]

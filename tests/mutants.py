@@ -47,6 +47,7 @@ TESTS = {
     "model_selection.py": ["test_model_selection.py"],
     "saving.py": ["test_saving.py", "test_hostile.py"],
     "_archives.py": ["test_hostile.py", "test_saving.py"],
+    "_unfolding.py": ["test_hostile.py"],
     "_threads.py": ["test_threads.py"],
     "checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
     "metrics.py": ["test_metrics.py"],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tracemalloc
 import zipfile
 
 import hostile
 import numpy as np
+import pandas as pd
 import pytest
 
 import sorel
@@ -153,28 +155,62 @@ def test_a_long_line_with_the_right_number_of_fields_is_read(tmp_path):
     assert read_table(path).shape == (2, 2)
 
 
-def test_parquet_that_unfolds(tmp_path):
-    pa, pq = (
-        pytest.importorskip("pyarrow", reason="pyarrow is an extra"),
-        pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra"),
-    )
-    column = pa.DictionaryArray.from_arrays(np.zeros(40_000_000, np.int8), pa.array([1.5]))
-    pq.write_table(pa.table({"a": column}), tmp_path / "zeros.parquet")
-    outcome, taken = peak(read_table, tmp_path / "zeros.parquet")
+@contextlib.contextmanager
+def no_more_than(pool, room):
+    """Arrow's arrays come from memory of its own, whose highest mark is kept."""
+    most = max(pool.max_memory(), pool.bytes_allocated() + room)
+    yield
+    assert pool.max_memory() <= most
+
+
+REFUSED = [
+    hostile.equal_numbers,
+    hostile.one_text_many_times,
+    hostile.texts_by_differences,
+    hostile.lists_of_numbers,
+]
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
+def test_parquet_that_unfolds(tmp_path, make):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    path = make(tmp_path / "small.parquet")
+    assert path.stat().st_size < 1e6
+    with no_more_than(pa.default_memory_pool(), ROOM):
+        outcome, taken = peak(read_table, path)
     assert isinstance(outcome, TableError)
-    assert "unfolds" in str(outcome)
+    assert "unfolds to" in str(outcome)
+    assert "--unpacked" in str(outcome)
     assert taken < ROOM
 
 
-def test_parquet_with_a_long_text(tmp_path, monkeypatch):
-    pa, pq = (
-        pytest.importorskip("pyarrow", reason="pyarrow is an extra"),
-        pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra"),
-    )
-    monkeypatch.setattr(tables, "_ROOM", 1 << 20)
-    path = tmp_path / "long.parquet"
-    pq.write_table(pa.table({"a": ["x" * (1 << 23)], "y": [1.0]}), path, compression="zstd")
-    with pytest.raises(TableError, match="unfolds to 8"):
+def test_parquet_may_unfold_as_far_as_its_reader_says(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    path = tmp_path / "t.parquet"
+    frame = pd.DataFrame({"a": np.zeros(1000), "t": ["x" * 100, "y"] * 500})
+    frame.to_parquet(path)
+    # Numbers have 8 bytes, texts 32 and what they hold: 101 bytes in two rows.
+    needed = 1000 * (8 + 32) + 500 * 101
+    assert read_table(path, unpacked=needed).equals(read_table(path))
+    with pytest.raises(TableError, match="unfolds to"):
+        read_table(path, unpacked=needed - 1)
+    # Every column takes some, however short it is.
+    frame[:1].to_parquet(path)
+    assert read_table(path, unpacked=2 * 2500 + 100).shape == (1, 2)
+    with pytest.raises(TableError, match="unfolds to"):
+        read_table(path, unpacked=2 * 2500 + 99)
+
+
+def test_large_parquet_files_may_unfold_further(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"a": np.zeros(100_000)}).to_parquet(path)
+    size = path.stat().st_size
+    monkeypatch.setattr(tables, "_ROOM", 700_000)
+    monkeypatch.setattr(tables, "_SMALL_FILE", size - 5100)
+    assert len(read_table(path)) == 100_000
+    monkeypatch.setattr(tables, "_SMALL_FILE", size - 4900)
+    with pytest.raises(TableError, match=r"unfolds to 0\.8 MB"):
         read_table(path)
 
 

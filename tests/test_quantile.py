@@ -250,6 +250,18 @@ def test_bad_settings(options, message):
         sorel.QuantileRegressor(**options).fit(X, y)
 
 
+@pytest.mark.parametrize("rank", [7, 30], ids=["few directions", "all rows are met"])
+def test_far_more_columns_than_rows(rank):
+    """Their covariance is never formed: by its rows the same optimum, certified."""
+    rng = np.random.default_rng(rank)
+    few, mixed = rng.normal(size=(30, rank)), rng.normal(size=(rank, 6000))
+    y = rng.normal(size=30)
+    wide = sorel.QuantileRegressor(quantile=0.3, alpha=0.0).fit(few @ mixed, y)
+    assert wide.converged_
+    narrow = sorel.QuantileRegressor(quantile=0.3, alpha=0.0).fit(few, y)
+    assert wide.objective_ == pytest.approx(narrow.objective_, abs=2e-6)
+
+
 def test_weighted_quantiles():
     rng = np.random.default_rng(0)
     values, weight = rng.normal(size=50), rng.integers(1, 5, 50).astype(float)

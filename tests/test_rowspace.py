@@ -88,6 +88,23 @@ def test_engines_solve_by_rows(home, intercept, loss, risk):
     np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-6 * size)
 
 
+def test_rows_without_curvature():
+    """The step is that of the penalty alone; an intercept is then held by nothing."""
+    X, y = np.array([[3.0, 1.0], [-4.0, 0.0], [5.0, 2.0]]), [1, -1, 1]
+    for intercept in (False, True):
+        problem = sorel.Problem(X, y, loss="squared_hinge", fit_intercept=intercept)
+        engine = problem.engine
+        w = np.zeros(engine.shape)
+        w[0] = 1.0
+        curvature = engine.curvature(engine.point(w), engine.uniform())
+        assert curvature.rows == 0
+        if intercept:
+            with pytest.raises(np.linalg.LinAlgError, match="curvature"):
+                curvature.solve(w, 0.5)
+        else:
+            np.testing.assert_array_equal(curvature.solve(w, 0.5), -2.0 * w)
+
+
 def test_inner_products_are_computed_once_for_each_row(monkeypatch):
     X = np.random.default_rng(0).standard_normal((12, 5))
     asked = []

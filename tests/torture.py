@@ -31,7 +31,7 @@ import numpy as np
 
 # What a command may take for a hostile file of ten megabytes, and seconds until it is given up.
 MAX_BYTES = 500 << 20
-PATIENCE = 120
+PATIENCE = 300
 
 # Damaged files that one process reads.
 _AT_ONCE = 40
@@ -383,6 +383,8 @@ def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
         ["predict", model, path, "-o", "out.csv"],
         ["evaluate", model, path],
         ["info", model],
+        ["quantile", path, "--target", "y"],
+        ["portfolio", path],
     ]
     yield from judge(place, make.__name__, path, fit, *others)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine
@@ -47,6 +48,10 @@ _REACH = 10.0
 
 # A step of the weights that stays inside the dual set, in units of 1 / (spread of the losses).
 _SHORT = 1e-12
+
+# Up to so many columns their covariance is a matrix, however few rows there are. Eigenvalues below
+# this share of the largest are taken for zeros.
+_FEW_COLUMNS, _SINGULAR = 1000, 1e-12
 
 # The gap is measured against F, but never against less than this share of the spread of y.
 _FLOOR = 1e-6
@@ -191,6 +196,39 @@ def _penalty(l2: float, l1: float) -> Penalty:
     return ElasticNet(l2, l1) if l1 > 0.0 else L2(l2)
 
 
+class _Matrix:
+    """A covariance matrix."""
+
+    def __init__(self, matrix: FloatArray) -> None:
+        self._matrix = matrix
+
+    def diagonal(self) -> FloatArray:
+        return np.diag(self._matrix)
+
+    def solve(self, slope: FloatArray) -> FloatArray:
+        """The least of the vectors whose image is nearest to a vector of slopes."""
+        return np.asarray(np.linalg.lstsq(self._matrix, slope, rcond=_SINGULAR)[0])
+
+
+class _Spectrum:
+    """The covariance M^T M of many columns, by the eigenvectors that are not in its null space."""
+
+    def __init__(self, factor: FloatArray) -> None:
+        # The factor is as large as X: none of it is copied, or kept.
+        vectors, roots, _ = scipy.linalg.svd(
+            factor.T, full_matrices=False, overwrite_a=True, check_finite=False
+        )
+        kept = roots**2 > _SINGULAR * roots[0] ** 2
+        self._values, self._vectors = roots[kept] ** 2, vectors[:, kept]
+
+    def diagonal(self) -> FloatArray:
+        return np.asarray(np.einsum("jk,jk,k->j", self._vectors, self._vectors, self._values))
+
+    def solve(self, slope: FloatArray) -> FloatArray:
+        """The least of the vectors whose image is nearest to a vector of slopes."""
+        return np.asarray(self._vectors @ (slope @ self._vectors / self._values))
+
+
 class _Bounds:
     """F and its lower bounds, for the penalties that the user gave."""
 
@@ -201,28 +239,34 @@ class _Bounds:
         # Deviations from the mean at w = 0: the size of y, if it has any.
         self.spread = engine.loss_scale(start)
         self._center = center
-        self._gram: FloatArray | None = None
+        self._held: _Matrix | _Spectrum | None = None
 
     def unit(self, objective: float) -> float:
         return max(abs(objective), _FLOOR * self.spread)
 
     def first_l2(self, tol: float) -> float:
         """An l2 that costs next to nothing, by the sizes of y and of the columns of X."""
-        squares = np.diag(self._covariance())
+        squares = self._covariance().diagonal()
         squares = squares[squares > 0.0]
         square = float(squares.mean()) if len(squares) else 1.0
         return _FIRST * tol * square / self.spread
 
-    def _covariance(self) -> FloatArray:
+    def _covariance(self) -> _Matrix | _Spectrum:
         """The covariance of the columns of X under the sample weights."""
-        if self._gram is None:
+        if self._held is None:
             engine = self.problem.engine.for_run()
             point = engine.point(np.zeros(engine.shape))
             # A step too short to reach the boundary of the dual set pools all samples in one block,
             # and inside a block the Hessian is a covariance of the gradients of the losses.
             dual = engine.ascend(engine.uniform(), point, _SHORT / self.spread)
-            self._gram = engine.hessian(point, dual, 1.0)
-        return self._gram
+            factor = None
+            if engine.n_features > max(_FEW_COLUMNS, engine.n_samples):
+                factor = engine.curvature(point, dual, 1.0).factor()
+            if factor is None:
+                self._held = _Matrix(engine.hessian(point, dual, 1.0))
+            else:
+                self._held = _Spectrum(factor)
+        return self._held
 
     def certify(
         self, result: Result, tol: float
@@ -256,8 +300,7 @@ class _Bounds:
             if top > self.l1:
                 dual = engine.blend(center, dual, self.l1 / top * (1.0 - 1e-15))
         else:
-            solution = np.linalg.lstsq(self._covariance(), slope, rcond=1e-12)[0]
-            change = engine.direction(np.asarray(solution, dtype=np.float64))
+            change = engine.direction(self._covariance().solve(slope))
             dual = engine.corrected(dual, change, center)
         slope = -engine.gradient(point, dual)
         if self.l1 > 0.0:

@@ -48,9 +48,11 @@ class Weights(NamedTuple):
     scale: Array
 
     def rooted(self, A: Array) -> Array:
-        """B^T A, so that its product with its transpose is A^T C A."""
+        """B^T A, so that its product with its transpose is A^T C A; A is overwritten."""
         root = _Root(self)
-        return np.stack([root.adjoint(column) for column in A.T], axis=1)
+        for column in A.T:
+            column[:] = root.adjoint(column)
+        return A
 
 
 class _Root:

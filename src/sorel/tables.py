@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from sorel._files import open_whole, write_atomically
 from sorel._names import missing_columns
 from sorel._text import printable
+from sorel._unfolding import unfolded_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,10 +54,14 @@ _LARGEST = 1e100
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
-# Columns that a table may have: each takes kilobytes, however few rows there are. And what a
-# Parquet file may unfold to, in bytes and as a multiple of its size.
+# Columns that a table may have: each takes kilobytes, however few rows there are. And bytes that a
+# small Parquet file may unfold to unless the caller says more, what is small, and what each byte
+# above that adds: commands take many times as much for a file of few columns.
 _MAX_COLUMNS = 25_000
-_ROOM, _RATIO = 256 << 20, 50
+_ROOM, _SMALL_FILE, _RATIO = 20_000_000, 10_000_000, 20
+
+# Columns of a Parquet file that are read together.
+_AT_ONCE = 500
 
 # Bytes without the end of a line in which the fields are counted.
 _LONG_LINE = 1 << 20
@@ -93,6 +98,7 @@ def read_table(
     sep: str | None = None,
     text_columns: Iterable[str] = (),
     thousands: str | None = None,
+    unpacked: float | None = None,
 ) -> pd.DataFrame:
     r"""Read a table with named columns.
 
@@ -110,6 +116,9 @@ def read_table(
         ``01``.
     thousands : str, optional
         The character that separates thousands in the numbers of a CSV file.
+    unpacked : float, optional
+        Bytes that the values of a Parquet file may take, since a file of some kilobytes can unfold
+        to gigabytes: by default 20 MB, and 20 bytes more for each byte of the file above 10 MB.
 
     Returns
     -------
@@ -120,7 +129,7 @@ def read_table(
     ------
     TableError
         If the file is empty, has no rows, has columns without a name or with the same name, or
-        has rows of another length than the header.
+        has rows of another length than the header, or unfolds to more than it may.
 
     Examples
     --------
@@ -143,7 +152,7 @@ def read_table(
         if not magic:
             raise TableError(f"{name} is empty; it should have a header and rows")
         if format == "parquet" or (format == "auto" and magic == b"PAR1"):
-            frame = _read_parquet(stream, name)
+            frame = _read_parquet(stream, name, unpacked)
         else:
             if sep is None:
                 sep = "\t" if os.fspath(source).lower().endswith(_TAB_ENDINGS) else ","
@@ -622,45 +631,44 @@ def _check_lengths(stream: BinaryIO, name: str, sep: str) -> None:
         return
 
 
-def _read_parquet(stream: BinaryIO, name: str) -> pd.DataFrame:
+def _read_parquet(stream: BinaryIO, name: str, unpacked: float | None) -> pd.DataFrame:
     pandas = _pandas()
     _pyarrow()
+    import pyarrow.parquet
+
     try:
-        _check_declared(stream, name)
-        frame = pandas.read_parquet(stream, engine="pyarrow")
-    except ImportError as error:
-        # pandas refuses versions of pyarrow that are too old.
-        raise ModuleNotFoundError(
-            f'Parquet files need another pyarrow: {_one_line(error)}; pip install "sorel[cli]"',
-            name="pyarrow",
-        ) from None
+        # Buffers that are filled ahead, and by threads, take more than the table if it is wide.
+        file = pyarrow.parquet.ParquetFile(stream, pre_buffer=False)
+        _check_unpacked(file, stream, name, unpacked)
+        columns = file.schema_arrow.names
+        parts = [
+            file.read(columns[first : first + _AT_ONCE], use_threads=False).to_pandas()
+            for first in range(0, len(columns), _AT_ONCE)
+        ]
     except Exception as error:  # pyarrow has many kinds of its own
         if isinstance(error, (MemoryError, TableError)):
             raise
         raise TableError(f"{name} cannot be read as Parquet: {_one_line(error)}") from None
+    parts = [part.reset_index(drop=True) for part in parts]
+    frame = parts[0] if len(parts) == 1 else pandas.concat(parts, axis=1)
     frame.columns = [str(column) for column in frame.columns]
-    return frame.reset_index(drop=True)
+    return frame
 
 
-def _check_declared(stream: BinaryIO, name: str) -> None:
-    """Refuse a Parquet file that says of itself that it unfolds to far more than it is."""
-    import pyarrow.parquet
-
+def _check_unpacked(file: Any, stream: BinaryIO, name: str, unpacked: float | None) -> None:
+    """Refuse a Parquet file that unfolds to more than it may, before it does."""
+    check_width(file.metadata.num_columns, name)
     size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    facts = pyarrow.parquet.ParquetFile(stream).metadata
-    check_width(facts.num_columns, name)
-    groups = (facts.row_group(place) for place in range(facts.num_row_groups))
-    # Numbers may be packed more tightly than they are held, and texts may be long.
-    declared = max(
-        8 * facts.num_rows * facts.num_columns, sum(group.total_byte_size for group in groups)
-    )
-    if declared > max(_ROOM, _RATIO * size):
+    if unpacked is None:
+        unpacked = _ROOM + _RATIO * max(0, size - _SMALL_FILE)
+    limit = int(unpacked)
+    found = unfolded_bytes(file, stream, limit)
+    if found > limit:
         raise TableError(
-            f"{name} has {size / 1e6:.3g} MB and unfolds to {declared / 1e6:.3g} MB; if that is "
-            "right, write its numbers as .npy blocks with sorel.rows.write_blocks"
+            f"{name} has {size / 1e6:.3g} MB and unfolds to {found / 1e6:.3g} MB or more, which is "
+            f"above {limit / 1e6:.3g} MB; if that is right, allow more (--unpacked MEGABYTES), or "
+            "write its numbers as .npy blocks with sorel.rows.write_blocks"
         )
-    stream.seek(0)
 
 
 def _check_names(names: Sequence[str], name: str) -> None:

@@ -42,6 +42,11 @@ def add_table(
         "--sep", type=separator, metavar="CHARACTER",
         help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
     )  # fmt: skip
+    parser.add_argument(
+        "--unpacked", type=megabytes, metavar="MEGABYTES",
+        help="what a Parquet table may unfold to (default: 20, and 20 times what its file has "
+        "above 10)",
+    )  # fmt: skip
 
 
 def add_drop(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +116,11 @@ def nonnegative(text: str) -> float:
     if not value >= 0.0:
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
     return value
+
+
+def megabytes(text: str) -> float:
+    """Megabytes, as bytes."""
+    return 1e6 * above_zero(text)
 
 
 def finite(text: str) -> float:

@@ -314,6 +314,7 @@ def _prepare_table(
         arguments.data,
         format=arguments.format,
         sep=arguments.sep,
+        unpacked=arguments.unpacked,
         text_columns=set(arguments.categorical),
         thousands=arguments.thousands,
     )

@@ -42,6 +42,7 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFra
         arguments.data,
         format=arguments.format,
         sep=arguments.sep,
+        unpacked=arguments.unpacked,
         text_columns={column for column, kind in kinds.items() if kind == "text"},
         thousands=summary.get("thousands"),
     )

@@ -157,7 +157,9 @@ def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
     """The columns of returns, indexed by the first column where that is none."""
     from sorel import tables
 
-    frame = tables.read_table(arguments.data, format=arguments.format, sep=arguments.sep)
+    frame = tables.read_table(
+        arguments.data, format=arguments.format, sep=arguments.sep, unpacked=arguments.unpacked
+    )
     absent = [name for name in arguments.drop if name not in frame.columns]
     if absent:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))

@@ -139,7 +139,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Columns as numbers, indicators included, and the target."""
     from sorel import tables
 
-    frame = tables.read_table(arguments.data, format=arguments.format, sep=arguments.sep)
+    frame = tables.read_table(
+        arguments.data, format=arguments.format, sep=arguments.sep, unpacked=arguments.unpacked
+    )
     named = [arguments.target, *arguments.drop]
     absent = [name for name in named if name not in frame.columns]
     if absent:
@@ -154,15 +156,18 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     hint = "remove such rows"
     target = tables.select_columns(frame, {arguments.target: kind}, hint=hint)[arguments.target]
     features = frame.drop(columns=named)
+    del frame
     if not len(features.columns):
         raise tables.TableError("the table has no columns to learn from besides the target")
     kinds = tables.column_kinds(features)
     X = tables.select_columns(features, kinds, hint=hint)
+    del features
     import pandas as pd
 
     texts = [column for column, kind in kinds.items() if kind in ("text", "boolean")]
     # One value of each column is left out: with an intercept it is told by the others.
-    X = pd.get_dummies(X, columns=texts, drop_first=True, dtype=float)
+    if texts:
+        X = pd.get_dummies(X, columns=texts, drop_first=True, dtype=float)
     if not len(X.columns):
         raise tables.TableError("no column varies: there is nothing to learn from")
     return X.astype("float64"), target.to_numpy()

@@ -1123,6 +1123,10 @@ class _ActiveRows(Curvature):
         if every:
             h, pull, block = h[rows], pull[rows], block[rows]
         d = engine.n_features
+        if not len(rows):
+            if engine.fit_intercept:
+                raise np.linalg.LinAlgError("no row has curvature")
+            return -gradient / l2
         modulus = np.zeros(engine.shape)
         modulus[:d] = l2
         system = RowSystem(engine._row_gram(rows), Weights(h, pull, block, self._scale), l2)
@@ -1156,9 +1160,10 @@ class _ActiveRows(Curvature):
         engine, rows, stored = self._engine, self._numbers, self._engine.stored()
         if stored is None:
             return None
-        X = stored[0][rows]
+        X = stored[0] if len(rows) == engine.n_samples else stored[0][rows]
         A = np.ones((len(rows), engine.size))
         A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
+        del X
         _, pull, block = self._active
         if self._selection is None:
             pull, block = pull[rows], block[rows]

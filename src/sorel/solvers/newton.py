@@ -238,7 +238,8 @@ def _step_by_rows(state: State, caution: float) -> FloatArray | None:
     if not problem.penalty.quadratic or carrying_rows(engine) > engine.size:
         return None
     curvature = engine.curvature(state.point, state.dual, state.eta, caution)
-    if not curvature.rows:
+    # Without curvature a small matrix of zeros is as good, and knows of a flat intercept.
+    if curvature.rows is None or (curvature.rows == 0 and engine.size <= MAX_SIZE):
         return None
     costs = StepCosts(engine, curvature.rows)
     if engine.size <= MAX_SIZE and not costs.rows_are_cheaper:
