@@ -323,6 +323,10 @@ class AugmentedLagrangian(Solver):
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
+                if idle == 1:
+                    # As good as it gets: what a larger eta makes of the weights may be rounding.
+                    yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
+                    checked = run.passes
                 center = engine.as_center(state.dual)
                 if schedule.capped or unit < _FAR_BETTER * measured:
                     schedule.rescale(engine.loss_scale(state.point))
