@@ -68,6 +68,29 @@ def test_steps_reach_far_where_curvature_says_little(loss):
     assert result.converged, result.status
 
 
+@pytest.mark.parametrize("risk", [sorel.Max(), sorel.CVaR(0.1)], ids=repr)
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_line_searches_end_at_the_foot_of_an_exponential(loss, risk):
+    """The intercept alone decides, and the derivatives beside its best value are 1 and 1e8."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = 1e7 * rng.standard_normal((20, 1)), 1.0 + rng.poisson(3.0, 20)
+        penalty = sorel.Simplex(1e-3)
+        problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty, fit_intercept=True)
+        result = sorel.solve(problem, "newton", max_passes=200)
+        assert result.converged, result.status
+
+
+@pytest.mark.parametrize("risk", [sorel.Max(), sorel.CVaR(0.1), sorel.ESRM(2.0)], ids=repr)
+def test_margins_of_thousands_and_slopes_of_next_to_nothing(risk):
+    """Where labels are separable, margins of about 30 balance l2; most steps lead far beyond."""
+    for seed in range(4):
+        X = 1e7 * np.random.default_rng(seed).standard_normal((2, 8))
+        problem = sorel.Problem(X, [-1, 1], risk=risk, loss="logistic", penalty=sorel.Simplex(1e-3))
+        result = sorel.solve(problem, "newton", max_passes=300)
+        assert result.converged, result.status
+
+
 @pytest.mark.parametrize(
     "penalty",
     [sorel.ElasticNet(1e-6, 0.01), sorel.Box(1e-6, -5.0, 1e6), sorel.NonNegative(1e-6)],

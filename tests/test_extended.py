@@ -154,3 +154,21 @@ def test_a_loss_in_doubles_is_left_alone():
     run = problem.for_run()
     point, dual = run.engine.point(np.zeros(3)), run.engine.uniform()
     assert run._extended_bound(run._rounding(), point, dual, 1.0, np.inf).total == np.inf
+
+
+@longer
+@pytest.mark.parametrize("risk", [sorel.Mean(), sorel.ESRM(3.0), sorel.Extremile(2.5)], ids=repr)
+def test_hinges_that_doubles_see_on_the_wrong_side(risk):
+    """Columns of 1e7 hold the weights by hinges of 1e-9, which is what margins are rounded by."""
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, y = 5e7 * rng.standard_normal((5, 20)), np.array([-1, 1, 1, -1, 1])
+        problem = sorel.Problem(X, y, risk=risk, loss="squared_hinge", penalty=sorel.Simplex(0.1))
+        result = sorel.solve(problem, max_passes=300)
+        assert result.converged, result.status
+        # Without the losses, which are next to nothing, this is a projection.
+        w = cp.Variable(20)
+        inside = [w >= 0, cp.sum(w) == 1, cp.multiply(y, X / 5e7 @ w) >= 1 / 5e7]
+        least = cp.Problem(cp.Minimize(0.05 * cp.sum_squares(w)), inside).solve(solver="CLARABEL")
+        assert result.dual - 1e-8 <= least <= result.objective + 1e-8

@@ -55,6 +55,9 @@ _MOST_NUMBERS, _MOST_PARAMETERS = 200_000, 400
 # cut to a quarter.
 _MAX_STEPS, _MAX_IDLE, _IDLE, _MAX_CUTS = 60, 3, 1e-3, 12
 
+# How far margins in doubles may be from the truth, in units of their rounding.
+_BLUR = 8.0
+
 # Rows with curvature up to which these take the place of a matrix.
 _MOST_ROWS = 400
 
@@ -125,12 +128,12 @@ def extended_bound(
         if state is None:
             return None
         best, idle = state, 0
-        for _ in range(_MAX_STEPS):
+        for step in range(_MAX_STEPS):
             if state.value - best.bound.value <= enough or idle > _MAX_IDLE:
                 break
             if state.value <= known:
                 break
-            moved = model.stepped(state)
+            moved = model.stepped(state, blurred=step == 0)
             if moved is None:
                 break
             # Far down an exponential the value falls for a while before the bound rises.
@@ -163,6 +166,7 @@ class _Model:
     def __init__(
         self,
         engine: Engine,
+        loss: Loss,
         formulas: Formulas,
         penalty: Penalty,
         rounding: Rounding,
@@ -171,7 +175,7 @@ class _Model:
         y: Any,
         slope_error: float,
     ) -> None:
-        self.engine, self.formulas, self.penalty = engine, formulas, penalty
+        self.engine, self.loss, self.formulas, self.penalty = engine, loss, formulas, penalty
         self.rounding, self.dual = rounding, dual
         self.X, self.columns, self.y = X, np.ascontiguousarray(X.T), y
         self.sizes, self.largest = np.abs(X), np.abs(X).max(axis=0)
@@ -200,7 +204,7 @@ class _Model:
             # Numbers in the formulas of a user may be doubles.
             formulas, slope_error = _own(loss), 4.0 * _DOUBLE
         X = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
-        return cls(engine, formulas, penalty, rounding, dual, X.astype(Long), y, slope_error)
+        return cls(engine, loss, formulas, penalty, rounding, dual, X.astype(Long), y, slope_error)
 
     def inside(self, w: LongArray) -> LongArray:
         """The nearest parameters in the domain, or about that."""
@@ -221,12 +225,16 @@ class _Model:
         margins = self._products(self.X, w[:d])
         return margins + w[d] if self.engine.fit_intercept else margins
 
+    def _sizes(self, w: LongArray) -> LongArray:
+        """What margins may be rounded against: |X| |w|."""
+        d = self.engine.n_features
+        sizes = self._products(self.sizes, np.abs(w[:d]))
+        return sizes + np.abs(w[d]) if self.engine.fit_intercept else sizes
+
     def state(self, w: LongArray, margins: LongArray, moves: int) -> _State | None:
         """Everything at w; None where it is not finite."""
         engine, lam, d = self.engine, self.lam, self.engine.n_features
-        sizes = self._products(self.sizes, np.abs(w[:d]))
-        if engine.fit_intercept:
-            sizes = sizes + np.abs(w[d])
+        sizes = self._sizes(w)
         losses, slopes = self.formulas(self.y, margins)
         if losses.dtype != Long or slopes.dtype != Long:
             return None
@@ -319,10 +327,13 @@ class _Model:
                 reach = float(np.sum(errors * np.maximum(coef - lower, upper - coef)))
         return min(total, reach) if reach < math.inf else total
 
-    def stepped(self, state: _State) -> _State | None:
-        """The state after a Newton step; None where there is none that leads down."""
+    def stepped(self, state: _State, blurred: bool) -> _State | None:
+        """The state after a Newton step; None where there is none that leads down.
+
+        With `blurred`, margins are those of doubles, and tell little about the side of a kink.
+        """
         try:
-            step = self._step(state)
+            step = self._step(state, blurred)
         except (np.linalg.LinAlgError, ValueError):
             return None
         for _ in range(_MAX_CUTS):
@@ -340,20 +351,26 @@ class _Model:
             step = step / 4
         return None
 
-    def _step(self, state: _State) -> LongArray:
+    def _step(self, state: _State, blurred: bool) -> LongArray:
         """A Newton step: the model's minimum in doubles, and then, on its face, the way there.
 
         The second keeps the digits that a difference of two places would lose.
         """
         engine, d = self.engine, self.engine.n_features
         w = state.w.astype(np.float64)
-        point = engine.point(w)
-        hessian = engine.hessian(point, self.dual)
+        rooted = None
+        if engine.n_outputs == 1:
+            slopes, curvature = self._slopes(state, blurred)
+            state = state._replace(gradient=self._gradient(slopes))
+            rooted = self._rooted(curvature)
+        hessian = (
+            engine.hessian(engine.point(w), self.dual) if rooted is None else rooted.T @ rooted
+        )
         gradient = state.gradient.astype(np.float64).ravel()
         outputs, l2, l1 = engine.n_outputs, self.kernel.l2, self.kernel.l1
         n_penalized = d * outputs
         u, _ = minimize_quadratic(hessian, gradient, w.ravel(), self.penalty, n_penalized, outputs)
-        factored = self._factored(point)
+        factored = self._factored(rooted)
         if factored is not None:
             u = minimize_factored(factored.M, gradient, w, self.penalty, d, u)
         on_simplex = self.kernel.code == SIMPLEX
@@ -386,14 +403,42 @@ class _Model:
         step[free] += basis @ _solve(inner, basis.T @ right)
         return step.reshape(state.w.shape)
 
-    def _factored(self, point: Point) -> FactoredModel | None:
+    def _slopes(self, state: _State, blurred: bool) -> tuple[LongArray, FloatArray]:
+        """Slopes and curvatures of all losses at the margins.
+
+        Those of blurred margins are taken from the side where the loss bends more: with columns of
+        1e7, a hinge that holds a coefficient in place is as often seen beyond its kink as before.
+        """
+        curvature = self.loss.curvature
+        at: LongArray = state.margins
+        if blurred:
+            error = _BLUR * _DOUBLE * self._sizes(state.w)
+            ahead, back = at + error, at - error
+            bends = curvature(self.y, ahead.astype(float)) > curvature(self.y, back.astype(float))
+            at = np.where(bends, ahead, back)
+        bend = curvature(self.y, at.astype(np.float64))
+        return self.formulas(self.y, at)[1] + bend * (state.margins - at), bend
+
+    def _gradient(self, slopes: LongArray) -> LongArray:
+        """X^T (lam s), and the sum of lam s for an intercept."""
+        weighted = self.lam * slopes
+        gradient = self._products(self.columns, weighted)
+        return np.append(gradient, weighted.sum()) if self.engine.fit_intercept else gradient
+
+    def _rooted(self, curvature: FloatArray) -> FloatArray:
+        """M with M^T M the Hessian."""
+        weights = np.sqrt(self.lam.astype(np.float64) * curvature)
+        rows = np.flatnonzero(weights)
+        M = np.ones((len(rows), self.engine.size))
+        M[:, : self.engine.n_features] = self.X[rows]
+        M *= weights[rows, None]
+        return M
+
+    def _factored(self, rooted: FloatArray | None) -> FactoredModel | None:
         """The curvature by its rows, where these are few and the penalty has some of its own."""
-        if self.engine.n_outputs > 1 or not self.kernel.l2 > 0.0:
+        if rooted is None or not self.kernel.l2 > 0.0 or not 0 < len(rooted) <= _MOST_ROWS:
             return None
-        factor = self.engine.curvature(point, self.dual).factor()
-        if factor is None or not 0 < len(factor) <= _MOST_ROWS:
-            return None
-        return FactoredModel(factor, self.kernel.l2, self.engine.n_features)
+        return FactoredModel(rooted, self.kernel.l2, self.engine.n_features)
 
 
 def _within_sums(

@@ -13,6 +13,7 @@ small. The step adapts to what the last inner problem cost.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple
 
@@ -62,6 +63,11 @@ _FAR_BETTER = 0.01
 
 # A trial whose losses overflow is followed by one at this share of its length.
 _OVERFLOW = 0.1
+
+# Trials after which the bracket of a line search is halved, in powers of ten, and how often. Where
+# margins of 1e7 meet an exponential, the derivatives at its ends differ by so much that a secant
+# through them hardly moves one of them, and the minimum lies at a kink between them.
+_HALVINGS = 50
 
 # After a step cut short the curvature of the losses is taken from parabolas above them, and less so
 # after every full step.
@@ -317,6 +323,10 @@ class AugmentedLagrangian(Solver):
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
+                if idle == 1:
+                    # As good as it gets: what a larger eta makes of the weights may be rounding.
+                    yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
+                    checked = run.passes
                 center = engine.as_center(state.dual)
                 if schedule.capped or unit < _FAR_BETTER * measured:
                     schedule.rescale(engine.loss_scale(state.point))
@@ -388,7 +398,7 @@ class AugmentedLagrangian(Solver):
         t, limit = 1.0, None
         # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
         short = 0.5 * enough if may_overflow else enough
-        for _ in range(MAX_TRIALS):
+        for trial in range(MAX_TRIALS + _HALVINGS):
             point, dual, slope = engine.tried(
                 state.point, delta, change, t, state.center, state.eta
             )
@@ -409,6 +419,10 @@ class AugmentedLagrangian(Solver):
             t, low, slope_low, high, slope_high = _NEXT_LENGTH(
                 t, slope, low, slope_low, high, slope_high, np.inf if limit is None else limit
             )
+            if trial >= MAX_TRIALS and 0.0 < low < t < high:
+                t = math.sqrt(low) * math.sqrt(high)
+                if not low < t < high:
+                    break
             del point, dual  # vectors of length n, which the next trial can take
         # Where the derivative is negative Phi has not yet turned up: safe to stop there.
         if low == 0.0:

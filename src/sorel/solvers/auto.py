@@ -241,6 +241,8 @@ class Auto(Solver):
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
         quickly = isinstance(solver, Newton) and problem.penalty.quadratic
+        # The next method has a better measure for the weights of exponentials.
+        quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         limit = run.passes + _TRIAL if trial else np.inf

@@ -3,7 +3,9 @@
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
 problem is easy; each solution is a good start for a penalty ten times weaker. A Huber loss whose
-delta is far below the residuals has such a kink in every loss, and is easy with a larger delta.
+delta is far below the residuals has such a kink in every loss, and is easy with a larger delta. The
+largest of losses that grow like exponentials is easy where the steps of their weights are measured
+by their slopes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from sorel.losses import Huber
 from sorel.problem import Problem
-from sorel.solvers.base import Iterates, Run, rehearse
+from sorel.solvers.base import Iterate, Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
 # Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, the
@@ -31,6 +33,9 @@ _STAGE_PASSES = 200
 
 # Values of delta, at most.
 _MOST_WIDTHS = 15
+
+# How often slopes are measured anew, and after how many passes: the sides of the losses change.
+_MEASUREMENTS, _MEASURED_PASSES = 5, 120
 
 
 class Continuation(Newton):
@@ -49,9 +54,24 @@ class Continuation(Newton):
     name: ClassVar[str] = "continuation"
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
+        weights = None
+        for _ in range(_MEASUREMENTS):
+            stage = problem.evened(run.w)
+            if stage is None:
+                break
+            stage = stage.for_run()
+            run.dual = None if weights is None else stage.engine.nearest_dual(weights)[0]
+            self._solve_stage(stage, run, run.tol, _MEASURED_PASSES)
+            if run.dual is None:
+                break
+            weights = stage.engine.weights(run.dual)
+            run.dual, _ = problem.engine.nearest_dual(weights)
+            yield Iterate(problem.engine.point(run.w), run.dual, None, np.inf)
+            if run.exhausted:
+                return
         run.w, run.dual = problem.start(), None
         for stage in self._stages(problem, run):
-            self._solve_stage(stage, run)
+            self._solve_stage(stage, run, _STAGE_TOL, _STAGE_PASSES)
             if run.exhausted:
                 break
         yield from super().iterates(problem, run)
@@ -96,18 +116,18 @@ class Continuation(Newton):
         count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
 
-    def _solve_stage(self, stage: Problem, run: Run) -> None:
-        """Advance `run` to a rough solution of one stage."""
-        limit = min(run.max_passes, run.passes + _STAGE_PASSES)
+    def _solve_stage(self, stage: Problem, run: Run, tol: float, passes: float) -> None:
+        """Advance `run` to a solution of one stage, to this relative gap or for so many passes."""
+        limit = min(run.max_passes, run.passes + passes)
         inner = dataclasses.replace(
-            run, tol=_STAGE_TOL, max_passes=limit, watched=False, save_at=math.inf
+            run, tol=tol, max_passes=limit, watched=False, save_at=math.inf
         )
         best = np.inf
         for iterate, certificate in rehearse(super().iterates(stage, inner), stage, inner):
             if certificate.gap <= best:
                 best = certificate.gap
                 run.w, run.dual = iterate.point.w, iterate.dual
-            if certificate.relative_gap <= _STAGE_TOL:
+            if certificate.relative_gap <= tol:
                 break
         run.passes = inner.passes
         run.n_iter += inner.n_iter
