@@ -150,3 +150,23 @@ def test_quadratic_models_of_any_rank(name, outputs):
         # Fenchel-Young with the negative slope: no feasible direction descends.
         assert penalty.fenchel_young(coef, -slope) <= 1e-9 * (1.0 + np.abs(slope).max())
         assert info.kkt <= 1e-10
+
+
+def test_curvature_that_is_nothing_but_rounding():
+    """Equal samples that tie curve nothing, and what their differences leave may be negative."""
+    rng = np.random.default_rng(8)
+    for scale in (1e-12, 1.0, 1e9):
+        H = scale * 1e-12 * rng.standard_normal((4, 4))
+        H[0, 0] = 0.0
+        gradient = scale * np.array([-2.0, 1.0, -1.0, 3.0])
+        u, _ = minimize_quadratic(H, gradient, np.zeros(4), Box(0.0, -0.2, 0.3), 4)
+        np.testing.assert_array_equal(u, [0.3, -0.2, 0.3, -0.2])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equal_rows_of_linear_losses(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((6, 4))[rng.integers(0, 6, 18)]
+    risk, penalty = sorel.Deviation(ESRM(0.25)), Box(0.0, -0.1, 0.1)
+    y = 3.0 * X @ rng.standard_normal(4)
+    certified(Problem(X, y, risk=risk, loss="linear", penalty=penalty), 1e-6, "auto")

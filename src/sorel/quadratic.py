@@ -271,6 +271,20 @@ def _diagonal(A: Array) -> Array:
     return A.reshape(-1)[:: A.shape[0] + 1]
 
 
+def _cover_rounding(A: Array) -> None:
+    """Raise a diagonal with negative entries until rounding cannot have made it indefinite.
+
+    Where samples that agree tie, what they curve is a difference of equal terms, of which rounding
+    leaves numbers of either sign, and no l2 covers them. A negative entry tells how large they are;
+    a diagonal that outweighs its rows is enough in any case.
+    """
+    diagonal = _diagonal(A)
+    noise = -float(diagonal.min())
+    beside = np.sum(np.abs(A), axis=1) - np.abs(diagonal)
+    np.maximum(diagonal, 0.0, out=diagonal)
+    diagonal += np.minimum(beside, 2.0 * len(A) * noise)
+
+
 def _lend(curvature: Array, largest: float) -> float:
     """Lend curvature to intercepts, whose entries of the diagonal these are, where they have none.
 
@@ -346,6 +360,8 @@ def _minimize_active_set(
         upper[:n_penalized] = np.repeat(upper_d, n_outputs)
 
     A = np.array(H, dtype=np.float64, order="C")
+    if l2 == 0.0 and not A.diagonal().min() >= 0.0:
+        _cover_rounding(A)
     slope_at_w = np.array(gradient, dtype=np.float64)
     lent = _add_penalty(A, slope_at_w, w, l2, n_penalized)
     root = np.sqrt(np.maximum(A.diagonal(), 0.0))
