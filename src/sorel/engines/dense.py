@@ -17,7 +17,7 @@ from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
 from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
-from sorel.engines.small import SmallSteps
+from sorel.engines.small import SmallSteps, by_columns
 from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
 from sorel.kernels import losses as compiled_losses
@@ -80,7 +80,9 @@ class DenseEngine(SampledEngine):
             if small and self._loops is compiled_losses:
                 assert isinstance(core, Uniform)
                 assert form is not None
-                steps = SmallSteps(self._by_columns, self.y, *form, core, self.shape[0])
+                steps = SmallSteps(
+                    self._by_columns, self.y, *form, core, self.n_features, self.shape[0]
+                )
             self._known_steps = (steps,)
         return self._known_steps[0]
 
@@ -88,6 +90,11 @@ class DenseEngine(SampledEngine):
         steps = self._small_steps if dual is None else None
         settled = None if steps is None else steps.settle(point, center, eta)
         return super().settle(point, center, eta, dual) if settled is None else settled
+
+    def gradient(self, point: Any, dual: Any) -> FloatArray:
+        steps = self._small_steps
+        settled = None if steps is None else steps.settle(point, dual, 0.0)
+        return super().gradient(point, dual) if settled is None else settled.gradient
 
     def search(
         self,
@@ -121,11 +128,12 @@ class DenseEngine(SampledEngine):
         steps = self._small_steps
         if steps is None:
             return None
-        end = steps.step(point, dual, center, eta, gradient, l2, caution, noise)
-        if end is None:
+        found = steps.step(point, dual, center, eta, gradient, l2, caution, noise)
+        if found is None:
             return None
+        end, decrease = found
         moved = MemoryPoint(end.w, self, end.margins, end.losses)
-        return moved, end.settled, end.length, end.decrease
+        return moved, end.settled, end.length, decrease
 
     def newton_point(
         self, point: Any, dual: Any, gradient: FloatArray, l2: float
@@ -208,8 +216,7 @@ class DenseEngine(SampledEngine):
 
     @shared_property
     def _by_columns(self) -> FloatArray:
-        """X^T in double precision, each column of X in one piece."""
-        return np.ascontiguousarray(self._X.T, np.float64)
+        return by_columns(self._X, self.fit_intercept)
 
     @shared_property
     def _column_scale(self) -> FloatArray:

@@ -14,25 +14,19 @@ import numpy as np
 
 from sorel.engines.base import FloatArray, Settled
 from sorel.engines.handles import MemoryDual
-from sorel.engines.memory import NO_BLOCKS
 from sorel.kernels import small
 from sorel.permutahedron.cores import Uniform
 
-__all__ = ["SmallSteps"]
+__all__ = ["SmallSteps", "by_columns"]
 
 
-# A search for a threshold that fails from its bracket has no hope, and an order neither.
+# A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
 
-# Where each task begins: a step of length 1, and nothing known beyond it.
-_STAY = np.array([0.0, 0.0, 0.0, 0.0, 0.0, small.STAY, math.inf, 0.0, 0.0, 0.0])
-_GO, _STEP, _AFRESH = (
-    np.array([1.0, 0.0, 0.0, 1.0, math.inf, task, math.inf, 0.0, 0.0, 0.0])
-    for task in (small.GO, small.STEP, small.AFRESH)
-)
-
-# A place to start from: margins, parameters, gradient, densities, blocks and their number.
-_Place = tuple[Any, Any, Any, Any, Any, int]
+# Where a search begins: to stay where it is, or to try a step of length 1, and nothing is known
+# beyond it.
+_STAY = np.array([0.0, 0.0, 0.0, 0.0, 0.0, -1.0, math.inf, 0.0, 0.0])
+_GO = np.array([1.0, 0.0, 0.0, 1.0, math.inf, -1.0, math.inf, 0.0, 0.0])
 
 
 class End(NamedTuple):
@@ -46,8 +40,6 @@ class End(NamedTuple):
         The augmented Lagrangian there.
     length : float
         The part of the step that was taken.
-    decrease : float
-        What its model promised.
     """
 
     w: FloatArray
@@ -55,7 +47,6 @@ class End(NamedTuple):
     losses: FloatArray
     settled: Settled
     length: float
-    decrease: float
 
 
 class SmallSteps:
@@ -64,31 +55,35 @@ class SmallSteps:
     Parameters
     ----------
     Xt : array
-        X by columns, in float64.
+        X by columns in float64, that of an intercept included, and zeros: see :func:`by_columns`.
     y : array
         The targets.
     code, delta
         The loss.
     core : Uniform
         The projection of the run.
-    size : int
-        Number of parameters: the columns, and perhaps an intercept.
+    d, size : int
+        Number of coefficients, and of parameters: those, and perhaps an intercept.
     """
 
-    def __init__(self, Xt: Any, y: Any, code: int, delta: float, core: Uniform, size: int) -> None:
-        d, n = Xt.shape
-        self._n, self._size, self._core = n, size, core
+    def __init__(
+        self, Xt: Any, y: Any, code: int, delta: float, core: Uniform, d: int, size: int
+    ) -> None:
+        width, n = Xt.shape
+        self._n, self._d, self._size, self._core = n, d, size, core
         self._data = (Xt, y, code, delta, np.full(1, 1.0 / n))
-        steps = np.zeros((size + 4, size))
-        self._given, self._end = steps[size + 1], steps[size + 3]
+        self._table, self._wide = np.empty((small.N_VECTORS, n)), np.zeros((2, width))
+        self._no_blocks = np.full(n, -1, np.int32)
+        factor = np.empty((size + 4, size))
+        self._step, self._end = factor[size + 1], factor[size + 3]
         # Blocks have two items at least.
         self._work = (
-            np.zeros((small.N_VECTORS, n)),
+            self._table,
             np.empty(n, np.uint32),
-            np.empty((d + 3, small.TILE)),
+            np.zeros((width + 2, small.TILE)),
             np.empty((size + 1, n // 2)),
-            np.empty((size, size)),
-            steps,
+            np.empty((width, width)),
+            factor,
         )
         self._start, self._numbers = np.zeros(5), np.empty(len(_STAY))
         self._levels = self._sorting = None
@@ -96,6 +91,7 @@ class SmallSteps:
             self._sorting = core.sorting()
         else:
             self._levels = core.threshold.low, core.threshold.high, core.threshold.total
+        self._nowhere: FloatArray | None = None
 
     def step(
         self,
@@ -107,19 +103,33 @@ class SmallSteps:
         l2: float,
         caution: float,
         noise: float,
-    ) -> End | None:
-        """See :meth:`Engine.newton_step`."""
-        self._numbers[:] = _STEP
-        self._numbers[small.ENOUGH] = noise
-        block = NO_BLOCKS if dual.block is None else dual.block
-        place = point.margins, point.w, gradient, dual.density, block, dual.n_blocks
-        return self._run(place, center, eta, caution, l2)
+    ) -> tuple[End, float] | None:
+        """The end of the step, and what its model promises: see :meth:`Engine.newton_step`."""
+        block = self._no_blocks if dual.block is None else dual.block
+        descent, decrease = small.newton_step(
+            *self._data, point.margins, point.w, gradient, dual.density, block, dual.n_blocks, eta,
+            caution, l2, self._d, *self._work,
+        )  # fmt: skip
+        if not descent > 0.0:
+            return None
+        enough = 0.5 * max(descent, noise)
+        end = self.search(point, center, eta, self._step, descent, enough, l2)
+        return None if end is None else (end, decrease)
 
     def refine(self, point: Any, dual: Any, gradient: FloatArray, l2: float) -> End | None:
         """See :meth:`Engine.newton_point`."""
-        self._numbers[:] = _AFRESH
-        place = point.margins, point.w, gradient, dual.density, NO_BLOCKS, 0
-        return self._run(place, dual, 0.0, 0.0, l2)
+        descent, _ = small.newton_step(
+            *self._data, point.margins, point.w, gradient, dual.density, self._no_blocks, 0, 0.0,
+            0.0, l2, self._d, *self._work,
+        )  # fmt: skip
+        if math.isnan(descent):
+            return None
+        if self._nowhere is None:
+            self._nowhere = np.zeros(self._n)
+        # From margins of 0, so that those at the end are computed from X.
+        self._numbers[:] = _GO
+        w = self._end.copy()
+        return self._run(self._nowhere, np.zeros_like(w), w, dual, 0.0, l2)
 
     def search(
         self,
@@ -134,19 +144,24 @@ class SmallSteps:
         """See :meth:`Engine.search`."""
         self._numbers[:] = _GO
         self._numbers[small.SLOPE_LOW], self._numbers[small.ENOUGH] = -descent, enough
-        self._given[:] = delta
-        place = point.margins, point.w, point.w, center.density, NO_BLOCKS, 0
-        return self._run(place, center, eta, 0.0, l2)
+        return self._run(point.margins, point.w, delta, center, eta, l2)
 
     def settle(self, point: Any, center: Any, eta: float) -> Settled | None:
         """See :meth:`Engine.settle`; None where the projection has no luck."""
         self._numbers[:] = _STAY
-        place = point.margins, point.w, point.w, center.density, NO_BLOCKS, 0
-        end = self._run(place, center, eta, 0.0, 0.0)
+        end = self._run(point.margins, point.w, point.w, center, eta, 0.0)
         return None if end is None else end.settled
 
-    def _run(self, place: _Place, center: Any, eta: float, caution: float, l2: float) -> End | None:
-        """Do what the numbers ask for; None without a step, or without luck in the projection."""
+    def _run(
+        self,
+        margins: FloatArray,
+        w: FloatArray,
+        step: FloatArray,
+        center: Any,
+        eta: float,
+        l2: float,
+    ) -> End | None:
+        """Search as the numbers say; None without a step, or without luck in the projection."""
         n, core, threshold = self._n, self._core, self._core.threshold
         room, block, gradient = np.empty((3, n)), np.empty(n, np.int32), np.empty(self._size)
         numbers, start, moves = self._numbers, self._start, 0
@@ -157,9 +172,10 @@ class SmallSteps:
             start[:] = threshold.pivot, threshold.tau, 0.0, 0.0, 0.0
         starts, trials = 0, -1.0
         while True:
-            count = small.advance(
-                *self._data, *place, center.density, eta, caution, l2, self._levels, start, moves,
-                self._sorting, numbers, *self._work, room, block, gradient,
+            count = small.search(
+                *self._data, margins, w, step, center.density, eta, l2, self._d, self._levels,
+                start, moves, self._sorting, numbers, self._table, self._wide, room, block,
+                gradient,
             )  # fmt: skip
             if count != small.FRESH_START:
                 break
@@ -169,7 +185,7 @@ class SmallSteps:
             if starts > _MOST_STARTS:
                 break
             if threshold is None:
-                moves = core.sort(room[2])
+                moves = core.sort(room[2], starts - 1)
             else:
                 reference, tau, below, above = threshold.bracket(room[2])
                 start[:] = -1.0, tau, reference, below, above
@@ -179,10 +195,19 @@ class SmallSteps:
             return None
         dual = center
         if eta > 0.0:
-            if threshold is None:
-                core.note_order()
             dual = MemoryDual(room[2], None)
             dual.block, dual.n_blocks = block, count
-        length, *_, expected, distance, decrease = numbers.tolist()
+        length, *_, expected, distance = numbers.tolist()
         settled = Settled(dual, expected, distance, gradient)
-        return End(self._end.copy(), room[0], room[1], settled, length, decrease)
+        return End(w + length * step, room[0], room[1], settled, length)
+
+
+def by_columns(X: Any, intercept: bool) -> FloatArray:
+    """X^T in float64, with a row of ones for an intercept, and zeros that make the rows even."""
+    n, d = X.shape
+    size = d + intercept
+    Xt = np.empty((-(-size // small.TOGETHER) * small.TOGETHER, n))
+    Xt[:d] = X.T
+    Xt[d:size] = 1.0
+    Xt[size:] = 0.0
+    return Xt

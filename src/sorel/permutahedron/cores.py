@@ -18,7 +18,6 @@ from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, by_ranges
 from sorel.permutahedron import values
 from sorel.permutahedron.ordering import (
-    BUCKETS,
     MOVES_PER_ITEM,
     ONE_ORDER_FROM,
     Order,
@@ -110,30 +109,20 @@ class Uniform(Core):
         return self._mass
 
     def sorting(self) -> tuple[Any, ...]:
-        """What a projection of few items by a sort works with, from the mass on.
-
-        After the vectors of the pooling come those of a radix sort, and its buckets.
-        """
+        """What a projection of few items by a sort works with, from the mass on."""
         keep, first = self._general()
         if self._work is None:
             self._work = borrow(self.pool, self.n, 2)
-        distance, other = borrow(self.pool, self.n, 2)
-        bits = distance.view(np.uint64), other.view(np.uint64)
-        buckets = np.empty((3, BUCKETS), int)
-        return (self.mass, keep.order, keep.key, first, *self._work, distance, *bits, buckets)
+        return (self.mass, keep.order, keep.key, first, *self._work)
 
     def moves(self) -> int:
         """Moves per item that repairing the order may take: none where there is no order yet."""
         keep = self._project_order
         return moves_per_item(self.n) if keep is not None and keep.known else 0
 
-    def note_order(self) -> None:
-        """Take note that the order is that of the last vector."""
-        self._general()[0].known = True
-
-    def sort(self, zeta: FloatArray) -> int:
-        """Find the order anew, near ties included; the moves per item that are then in order."""
-        self._general()[0].sort(zeta, 1, self.team)
+    def sort(self, zeta: FloatArray, attempt: int) -> int:
+        """Find the order anew; the moves per item that repairing it may take."""
+        self._general()[0].sort(zeta, attempt, self.team)
         return MOVES_PER_ITEM
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:

@@ -25,7 +25,7 @@ ONE_ORDER_FROM = 100_000
 # Below, NumPy's sort costs microseconds more than the radix sort, and nothing to compile.
 _RADIX_FROM = 1500
 # Buckets of one pass of the radix sort, and the values from which it learns the middle.
-BUCKETS = 2048
+_BUCKETS = 2048
 _MIDDLE_SAMPLE = 31
 
 
@@ -144,12 +144,12 @@ def radix_sort(
     middle = float(sample[sample.size // 2])
     source, target = work[0].view(np.uint64), work[1].view(np.uint64)
     if team is None:
-        radix_order(values, middle, work[0], source, target, np.empty((3, BUCKETS), int), order)
+        _radix_order(values, middle, work[0], source, target, np.zeros((3, _BUCKETS), int), order)
         return
     team.sweep(lambda a, b: _radix_keys(values[a:b], middle, a, work[0][a:b], source[a:b]))
     for digit in range(3):
         shift = 32 + 11 * digit
-        counts = np.zeros((len(team.ranges), BUCKETS), int)
+        counts = np.zeros((len(team.ranges), _BUCKETS), int)
         parts = [source[a:b] for a, b in team.ranges]
         team.map(partial(_count_part, shift), list(zip(parts, counts, strict=True)))
         # Bucket by bucket, and inside a bucket range by range: the sort stays stable.
@@ -191,14 +191,14 @@ def _radix_keys(values: Any, middle: float, first: int, distance: Any, keys: Any
 def _radix_count(keys: Any, shift: int, counts: Any) -> None:
     """Count the keys that fall into each bucket by the digit at `shift`."""
     for i in range(keys.size):
-        counts[(keys[i] >> np.uint64(shift)) & np.uint64(BUCKETS - 1)] += 1
+        counts[(keys[i] >> np.uint64(shift)) & np.uint64(_BUCKETS - 1)] += 1
 
 
 @compiled(fastmath=False, inline=True)
 def _radix_scatter(keys: Any, target: Any, shift: int, place: Any) -> None:
     """Put each key at the next free place of its bucket."""
     for i in range(keys.size):
-        b = (keys[i] >> np.uint64(shift)) & np.uint64(BUCKETS - 1)
+        b = (keys[i] >> np.uint64(shift)) & np.uint64(_BUCKETS - 1)
         target[place[b]] = keys[i]
         place[b] += 1
 
@@ -210,23 +210,20 @@ def _radix_items(keys: Any, order: Any) -> None:
 
 
 @compiled(fastmath=False)
-def radix_order(
+def _radix_order(
     values: Any, middle: float, distance: Any, source: Any, target: Any, counts: Any, order: Any
 ) -> None:
-    """The whole sort in one thread, with counts of three digits."""
-    for digit in range(3):
-        for b in range(BUCKETS):
-            counts[digit, b] = 0
+    """The whole sort in one thread; `counts` are zero on entry."""
     _radix_keys(values, middle, 0, distance, source)
     # One sweep counts all three digits: their numbers do not depend on the order.
     for i in range(source.size):
         key = source[i]
-        counts[0, (key >> np.uint64(32)) & np.uint64(BUCKETS - 1)] += 1
-        counts[1, (key >> np.uint64(43)) & np.uint64(BUCKETS - 1)] += 1
+        counts[0, (key >> np.uint64(32)) & np.uint64(_BUCKETS - 1)] += 1
+        counts[1, (key >> np.uint64(43)) & np.uint64(_BUCKETS - 1)] += 1
         counts[2, key >> np.uint64(54)] += 1
     for digit in range(3):
         position = 0
-        for b in range(BUCKETS):
+        for b in range(_BUCKETS):
             size = counts[digit, b]
             counts[digit, b] = position
             position += size
