@@ -71,13 +71,17 @@ class DenseEngine(SampledEngine):
         self._known_steps: tuple[SmallSteps | None] | None = None
 
     @property
+    def _is_small(self) -> bool:
+        """Whether the problem is so small that Newton steps in a few calls pay."""
+        small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
+        return small and self.n_samples <= _FEW_ROWS and self._loops is compiled_losses
+
+    @property
     def _small_steps(self) -> SmallSteps | None:
-        """Newton steps in a few calls, where the problem is small enough to gain from that."""
+        """Newton steps in a few calls, where there are such."""
         if self._known_steps is None:
             core, form, steps = self._projector.core, self._compiled, None
-            small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
-            small = small and self.n_samples <= _FEW_ROWS
-            if small and self._loops is compiled_losses:
+            if self._is_small:
                 assert isinstance(core, Uniform)
                 assert form is not None
                 steps = SmallSteps(
@@ -220,6 +224,10 @@ class DenseEngine(SampledEngine):
 
     @shared_property
     def _column_scale(self) -> FloatArray:
+        if self._is_small:
+            columns = self._by_columns[: self.n_features]
+            return np.maximum(columns.max(axis=1), -columns.min(axis=1))
+
         def largest(start: int, stop: int) -> NDArray[Any]:
             return _column_sizes(self._X[start:stop])
 

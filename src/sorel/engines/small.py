@@ -80,8 +80,8 @@ class SmallSteps:
         self._work = (
             self._table,
             np.empty(n, np.uint32),
-            np.zeros((width + 2, small.TILE)),
-            np.empty((size + 1, n // 2)),
+            np.zeros((width + 3, small.TILE)),
+            np.empty((width + 1, n // 2)),
             np.empty((width, width)),
             factor,
         )
@@ -91,7 +91,7 @@ class SmallSteps:
             self._sorting = core.sorting()
         else:
             self._levels = core.threshold.low, core.threshold.high, core.threshold.total
-        self._nowhere: FloatArray | None = None
+        self._nowhere, self._origin = np.zeros(n), np.zeros(size)
 
     def step(
         self,
@@ -124,12 +124,10 @@ class SmallSteps:
         )  # fmt: skip
         if math.isnan(descent):
             return None
-        if self._nowhere is None:
-            self._nowhere = np.zeros(self._n)
         # From margins of 0, so that those at the end are computed from X.
         self._numbers[:] = _GO
         w = self._end.copy()
-        return self._run(self._nowhere, np.zeros_like(w), w, dual, 0.0, l2)
+        return self._run(self._nowhere, self._origin, w, dual, 0.0, l2)
 
     def search(
         self,

@@ -83,13 +83,12 @@ def _multiply_back(Xt, c, wide, out):
 def _set_curvature(code, delta, y, margins, density, block, eta, caution, omega, h, c):
     """h = omega (q phi'' + eta phi'^2 [in a block]) and c = omega phi'."""
     n = margins.shape[0]
+    # One array at a time: more of them, and the compiler no longer sees that they are apart.
     for i in range(n):
-        slope = loss_derivative(code, delta, y[i], margins[i])
-        tied = eta if block[i] >= 0 else 0.0
-        c[i] = omega * slope
-        h[i] = omega * (
-            density[i] * loss_curvature(code, delta, y[i], margins[i]) + tied * slope * slope
-        )
+        c[i] = omega * loss_derivative(code, delta, y[i], margins[i])
+    for i in range(n):
+        tied = eta * c[i] * c[i] if block[i] >= 0 else 0.0
+        h[i] = omega * density[i] * loss_curvature(code, delta, y[i], margins[i]) + tied / omega
     if caution > 0.0:
         for i in range(n):
             more = majorant_curvature(code, delta, y[i], margins[i])
@@ -101,7 +100,8 @@ def _set_curvature(code, delta, y, margins, density, block, eta, caution, omega,
 def _gram(Xt, size, h, rows, tile, H):
     """The lower half of [X 1]^T diag(h) [X 1], and some entries above the diagonal.
 
-    `tile` has two rows more than Xt.
+    `tile` has three rows more than Xt. Two columns meet four at a time, which keeps the processor
+    busy.
     """
     width, n = Xt.shape
     for j in range(width):
@@ -117,7 +117,7 @@ def _gram(Xt, size, h, rows, tile, H):
             rows[used] = i
             used += h[i] != 0.0
     end = used if packed else n
-    scaled = tile[width + 1]
+    even, odd = tile[width + 1], tile[width + 2]
     for begin in range(0, end, TILE):
         count = min(TILE, end - begin)
         columns, first, weight = Xt, begin, h[begin : begin + count]
@@ -131,32 +131,43 @@ def _gram(Xt, size, h, rows, tile, H):
                 for r in range(count):
                     tile[j, r] = x0[chosen[r]]
         last = first + count
-        for j in range(size):
-            x0 = columns[j, first:last]
+        for j in range(0, size, 2):
+            x0, x1 = columns[j, first:last], columns[j + 1, first:last]
             for r in range(count):
-                scaled[r] = weight[r] * x0[r]
-            for k in range(0, j + 1, TOGETHER):
+                even[r] = weight[r] * x0[r]
+            for r in range(count):
+                odd[r] = weight[r] * x1[r]
+            for k in range(0, j + 2, TOGETHER):
                 x0, x1 = columns[k, first:last], columns[k + 1, first:last]
                 x2, x3 = columns[k + 2, first:last], columns[k + 3, first:last]
-                s0 = s1 = s2 = s3 = 0.0
+                s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = 0.0
                 for r in range(count):
-                    s0 += scaled[r] * x0[r]
-                    s1 += scaled[r] * x1[r]
-                    s2 += scaled[r] * x2[r]
-                    s3 += scaled[r] * x3[r]
+                    s0 += even[r] * x0[r]
+                    s1 += even[r] * x1[r]
+                    s2 += even[r] * x2[r]
+                    s3 += even[r] * x3[r]
+                    t0 += odd[r] * x0[r]
+                    t1 += odd[r] * x1[r]
+                    t2 += odd[r] * x2[r]
+                    t3 += odd[r] * x3[r]
                 H[j, k] += s0
                 H[j, k + 1] += s1
                 H[j, k + 2] += s2
                 H[j, k + 3] += s3
+                H[j + 1, k] += t0
+                H[j + 1, k + 1] += t1
+                H[j + 1, k + 2] += t2
+                H[j + 1, k + 3] += t3
 
 
 @compiled(inline=True)
 def _subtract_block_means(Xt, size, c, omega, block, sums, blocks, eta, rows, H):
     """H -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega phi'_i [x_i 1] over block b.
 
-    The lower half of H; `sums` has one row more than H has, and a column for each block.
+    The lower half of H; `sums` has one row more than Xt, and a column for each block.
     """
-    for j in range(size + 1):
+    width = Xt.shape[0]
+    for j in range(width + 1):
         for b in range(blocks):
             sums[j, b] = 0.0
     used = 0
@@ -164,17 +175,22 @@ def _subtract_block_means(Xt, size, c, omega, block, sums, blocks, eta, rows, H)
         rows[used] = i
         used += block[i] >= 0
     for r in range(used):
-        sums[size, block[rows[r]]] += omega
-    for j in range(size):
-        x = Xt[j]
+        sums[width, block[rows[r]]] += omega
+    # Several columns at a time: additions to the same sum have to wait for each other.
+    for j in range(0, width, TOGETHER):
+        x0, x1, x2, x3 = Xt[j], Xt[j + 1], Xt[j + 2], Xt[j + 3]
         for r in range(used):
             i = rows[r]
-            sums[j, block[i]] += c[i] * x[i]
+            b = block[i]
+            sums[j, b] += c[i] * x0[i]
+            sums[j + 1, b] += c[i] * x1[i]
+            sums[j + 2, b] += c[i] * x2[i]
+            sums[j + 3, b] += c[i] * x3[i]
     for b in range(blocks):
-        sums[size, b] = math.sqrt(eta / sums[size, b])
+        sums[width, b] = math.sqrt(eta / sums[width, b])
     for j in range(size):
         for b in range(blocks):
-            sums[j, b] *= sums[size, b]
+            sums[j, b] *= sums[width, b]
         for k in range(j + 1):
             s = 0.0
             for b in range(blocks):
