@@ -94,6 +94,117 @@ def test_one_call_ends_where_single_trials_end(
         assert abs(float(step @ delta)) <= enough * (1.0 + 1e-9)
 
 
+def step_by_parts(state: State, caution: float) -> tuple[Direction, Any]:
+    """A Newton step from a Hessian, a linear system and single trials."""
+    problem, engine, w = state.problem, state.problem.engine, state.point.w
+    hessian = engine.hessian(state.point, state.dual, state.eta, caution=caution)
+    slope = state.gradient + problem.modulus() * w
+    delta = np.linalg.solve(hessian + np.diag(problem.modulus()), -slope)
+    # Without the curvature of the losses, the penalty is all that bends.
+    ends = problem.penalty_value(w) - problem.penalty_value(w + delta)
+    descent = ends - float(state.gradient @ delta)
+    direction = Direction(delta, descent, descent - 0.5 * float(delta @ hessian @ delta))
+    return direction, Newton()._search_by_trials(state, direction, 0.5 * descent)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+@pytest.mark.parametrize(("eta", "caution"), [(0.0, 0.0), (1.0, 0.3), (1e4, 1.0)])
+def test_newton_step_in_one_call_is_that_in_many(
+    risk: sorel.risks.Risk, loss: str, intercept: bool, eta: float, caution: float
+) -> None:
+    problem = make(risk, loss, intercept)
+    engine, rng = problem.engine, np.random.default_rng(2)
+    state = State(problem, engine.point(rng.standard_normal(engine.shape)), engine.uniform(), eta)
+    found = engine.newton_step(
+        state.point, state.dual, state.center, eta, state.gradient, 0.1, caution, 0.0
+    )
+    assert found is not None
+    point, settled, length, decrease = found
+    direction, trial = step_by_parts(state, caution)
+    assert decrease == pytest.approx(direction.decrease, rel=1e-8)
+    assert length == pytest.approx(trial[2], rel=1e-8)
+    np.testing.assert_allclose(point.w, trial[0].w, rtol=1e-8, atol=1e-10)
+    fresh = engine.point(point.w)
+    np.testing.assert_allclose(engine.losses(point), engine.losses(fresh), rtol=1e-7, atol=1e-10)
+    assert_same(settled, Engine.settle(engine, point, state.center, eta), engine)
+
+
+# Quartets of columns and what is left of them; tiles of rows, full ones and others; with most rows
+# in the Gram matrix, and with few.
+@pytest.mark.parametrize("risk", [CVaR(0.2), ESRM(1.0)], ids=repr)
+@pytest.mark.parametrize(("n", "d"), [(3, 1), (255, 2), (256, 5), (700, 7), (1500, 12), (400, 23)])
+def test_newton_step_of_any_shape(n: int, d: int, risk: sorel.risks.Risk) -> None:
+    rng = np.random.default_rng(d)
+    X = rng.standard_normal((n, d))
+    y = X.sum(axis=1) + rng.standard_t(3, size=n)
+    problem = Problem(X, y, risk=risk, penalty=L2(0.01), fit_intercept=d % 2 == 1).for_run()
+    engine = problem.engine
+    state = State(problem, engine.point(rng.standard_normal(engine.shape)), engine.uniform(), 3.0)
+    found = engine.newton_step(
+        state.point, state.dual, state.center, 3.0, state.gradient, 0.01, 0.0, 0.0
+    )
+    assert found is not None
+    direction, trial = step_by_parts(state, 0.0)
+    assert found[3] == pytest.approx(direction.decrease, rel=1e-8)
+    np.testing.assert_allclose(found[0].w, trial[0].w, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+def test_newton_point_is_the_minimum_of_squared_losses(
+    risk: sorel.risks.Risk, intercept: bool
+) -> None:
+    problem = make(risk, "squared", intercept)
+    engine = problem.engine
+    point = engine.point(np.linspace(-1.0, 2.0, engine.size))
+    # Any weighting will do, and one that gives weight to more samples than there are columns has
+    # a minimum even without a penalty.
+    dual = engine.settle(point, engine.uniform(), 1.0).dual
+    found = engine.newton_point(point, dual, engine.gradient(point, dual), 0.1)
+    assert found is not None
+    u, expected, gradient = found
+    np.testing.assert_allclose(gradient + problem.modulus() * u.w, 0.0, atol=1e-12)
+    fresh = engine.point(u.w)
+    np.testing.assert_allclose(engine.losses(u), engine.losses(fresh), rtol=1e-12, atol=1e-13)
+    assert expected == pytest.approx(engine.expected(fresh, dual), rel=1e-12)
+    np.testing.assert_allclose(gradient, engine.gradient(fresh, dual), atol=1e-12)
+
+
+def test_system_without_a_solution_is_left_to_the_careful_path() -> None:
+    X = np.ones((30, 2))
+    problem = Problem(X, np.arange(30.0), risk="mean", penalty=L2(1e-300)).for_run()
+    engine = problem.engine
+    state = State(problem, engine.point(np.ones(2)), engine.uniform(), 0.0)
+    step = engine.newton_step(
+        state.point, state.dual, state.center, 0.0, state.gradient, 1e-300, 0.0, 0.0
+    )
+    assert step is None
+    assert engine.newton_point(state.point, state.dual, state.gradient, 1e-300) is None
+
+
+@pytest.mark.parametrize("kind", ["C", "F", "float32", "read-only"])
+def test_all_kinds_of_arrays_take_the_same_steps(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(-8, 8, size=(80, 5)).astype(np.float64)
+    y = X.sum(axis=1) + rng.standard_normal(80)
+    given = (
+        X.astype(np.float32)
+        if kind == "float32"
+        else np.array(X, order="F" if kind == "F" else "C")
+    )
+    given.flags.writeable = kind != "read-only"
+    problem = Problem(given, y, risk=ESRM(2.0), penalty=L2(0.1))
+    engine = problem.for_run().engine
+    assert isinstance(engine, DenseEngine)
+    assert engine._small_steps is not None
+    expected = sorel.solve(Problem(X, y, risk=ESRM(2.0), penalty=L2(0.1)), tol=1e-6)
+    result = sorel.solve(problem, tol=1e-6)
+    assert result.passes == expected.passes
+    np.testing.assert_allclose(result.w, expected.w, rtol=1e-9)
+
+
 def test_search_that_finds_no_step_leaves_the_matter_to_trials() -> None:
     problem = make(ESRM(2.0))
     engine = problem.engine
@@ -120,21 +231,24 @@ def test_order_far_from_the_last_one_is_sorted_anew() -> None:
     [
         {"sample_weight": np.linspace(1.0, 2.0, 40)},
         {"loss": "logistic"},
-        {"order": "F"},
         {"columns": 30},
     ],
-    ids=["weights", "logistic", "columns", "many columns"],
+    ids=["weights", "logistic", "many columns"],
 )
 def test_others_take_the_general_path(arguments: dict[str, Any]) -> None:
     options = dict(arguments)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, options.pop("columns", 3)))
-    X = np.asarray(X, order=options.pop("order", "C"))
     engine = Problem(X, np.where(X[:, 0] > 0.0, 1.0, -1.0), **options).for_run().engine
     center = engine.uniform()
     delta = np.ones(engine.shape)
-    assert engine.search(engine.point(delta), center, 1.0, delta, 1.0, 1.0, 0.1) is None
-    assert engine.settle(engine.point(delta), center, 1.0).distance >= 0.0
+    point = engine.point(delta)
+    settled = engine.settle(point, center, 1.0)
+    assert settled.distance >= 0.0
+    assert engine.search(point, center, 1.0, delta, 1.0, 1.0, 0.1) is None
+    assert engine.newton_point(point, center, delta, 0.1) is None
+    step = engine.newton_step(point, settled.dual, center, 1.0, settled.gradient, 0.1, 0.0, 0.0)
+    assert step is None
 
 
 def test_step_of_few_promises_what_the_model_gives() -> None:

@@ -808,20 +808,29 @@ class Problem:
                 u, reached = current.w + found.step, found.reached
                 max_products -= found.products
                 passes += found.passes + 1.0
+            at_once = None
             if formed and not reached:
                 kept = None
+                if self.penalty.quadratic:
+                    at_once = engine.newton_point(current, dual, slope, self.penalty.l2)
                 try:
-                    u = self._newton_point(current, dual, slope)
+                    if at_once is None:
+                        u = self._newton_point(current, dual, slope)
                 except (np.linalg.LinAlgError, TooManyColumnsError):
                     break
-            del current  # its vectors serve the next point
-            current, slope = engine.point(u), None
-            expected, penalty = engine.expected(current, dual), self.penalty_value(u)
+            if at_once is not None:
+                current, expected, slope = at_once
+                u = current.w
+            else:
+                del current  # its vectors serve the next point
+                current, slope = engine.point(u), None
+                expected = engine.expected(current, dual)
+            penalty = self.penalty_value(u)
             drop = value - expected - penalty
             if not math.isfinite(drop):
                 break
             linear, error = self._linear_bound(
-                rounding, current, dual, expected, penalty, None, rounding.margins(u)
+                rounding, current, dual, expected, penalty, slope, rounding.margins(u)
             )
             # Without the errors both terms together are nonnegative, up to rounding.
             if max(drop + linear, error) < bound.total:

@@ -77,7 +77,10 @@ class Path:
 
     @property
     def reach(self) -> FloatArray:
-        return np.abs(self._passed).max(axis=0)
+        if len(self._passed) > 1:
+            # What was summed up need not be looked at again.
+            self._passed = [np.abs(self._passed).max(axis=0)]
+        return np.abs(self._passed[0])
 
 
 class Rounding:

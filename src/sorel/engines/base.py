@@ -465,6 +465,34 @@ class Engine(ABC):
         """
         return None
 
+    def newton_step(
+        self,
+        point: Point,
+        dual: Dual,
+        center: Dual,
+        eta: float,
+        gradient: FloatArray,
+        l2: float,
+        caution: float,
+        noise: float,
+    ) -> tuple[Point, Settled, float, float] | None:
+        """A whole Newton step of the augmented Lagrangian, in one call; None without such a call.
+
+        The penalty is l2/2 |.|^2, and `gradient` that of lam . l at the point, where `dual` is the
+        maximiser. Values below `noise` are rounding. Returns what :meth:`search` does, and the
+        decrease that the model predicts.
+        """
+        return None
+
+    def newton_point(
+        self, point: Point, dual: Dual, gradient: FloatArray, l2: float
+    ) -> tuple[Point, float, FloatArray] | None:
+        """Where a Newton step for a fixed weighting leads, in one call; None without such a call.
+
+        The penalty is l2/2 |.|^2. Returns the point, lam . l there, and its gradient.
+        """
+        return None
+
     @abstractmethod
     def risk(self, point: Point) -> float:
         """Spectral risk of the losses, sum_i sigma_i l_[i]."""

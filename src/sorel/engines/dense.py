@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from sorel._threads import Team, background, immediately
 from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
 from sorel.engines.handles import MemoryPoint
-from sorel.engines.memory import FEW_COLUMNS, WORTH_SAMPLING, shared_property, sweep_rows
+from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
-from sorel.engines.small import SmallSteps
+from sorel.engines.small import SmallSteps, by_columns
 from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
 from sorel.kernels import losses as compiled_losses
@@ -71,16 +71,22 @@ class DenseEngine(SampledEngine):
         self._known_steps: tuple[SmallSteps | None] | None = None
 
     @property
+    def _is_small(self) -> bool:
+        """Whether the problem is so small that Newton steps in a few calls pay."""
+        small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
+        return small and self.n_samples <= _FEW_ROWS and self._loops is compiled_losses
+
+    @property
     def _small_steps(self) -> SmallSteps | None:
-        """Newton steps in a few calls, where the problem is small enough to gain from that."""
+        """Newton steps in a few calls, where there are such."""
         if self._known_steps is None:
             core, form, steps = self._projector.core, self._compiled, None
-            small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
-            small = small and self.n_samples <= _FEW_ROWS
-            if small and self._by_rows and self._loops is compiled_losses:
+            if self._is_small:
                 assert isinstance(core, Uniform)
                 assert form is not None
-                steps = SmallSteps(self._X, self.y, *form, core, self.shape[0])
+                steps = SmallSteps(
+                    self._by_columns, self.y, *form, core, self.n_features, self.shape[0]
+                )
             self._known_steps = (steps,)
         return self._known_steps[0]
 
@@ -89,19 +95,10 @@ class DenseEngine(SampledEngine):
         settled = None if steps is None else steps.settle(point, center, eta)
         return super().settle(point, center, eta, dual) if settled is None else settled
 
-    def hessian(
-        self,
-        point: Any,
-        dual: Any,
-        eta: float = 0.0,
-        n_rows: int | None = None,
-        caution: float = 0.0,
-    ) -> FloatArray:
+    def gradient(self, point: Any, dual: Any) -> FloatArray:
         steps = self._small_steps
-        sampled = n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows
-        if steps is None or sampled:
-            return super().hessian(point, dual, eta, n_rows, caution)
-        return steps.hessian(point, dual, eta, caution)
+        settled = None if steps is None else steps.settle(point, dual, 0.0)
+        return super().gradient(point, dual) if settled is None else settled.gradient
 
     def search(
         self,
@@ -116,12 +113,41 @@ class DenseEngine(SampledEngine):
         steps = self._small_steps
         if steps is None:
             return None
-        found = steps.search(point, center, eta, delta, descent, enough, l2)
+        end = steps.search(point, center, eta, delta, descent, enough, l2)
+        if end is None:
+            return None
+        return MemoryPoint(end.w, self, end.margins, end.losses), end.settled, end.length
+
+    def newton_step(
+        self,
+        point: Any,
+        dual: Any,
+        center: Any,
+        eta: float,
+        gradient: FloatArray,
+        l2: float,
+        caution: float,
+        noise: float,
+    ) -> tuple[Point, Settled, float, float] | None:
+        steps = self._small_steps
+        if steps is None:
+            return None
+        found = steps.step(point, dual, center, eta, gradient, l2, caution, noise)
         if found is None:
             return None
-        room, settled, length = found
-        moved = MemoryPoint(point.w + length * delta, self, room[0], room[1])
-        return moved, settled, length
+        end, decrease = found
+        moved = MemoryPoint(end.w, self, end.margins, end.losses)
+        return moved, end.settled, end.length, decrease
+
+    def newton_point(
+        self, point: Any, dual: Any, gradient: FloatArray, l2: float
+    ) -> tuple[Point, float, FloatArray] | None:
+        steps = self._small_steps
+        end = None if steps is None else steps.refine(point, dual, gradient, l2)
+        if end is None:
+            return None
+        moved = MemoryPoint(end.w, self, end.margins, end.losses)
+        return moved, end.settled.expected, end.settled.gradient
 
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         rows = self._sample_of_rows(n_rows, rng)
@@ -193,7 +219,15 @@ class DenseEngine(SampledEngine):
         )
 
     @shared_property
+    def _by_columns(self) -> FloatArray:
+        return by_columns(self._X, self.fit_intercept)
+
+    @shared_property
     def _column_scale(self) -> FloatArray:
+        if self._is_small:
+            columns = self._by_columns[: self.n_features]
+            return np.maximum(columns.max(axis=1), -columns.min(axis=1))
+
         def largest(start: int, stop: int) -> NDArray[Any]:
             return _column_sizes(self._X[start:stop])
 

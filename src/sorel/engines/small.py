@@ -8,21 +8,45 @@ needed, and gives the results their handles.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sorel.engines.base import FloatArray, Settled
 from sorel.engines.handles import MemoryDual
-from sorel.engines.memory import NO_BLOCKS
-from sorel.kernels import dense, losses, small
+from sorel.kernels import small
 from sorel.permutahedron.cores import Uniform
 
-__all__ = ["SmallSteps"]
+__all__ = ["SmallSteps", "by_columns"]
 
 
 # A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
+
+# Where a search begins: to stay where it is, or to try a step of length 1, and nothing is known
+# beyond it.
+_STAY = np.array([0.0, 0.0, 0.0, 0.0, 0.0, -1.0, math.inf, 0.0, 0.0])
+_GO = np.array([1.0, 0.0, 0.0, 1.0, math.inf, -1.0, math.inf, 0.0, 0.0])
+
+
+class End(NamedTuple):
+    """Where a step ends.
+
+    Attributes
+    ----------
+    w, margins, losses : array
+        The point.
+    settled : Settled
+        The augmented Lagrangian there.
+    length : float
+        The part of the step that was taken.
+    """
+
+    w: FloatArray
+    margins: FloatArray
+    losses: FloatArray
+    settled: Settled
+    length: float
 
 
 class SmallSteps:
@@ -30,54 +54,80 @@ class SmallSteps:
 
     Parameters
     ----------
-    X : array
-        By rows.
+    Xt : array
+        X by columns in float64, that of an intercept included, and zeros: see :func:`by_columns`.
     y : array
         The targets.
     code, delta
         The loss.
     core : Uniform
         The projection of the run.
-    size : int
-        Number of parameters: the columns, and perhaps an intercept.
+    d, size : int
+        Number of coefficients, and of parameters: those, and perhaps an intercept.
     """
 
-    def __init__(self, X: Any, y: Any, code: int, delta: float, core: Uniform, size: int) -> None:
-        n = len(y)
-        self._n, self._size, self._core = n, size, core
-        self._data = (X, y, code, delta, np.full(1, 1.0 / n))
+    def __init__(
+        self, Xt: Any, y: Any, code: int, delta: float, core: Uniform, d: int, size: int
+    ) -> None:
+        width, n = Xt.shape
+        self._n, self._d, self._size, self._core = n, d, size, core
+        self._data = (Xt, y, code, delta, np.full(1, 1.0 / n))
+        self._table, self._wide = np.empty((small.N_VECTORS, n)), np.zeros((2, width))
+        self._no_blocks = np.full(n, -1, np.int32)
+        factor = np.empty((size + 4, size))
+        self._step, self._end = factor[size + 1], factor[size + 3]
+        # Blocks have two items at least.
         self._work = (
-            np.empty(n),
-            np.empty((size, dense.FEW_TILE)),
-            np.empty((size + 1, dense.FEW_TILE)),
+            self._table,
+            np.empty(n, np.uint32),
+            np.zeros((width + 3, small.TILE)),
+            np.empty((width + 1, n // 2)),
+            np.empty((width, width)),
+            factor,
         )
-        self._change, self._still = np.empty(n), np.zeros(size)
-        self._start = np.zeros(5)
-        self._projection: tuple[Any, Any, Any, Any, Any, Any, Any, Any]
+        self._start, self._numbers = np.zeros(5), np.empty(len(_STAY))
+        self._levels = self._sorting = None
         if core.threshold is None:
-            self._projection = (None, None, *core.sorting())
+            self._sorting = core.sorting()
         else:
-            levels = (core.threshold.low, core.threshold.high, core.threshold.total)
-            self._projection = (levels, self._start, None, None, None, None, None, None)
+            self._levels = core.threshold.low, core.threshold.high, core.threshold.total
+        self._nowhere, self._origin = np.zeros(n), np.zeros(size)
 
-    def hessian(self, point: Any, dual: Any, eta: float, caution: float) -> FloatArray:
-        """See :meth:`Engine.hessian`."""
-        X, y, code, delta, omega = self._data
-        size, margins, block = self._size, point.margins, dual.block
-        if block is None or dual.n_blocks == 0:
-            block, eta = NO_BLOCKS, 0.0
-        h, tile, scaled = self._work
-        out = np.zeros((size, size))
-        losses.augmented_curvature(
-            code, delta, y, margins, dual.density, block, eta, caution, omega, False, h
-        )
-        dense.gram_few(X, h, tile, scaled, out)
-        if eta > 0.0:
-            sums = np.zeros((dual.n_blocks, size + 1))
-            losses.subtract_block_means(
-                X, code, delta, y, margins, block, sums, eta, omega, False, out
-            )
-        return out
+    def step(
+        self,
+        point: Any,
+        dual: Any,
+        center: Any,
+        eta: float,
+        gradient: FloatArray,
+        l2: float,
+        caution: float,
+        noise: float,
+    ) -> tuple[End, float] | None:
+        """The end of the step, and what its model promises: see :meth:`Engine.newton_step`."""
+        block = self._no_blocks if dual.block is None else dual.block
+        descent, decrease = small.newton_step(
+            *self._data, point.margins, point.w, gradient, dual.density, block, dual.n_blocks, eta,
+            caution, l2, self._d, *self._work,
+        )  # fmt: skip
+        if not descent > 0.0:
+            return None
+        enough = 0.5 * max(descent, noise)
+        end = self.search(point, center, eta, self._step, descent, enough, l2)
+        return None if end is None else (end, decrease)
+
+    def refine(self, point: Any, dual: Any, gradient: FloatArray, l2: float) -> End | None:
+        """See :meth:`Engine.newton_point`."""
+        descent, _ = small.newton_step(
+            *self._data, point.margins, point.w, gradient, dual.density, self._no_blocks, 0, 0.0,
+            0.0, l2, self._d, *self._work,
+        )  # fmt: skip
+        if math.isnan(descent):
+            return None
+        # From margins of 0, so that those at the end are computed from X.
+        self._numbers[:] = _GO
+        w = self._end.copy()
+        return self._run(self._nowhere, self._origin, w, dual, 0.0, l2)
 
     def search(
         self,
@@ -88,45 +138,42 @@ class SmallSteps:
         descent: float,
         enough: float,
         l2: float,
-    ) -> tuple[FloatArray, Settled, float] | None:
-        """Margins and losses at the end of the step, the rest, and its length.
-
-        See :meth:`Engine.search`.
-        """
-        numbers = np.array((1.0, 0.0, -descent, 1.0, math.inf, -1.0, 0.0, 0.0))
-        found = self._run(point, center, eta, delta, l2, enough, self._change, numbers)
-        return None if found is None else (*found, float(numbers[small.LENGTH]))
+    ) -> End | None:
+        """See :meth:`Engine.search`."""
+        self._numbers[:] = _GO
+        self._numbers[small.SLOPE_LOW], self._numbers[small.ENOUGH] = -descent, enough
+        return self._run(point.margins, point.w, delta, center, eta, l2)
 
     def settle(self, point: Any, center: Any, eta: float) -> Settled | None:
         """See :meth:`Engine.settle`; None where the projection has no luck."""
-        found = self._run(
-            point, center, eta, self._still, 0.0, math.inf, point.margins, np.zeros(8)
-        )
-        return None if found is None else found[1]
+        self._numbers[:] = _STAY
+        end = self._run(point.margins, point.w, point.w, center, eta, 0.0)
+        return None if end is None else end.settled
 
     def _run(
         self,
-        point: Any,
+        margins: FloatArray,
+        w: FloatArray,
+        step: FloatArray,
         center: Any,
         eta: float,
-        step: FloatArray,
         l2: float,
-        enough: float,
-        change: FloatArray,
-        numbers: FloatArray,
-    ) -> tuple[FloatArray, Settled] | None:
-        """Search from the point; None without a step, or without luck in the projection."""
+    ) -> End | None:
+        """Search as the numbers say; None without a step, or without luck in the projection."""
         n, core, threshold = self._n, self._core, self._core.threshold
-        room, block, gradient = np.empty((4, n)), np.empty(n, np.int32), np.empty(self._size)
-        moves = core.moves()
-        if threshold is not None:
+        room, block, gradient = np.empty((3, n)), np.empty(n, np.int32), np.empty(self._size)
+        numbers, start, moves = self._numbers, self._start, 0
+        if threshold is None:
+            moves = core.moves()
+        else:
             # Without an item to start from, and without bounds, the search stops at the target.
-            self._start[:] = threshold.pivot, threshold.tau, 0.0, 0.0, 0.0
+            start[:] = threshold.pivot, threshold.tau, 0.0, 0.0, 0.0
         starts, trials = 0, -1.0
         while True:
             count = small.search(
-                *self._data, point.margins, center.density, eta, point.w, step, l2, enough, moves,
-                *self._projection, change, numbers, room, block, gradient,
+                *self._data, margins, w, step, center.density, eta, l2, self._d, self._levels,
+                start, moves, self._sorting, numbers, self._table, self._wide, room, block,
+                gradient,
             )  # fmt: skip
             if count != small.FRESH_START:
                 break
@@ -135,18 +182,30 @@ class SmallSteps:
             starts += 1
             if starts > _MOST_STARTS:
                 break
-            if threshold is not None:
-                reference, tau, below, above = threshold.bracket(room[2])
-                self._start[:] = -1.0, tau, reference, below, above
-            else:
+            if threshold is None:
                 moves = core.sort(room[2], starts - 1)
+            else:
+                reference, tau, below, above = threshold.bracket(room[2])
+                start[:] = -1.0, tau, reference, below, above
         if threshold is not None:
-            threshold.pivot, threshold.tau = int(self._start[0]), float(self._start[1])
+            threshold.pivot, threshold.tau = int(start[0]), float(start[1])
         if count < 0:
             return None
         dual = center
         if eta > 0.0:
             dual = MemoryDual(room[2], None)
             dual.block, dual.n_blocks = block, count
-        expected, distance = numbers[small.EXPECTED :].tolist()
-        return room, Settled(dual, expected, distance, gradient)
+        length, *_, expected, distance = numbers.tolist()
+        settled = Settled(dual, expected, distance, gradient)
+        return End(w + length * step, room[0], room[1], settled, length)
+
+
+def by_columns(X: Any, intercept: bool) -> FloatArray:
+    """X^T in float64, with a row of ones for an intercept, and zeros that make the rows even."""
+    n, d = X.shape
+    size = d + intercept
+    Xt = np.empty((-(-size // small.TOGETHER) * small.TOGETHER, n))
+    Xt[:d] = X.T
+    Xt[d:size] = 1.0
+    Xt[size:] = 0.0
+    return Xt

@@ -11,7 +11,7 @@ from sorel._compiled import compiled
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@compiled
+@compiled(inline=True)
 def minimize_few(H, gradient, w, l2, n_penalized, factor, u):
     """u = w + step with (H + l2 I) step = -(gradient + l2 w), l2 on the penalised part only.
 

@@ -1,7 +1,9 @@
-"""The line search of a small problem in one call, which leaves behind all that comes after it.
+"""A Newton step of a small problem in two calls: the step, and the line search along it.
 
 A problem of some hundred rows spends more time between the loops of a step than inside them. Here
-X is dense and by rows, the samples have equal weights and one margin each, and the penalty is l2.
+X is dense, the samples have equal weights and one margin each, and the penalty is l2. X comes by
+columns, that of an intercept included: the processor takes many rows at a time then, however few
+columns there are.
 """
 
 from __future__ import annotations
@@ -9,16 +11,22 @@ from __future__ import annotations
 import math
 
 from sorel._compiled import compiled
-from sorel.kernels.dense import adjoint_rows, product_rows
-from sorel.kernels.losses import move_margins, weighted_slopes
+from sorel.kernels.cholesky import minimize_few
+from sorel.kernels.losses import (
+    loss_curvature,
+    loss_derivative,
+    majorant_curvature,
+    move_margins,
+    weighted_slopes,
+)
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.permutahedron.pooling import project_sorted
 from sorel.permutahedron.thresholds import COLD_TRIALS, WARM_TRIALS, project_levels
 
 # What a search is given and leaves: the length to try, the ends of the bracket and the derivatives
-# there, the trials so far, or -1 before the margins of the step are known; then lam . l and
-# |q - q_k|^2 at its end.
-LENGTH, LOW, SLOPE_LOW, HIGH, SLOPE_HIGH, TRIALS, EXPECTED, DISTANCE = range(8)
+# there, the trials so far, or -1 before the margins of the step are known, and the derivative that
+# is small enough; then lam . l and |q - q_k|^2 at its end.
+LENGTH, LOW, SLOPE_LOW, HIGH, SLOPE_HIGH, TRIALS, ENOUGH, EXPECTED, DISTANCE = range(9)
 
 # Where a search for the threshold of two levels starts: an item and the threshold relative to it,
 # which it also leaves; with -1 for the item, a reference and bounds, if there are any.
@@ -27,6 +35,167 @@ PIVOT, TAU, REFERENCE, BELOW, ABOVE = range(5)
 # Ends of a search that are no number of blocks: the projection needs a fresh start, with its target
 # where the densities would be; no step leads down.
 FRESH_START, NO_STEP = -1, -2
+
+# Rows of the table of vectors: change of the margins, curvatures, slopes.
+CHANGE, CURVATURE, SLOPES, N_VECTORS = range(4)
+
+# Columns that are taken together: rows of zeros at the end of X^T make them come out even.
+TOGETHER = 4
+
+# Rows of X that the Gram matrix takes at a time, and the share of them below which it pays to put
+# those that have curvature together first.
+TILE = 256
+_WORTH_PACKING = 0.7
+
+
+@compiled(inline=True)
+def _multiply(Xt, w, wide, out):
+    """out = [X 1] w."""
+    n = Xt.shape[1]
+    for j in range(w.shape[0]):
+        wide[j] = w[j]
+    for i in range(n):
+        out[i] = 0.0
+    for j in range(0, Xt.shape[0], TOGETHER):
+        a, b, c, d = wide[j], wide[j + 1], wide[j + 2], wide[j + 3]
+        x0, x1, x2, x3 = Xt[j], Xt[j + 1], Xt[j + 2], Xt[j + 3]
+        for i in range(n):
+            out[i] += (a * x0[i] + b * x1[i]) + (c * x2[i] + d * x3[i])
+
+
+@compiled(inline=True)
+def _multiply_back(Xt, c, wide, out):
+    """out = [X 1]^T c."""
+    for j in range(0, Xt.shape[0], TOGETHER):
+        x0, x1, x2, x3 = Xt[j], Xt[j + 1], Xt[j + 2], Xt[j + 3]
+        s0 = s1 = s2 = s3 = 0.0
+        for i in range(c.shape[0]):
+            s0 += c[i] * x0[i]
+            s1 += c[i] * x1[i]
+            s2 += c[i] * x2[i]
+            s3 += c[i] * x3[i]
+        wide[j], wide[j + 1], wide[j + 2], wide[j + 3] = s0, s1, s2, s3
+    for j in range(out.shape[0]):
+        out[j] = wide[j]
+
+
+@compiled(inline=True)
+def _set_curvature(code, delta, y, margins, density, block, eta, caution, omega, h, c):
+    """h = omega (q phi'' + eta phi'^2 [in a block]) and c = omega phi'."""
+    n = margins.shape[0]
+    # One array at a time: more of them, and the compiler no longer sees that they are apart.
+    for i in range(n):
+        c[i] = omega * loss_derivative(code, delta, y[i], margins[i])
+    for i in range(n):
+        tied = eta * c[i] * c[i] if block[i] >= 0 else 0.0
+        h[i] = omega * density[i] * loss_curvature(code, delta, y[i], margins[i]) + tied / omega
+    if caution > 0.0:
+        for i in range(n):
+            more = majorant_curvature(code, delta, y[i], margins[i])
+            more -= loss_curvature(code, delta, y[i], margins[i])
+            h[i] += caution * omega * density[i] * more
+
+
+@compiled(inline=True)
+def _gram(Xt, size, h, rows, tile, H):
+    """The lower half of [X 1]^T diag(h) [X 1], and some entries above the diagonal.
+
+    `tile` has three rows more than Xt. Two columns meet four at a time, which keeps the processor
+    busy.
+    """
+    width, n = Xt.shape
+    for j in range(width):
+        for k in range(width):
+            H[j, k] = 0.0
+    used = 0
+    for i in range(n):
+        used += h[i] != 0.0
+    packed = used < _WORTH_PACKING * n
+    if packed:
+        used = 0
+        for i in range(n):
+            rows[used] = i
+            used += h[i] != 0.0
+    end = used if packed else n
+    even, odd = tile[width + 1], tile[width + 2]
+    for begin in range(0, end, TILE):
+        count = min(TILE, end - begin)
+        columns, first, weight = Xt, begin, h[begin : begin + count]
+        if packed:
+            chosen = rows[begin : begin + count]
+            columns, first, weight = tile, 0, tile[width, :count]
+            for r in range(count):
+                weight[r] = h[chosen[r]]
+            for j in range(size):
+                x0 = Xt[j]
+                for r in range(count):
+                    tile[j, r] = x0[chosen[r]]
+        last = first + count
+        for j in range(0, size, 2):
+            x0, x1 = columns[j, first:last], columns[j + 1, first:last]
+            for r in range(count):
+                even[r] = weight[r] * x0[r]
+            for r in range(count):
+                odd[r] = weight[r] * x1[r]
+            for k in range(0, j + 2, TOGETHER):
+                x0, x1 = columns[k, first:last], columns[k + 1, first:last]
+                x2, x3 = columns[k + 2, first:last], columns[k + 3, first:last]
+                s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = 0.0
+                for r in range(count):
+                    s0 += even[r] * x0[r]
+                    s1 += even[r] * x1[r]
+                    s2 += even[r] * x2[r]
+                    s3 += even[r] * x3[r]
+                    t0 += odd[r] * x0[r]
+                    t1 += odd[r] * x1[r]
+                    t2 += odd[r] * x2[r]
+                    t3 += odd[r] * x3[r]
+                H[j, k] += s0
+                H[j, k + 1] += s1
+                H[j, k + 2] += s2
+                H[j, k + 3] += s3
+                H[j + 1, k] += t0
+                H[j + 1, k + 1] += t1
+                H[j + 1, k + 2] += t2
+                H[j + 1, k + 3] += t3
+
+
+@compiled(inline=True)
+def _subtract_block_means(Xt, size, c, omega, block, sums, blocks, eta, rows, H):
+    """H -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega phi'_i [x_i 1] over block b.
+
+    The lower half of H; `sums` has one row more than Xt, and a column for each block.
+    """
+    width = Xt.shape[0]
+    for j in range(width + 1):
+        for b in range(blocks):
+            sums[j, b] = 0.0
+    used = 0
+    for i in range(block.shape[0]):
+        rows[used] = i
+        used += block[i] >= 0
+    for r in range(used):
+        sums[width, block[rows[r]]] += omega
+    # Several columns at a time: additions to the same sum have to wait for each other.
+    for j in range(0, width, TOGETHER):
+        x0, x1, x2, x3 = Xt[j], Xt[j + 1], Xt[j + 2], Xt[j + 3]
+        for r in range(used):
+            i = rows[r]
+            b = block[i]
+            sums[j, b] += c[i] * x0[i]
+            sums[j + 1, b] += c[i] * x1[i]
+            sums[j + 2, b] += c[i] * x2[i]
+            sums[j + 3, b] += c[i] * x3[i]
+    for b in range(blocks):
+        sums[width, b] = math.sqrt(eta / sums[width, b])
+    for j in range(size):
+        for b in range(blocks):
+            sums[j, b] *= sums[width, b]
+        for k in range(j + 1):
+            s = 0.0
+            for b in range(blocks):
+                s += sums[j, b] * sums[k, b]
+            H[j, k] -= s
 
 
 @compiled(inline=True)
@@ -37,7 +206,7 @@ def _set_target(center, losses, eta, target):
 
 
 @compiled(inline=True)
-def _products(c, change, density, losses, center):
+def _sums(c, change, density, losses, center):
     """c . change, q . l and |q - q_k|^2."""
     slope = 0.0
     expected = 0.0
@@ -77,35 +246,64 @@ def _project_two_levels(target, levels, start, block):
 
 
 @compiled
+def newton_step(
+    Xt, y, code, delta, omega, margins, w, gradient, density, block, blocks, eta, caution, l2,
+    n_penalized, table, rows, tile, sums, H, factor,
+):  # fmt: skip
+    """The Newton step from w, where `density` is the weighting and `blocks` its number of blocks.
+
+    Row p + 1 of `factor` becomes the step, and row p + 3 its end. Returns what
+    :func:`sorel.kernels.cholesky.minimize_few` does.
+    """
+    p = w.shape[0]
+    h, c = table[CURVATURE], table[SLOPES]
+    if blocks == 0:
+        eta = 0.0
+    _set_curvature(code, delta, y, margins, density, block, eta, caution, omega[0], h, c)
+    _gram(Xt, p, h, rows, tile, H)
+    if eta > 0.0:
+        _subtract_block_means(Xt, p, c, omega[0], block, sums, blocks, eta, rows, H)
+    for j in range(p):
+        for k in range(j):
+            H[k, j] = H[j, k]
+    return minimize_few(H, gradient, w, l2, n_penalized, factor, factor[p + 3])
+
+
+@compiled
 def search(
-    X, y, code, delta, omega, margins, center, eta, w, step, l2, enough, moves, levels, start, mass,
-    order, key, first, work, spills, change, numbers, room, block, gradient,
+    Xt, y, code, delta, omega, margins, w, step, center, eta, l2, n_penalized, levels, start, moves,
+    sorting, numbers, table, wide, room, block, gradient,
 ):  # fmt: skip
     """Go along a step until the derivative is small, and evaluate the augmented Lagrangian there.
 
-    Weights of two levels come with `levels` and `start`, others with what a sort needs; None for
-    the rest. The rows of `room` become margins, losses, densities and omega q phi'. With a length
-    of 0 and any finite `change`, w itself is evaluated. Returns the number of blocks; after
-    FRESH_START the same call goes on where it stopped.
+    Weights of two levels come with `levels` and `start`, others with `sorting`; None for the rest.
+    The rows of `room` become margins, losses and densities. With a length of 0, w itself is
+    evaluated. Returns the number of blocks; after FRESH_START the same call goes on where it
+    stopped.
     """
-    d = X.shape[1]
-    moved, losses, density, c = room[0], room[1], room[2], room[3]
+    change, c = table[CHANGE], table[SLOPES]
+    moved, losses, density = room[0], room[1], room[2]
     if numbers[TRIALS] < 0.0:
         numbers[TRIALS] = 0.0
-        product_rows(X, step[:d], step[d] if step.shape[0] > d else 0.0, change)
+        if numbers[LENGTH] > 0.0:
+            _multiply(Xt, step, wide[0], change)
+        else:
+            for i in range(change.shape[0]):
+                change[i] = 0.0
     # The derivative of the penalty, which is a line.
     pull, growth = 0.0, 0.0
-    for j in range(d):
+    for j in range(n_penalized):
         pull += l2 * w[j] * step[j]
         growth += l2 * step[j] * step[j]
+    count = 0
     while True:
         t = numbers[LENGTH]
         move_margins(margins, change, t, code, delta, y, moved, losses)
         _set_target(center, losses, eta, density)
-        count = 0
         if eta > 0.0:
             # The compiler drops what asks for a None.
-            if order is not None:
+            if sorting is not None:
+                mass, order, key, first, work, spills = sorting
                 count = project_sorted(
                     density, mass, order, key, moves, first, work, spills, density, block
                 )
@@ -115,9 +313,9 @@ def search(
             return FRESH_START
         numbers[TRIALS] += 1.0
         weighted_slopes(code, delta, y, moved, density, omega, False, c)
-        slope, expected, distance = _products(c, change, density, losses, center)
+        slope, expected, distance = _sums(c, change, density, losses, center)
         slope += pull + t * growth
-        if abs(slope) <= enough:
+        if abs(slope) <= numbers[ENOUGH]:
             break
         if numbers[TRIALS] < MAX_TRIALS:
             t, low, slope_low, high, slope_high = next_length(
@@ -131,9 +329,7 @@ def search(
         else:
             # The function has not yet turned up there: safe to stop.
             numbers[LENGTH] = numbers[LOW]
-            enough = math.inf
-    for j in range(gradient.shape[0]):
-        gradient[j] = 0.0
-    adjoint_rows(X, c, gradient)
+            numbers[ENOUGH] = math.inf
+    _multiply_back(Xt, c, wide[1], gradient)
     numbers[EXPECTED], numbers[DISTANCE] = expected * omega[0], distance * omega[0]
     return count

@@ -20,6 +20,8 @@ from sorel.risks import FloatArray
 # of a list that the radix sort takes that is sooner, and of a very long one sooner still; what a
 # sort leaves to repair is all nearby.
 MOVES_PER_ITEM, _MOVES_PER_ITEM_OF_SOME, _MOVES_PER_ITEM_OF_MANY = 8, 3, 1
+# The share of these moves that is there from the start.
+_EARLY = 0.1
 # From this size on one order serves both the losses and the vectors to be projected.
 ONE_ORDER_FROM = 100_000
 # Below, NumPy's sort costs microseconds more than the radix sort, and nothing to compile.
@@ -112,8 +114,13 @@ def sink(key: Any, order: Any, rank: int, value: float, item: int, position: Any
 
 @compiled(fastmath=False)
 def repair(values: Any, order: Any, key: Any, budget: int) -> bool:
-    """Sort by insertion from the given order, ties by position; False once the budget is spent."""
+    """Sort by insertion from the given order, ties by position; False once the budget is spent.
+
+    Part of the budget is there from the start, the rest comes with the items: an order that is far
+    off is seen to be so after a few of them.
+    """
     n = order.size
+    spent, early, rate = 0, _EARLY * budget, (1.0 - _EARLY) * budget / max(n, 1)
     last = -np.inf
     last_item = -1
     for i in range(n):
@@ -124,9 +131,9 @@ def repair(values: Any, order: Any, key: Any, budget: int) -> bool:
             order[i] = item
             last, last_item = value, item
             continue
-        budget -= 1 + i - sink(key, order, i, value, item, None, None)
+        spent += 1 + i - sink(key, order, i, value, item, None, None)
         last, last_item = key[i], order[i]
-        if budget < 0:
+        if spent > early + rate * i:
             # The entries stay a permutation, so the next call starts from something valid.
             return False
     return True

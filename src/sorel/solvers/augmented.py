@@ -45,7 +45,7 @@ _SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 _FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
 
 # Relative to the objective, changes below this are rounding; so many idle centres end a run.
-_ROUNDING = 1e-15
+ROUNDING = 1e-15
 _MAX_IDLE = 4
 
 # Margins that are moved along and along drift away from X w: compute them afresh before the drift
@@ -297,7 +297,7 @@ class AugmentedLagrangian(Solver):
         while not run.exhausted:
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
             unit = problem.unit(state.value)
-            target, noise = run.tol * unit, _ROUNDING * unit
+            target, noise = run.tol * unit, ROUNDING * unit
             if blurred or problem.margin_rounding(unit) * path.moves > _DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
@@ -375,7 +375,7 @@ class AugmentedLagrangian(Solver):
         delta, descent = direction.delta, direction.descent
         if not descent > 0.0:
             return point, engine.settle(point, center, eta, state.dual), 1.0
-        enough = 0.5 * max(descent, _ROUNDING * problem.unit(state.value))
+        enough = 0.5 * max(descent, ROUNDING * problem.unit(state.value))
         found = None
         if problem.penalty.quadratic:
             found = engine.search(point, center, eta, delta, descent, enough, problem.penalty.l2)

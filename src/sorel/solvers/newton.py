@@ -19,7 +19,7 @@ from sorel.engines.row_gram import MAX_ROWS
 from sorel.factored import loses_penalty, minimize_factored
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
-from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
+from sorel.solvers.augmented import ROUNDING, AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
@@ -83,6 +83,22 @@ class Newton(AugmentedLagrangian):
         if not can_descend(state.problem):
             return super().first_step(state, run)
         return descend(state, run)
+
+    def _step(self, state: State, run: Run, caution: float) -> State:
+        problem, point = state.problem, state.point
+        found = None
+        if problem.penalty.quadratic and not run.resembles:
+            noise = ROUNDING * problem.unit(state.value)
+            found = problem.engine.newton_step(
+                point, state.dual, state.center, state.eta, state.gradient, problem.penalty.l2,
+                caution, noise,
+            )  # fmt: skip
+        if found is None:
+            return super()._step(state, run, caution)
+        run.passes += 2
+        new = State(problem, found[0], state.center, state.eta, found[1])
+        new.length, new.predicted = found[2], max(found[3], 0.0)
+        return new
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         if _wants_matrix_of_weights(state):
