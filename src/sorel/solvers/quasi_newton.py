@@ -17,6 +17,7 @@ from sorel.kernels import vectors
 from sorel.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, Pace, State
 from sorel.solvers.base import Run, UnsupportedProblemError
+from sorel.solvers.newton_cg import NewtonCG
 
 # Pairs of steps and changes of the gradient that are kept.
 _MEMORY = 20
@@ -65,6 +66,10 @@ class QuasiNewton(AugmentedLagrangian):
     def most_steps(self, problem: Problem) -> float:
         """Steps that a run is worth: one that would take more is ended by a CostlyError."""
         return np.inf
+
+    def resting(self) -> AugmentedLagrangian:
+        # Gradients of another Phi would be no news of this one.
+        return NewtonCG()
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, w = state.problem, state.point.w
