@@ -159,3 +159,26 @@ def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
     result = sorel.solve(problem, "newton", warm_start=rough)
     assert result.converged
     assert count <= 2
+
+
+def test_certificates_use_the_pairs_and_leave_none_behind(monkeypatch):
+    monkeypatch.setattr(sorel.Problem, "_by_products", lambda self: True)
+    X, y = wide(900, 200, 1e2)
+    problem = sorel.Problem(X, y, risk="esrm:2").for_run()
+    run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)
+    iterates = QuasiNewton().iterates(problem, run)
+    iterate = next(iterates)
+    while not iterate.refine > 0.0:
+        iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
+    inverse = problem.near_inverse
+    assert inverse is not None
+    vector = np.random.default_rng(1).standard_normal(200)
+    assert vector @ inverse(vector) > 0.0
+    options = {"gradient": iterate.gradient, "refine": iterate.refine, "path": iterate.path}
+    helped = problem.certify(iterate.point, iterate.dual, **options)
+    iterates.close()
+    assert problem.near_inverse is None
+    optimum = sorel.solve(problem, "newton", tol=1e-10).objective
+    assert helped.passes > 0.0
+    assert helped.dual <= optimum * (1.0 + 1e-12)
+    assert helped.relative_gap <= 1e-6
