@@ -57,6 +57,9 @@ _BLUR = 0.1
 # Passes after which a check is made though it will hardly succeed: others may want to step in.
 _HEARTBEAT = 50
 
+# What the weights may still gain where a certificate is tried, in gaps wanted.
+_NEARLY_STILL = 2.0
+
 # An objective that has come down to this share of what it was makes losses of another size.
 _FAR_BETTER = 0.01
 
@@ -317,7 +320,10 @@ class AugmentedLagrangian(Solver):
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, path, blurred = fresh, Path(state.point.w), False
-            if state.predicted <= self.promising * target and run.passes >= resumed:
+            # Under two levels the shortfall is about as much as the move of the weights has gained.
+            ready = not problem.has_two_levels or state.moved <= _NEARLY_STILL * target
+            ready = ready and state.predicted <= self.promising * target
+            if ready and run.passes >= resumed:
                 reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
                 checked = run.passes
                 # No more is spent on certificates in vain than on steps.
