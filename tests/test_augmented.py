@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sorel
+from sorel import L2, CVaR, Extremile
 from sorel.losses import Huber
 from sorel.solvers import augmented
 from sorel.solvers.augmented import EtaSchedule, Pace, State
@@ -203,3 +204,79 @@ def test_a_schedule_does_not_depend_on_the_units_of_the_losses(scale, warm):
     assert ours.eta == max(eta, PACE.first * 100.0 / scale)
     ours.rescale(100.0 * scale)
     assert ours._largest == pytest.approx(100.0 * before)
+
+
+def noisy_labels(n, d, classes=2, seed=0):
+    """Labels of which X tells little: for the tail of the losses, no model is better than none."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    scores = 0.3 * X @ rng.standard_normal((d, classes)) + rng.gumbel(size=(n, classes))
+    return X, np.argmax(scores, axis=1)
+
+
+RESTING = [
+    (L2(0.005), "logistic", CVaR(0.1)),
+    (L2(0.005), "logistic", Extremile(2.5)),
+    (L2(0.005), "squared_hinge", CVaR(0.1)),
+    (L2(0.005), "multinomial", CVaR(0.1)),
+    (sorel.NonNegative(0.005), "logistic", CVaR(0.1)),
+    (sorel.Box(0.005, -0.2, 0.2), "multinomial", CVaR(0.1)),
+    (sorel.ElasticNet(0.005, 0.01), "logistic", CVaR(0.1)),
+]
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    ("solver", "penalty", "loss", "risk"),
+    [
+        (solver, *case)
+        for solver in ("newton", "newton_cg", "auto")
+        for case in RESTING
+        if solver != "newton_cg" or case[0].quadratic
+    ],
+    ids=str,
+)
+def test_the_start_is_seen_to_be_the_solution(solver, penalty, loss, risk, intercept):
+    X, y = noisy_labels(200, 6, classes=3 if loss == "multinomial" else 2)
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty, fit_intercept=intercept)
+    result = sorel.solve(problem, solver, tol=1e-8)
+    assert not np.any(result.w)
+    # All losses are equal there, and the weights balance their slopes: the proof, from outside.
+    proof = problem.certificate(np.zeros_like(result.w), result.weights)
+    assert proof.relative_gap <= 1e-8
+    other = sorel.solve(problem, "sorel", tol=1e-4, max_passes=5000)
+    assert other.objective >= result.objective * (1.0 - 1e-8)
+
+
+def test_weights_of_samples_are_balanced_too():
+    X, y = noisy_labels(200, 6)
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, 200)
+    problem = sorel.Problem(X, y, risk=CVaR(0.1), loss="logistic", sample_weight=weight)
+    result = sorel.solve(problem, "newton", tol=1e-8)
+    assert result.converged
+    assert not np.any(result.w)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
+@pytest.mark.parametrize("solver", ["newton", "newton_cg", "auto"])
+@pytest.mark.parametrize("alpha", np.linspace(0.25, 0.45, 5))
+def test_equal_losses_are_left_where_a_model_is_better(loss, solver, alpha):
+    X, y = noisy_labels(200, 40, classes=3 if loss == "multinomial" else 2)
+    problem = sorel.Problem(X, y, risk=CVaR(alpha), loss=loss)
+    result = sorel.solve(problem, solver, tol=1e-8)
+    assert result.converged
+    start = problem.objective(np.zeros_like(result.w))
+    assert result.objective <= start * (1.0 + 1e-12)
+    proof = problem.certificate(result.w, result.weights)
+    assert proof.relative_gap <= 1e-8
+
+
+def test_losses_are_level_at_zero_alone():
+    problem = sorel.Problem(np.eye(3), [1, 1, 0], risk=CVaR(0.5), loss="squared_hinge")
+    center = problem.engine.uniform()
+    assert State(problem, problem.engine.point(np.zeros(3)), center, 0.0).is_level()
+    elsewhere = problem.engine.point(np.array([0.1, 0.0, 0.0]))
+    assert not State(problem, elsewhere, center, 0.0).is_level()
+    mean = problem.with_risk("mean")
+    start = mean.engine.point(np.zeros(3))
+    assert not State(mean, start, mean.engine.uniform(), 0.0).is_level()

@@ -75,6 +75,17 @@ def test_products(n, d, dtype):
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
+@pytest.mark.parametrize(("n", "d"), [(7, 64), (7, 65), (18_463, 65)])
+def test_rows_are_taken_one_by_one_or_several_at_once(n, d):
+    """Short rows, longer ones that a cache holds, and more of them."""
+    X, (w,), (c,) = matrix(n, d), random_vectors(d, 1), random_vectors(n, 1)
+    out, sums = np.full(n, np.nan), np.zeros(d + 1)
+    dense.product_rows(X, w, 0.5, out)
+    dense.adjoint_rows(X, c, sums)
+    np.testing.assert_allclose(out, X @ w + 0.5, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sums, extended(X).T @ c, rtol=1e-10, atol=1e-10)
+
+
 def test_products_by_columns_pass_the_row_block():
     n = 2 * dense._ROW_BLOCK + 5
     Xt, (w,) = matrix(2, n), random_vectors(2, 1)

@@ -7,6 +7,7 @@ import pytest
 
 import sorel
 from sorel.kernels import vectors
+from sorel.solvers import auto as auto_module
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.base import Run
 from sorel.solvers.quasi_newton import QuasiNewton
@@ -159,3 +160,56 @@ def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
     result = sorel.solve(problem, "newton", warm_start=rough)
     assert result.converged
     assert count <= 2
+
+
+def test_certificates_use_the_pairs_and_leave_none_behind(monkeypatch):
+    monkeypatch.setattr(sorel.Problem, "_by_products", lambda self: True)
+    X, y = wide(900, 200, 1e2)
+    problem = sorel.Problem(X, y, risk="esrm:2").for_run()
+    run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)
+    iterates = QuasiNewton().iterates(problem, run)
+    iterate = next(iterates)
+    while not iterate.refine > 0.0:
+        iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
+    inverse = problem.near_inverse
+    assert inverse is not None
+    vector = np.random.default_rng(1).standard_normal(200)
+    assert vector @ inverse(vector) > 0.0
+    options = {"gradient": iterate.gradient, "refine": iterate.refine, "path": iterate.path}
+    helped = problem.certify(iterate.point, iterate.dual, **options)
+    iterates.close()
+    assert problem.near_inverse is None
+    optimum = sorel.solve(problem, "newton", tol=1e-10).objective
+    assert helped.passes > 0.0
+    assert helped.dual <= optimum * (1.0 + 1e-12)
+    assert helped.relative_gap <= 1e-4
+
+
+@pytest.mark.parametrize(("risk", "afresh"), [("esrm:2", True), ("mean", False)])
+def test_products_start_afresh_where_weights_move(risk, afresh, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 300)) * np.geomspace(1.0, 1e-2, 300)
+    y = X @ rng.standard_normal(300) + rng.standard_t(4, 200)
+    problem = sorel.Problem(X, y, risk=risk)
+    starts = []
+    original = sorel.solvers.NewtonCG.iterates
+
+    def noted(self, problem, run):
+        starts.append(run.w)
+        return original(self, problem, run)
+
+    def refuse(self, state, run, caution):
+        if state.value < first:
+            raise CostlyError
+        return direction(self, state, run, caution)
+
+    first, direction = problem.objective(np.zeros(300)), QuasiNewton.direction
+    monkeypatch.setattr(sorel.solvers.NewtonCG, "iterates", noted)
+    monkeypatch.setattr(QuasiNewton, "direction", refuse)
+    auto = sorel.solvers.Auto()
+    order = [auto_module._Quick, sorel.solvers.NewtonCG]
+    monkeypatch.setattr(auto, "_order", lambda problem: order)
+    result = sorel.solve(problem, auto)
+    assert result.converged
+    assert "quasi_newton then newton_cg" in result.status
+    assert bool(np.any(starts[0])) != afresh

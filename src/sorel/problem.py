@@ -317,6 +317,8 @@ class Problem:
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
         self.curvature: FloatArray | None = None
+        # Left by a method that knows it without a matrix: multiplies by about the inverse Hessian.
+        self.near_inverse: Callable[[FloatArray], FloatArray] | None = None
         self._working_sets: WorkingSets | None = None
 
     def _size_at(self, w: FloatArray) -> float:
@@ -929,7 +931,7 @@ class Problem:
             gradient + modulus * point.w,
             enough=enough,
             max_products=max_products,
-            precondition=precondition,
+            precondition=precondition or self.near_inverse,
         )
 
     def kept_factor(self) -> Callable[[FloatArray], FloatArray] | None:

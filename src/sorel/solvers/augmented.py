@@ -58,6 +58,9 @@ _BLUR = 0.1
 # Passes after which a check is made though it will hardly succeed: others may want to step in.
 _HEARTBEAT = 50
 
+# What the weights may still gain where a certificate is tried, in gaps wanted.
+_NEARLY_STILL = 2.0
+
 # An objective that has come down to this share of what it was makes losses of another size.
 _FAR_BETTER = 0.01
 
@@ -73,6 +76,14 @@ _HALVINGS = 50
 # after every full step.
 _EASE, _NO_CAUTION = 0.1, 1e-3
 
+
+# Losses that differ by less, relative to them, count as equal. The eta at which they all but stay
+# so, relative to their inverse, and what is left of the curvature at least.
+_LEVEL, _LEVEL_ETA, _LEAST_SHARE = 1e-12, 1e6, 1e-3
+
+# The bracket of the certificate, relative to the gap wanted, at which weights for such losses are
+# worth a check, and how many steps in a row may fail to halve it.
+_WORTH_REFINING, _MAX_FAILURES = 100.0, 2
 
 # A few numbers are not worth a call of compiled code.
 _NEXT_LENGTH = getattr(next_length, "py_func", next_length)
@@ -224,6 +235,13 @@ class State:
         # it that was taken.
         self.predicted, self.length = np.inf, 1.0
 
+    def is_level(self) -> bool:
+        """Whether the weights may change, and all losses are equal, as those of labels are at 0."""
+        problem, engine = self.problem, self.problem.engine
+        if problem.has_fixed_weights or not problem.loss.is_classifier or np.any(self.point.w):
+            return False
+        return engine.shortfall(self.point, self.dual) < _LEVEL * self.value
+
     def fenchel_young(self) -> float:
         """The second bracket of the certificate, up to the choice of the intercept."""
         problem = self.problem
@@ -273,12 +291,18 @@ class AugmentedLagrangian(Solver):
                 point = engine.best_intercept(point, center) or point
                 path.move(point.w)
             start = State(problem, point, center, 0.0)
-            likely = not problem.penalty.quadratic
+            level = start.is_level()
+            likely = level or not problem.penalty.quadratic
             if likely and start.fenchel_young() <= run.tol * problem.unit(start.value):
                 # Best for the plain average, and so perhaps for the risk: all coefficients rest.
-                yield Iterate(point, engine.worst_case(point))
+                yield Iterate(point, center if level else engine.worst_case(point))
             try:
-                point = self.first_step(start, run).point
+                if level:
+                    direction = self.direction(start, run, 1.0)
+                    yield from self._rest(start, direction, run)
+                    point = self._follow(start, direction, run).point
+                else:
+                    point = self.first_step(start, run).point
             except np.linalg.LinAlgError:
                 run.note = "the losses overflow at the start; scale the columns"
                 return
@@ -302,7 +326,10 @@ class AugmentedLagrangian(Solver):
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 state, path, blurred = fresh, Path(state.point.w), False
-            if state.predicted <= self.promising * target and run.passes >= resumed:
+            # Under two levels the shortfall is about as much as the move of the weights has gained.
+            ready = not problem.has_two_levels or state.moved <= _NEARLY_STILL * target
+            ready = ready and state.predicted <= self.promising * target
+            if ready and run.passes >= resumed:
                 reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
                 checked = run.passes
                 # No more is spent on certificates in vain than on steps.
@@ -352,9 +379,54 @@ class AugmentedLagrangian(Solver):
         """A state near the minimum of the plain average, from where the run starts."""
         return self._step(state, run, 1.0)
 
+    def resting(self) -> AugmentedLagrangian:
+        """The method whose steps find weights for which all coefficients rest."""
+        return self
+
+    def _rest(self, start: State, direction: Direction, run: Run) -> Iterates:
+        """Look for weights that make a start of equal losses the solution; else yield nothing.
+
+        All weightings attain the risk there, so the start is the solution if one of them balances
+        the slopes of the losses. For noisy labels and a risk of the tail that is the rule. With a
+        large eta Phi sees the losses as linear, and where it is least the weights are such, if
+        there are any, and nearest to the uniform ones. The step for the plain average leads there
+        where no weight comes to a limit, since slopes and curvature at the start are of one size.
+        """
+        problem, engine, method = start.problem, start.problem.engine, self.resting()
+        unit, eta = problem.unit(start.value), _LEVEL_ETA / start.value
+        target = run.tol * unit
+        # The weights know the losses less their mean, which takes a share of the curvature away.
+        share = 1.0 / max(1.0 - direction.descent, _LEAST_SHARE)
+        delta, change = direction.delta, engine.direction(direction.delta)
+        near = engine.moved(start.point, delta, change, share / eta)
+        run.passes += 1
+        if engine.risk(near) + problem.penalty_value(near.w) < start.value - _ROUNDING * unit:
+            return
+        state = State(problem, near, start.center, eta)
+        del near, change
+        # No weighting is further away from the uniform one than this, so that Phi tells the risk.
+        off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
+        least, failures = np.inf, 0
+        while failures <= _MAX_FAILURES and not run.exhausted:
+            slope = problem.coefficients(state.gradient)
+            bracket = problem.penalty.fenchel_young(problem.coefficients(start.point.w), -slope)
+            if bracket <= _WORTH_REFINING * target:
+                gradient = engine.gradient(start.point, state.dual)
+                run.passes += 1
+                yield Iterate(start.point, state.dual, gradient, target)
+            failures = 0 if bracket <= 0.5 * least else failures + 1
+            least = min(bracket, least)
+            state = method._step(state, run, 0.0)
+            # Steps are cut short where weights come to their limits: there are no such weights.
+            if state.length < _FULL_ENOUGH or state.value + off < start.value - target:
+                return
+
     def _step(self, state: State, run: Run, caution: float) -> State:
         """The state after one Newton step with line search."""
-        direction = self.direction(state, run, caution)
+        return self._follow(state, self.direction(state, run, caution), run)
+
+    def _follow(self, state: State, direction: Direction, run: Run) -> State:
+        """The state after a line search along a direction."""
         point, settled, length = self._line_search(state, direction)
         run.passes += 1
         new = State(state.problem, point, state.center, state.eta, settled)

@@ -232,6 +232,11 @@ class Auto(Solver):
             return place
         return None
 
+    def _products_follow(self, problem: Problem, others: list[type[Solver]]) -> bool:
+        """Whether the next method takes steps by products."""
+        place = self._first_able(problem, others)
+        return place is not None and issubclass(others[place], NewtonCG)
+
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
     ) -> Iterates:
@@ -249,6 +254,7 @@ class Auto(Solver):
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
+        cold = run.dual is None
         try:
             iterate = next(iterates)
             while True:
@@ -268,6 +274,10 @@ class Auto(Solver):
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual
+            if cold and not problem.has_fixed_weights and self._products_follow(problem, others):
+                # Where losses have come to spread little, ties are many: products take longer from
+                # there than from the start.
+                best = None
         except (StopIteration, np.linalg.LinAlgError):
             pass
         finally:

@@ -16,7 +16,8 @@ from sorel.engines.base import Dual, FloatArray
 from sorel.kernels import vectors
 from sorel.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, Pace, State
-from sorel.solvers.base import Run, UnsupportedProblemError
+from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
+from sorel.solvers.newton_cg import NewtonCG
 
 # Pairs of steps and changes of the gradient that are kept.
 _MEMORY = 20
@@ -54,6 +55,7 @@ class QuasiNewton(AugmentedLagrangian):
         self._pairs: _Pairs | None = None
         self._last: tuple[FloatArray, FloatArray, Dual, float] | None = None
         self._promises: list[float] = []
+        self._most = math.inf
 
     def check(self, problem: Problem) -> None:
         if not problem.penalty.quadratic:
@@ -66,12 +68,25 @@ class QuasiNewton(AugmentedLagrangian):
         """Steps that a run is worth: one that would take more is ended by a CostlyError."""
         return np.inf
 
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        try:
+            yield from super().iterates(problem, run)
+        finally:
+            # What others come to know is not in these pairs.
+            problem.near_inverse = None
+
+    def resting(self) -> AugmentedLagrangian:
+        # Gradients of another Phi would be no news of this one.
+        return NewtonCG()
+
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, w = state.problem, state.point.w
         gradient = state.gradient + problem.modulus() * w
         if self._pairs is None:
             curvature = problem.engine.curvature(state.point, state.dual)
             self._pairs = _Pairs(curvature.diagonal() + problem.modulus())
+            problem.near_inverse = self._pairs.solve
+            self._most = self.most_steps(problem)
             run.passes += 1
         if self._last is not None:
             last_w, last_gradient, center, eta = self._last
@@ -83,7 +98,7 @@ class QuasiNewton(AugmentedLagrangian):
         descent = -float(np.vdot(gradient, step))
         self._promises.append(max(0.5 * descent, 0.0))
         left = self._steps_left(problem, run.tol * problem.unit(state.value))
-        if len(self._promises) + left > self.most_steps(problem):
+        if len(self._promises) + left > self._most:
             raise CostlyError
         return Direction(step, descent, 0.5 * descent)
 
