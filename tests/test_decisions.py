@@ -1,0 +1,419 @@
+"""Decisions and safeguards as functions of their numbers, at the borders and beside them.
+
+Most change the work of a run and not its answer, which is certified whatever they say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from own_penalties import GroupLasso, OwnElasticNet
+from scipy.optimize import brentq
+
+import sorel
+from sorel import problem as problems
+from sorel import proximal
+from sorel.engines import memory
+from sorel.engines.base import Engine
+from sorel.kernels import margins
+from sorel.kernels.losses import LOGISTIC
+from sorel.metrics import cvar_loss
+from sorel.problem import Problem
+from sorel.proximal import ProximalModel
+from sorel.quadratic import FEW, step_of_few
+from sorel.solvers import common, newton
+from sorel.solvers.base import Run
+from tests.helpers import LOSSES, make_data, make_loss
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def tail(shift):
+    """The derivatives of log(1 + exp(8 - shift)) + 0.01 (shift + 3)^2, whose minimum is far off."""
+    p = 1.0 / (1.0 + np.exp(shift - 8.0))
+    return 0.02 * (shift + 3.0) - p, p * (1.0 - p) + 0.02, 1.0
+
+
+TAIL_ROOT = brentq(lambda shift: tail(shift)[0], 0.0, 20.0, xtol=1e-13)
+
+
+def kinked(shift):
+    """The derivatives of |shift - 40| smoothed over a millionth: no curvature on either side."""
+    t = (shift - 40.0) * 1e6
+    return float(np.clip(t, -1.0, 1.0)), 1e6 if abs(t) < 1.0 else 0.0, 1.0
+
+
+@pytest.mark.parametrize(
+    ("statistics", "root", "most"),
+    [
+        (lambda shift: (3.0 * (shift - 0.7), 3.0, 1.0), 0.7, 3),
+        (lambda shift: (3.0 * (shift + 0.7), 3.0, 1.0), -0.7, 3),
+        (tail, TAIL_ROOT, 10),
+        (lambda shift: (-tail(-shift)[0], *tail(-shift)[1:]), -TAIL_ROOT, 10),
+        (kinked, 40.0, 45),
+        (lambda shift: (-kinked(-shift)[0], *kinked(-shift)[1:]), -40.0, 45),
+    ],
+)
+def test_the_best_shift_takes_few_steps(statistics, root, most):
+    counted = Counted(statistics)
+    shift = memory.best_shift(counted)
+    assert shift == pytest.approx(root, abs=2e-5)
+    assert abs(statistics(shift)[0]) < 1e-9
+    assert counted.calls <= most
+
+
+def test_without_a_minimum_there_is_no_best_shift():
+    assert memory.best_shift(lambda shift: (-1.0, 0.0, 1.0)) is None
+    # Exactly at a root nothing else is asked for.
+    counted = Counted(lambda shift: (shift, 1.0, 1.0))
+    assert memory.best_shift(counted) == 0.0
+    assert counted.calls == 1
+
+
+@pytest.mark.parametrize("curvature", [1e-3, 2.0, 1e5])
+@pytest.mark.parametrize("residual", [1e-9, 1e-3])
+def test_the_slack_of_a_parabola_is_a_few_times_what_it_falls(curvature, residual):
+    counted = Counted(lambda shift: (curvature * shift, curvature, 0.0))
+    slack = memory.shift_slack(counted, residual)
+    assert residual**2 / (2.0 * curvature) <= slack <= 4.001 * residual**2 / curvature
+    assert counted.calls == 3
+
+
+def test_the_slack_reaches_to_where_the_derivative_has_both_signs_for_certain():
+    # Flat up to 1e-8 on the left and 1e-6 on the right, so that the minimum may be anywhere there.
+    def statistics(shift):
+        return (-1.0 if shift < -1e-8 else 1.0 if shift > 1e-6 else 0.0), 0.0, 1.0
+
+    slack = memory.shift_slack(statistics, 0.5)
+    assert 0.5e-6 <= slack <= 16.0 * 0.5e-6
+    one_sided = memory.shift_slack(lambda shift: (max(shift, 0.0), 1.0, 1.0), 0.5)
+    assert one_sided == np.inf
+
+
+def test_the_slack_of_softmax_intercepts():
+    one = np.diag([0.3, 0.0, 0.0])
+    assert memory.softmax_slack(one, 0.5 * memory._NO_SLOPE) == memory._NO_SLOPE
+    assert memory.softmax_slack(one, 2.0 * memory._NO_SLOPE) == np.inf
+    p = np.array([0.5, 0.3, 0.2])
+    hessian = np.zeros((4, 4))
+    hessian[:3, :3] = np.diag(p) - np.outer(p, p)
+    curvature = np.linalg.eigvalsh(hessian[:3, :3])[1]
+    near = memory._NEAR_MINIMUM * curvature
+    assert memory.softmax_slack(hessian, 0.9 * near) == pytest.approx((0.9 * near) ** 2 / curvature)
+    assert memory.softmax_slack(hessian, 1.1 * near) == np.inf
+    # For the way t = residual / curvature and more, the bound of each |t_k| from the inverse.
+    spread = memory.softmax_spread(hessian, 1e-3)
+    rest = hessian[1:3, 1:3]
+    t = np.abs(np.linalg.inv(rest)) @ [1e-3, 1e-3]
+    assert spread >= 1e-3 + 2.0 * np.diag(rest) @ t
+    assert spread <= 1e-3 + 20.0 * np.diag(rest) @ t
+    assert memory.softmax_spread(np.diag([0.3, 0.0, 0.0]), 1e-3) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "multinomial"])
+def test_the_slack_of_an_intercept_bounds_what_is_left_to_gain(loss):
+    X, y = make_data(loss, 60, 3, 4)
+    problem = Problem(X, y, risk="esrm:2", loss=make_loss(loss), fit_intercept=True)
+    engine = problem.engine
+    dual = engine.worst_case(engine.point(np.array([0.3, -0.2, 0.1, 0.0])))
+    best = engine.best_intercept(engine.point(np.array([0.3, -0.2, 0.1, 0.0])), dual)
+    for shift in (1e-3, -1e-2):
+        moved = engine.point(best.w + np.array([0.0, 0.0, 0.0, shift]))
+        residual = abs(engine.gradient(moved, dual)[-1])
+        left = engine.expected(moved, dual) - engine.expected(best, dual)
+        assert left <= engine.intercept_slack(moved, dual, residual) <= 16.0 * left
+    assert engine.intercept_slack(best, dual, 0.0) == 0.0
+    assert engine.intercept_spread(best, dual, 0.25) == 0.25
+
+
+def test_products_of_rows_with_themselves_and_with_others():
+    X, y = make_data("squared", 9, 3, 0)
+    engine = Problem(X, y).engine
+    rows, others = np.array([0, 4, 7]), np.array([1, 2])
+    np.testing.assert_allclose(engine._row_products(rows, rows), X[rows] @ X[rows].T)
+    np.testing.assert_allclose(engine._row_products(rows, others), X[rows] @ X[others].T)
+
+
+@pytest.mark.parametrize("c", [1e-6, 0.3, 5.0, 1e4, 1e9])
+def test_the_proximal_map_of_the_logistic_loss_takes_few_steps(monkeypatch, c):
+    counted = Counted(getattr(margins._sigmoid, "py_func", margins._sigmoid))
+    monkeypatch.setattr(margins, "_sigmoid", counted)
+    prox = getattr(margins.scalar_prox, "py_func", margins.scalar_prox)
+    for mean in (-30.0, -2.0, 0.0, 0.4 * c, c, c + 3.0, 2.0 * c + 40.0):
+        counted.calls = 0
+        t = prox(LOGISTIC, 0.0, mean, c)
+        # Halves of the bracket until the root is within the reach of Newton's steps, which square.
+        assert counted.calls <= 12 + 1.5 * np.log2(1.0 + c)
+        low, high = t - 1e-12 * (1.0 + abs(t)), t + 1e-12 * (1.0 + abs(t))
+        slack = 4e-16 * (c + abs(mean))
+        assert c * counted(low) + low - mean <= slack
+        assert c * counted(high) + high - mean >= -slack
+
+
+def watch(n_samples, passes, last, refine, bracket, wants_check=False, size=10):
+    problem = SimpleNamespace(
+        n_samples=n_samples,
+        penalty=SimpleNamespace(fenchel_young=lambda w, slope: bracket),
+        coefficients=lambda w: w,
+        engine=SimpleNamespace(size=size),
+    )
+    found = common.Watch(problem, SimpleNamespace(passes=passes, wants_check=wants_check))
+    found._last_check, found._refine = last, refine
+    return found
+
+
+def test_with_many_samples_iterates_are_checked_where_that_may_succeed():
+    point, many = SimpleNamespace(w=np.zeros(2)), common._MANY_SAMPLES
+
+    def due(*arguments, **options):
+        return watch(*arguments, **options).due(point, np.zeros(2))
+
+    assert due(many - 1, 5.0, 4.0, 0.1, 1.0)
+    assert not due(many, 5.0, 4.0, 0.1, 1.0)
+    assert due(many, 5.0, 4.0, 0.1, 1.0, wants_check=True)
+    assert due(many, 4.0 + common._HEARTBEAT, 4.0, 0.1, 1.0)
+    assert not due(many, 3.5 + common._HEARTBEAT, 4.0, 0.1, 1.0)
+    assert due(many, 5.0, 4.0, 0.1, 0.1)
+    assert due(many, 5.0, 4.0, 0.1, 0.05)
+
+
+def test_costly_refinements_are_ever_rarer():
+    cheap = watch(10, 0.0, 0.0, 0.5, 0.0, size=common._CHEAP_HESSIAN)
+    assert [cheap.refine() for _ in range(6)] == [0.5] * 6
+    costly = watch(10, 0.0, 0.0, 0.5, 0.0, size=common._CHEAP_HESSIAN + 1)
+    asked = [number for number in range(1, 40) if costly.refine() > 0.0]
+    assert asked == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_run_that_blows_up_is_stopped():
+    X, y = make_data("squared", 20, 2, 0)
+    problem = Problem(X, y, penalty=sorel.L2(0.1))
+    run = Run(np.ones(2), None, 1e-3, 100, np.inf, None)
+    watching = common.Watch(problem, run)
+    start = watching.start()
+    value = problem.objective(start.w)
+    assert watching._refine == pytest.approx(1e-3 * problem.unit(value))
+    far = np.ones(2)
+    while problem.objective(far) < 0.01 * common._BLOW_UP * value:
+        far *= 1.5
+    assert watching.point(far, "smaller steps") is not None
+    assert run.note == ""
+    assert watching.point(1e3 * far, "smaller steps") is None
+    assert "smaller steps" in run.note
+    assert watching.point(np.array([np.nan, 0.0]), "smaller steps") is None
+
+
+FLAGS = list(itertools.product([False, True], repeat=4))
+
+
+@pytest.mark.parametrize(("two_levels", "affine", "fixed", "most"), FLAGS)
+def test_a_risk_is_smooth_where_ranks_matter_little(two_levels, affine, fixed, most):
+    share = newton._MOST_CARRY if most else 0.99 * newton._MOST_CARRY
+    problem = SimpleNamespace(
+        has_two_levels=two_levels,
+        loss=SimpleNamespace(affine=affine),
+        has_fixed_weights=fixed,
+        engine=SimpleNamespace(effective_share=lambda: share),
+    )
+    assert newton.has_smooth_risk(problem) is (not (two_levels or affine) and (fixed or most))
+
+
+@pytest.mark.parametrize(("quadratic", "cheap", "fixed", "even"), FLAGS)
+@pytest.mark.parametrize("size", [30, 31])
+def test_steps_share_a_matrix_where_it_hardly_changes(quadratic, cheap, fixed, even, size):
+    problem = SimpleNamespace(
+        penalty=SimpleNamespace(quadratic=quadratic),
+        has_two_levels=False,
+        loss=SimpleNamespace(affine=False),
+        has_fixed_weights=fixed,
+        bends_evenly=even,
+        n_samples=30,
+        engine=SimpleNamespace(products_are_cheap=cheap, size=size, effective_share=lambda: 1.0),
+    )
+    expected = quadratic and cheap and (fixed or even) and size <= 30
+    assert newton.shares_matrix(problem) is expected
+    problem.has_two_levels = True
+    assert not newton.shares_matrix(problem)
+
+
+@pytest.mark.parametrize("step", [0.2, 3.0])
+def test_the_newton_matrix_of_a_proximal_map(step):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((6, 4))
+    H, z = A.T @ A, np.array([1.5, -0.7, 0.9, 0.011])
+    l2, l1 = 0.3, 0.1
+    separable = OwnElasticNet(l2, l1)
+    separable.separable = True
+    bend = np.where(np.abs(z) > step * l1, 1.0 / (1.0 + step * l2), 0.0)
+    expected = H + np.diag(1.0 - bend) / step
+    for penalty in (separable, OwnElasticNet(l2, l1)):
+        model = ProximalModel(H, np.ones(4), np.zeros(4), penalty, (4,))
+        np.testing.assert_allclose(model._newton_matrix(z, step, 1e-6), expected, atol=1e-6)
+    # Groups make a derivative that is not diagonal: against differences of the map itself.
+    penalty = GroupLasso(l2, l1, np.array([0, 0, 1, 1]))
+    model = ProximalModel(H, np.ones(4), np.zeros(4), penalty, (4,))
+    J = np.array([(penalty.prox(z + e, step) - penalty.prox(z - e, step)) / 2e-5
+                  for e in 1e-5 * np.eye(4)])  # fmt: skip
+    expected = H + (np.eye(4) - J) / step
+    np.testing.assert_allclose(model._newton_matrix(z, step, 1e-6), expected, atol=1e-5)
+
+
+def test_systems_that_are_all_but_positive_definite_are_solved():
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((5, 3))
+    b = rng.standard_normal(3)
+    np.testing.assert_allclose(proximal._solve(A.T @ A, b), np.linalg.solve(A.T @ A, b))
+    singular = np.outer([1.0, 2.0, 2.0], [1.0, 2.0, 2.0])
+    x = proximal._solve(singular - 1e-15 * np.eye(3), singular @ b)
+    np.testing.assert_allclose(singular @ x, singular @ b, rtol=1e-6)
+    np.testing.assert_array_equal(proximal._solve(np.diag([2.0, -5.0]), np.ones(2)), [0.5, 0.5])
+
+
+def test_estimates_of_the_largest_curvature():
+    rng = np.random.default_rng(2)
+    for scale in (1e-6, 1.0, 1e8):
+        A = rng.standard_normal((40, 6)) * np.geomspace(1.0, 5.0, 6)
+        H = scale * A.T @ A
+        largest = np.linalg.eigvalsh(H)[-1]
+        for gradient in (rng.standard_normal(6), np.zeros(6)):
+            found = proximal._largest_curvature(H, gradient)
+            assert 0.95 * largest <= found <= proximal._POWER_MARGIN * 1.0001 * largest
+    assert proximal._largest_curvature(np.zeros((3, 3)), np.ones(3)) == 0.0
+    assert proximal._least(np.array([3.0, 4.0]), np.zeros(2)) == pytest.approx(5e-8)
+    assert proximal._least(np.array([3.0, 4.0]), np.array([0.0, 10.0])) == pytest.approx(5e-9)
+    assert proximal._least(np.zeros(2), np.zeros(2)) == 1e-100
+
+
+@pytest.mark.parametrize("n_penalized", [3, 4])
+def test_a_step_of_few_parameters_is_the_minimum(n_penalized):
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((9, 4))
+    H, gradient, w = A.T @ A, rng.standard_normal(4), rng.standard_normal(4)
+    modulus = np.where(np.arange(4) < n_penalized, 0.7, 0.0)
+    step, descent, decrease = step_of_few(H, gradient, w, 0.7, n_penalized)
+    np.testing.assert_allclose(step, np.linalg.solve(H + np.diag(modulus), -gradient - modulus * w))
+    gained = 0.5 * modulus @ (w**2 - (w + step) ** 2) - gradient @ step
+    assert descent == pytest.approx(gained)
+    assert decrease == pytest.approx(gained - 0.5 * step @ H @ step)
+    assert step_of_few(np.zeros((2, 2)), np.ones(2), np.zeros(2), 0.0, 2) is None
+    for size, found in ((FEW, True), (FEW + 1, False)):
+        many = step_of_few(np.eye(size), np.ones(size), np.zeros(size), 1.0, size)
+        assert (many is not None) is found
+
+
+def test_what_cannot_be_margins_is_refused_and_the_rest_is_not():
+    truth = np.array([1, -1, 1])
+    for taken in ([3, -2, 1], [1.0, -1.0, 1.0], [0.5, -0.5, 2.0]):
+        assert cvar_loss(truth, np.array(taken), loss="logistic") > 0.0
+    with pytest.raises(ValueError, match="holds labels"):
+        cvar_loss(truth, np.array([1, 1, -1]), loss="logistic")
+    scores = np.array([[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+    assert cvar_loss(np.array([0, 1, 2]), scores, loss="multinomial") > 0.0
+
+
+def test_weights_that_are_all_alike_are_none():
+    X, y = make_data("squared", 12, 2, 0)
+    assert Problem(X, y, sample_weight=np.full(12, 3.0)).sample_weight is None
+    assert Problem(X, y, sample_weight=2.0).sample_weight is None
+    uneven = np.where(np.arange(12) == 5, 2.0, 1.0)
+    np.testing.assert_allclose(Problem(X, y, sample_weight=uneven).sample_weight, uneven / 13.0)
+
+
+def test_the_maximum_knows_of_a_weight_whether_there_is_one():
+    weight = np.array([0.5, 0.0, 0.3, 0.2])
+    some = np.array([1.0, 0.0, 1.0, 1.0]) / 3.0
+    mixed = sorel.Mixture([sorel.Max(), sorel.Mean()], [0.5, 0.5])
+    only = sorel.Mixture([sorel.Max(), sorel.Max()], [0.5, 0.5])
+    for risk in (sorel.Max(), only):
+        np.testing.assert_allclose(problems._counting(weight, risk), some)
+        assert problems._counting(weight + 0.1, risk) is None
+    for risk in (sorel.Mean(), mixed):
+        assert problems._counting(weight, risk) is weight
+    assert problems._counting(None, sorel.Max()) is None
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5, "two"])
+def test_a_number_of_threads_is_refused_before_anything_else(n_jobs):
+    with pytest.raises((ValueError, TypeError), match="n_jobs"):
+        Problem("no matrix", None, n_jobs=n_jobs)
+
+
+def by_products(
+    size, products, rows_are_cheaper=False, cheap=True, quadratic=True, monkeypatch=None
+):
+    costs = SimpleNamespace(rows_are_cheaper=rows_are_cheaper, products=lambda: products)
+    monkeypatch.setattr(problems, "StepCosts", lambda engine, rows: costs)
+    monkeypatch.setattr(problems, "carrying_rows", lambda engine: 10.0)
+    engine = SimpleNamespace(size=size, products_are_cheap=cheap, n_outputs=1)
+    stand_in = SimpleNamespace(engine=engine, penalty=SimpleNamespace(quadratic=quadratic))
+    return Problem._by_products(stand_in)
+
+
+def test_certificates_are_refined_by_products_where_a_matrix_costs_more(monkeypatch):
+    few, many, worth = problems.FEW_PARAMETERS, problems._FEW_PARAMETERS, problems._FEW_PRODUCTS
+
+    def ask(*arguments, **options):
+        return by_products(*arguments, **options, monkeypatch=monkeypatch)
+
+    assert not ask(few, 2.0 * worth)
+    assert ask(few + 1, 2.0 * worth)
+    assert not ask(few + 1, worth)
+    assert not ask(few + 1, 2.0 * worth, quadratic=False)
+    assert not ask(many, 2.0 * worth, cheap=False)
+    assert ask(many + 1, 0.0, cheap=False)
+    assert ask(many + 1, 0.0)
+    assert not ask(many + 1, worth, rows_are_cheaper=True)
+    assert ask(many + 1, 2.0 * worth, rows_are_cheaper=True)
+    assert not ask(many, worth, rows_are_cheaper=False)
+
+
+@pytest.mark.parametrize("points", [[-0.1, 0.5], [0.5, 1.1], [np.nan], [-1.0, 2.0]])
+def test_levels_outside_the_unit_interval_are_refused(points):
+    for function in (sorel.CVaR(0.5).cumulative, sorel.ESRM(2.0).tail):
+        with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+            function(np.array(points))
+    assert sorel.CVaR(0.5).cumulative(np.array([0.0, 1.0])).shape == (2,)
+
+
+def test_trials_are_searched_for_overflows_only_where_losses_may_have_some(monkeypatch):
+    for loss, looks in (("squared", 0), ("poisson", 1)):
+        X, y = make_data(loss, 20, 2, 0)
+        engine = Problem(X, y, loss=loss).engine
+        point, delta = engine.point(np.zeros(2)), np.array([0.1, -0.2])
+        look = Counted(engine.is_finite)
+        monkeypatch.setattr(engine, "is_finite", look)
+        center = engine.uniform()
+        moved, dual, slope = Engine.tried(
+            engine, point, delta, engine.direction(delta), 0.5, center, 0.0
+        )
+        assert look.calls == looks
+        assert dual is center
+        np.testing.assert_allclose(moved.w, 0.5 * delta)
+        assert slope == pytest.approx(float(engine.gradient(moved, center) @ delta))
+
+
+def test_a_step_that_is_given_needs_no_bound_on_the_curvature():
+    class Steps(common.FirstOrder):
+        operations = ("epoch", "smoothness", "jacobian_bound")
+
+        def iterates(self, problem, run):
+            raise NotImplementedError
+
+    solver = Steps()
+    assert common.FirstOrder.needs(solver) == Steps.operations
+    solver.step_size = 0.1
+    assert common.FirstOrder.needs(solver) == ("epoch", "jacobian_bound")
+    assert common.step_for(4.0) == 0.25
+    assert common.step_for(0.0) == 1.0
