@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from own_penalties import GroupLasso, OwnElasticNet
+from own_penalties import Ball, GroupLasso, OwnElasticNet
 from scipy.optimize import brentq
 
 import sorel
 from sorel import problem as problems
-from sorel import proximal
+from sorel import proximal, rounding
 from sorel.engines import memory
 from sorel.engines.base import Engine
 from sorel.kernels import margins
@@ -417,3 +417,154 @@ def test_a_step_that_is_given_needs_no_bound_on_the_curvature():
     assert common.FirstOrder.needs(solver) == ("epoch", "jacobian_bound")
     assert common.step_for(4.0) == 0.25
     assert common.step_for(0.0) == 1.0
+
+
+def rounding_of(penalty, d=3, **options):
+    X, y = make_data(options.get("loss", "squared"), 40, d, 5)
+    return Problem(X, y, penalty=penalty, **options)._rounding()
+
+
+def most_gain(delta, coef, vertices):
+    """The most that delta . (x - coef) is over some points of the domain, for any signs."""
+    return max(float(np.sum(delta * np.abs(x - coef))) for x in vertices)
+
+
+def test_errors_of_a_gradient_gain_no_more_than_the_domain_allows():
+    delta, coef, slope = np.array([0.2, 0.1, 0.4]), np.array([0.5, 0.3, 0.2]), np.ones(3)
+    corners = [np.array(x) for x in itertools.product([-1.0, 2.0], repeat=3)]
+    box = rounding_of(sorel.Box(0.1, -1.0, 2.0))
+    assert box._gain(delta, coef, slope) == pytest.approx(most_gain(delta, coef, corners))
+    several = np.stack([coef, -coef], axis=1)
+    expected = sum(most_gain(delta, column, corners) for column in several.T)
+    assert box._gain(delta, several, slope) == pytest.approx(expected)
+    assert rounding_of(sorel.NonNegative(0.1))._gain(delta, coef, slope) == np.inf
+    assert rounding_of(sorel.L2(0.1))._gain(delta, coef, slope) == np.inf
+    simplex = rounding_of(sorel.Simplex(0.1))._gain(delta, coef, slope)
+    # Two signs at each coefficient, so that it is at most the sum of both ends.
+    assert most_gain(delta, coef, np.eye(3)) <= simplex <= delta.max() + delta @ coef + 1e-15
+    ball = rounding_of(Ball())._gain(delta, coef, slope)
+    reach = 1.0 + np.linalg.norm(coef)
+    assert ball == pytest.approx(2.0 * np.linalg.norm(delta) * reach)
+
+
+@pytest.mark.parametrize(("l2", "value", "residual"), [(0.5, 0.0, 0.0), (0.1, 2.0, 1e-9)])
+def test_errors_of_the_bracket_of_a_strongly_convex_penalty(l2, value, residual):
+    found = rounding_of(sorel.L2(l2))
+    coef, slopes = np.array([3.0, -4.0, 0.0]), 0.7
+    largest = np.linalg.norm(found._columns)
+    own = rounding._OPERATIONS * rounding._UNIT * l2 * 5.0
+    error = (found._likely_sum * slopes + residual) * largest + own
+    # An error e of the gradient moves sqrt(value) by |e| / sqrt(2 l2).
+    expected = (np.sqrt(value) + error / np.sqrt(2.0 * l2)) ** 2 - value
+    got = found.bracket(value, coef, np.ones(3), slopes, residual)
+    assert got == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_is_left_in_several_intercepts_moves_slopes():
+    found = rounding_of(sorel.L2(0.1), loss="multinomial", fit_intercept=True)
+    engine = found.engine
+    point = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
+    dual = engine.uniform()
+    derivative = np.array([3e-9, -4e-9, 0.0])
+    residual = 5e-9 + found._likely_sum * 0.5
+    drop, moved = found.intercept(point, dual, derivative, 0.5)
+    assert drop == engine.intercept_slack(point, dual, residual)
+    most = residual + np.sqrt(2.0 * found.loss.curvature_bound * drop)
+    assert moved == min(most, engine.intercept_spread(point, dual, residual))
+    assert moved > residual
+
+
+def test_the_least_gap_is_that_of_rounding_alone():
+    X, y = make_data("squared", 50, 3, 6)
+    problem = Problem(X, y, penalty=sorel.L2(0.1))
+    result = sorel.solve(problem, tol=1e-12)
+    dual = problem.engine.nearest_dual(result.weights)[0]
+    least = problem.least_gap(result.w, dual)
+    point = problem.engine.point(result.w)
+    charged = problem._rounding()
+    lost, slopes = charged.losses(
+        point, dual, problem.engine.expected(point, dual), charged.margins(result.w)
+    )
+    bracket = charged.bracket(0.0, result.w, 0.0 * result.w, slopes, 0.0)
+    assert least == pytest.approx(lost + bracket, rel=1e-12)
+    assert 0.0 < least < 1e-12 * result.objective
+
+
+def test_what_counts_as_no_gap():
+    X, y = make_data("squared", 50, 3, 6)
+    problem = Problem(X, y, fit_intercept=True)
+    zero, floor = problem._zero_loss, problems._FLOOR * problem._scale
+    small = problems._NEGLIGIBLE * zero
+    assert problem.is_negligible(0.9 * small, 0.0)
+    assert not problem.is_negligible(1.1 * small, small)
+    # With a large offset in y a small share of the loss at zero is not so small.
+    far = Problem(X, y + 1e9, fit_intercept=True)
+    small, floor = problems._NEGLIGIBLE * far._zero_loss, problems._FLOOR * far._scale
+    assert floor < 0.1 * small
+    assert far.is_negligible(0.9 * floor, 0.0)
+    assert not far.is_negligible(0.9 * small, 0.0)
+    assert far.is_negligible(0.9 * small, small / problems._ROUNDED)
+    # A start that is not at zero margins may have larger losses.
+    away = Problem(1e8 * X, y, penalty=sorel.Simplex(0.1))
+    start = problems._NEGLIGIBLE * away._start_loss
+    gap = 10.0 * problems._NEGLIGIBLE * away._zero_loss
+    assert gap < start
+    assert away.is_negligible(gap, gap / 9.0)
+    assert not away.is_negligible(gap, gap / 11.0)
+    assert not away.is_negligible(1.1 * start, start)
+    assert problem._start_loss == 0.0
+
+
+def test_the_unit_of_a_gap():
+    X, y = make_data("squared", 50, 3, 6)
+    problem = Problem(X, y)
+    floor = problems._FLOOR * problem._zero_loss
+    assert problem.unit(-3.0) == problem.unit(3.0) == 3.0
+    assert problem.unit(0.5 * floor) == problem.unit(0.0) == pytest.approx(floor)
+    assert problem.unit(2.0 * floor) == 2.0 * floor
+    assert problem.margin_rounding(4.0 * problem._zero_loss) == problems._EPS
+    assert problem.margin_rounding(problem._zero_loss / 4.0) == 2.0 * problems._EPS
+    linear = Problem(X, y, loss="linear", penalty=sorel.Simplex(0.1))
+    spread = problems._SPREAD_SHARE * linear._spread
+    losses = linear.losses(linear.start())
+    assert linear._spread == pytest.approx(np.mean(np.abs(losses - losses.mean())))
+    assert linear.unit(0.5 * spread) == spread
+    assert linear.unit(-2.0 * spread) == 2.0 * spread
+
+
+def test_long_doubles_are_for_losses_that_bend():
+    X, y = make_data("squared", 20, 3, 0)
+    assert Problem(X, y).extends
+    assert not Problem(X, y, loss="linear", penalty=sorel.Simplex(0.1)).extends
+    assert not Problem(X, y, penalty=OwnElasticNet(0.1, 0.1)).extends
+    affine = Problem(X, y, loss="linear", penalty=sorel.Simplex(0.1))
+    engine = affine.engine
+    assert affine.look_closer(engine.point(affine.start()), engine.uniform()) is None
+
+
+def test_a_problem_of_an_engine_has_the_parts_of_its_engine():
+    X, y = make_data("squared", 20, 3, 0)
+    problem = Problem(X, y)
+    made = Problem.from_engine(problem.engine, problem.penalty)
+    with pytest.raises(TypeError, match="has the risk of its engine"):
+        made.with_risk("mean")
+    assert made.with_loss(make_loss("huber")) is None
+    assert made.tamed() is None
+    assert problem.with_loss(make_loss("huber")).loss.name == "huber"
+    side = problem.with_loss(sorel.losses.parse_loss("poisson")).tamed()
+    assert side is None or side.loss.name == "squared_hinge"
+
+
+def test_a_kept_curvature_solves_its_systems():
+    X, y = make_data("squared", 60, 4, 0)
+    problem = Problem(X, y, penalty=sorel.L2(0.3), fit_intercept=True)
+    assert problem.kept_factor() is None
+    problem.curvature = X.T @ X + np.eye(4)
+    problem.curvature = np.pad(problem.curvature, (0, 1)) + np.diag([0.0] * 4 + [2.0])
+    matrix = problem.curvature + np.diag([0.3] * 4 + [0.0])
+    b = np.arange(5.0)
+    np.testing.assert_allclose(problem.kept_factor()(b), np.linalg.solve(matrix, b))
+    other = problem.with_penalty(sorel.ElasticNet(0.3, 0.1))
+    assert other.kept_factor() is None
+    problem.curvature = -np.eye(5)
+    assert problem.kept_factor() is None
