@@ -5,6 +5,7 @@ Most change the work of a run and not its answer, which is certified whatever th
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from types import SimpleNamespace
 
@@ -27,6 +28,9 @@ from sorel.quadratic import FEW, step_of_few
 from sorel.solvers import common, newton
 from sorel.solvers.base import Run
 from tests.helpers import LOSSES, make_data, make_loss
+
+# The function of that name hides the module.
+solving = importlib.import_module("sorel.solve")
 
 
 class Counted:
@@ -568,3 +572,149 @@ def test_a_kept_curvature_solves_its_systems():
     assert other.kept_factor() is None
     problem.curvature = -np.eye(5)
     assert problem.kept_factor() is None
+
+
+def ledger(gap, rounding=0.0, tol=1e-6, passes=10.0, halved=0.0, negligible=True):
+    problem = SimpleNamespace(unit=abs, is_negligible=lambda gap, rounding: negligible)
+    run = SimpleNamespace(tol=tol, passes=passes)
+    found = object.__new__(solving._Ledger)
+    found.problem, found.run, found.objective, found.gap = problem, run, 2.0, gap
+    found.rounding, found._halved = rounding, (halved, gap)
+    return found
+
+
+def test_a_run_ends_at_its_tolerance_or_where_rounding_is_all_that_is_left():
+    patience = solving._PATIENCE
+    assert ledger(2e-6).finished
+    assert not ledger(2.1e-6).finished
+    assert not ledger(1.0, negligible=False, passes=1e6).finished
+    assert not ledger(1.0, tol=0.0, passes=1e6).finished
+    assert ledger(1.0, passes=5.0 + patience + 1.0, halved=5.0).finished
+    assert not ledger(1.0, passes=5.0 + patience, halved=5.0).finished
+    assert ledger(1.0, rounding=0.5, passes=5.0, halved=5.0).finished
+    assert not ledger(1.0, rounding=0.4, passes=5.0, halved=5.0).finished
+    assert ledger(np.inf).relative_gap == np.inf
+    assert ledger(1.0).relative_gap == 0.5
+
+
+@pytest.mark.parametrize(
+    ("solver", "ending", "rounding", "tol", "words"),
+    [
+        ("auto", "stuck", 1e-5, 1e-6, "rounding errors alone leave 1e-05"),
+        ("auto", "stuck", 1e-6, 1e-6, "accept a tol of 6e-03"),
+        ("auto", "stuck", 1e-5, 0.0, "accept a tol of 6e-03"),
+        ("sgd", "stuck", 0.0, 1e-6, "to get there, use solver='auto'"),
+        ("sgd", "max_passes=3 reached", 0.0, 1e-6, "raise max_passes, or use solver='auto'"),
+        ("newton", "max_passes=3 reached", 0.0, 1e-6, "raise max_passes$"),
+        ("auto", "max_time=3 reached", 0.0, 1e-6, "raise max_time$"),
+    ],
+)
+def test_the_remedy_for_a_gap_that_is_left(solver, ending, rounding, tol, words):
+    result = SimpleNamespace(solver=solver, relative_gap=3e-3)
+    with pytest.warns(sorel.ConvergenceWarning, match=words):
+        solving._warn(result, SimpleNamespace(tol=tol), ending, rounding)
+
+
+def test_entries_whose_squares_overflow_are_refused():
+    def problem(columns):
+        return SimpleNamespace(
+            engine=SimpleNamespace(column_scale=lambda: columns), loss=SimpleNamespace(name="x")
+        )
+
+    solving._check_scale(problem(None))
+    solving._check_scale(problem(np.array([1.0, solving._LARGEST_ENTRY])))
+    with pytest.raises(ValueError, match="in column 1"):
+        solving._check_scale(problem(np.array([1.0, 1.1 * solving._LARGEST_ENTRY, 2.0])))
+    with pytest.raises(ValueError, match="in column 0"):
+        solving._check_scale(problem(np.array([np.nan, 1.0])))
+    assert "entries of size 7" in solving._overflow(problem(np.array([1.0, 7.0])))
+    assert "entries" not in solving._overflow(problem(None))
+
+
+@pytest.mark.parametrize(("by_rows", "one", "quadratic", "few"), FLAGS)
+def test_steps_by_rows_need_few_of_them(by_rows, one, quadratic, few):
+    engine = SimpleNamespace(solves_by_rows=by_rows, n_outputs=1 if one else 2)
+    problem = SimpleNamespace(
+        engine=engine,
+        penalty=SimpleNamespace(quadratic=quadratic),
+        n_samples=newton.MAX_ROWS if few else newton.MAX_ROWS + 1,
+    )
+    assert newton.has_few_rows(problem) is (by_rows and one and quadratic and few)
+
+
+def rows_step(monkeypatch, size=1000, carried=50.0, rows=40, cheaper=True, raises=False, **changes):
+    def solve(gradient, l2):
+        if raises:
+            raise np.linalg.LinAlgError
+        return -gradient / l2
+
+    curvature = SimpleNamespace(rows=rows, solve=solve)
+    engine = SimpleNamespace(
+        size=size, solves_by_rows=True, n_outputs=1, curvature=lambda *arguments: curvature
+    )
+    problem = SimpleNamespace(
+        engine=engine, penalty=SimpleNamespace(quadratic=True, l2=0.5), modulus=lambda: 0.5
+    )
+    for name, value in changes.items():
+        setattr(problem.penalty if name == "quadratic" else engine, name, value)
+    costs = SimpleNamespace(rows_are_cheaper=cheaper)
+    monkeypatch.setattr(newton, "StepCosts", lambda *arguments: costs)
+    monkeypatch.setattr(newton, "carrying_rows", lambda engine: carried)
+    point = SimpleNamespace(w=np.array([2.0]))
+    state = SimpleNamespace(
+        problem=problem, point=point, dual=None, eta=0.0, gradient=np.array([3.0])
+    )
+    return newton._step_by_rows(state, 0.0)
+
+
+def test_a_step_from_the_system_of_the_rows(monkeypatch):
+    few, most = newton.FEW_PARAMETERS, newton.MAX_SIZE
+    np.testing.assert_array_equal(rows_step(monkeypatch), [-8.0])
+    assert rows_step(monkeypatch, size=few + 1, carried=0.0) is not None
+    assert rows_step(monkeypatch, size=few, carried=0.0) is None
+    assert rows_step(monkeypatch, solves_by_rows=False) is None
+    assert rows_step(monkeypatch, n_outputs=2) is None
+    assert rows_step(monkeypatch, quadratic=False) is None
+    assert rows_step(monkeypatch, carried=1000.0) is not None
+    assert rows_step(monkeypatch, carried=1000.5) is None
+    assert rows_step(monkeypatch, rows=0) is None
+    assert rows_step(monkeypatch, rows=None) is None
+    assert rows_step(monkeypatch, cheaper=False) is None
+    assert rows_step(monkeypatch, size=most, cheaper=False) is None
+    # Beyond that there is no other matrix.
+    assert rows_step(monkeypatch, size=most + 1, cheaper=False) is not None
+    assert rows_step(monkeypatch, size=most, raises=True) is None
+    with pytest.raises(np.linalg.LinAlgError):
+        rows_step(monkeypatch, size=most + 1, raises=True)
+
+
+def test_steps_that_move_weights_may_want_a_matrix(monkeypatch):
+    def wants(eta=1.0, curvature=None, size=newton.FEW_PARAMETERS + 1, shared=True):
+        monkeypatch.setattr(newton, "shares_matrix", lambda problem: shared)
+        problem = SimpleNamespace(curvature=curvature, engine=SimpleNamespace(size=size))
+        return newton._wants_matrix_of_weights(SimpleNamespace(problem=problem, eta=eta))
+
+    assert wants()
+    assert not wants(eta=0.0)
+    assert not wants(curvature=np.eye(2))
+    assert not wants(size=newton.FEW_PARAMETERS)
+    assert not wants(shared=False)
+
+
+def test_a_model_is_minimised_by_its_factor_where_rows_are_to_be_had():
+    gradient, center, u = np.ones(2), np.zeros(2), np.full(2, 9.0)
+
+    def by_factor(n_outputs=1, compiled=True, factor=None):
+        penalty = sorel.L2(0.5) if compiled else OwnElasticNet(0.5, 0.0)
+        curvature = SimpleNamespace(factor=lambda: factor)
+        engine = SimpleNamespace(n_outputs=n_outputs, curvature=lambda *arguments: curvature)
+        problem = SimpleNamespace(engine=engine, penalty=penalty, n_features=2)
+        state = SimpleNamespace(problem=problem, point=None, dual=None, eta=0.0)
+        return newton._by_factor(state, 0.0, gradient, center, u)
+
+    M = np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]])
+    expected = np.linalg.solve(M.T @ M + 0.5 * np.eye(2), -gradient)
+    np.testing.assert_allclose(by_factor(factor=M), expected)
+    assert by_factor(factor=None) is u
+    assert by_factor(n_outputs=2, factor=M) is u
+    assert by_factor(compiled=False, factor=M) is u
