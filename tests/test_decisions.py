@@ -435,12 +435,13 @@ def most_gain(delta, coef, vertices):
 
 def test_errors_of_a_gradient_gain_no_more_than_the_domain_allows():
     delta, coef, slope = np.array([0.2, 0.1, 0.4]), np.array([0.5, 0.3, 0.2]), np.ones(3)
-    corners = [np.array(x) for x in itertools.product([-1.0, 2.0], repeat=3)]
-    box = rounding_of(sorel.Box(0.1, -1.0, 2.0))
-    assert box._gain(delta, coef, slope) == pytest.approx(most_gain(delta, coef, corners))
-    several = np.stack([coef, -coef], axis=1)
-    expected = sum(most_gain(delta, column, corners) for column in several.T)
-    assert box._gain(delta, several, slope) == pytest.approx(expected)
+    for lower, upper in ((-1.0, 2.0), (-3.0, 1.0)):
+        corners = [np.array(x) for x in itertools.product([lower, upper], repeat=3)]
+        box = rounding_of(sorel.Box(0.1, lower, upper))
+        assert box._gain(delta, coef, slope) == pytest.approx(most_gain(delta, coef, corners))
+        several = np.stack([coef, -coef], axis=1)
+        expected = sum(most_gain(delta, column, corners) for column in several.T)
+        assert box._gain(delta, several, slope) == pytest.approx(expected)
     assert rounding_of(sorel.NonNegative(0.1))._gain(delta, coef, slope) == np.inf
     assert rounding_of(sorel.L2(0.1))._gain(delta, coef, slope) == np.inf
     simplex = rounding_of(sorel.Simplex(0.1))._gain(delta, coef, slope)
@@ -718,3 +719,32 @@ def test_a_model_is_minimised_by_its_factor_where_rows_are_to_be_had():
     assert by_factor(factor=None) is u
     assert by_factor(n_outputs=2, factor=M) is u
     assert by_factor(compiled=False, factor=M) is u
+
+
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_threads_share_the_products_with_a_large_matrix(monkeypatch, loss, order):
+    for name in ("WORTH_SHARING_X", "_WORTH_SHARING", "_WORTH_SHARING_SLOW"):
+        monkeypatch.setattr(memory, name, 0)
+    X, y = make_data(loss, 40, 3, 0)
+    X = np.asarray(X, order=order)
+    alone = Problem(X, y, loss=loss, n_jobs=1).engine.for_run()
+    shared = Problem(X, y, loss=loss, n_jobs=2).engine.for_run()
+    assert alone._row_team is None
+    tasks = Counted(shared._row_team.map)
+    monkeypatch.setattr(shared._row_team, "map", tasks)
+    w = np.linspace(-0.3, 0.4, shared.size).reshape(shared.shape)
+    found = []
+    for engine in (alone, shared):
+        point, dual = engine.point(w), engine.uniform()
+        found.append([point.margins, engine.gradient(point, dual), engine.column_scale()])
+        if engine is shared:
+            # The margins, the slopes' way back through X, and the sizes of the columns.
+            assert tasks.calls >= 3
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-12, atol=1e-15)
+    before = tasks.calls
+    shared._adjoint(np.ones_like(found[0][0]))
+    assert tasks.calls == before + 1
+    shared._margins(w, np.empty_like(found[0][0]))
+    assert tasks.calls == before + 2
