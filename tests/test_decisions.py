@@ -9,14 +9,15 @@ import importlib
 import itertools
 from types import SimpleNamespace
 
+import mpmath
 import numpy as np
 import pytest
 from own_penalties import Ball, GroupLasso, OwnElasticNet
 from scipy.optimize import brentq
 
 import sorel
+from sorel import extended, factored, proximal, rounding
 from sorel import problem as problems
-from sorel import proximal, rounding
 from sorel.engines import memory
 from sorel.engines.base import Engine
 from sorel.kernels import margins
@@ -748,3 +749,87 @@ def test_threads_share_the_products_with_a_large_matrix(monkeypatch, loss, order
     assert tasks.calls == before + 1
     shared._margins(w, np.empty_like(found[0][0]))
     assert tasks.calls == before + 2
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_long_doubles_are_for_data_that_are_few_and_at_hand(outputs):
+    columns = extended._MOST_PARAMETERS // outputs
+    rows = extended._MOST_NUMBERS // (columns * outputs)
+
+    def can(n=rows, d=columns, stored=(1, 2), penalty=None):
+        engine = SimpleNamespace(
+            stored=lambda: stored, n_samples=n, n_features=d, n_outputs=outputs, size=d * outputs
+        )
+        return extended.can_extend(engine, penalty or sorel.L2(0.1))
+
+    assert can()
+    assert not can(n=rows + 2)
+    assert not can(n=2, d=columns + 1)
+    assert not can(stored=None)
+    assert not can(penalty=OwnElasticNet(0.1, 0.1))
+
+
+def test_long_doubles_on_the_simplex():
+    rng = np.random.default_rng(4)
+    for shape in ((6,), (6, 3)):
+        v = rng.standard_normal(shape).astype(extended.Long)
+        u = extended._on_simplex(v)
+        assert u.shape == v.shape
+        for one, other in zip(u.reshape(6, -1).T, v.reshape(6, -1).T, strict=True):
+            assert float(abs(one.sum() - 1)) < 1e-17
+            assert np.all(one >= 0)
+            # v - u is one number where u > 0, and no more elsewhere.
+            lost = other - one
+            assert float(np.ptp(lost[one > 0])) < 1e-17
+            assert np.all(lost[one == 0] <= lost[one > 0].max())
+    inside = np.array([0.25, 0.75], dtype=extended.Long)
+    np.testing.assert_array_equal(extended._on_simplex(inside), inside)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_directions_that_keep_sums(outputs):
+    rng = np.random.default_rng(5)
+    coef, free = rng.uniform(0.1, 1.0, 8), np.array([1, 1, 1, 0, 1, 1, 0, 1], dtype=bool)
+    step = rng.standard_normal(8).astype(extended.Long)
+    step[~free] = 0
+    largest = [np.argmax(np.where(free & (np.arange(8) % outputs == k), coef, 0.0))
+               for k in range(outputs)]  # fmt: skip
+    basis, right = extended._within_sums(coef, free, step.copy(), outputs)
+    assert basis.shape == (6, 6 - outputs)
+    assert np.linalg.matrix_rank(basis) == 6 - outputs
+    where = np.flatnonzero(free)
+    for k in range(outputs):
+        np.testing.assert_array_equal(basis[where % outputs == k].sum(axis=0), 0.0)
+        assert float(abs(right[k::outputs].sum())) < 1e-17
+    # The largest coefficient of each output makes up for the others.
+    assert sorted(np.flatnonzero(right != step)) == sorted(largest)
+
+
+def test_systems_that_are_singular_up_to_rounding():
+    rng = np.random.default_rng(6)
+    A, b, scale = rng.standard_normal((6, 4)), rng.standard_normal(4), [1.0, 1e6, 1e-6, 3.0]
+    expected = np.linalg.solve(A.T @ A, b / scale) / scale
+    np.testing.assert_allclose(extended._solve((A * scale).T @ (A * scale), b), expected)
+    twice = np.outer([1.0, 2.0], [1.0, 2.0]) - 1e-16 * np.eye(2)
+    x = extended._solve(twice, np.array([1.0, 2.0]))
+    np.testing.assert_allclose(twice @ x, [1.0, 2.0], rtol=1e-4)
+    with pytest.raises(np.linalg.LinAlgError, match="no ridge"):
+        extended._solve(-np.eye(2), np.ones(2))
+    assert extended._solve(np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+
+
+def test_an_exponential_less_its_first_terms():
+    t = np.array([-3.0, -0.11, -0.09, -1e-8, 0.0, 1e-9, 0.05, 0.0999, 0.1001, 2.0])
+    with mpmath.workdps(40):
+        exact = [float(mpmath.exp(v) - 1 - mpmath.mpf(float(v))) for v in t]
+    got = extended._exp_excess(t.astype(extended.Long)).astype(float)
+    np.testing.assert_allclose(got, exact, rtol=1e-15)
+
+
+@pytest.mark.parametrize("summing", [[1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 0]])
+def test_orthonormal_directions_that_keep_a_sum(summing):
+    summing = np.array(summing, dtype=bool)
+    basis = factored._sums_kept(summing)
+    assert basis.shape == (4, 3)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-15)
+    np.testing.assert_allclose(summing @ basis, 0.0, atol=1e-15)
