@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import mpmath
@@ -833,3 +834,39 @@ def test_orthonormal_directions_that_keep_a_sum(summing):
     assert basis.shape == (4, 3)
     np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-15)
     np.testing.assert_allclose(summing @ basis, 0.0, atol=1e-15)
+
+
+def test_no_more_is_spent_on_certificates_in_vain_than_on_steps():
+    X, y = make_data("huber", 60, 40, 1)
+    problem = Problem(X, y, risk="max", loss=make_loss("huber"), penalty=sorel.L2(1e-3)).for_run()
+    run = Run(problem.start(), None, 1e-2, 60.0, np.inf, None)
+    iterates = newton.Newton().iterates(problem, run)
+    spent, resumed, asked = 7.0, 0.0, 0
+    iterate = next(iterates)
+    while not run.exhausted:
+        if 0.0 < iterate.refine < np.inf:
+            assert run.passes >= resumed
+            resumed, asked = run.passes + spent, asked + 1
+        reply = problem.certify(iterate.point, iterate.dual)
+        try:
+            iterate = iterates.send(replace(reply, passes=spent))
+        except StopIteration:
+            break
+    assert 2 <= asked <= 60.0 / spent
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_slopes_of_a_deviation_are_bounded_by_its_share(weighted):
+    X, y = make_data("squared", 30, 2, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, 30) if weighted else None
+    risk = sorel.Deviation(sorel.CVaR(0.2), 0.5)
+    problem = Problem(X, y, risk=risk, loss="linear", penalty=sorel.Simplex(0.1),
+                      sample_weight=weight)  # fmt: skip
+    engine = problem.engine
+    point = engine.point(problem.start())
+    dual = engine.worst_case(point)
+    lam, losses = engine.weights(dual), engine.losses(point)
+    size, slopes, curvature = engine.absolute_sums(point, dual)
+    assert size >= np.abs(lam) @ np.abs(losses) * (1.0 - 1e-12)
+    assert np.abs(lam).sum() <= slopes == 1.5
+    assert curvature == 0.0
