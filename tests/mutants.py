@@ -25,77 +25,90 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sorel"
 
-# The tests of each module or folder; the first name that fits a module counts.
+# The tests of each module or folder; the first name that fits a module counts. "work:kind" stands
+# for the runs of that kind in the table of work.
 TESTS = {
-    "risks.py": ["test_risks.py"],
+    "risks.py": ["test_risks.py", "test_decisions.py"],
     "losses.py": ["test_losses.py", "test_deviances.py"],
-    "quadratic.py": ["test_quadratic.py"],
-    "proximal.py": ["test_proximal.py"],
-    "conjugate.py": ["test_problem.py", "test_newton.py"],
+    "quadratic.py": ["test_quadratic.py", "test_decisions.py", "work:model"],
+    "proximal.py": ["test_proximal.py", "test_decisions.py", "work:model"],
+    "conjugate.py": ["test_problem.py", "test_newton.py", "work:solver"],
     "costs.py": ["test_costs.py", "test_rowspace.py"],
-    "rowspace.py": ["test_rowspace.py"],
-    "working_sets.py": ["test_working_sets.py"],
-    "rounding.py": ["test_rounding.py"],
-    "extended.py": ["test_extended.py", "test_problem.py"],
-    "factored.py": ["test_factored.py"],
-    "line_search.py": ["test_small.py", "test_newton.py"],
-    "budgeted.py": ["test_budget.py", "test_portfolio.py"],
-    "deviations.py": ["test_linear.py", "test_quantile.py", "test_rank.py"],
-    "portfolios.py": ["test_portfolio.py"],
-    "problem.py": ["test_problem.py", "test_rounding.py"],
-    "solve.py": ["test_solve.py", "test_checkpoints.py"],
+    "rowspace.py": ["test_rowspace.py", "work:wide"],
+    "working_sets.py": ["test_working_sets.py", "work:wide"],
+    "rounding.py": ["test_rounding.py", "test_decisions.py", "work:small", "work:single"],
+    "extended.py": ["test_extended.py", "test_decisions.py", "test_problem.py"],
+    "factored.py": ["test_factored.py", "test_decisions.py"],
+    "line_search.py": ["test_small.py", "test_newton.py", "work:dense"],
+    "budgeted.py": ["test_budget.py", "test_portfolio.py", "work:model"],
+    "deviations.py": ["test_linear.py", "test_quantile.py", "test_rank.py", "work:linear"],
+    "portfolios.py": ["test_portfolio.py", "work:linear"],
+    "problem.py": ["test_problem.py", "test_rounding.py", "test_decisions.py", "work:small",
+                   "work:dense", "work:single"],
+    "solve.py": ["test_solve.py", "test_checkpoints.py", "test_decisions.py", "work:small",
+                 "work:solver"],
     "model_selection.py": ["test_model_selection.py"],
     "saving.py": ["test_saving.py", "test_hostile.py"],
     "_archives.py": ["test_hostile.py", "test_saving.py"],
     "_unfolding.py": ["test_hostile.py"],
     "_threads.py": ["test_threads.py"],
     "checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
-    "metrics.py": ["test_metrics.py"],
-    "paths.py": ["test_paths.py"],
-    "penalties/budget.py": ["test_budget.py"],
-    "penalties/": ["test_penalties.py", "test_own_penalty.py", "test_penalty_settings.py"],
+    "metrics.py": ["test_metrics.py", "test_decisions.py"],
+    "paths.py": ["test_paths.py", "work:path"],
+    "penalties/budget.py": ["test_budget.py", "work:linear"],
+    "penalties/": ["test_penalties.py", "test_own_penalty.py", "test_penalty_settings.py",
+                   "work:small"],
     "permutahedron/": ["test_permutahedron.py", "test_threads.py"],
     "kernels/sparse": ["test_sparse.py"],
     "kernels/losses.py": ["test_losses.py", "test_kernels.py"],
     "kernels/logistic.py": ["test_kernels.py", "test_losses.py"],
     "kernels/descent.py": ["test_descent.py"],
-    "kernels/small.py": ["test_small.py"],
+    "kernels/small.py": ["test_small.py", "work:small"],
     "kernels/cholesky.py": ["test_small.py", "test_quadratic.py"],
-    "kernels/margins.py": ["test_kernels.py", "test_rivals.py"],
+    "kernels/margins.py": ["test_kernels.py", "test_decisions.py", "test_rivals.py", "work:rivals"],
     "kernels/vectors.py": ["test_kernels.py", "test_memory.py", "test_epochs.py",
                            "test_quasi_newton.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     # Their tests need torch, and have an environment of their own.
     "engines/tensors/": [],
-    "engines/batches.py": ["test_rivals.py"],
+    "engines/batches.py": ["test_rivals.py", "work:rivals"],
     "engines/csr.py": ["test_csr.py"],
     "engines/kronecker.py": ["test_classes.py"],
-    "engines/memory.py": ["test_engines.py", "test_memory.py", "test_problem.py", "test_classes.py",
-                          "test_rowspace.py", "test_rounding.py", "test_engine_contract.py",
-                          "test_rivals.py", "test_checkpoints.py"],
+    "engines/memory.py": ["test_decisions.py", "test_engines.py", "test_memory.py",
+                          "test_problem.py",
+                          "test_classes.py", "test_rowspace.py", "test_rounding.py",
+                          "test_engine_contract.py", "test_rivals.py", "test_checkpoints.py",
+                          "work:small", "work:dense"],
     "engines/row_gram.py": ["test_rowspace.py"],
-    "engines/sparse.py": ["test_memory.py", "test_sparse.py", "test_csr.py", "test_engines.py"],
-    "engines/blocks.py": ["test_blocks.py"],
-    "engines/small.py": ["test_small.py"],
-    "engines/splitting.py": ["test_rivals.py"],
+    "engines/sparse.py": ["test_memory.py", "test_sparse.py", "test_csr.py", "test_engines.py",
+                          "work:sparse"],
+    "engines/blocks.py": ["test_blocks.py", "work:disk"],
+    "engines/small.py": ["test_small.py", "work:small"],
+    "engines/splitting.py": ["test_rivals.py", "work:rivals"],
     "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
     "engines/sampled.py": ["test_memory.py", "test_epochs.py", "test_prospect.py",
-                           "test_saddle_saga.py"],
+                           "test_saddle_saga.py", "work:epochs"],
     "engines/dense.py": ["test_memory.py", "test_engines.py", "test_epochs.py", "test_classes.py",
-                         "test_rowspace.py", "test_problem.py"],
-    "engines/": ["test_engines.py", "test_memory.py", "test_engine_contract.py", "test_problem.py"],
-    "solvers/sorel.py": ["test_sorel.py"],
-    "solvers/augmented.py": ["test_augmented.py", "test_newton.py"],
-    "solvers/auto.py": ["test_solve.py", "test_newton.py"],
-    "solvers/continuation.py": ["test_newton.py"],
-    "solvers/descent.py": ["test_descent.py", "test_newton.py"],
-    "solvers/quasi_newton.py": ["test_quasi_newton.py"],
-    "solvers/newton.py": ["test_newton.py", "test_rowspace.py"],
-    "solvers/newton_cg.py": ["test_newton.py", "test_classes.py"],
-    **{f"solvers/{name}.py": ["test_rivals.py"]
+                         "test_rowspace.py", "test_problem.py", "test_decisions.py", "work:columns",
+                         "work:wide"],
+    "engines/": ["test_engines.py", "test_memory.py", "test_engine_contract.py", "test_problem.py",
+                 "test_decisions.py", "work:small"],
+    "solvers/sorel.py": ["test_sorel.py", "work:epochs"],
+    "solvers/augmented.py": ["test_augmented.py", "test_newton.py", "work:small", "work:dense",
+                             "work:wide"],
+    "solvers/auto.py": ["test_solve.py", "test_newton.py", "work:dense", "work:wide",
+                        "work:sparse"],
+    "solvers/continuation.py": ["test_newton.py", "work:solver"],
+    "solvers/descent.py": ["test_descent.py", "test_newton.py", "work:small", "work:wide"],
+    "solvers/quasi_newton.py": ["test_quasi_newton.py", "work:dense"],
+    "solvers/newton.py": ["test_newton.py", "test_rowspace.py", "test_decisions.py", "work:dense",
+                          "work:wide", "work:small"],
+    "solvers/newton_cg.py": ["test_newton.py", "test_classes.py", "work:solver"],
+    **{f"solvers/{name}.py": ["test_rivals.py", "work:rivals"]
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/": ["test_first_order.py", "test_newton.py", "test_lbfgs.py", "test_prospect.py",
-                 "test_saddle_saga.py", "test_sgd.py"],
+                 "test_saddle_saga.py", "test_sgd.py", "test_decisions.py", "work:epochs",
+                 "work:solver"],
 }  # fmt: skip
 
 _COMPARISONS = {
@@ -177,8 +190,14 @@ def tests_of(file: str) -> list[str]:
             own = f"test_{Path(file).stem}.py"
             if tests and own not in tests and (ROOT / "tests" / own).exists():
                 tests = [own, *tests]
-            return [str(ROOT / "tests" / test) for test in tests]
+            return [str(ROOT / "tests" / _node(test)) for test in tests]
     return []
+
+
+def _node(test: str) -> str:
+    """A name of the table above as pytest takes it."""
+    kind = test.removeprefix("work:")
+    return test if kind == test else f"test_work.py::test_work[{kind}]"
 
 
 def draw(count: int, seed: int, only: str = "") -> list[Change]:

@@ -835,8 +835,7 @@ class Problem:
                 rounding, current, dual, expected, penalty, slope, rounding.margins(u)
             )
             # Without the errors both terms together are nonnegative, up to rounding.
-            if max(drop + linear, error) < bound.total:
-                bound = _Bound(max(drop + linear, error), error)
+            bound = min(bound, _Bound(max(drop + linear, error), error))
             # Where curvature all but vanishes the step may go too far, and lead nowhere.
             if drop < -error:
                 break
