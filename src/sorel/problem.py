@@ -47,7 +47,13 @@ from sorel.risks import (
 )
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
-from sorel.working_sets import Part, TooManyColumnsError, WorkingSets, can_rest
+from sorel.working_sets import (
+    LARGEST_HESSIAN,
+    Part,
+    TooManyColumnsError,
+    WorkingSets,
+    can_rest,
+)
 
 # A margin whose exponential overflows.
 _BEYOND_EXPONENTIALS = 800.0
@@ -544,6 +550,20 @@ class Problem:
         return Problem.from_engine(
             make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
         )
+
+    def apart(self) -> Problem | None:
+        """The same problem with the maximum of a mixture apart from the rest of it.
+
+        None where nothing is gained: see :mod:`sorel.permutahedron.apart`.
+        """
+        if not isinstance(self.risk, Mixture) or self.engine.size > LARGEST_HESSIAN:
+            return None
+        engine = self.engine.apart()
+        if engine is None:
+            return None
+        other = Problem.from_engine(engine, self.penalty)
+        other._zero_loss = self._zero_loss
+        return other
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""

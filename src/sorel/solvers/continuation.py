@@ -48,6 +48,9 @@ class Continuation(Newton):
 
     name: ClassVar[str] = "continuation"
 
+    # It comes after Newton's method, and should not fail for the same reason.
+    takes_apart: ClassVar[bool] = False
+
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         run.w, run.dual = problem.start(), None
         for stage in self._stages(problem, run):
