@@ -519,7 +519,8 @@ class Problem:
         _check_affine(engine)
         other = shallow_copy(self)
         other.engine, other.risk = engine, risk
-        vars(other).pop("_levels", None)  # known of the risk before
+        for known in ("_levels", "_least_value"):  # of the risk before
+            vars(other).pop(known, None)
         return other
 
     def with_loss(self, loss: Loss) -> Problem | None:
@@ -693,11 +694,17 @@ class Problem:
 
     @cached_property
     def _least_value(self) -> float:
-        """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
-        if self.loss.lower_bound == -np.inf:
+        """A bound for free: no loss is below its declared bound, no penalty below its minimum.
+
+        Losses may have no bound, but no risk of theirs is below their mean.
+        """
+        lowest = self.loss.lower_bound
+        if isinstance(self.risk, Deviation):
+            lowest = 0.0 if self.risk.share == 1.0 else -np.inf
+        if lowest == -np.inf:
             return -np.inf
         least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
-        return self.loss.lower_bound + least - 1e-15 * abs(least)
+        return lowest + least - 1e-15 * abs(least)
 
     def _linear_bound(
         self,

@@ -240,7 +240,9 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
-        quickly = isinstance(solver, Newton) and problem.penalty.quadratic
+        # The gap of affine losses is large until the last, since none can be refined.
+        refinable = not problem.loss.affine
+        quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         limit = run.passes + _TRIAL if trial else np.inf
