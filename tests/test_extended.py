@@ -1,5 +1,7 @@
 """Bounds in long doubles: valid, and there where double precision leaves none."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -172,3 +174,28 @@ def test_hinges_that_doubles_see_on_the_wrong_side(risk):
         inside = [w >= 0, cp.sum(w) == 1, cp.multiply(y, X / 5e7 @ w) >= 1 / 5e7]
         least = cp.Problem(cp.Minimize(0.05 * cp.sum_squares(w)), inside).solve(solver="CLARABEL")
         assert result.dual - 1e-8 <= least <= result.objective + 1e-8
+
+
+@longer
+@pytest.mark.parametrize("seed", range(4))
+def test_residuals_far_below_the_targets_leave_no_gap(seed):
+    """A narrow Huber loss of large numbers that are fitted, where digits of margins run out."""
+    rng = np.random.default_rng(seed)
+    X, y = 3e7 * rng.standard_normal((12, 20)), 1e8 * rng.standard_t(1.5, 12)
+    delta, l2 = 2e-3, 0.01
+    problem = sorel.Problem(
+        X, y, risk=sorel.Mean(), loss=Huber(delta), penalty=sorel.L2(l2), fit_intercept=True
+    )
+    result = sorel.solve(problem)
+    assert result.converged
+    assert result.relative_gap <= 1e-8
+    # The objective without any rounding.
+    w = [Fraction(x) for x in result.w]
+    width, value = Fraction(delta), Fraction(0)
+    for row, target in zip(X, y, strict=True):
+        z = sum((Fraction(x) * c for x, c in zip(row, w[:-1], strict=True)), start=w[-1])
+        r = abs(z - Fraction(target))
+        value += (r * r / 2 if r <= width else width * (r - width / 2)) / len(y)
+    value += Fraction(l2) / 2 * sum(c * c for c in w[:-1])
+    assert Fraction(result.dual) <= value
+    assert abs(value - Fraction(result.objective)) <= Fraction(result.gap)

@@ -64,21 +64,24 @@ def test_optima_of_a_conic_solver(risk, deviation, penalty, seed):
     assert result.gap >= 0.0
 
 
-def test_the_certificate_of_a_deviation_by_hand():
+@pytest.mark.parametrize(("share", "least"), [(1.0, 0.0), (0.5, -np.inf)])
+def test_the_certificate_of_a_deviation_by_hand(share, least):
     X, y = make_rows()
-    problem = sorel.Problem(X, y, risk=Deviation(CVaR(0.25)), loss="linear", penalty=sorel.L2(0.01))
+    risk = Deviation(CVaR(0.25), share)
+    problem = sorel.Problem(X, y, risk=risk, loss="linear", penalty=sorel.L2(0.01))
     rng = np.random.default_rng(1)
     for _ in range(5):
         w = rng.normal(size=4)
         lam = sorel.project_permutahedron(rng.exponential(size=40) / 40, CVaR(0.25))
         proof = problem.certificate(w, lam)
         u = y - X @ w
-        primal = CVaR(0.25)(u) - u.mean() + 0.005 * w @ w
-        s = lam - 1 / 40
+        primal = CVaR(0.25)(u) - share * u.mean() + 0.005 * w @ w
+        s = lam - share / 40
         # min_w s.(y - X w) + l2/2 |w|^2, in closed form.
         dual = s @ y - (X.T @ s) @ (X.T @ s) / 0.02
         assert proof.primal == pytest.approx(primal, rel=1e-12)
-        assert proof.dual == pytest.approx(dual, rel=1e-9)
+        # No risk of the losses is below their mean.
+        assert proof.dual == pytest.approx(max(dual, least), rel=1e-9)
 
 
 @pytest.mark.parametrize("home", ["sparse", "float32", "disk", "weights"])
@@ -200,3 +203,50 @@ def test_the_unit_of_the_gap_where_the_objective_is_near_zero():
     assert result.converged, result.status
     assert abs(result.objective) <= 1e-7
     assert result.passes < 500
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_a_gap_that_falls_at_the_last_is_waited_for(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((180, 23))
+    X[rng.random(X.shape) < 0.7] = 0.0
+    y = 1e-4 * np.round(X @ rng.standard_normal(23) / 3 + rng.standard_normal(180))
+    risk = sorel.Mixture([sorel.CVaR(0.47), sorel.Extremile(4.5)], [0.2, 0.8])
+    weight = rng.uniform(0.1, 1.0, 180)
+    problem = sorel.Problem(
+        X, y, risk=risk, loss="linear", penalty=sorel.L2(1e-5), sample_weight=weight
+    )
+    assert sorel.solve(problem).converged
+
+
+@pytest.mark.parametrize("risk", [sorel.ESRM(2.0), sorel.CustomSpectrum([3.0, 5.0])], ids=repr)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_perfect_fit_of_large_columns_is_certified(risk, weighted):
+    """No deviation is negative, whatever rounding does to the gradient of columns of 1e8."""
+    rng = np.random.default_rng(0)
+    X = 1e8 * rng.standard_normal((40, 3))
+    y = 1e-12 * X @ np.array([1.0, -2.0, 3.0])
+    weight = rng.uniform(0.1, 1.0, 40) if weighted else None
+    problem = sorel.Problem(
+        X, y, risk=sorel.Deviation(risk), loss="linear", penalty=sorel.L2(1e-8),
+        sample_weight=weight,
+    )  # fmt: skip
+    result = sorel.solve(problem)
+    assert result.converged
+    assert result.dual >= 0.0
+
+
+def test_only_a_whole_deviation_is_bounded_by_zero():
+    """Less than the mean taken off leaves some of it, and that falls without end."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((20, 2)) + 1.0, rng.standard_normal(20)
+    risk, lam = sorel.ESRM(2.0), np.full(20, 1 / 20)
+    options = {"loss": "linear", "penalty": sorel.L2(0.01)}
+    half = sorel.Problem(X, y, risk=sorel.Deviation(risk, 0.5), **options)
+    optimum = sorel.solve(half).objective
+    assert optimum < 0.0
+    whole = half.with_risk(sorel.Deviation(risk))
+    for problem, least in ((half, -np.inf), (whole, 0.0), (whole.with_risk(half.risk), -np.inf)):
+        dual = problem.certificate(np.zeros(2), lam).dual
+        assert dual >= least
+        assert least == 0.0 or dual <= optimum

@@ -178,6 +178,11 @@ class _Model:
         self.engine, self.loss, self.formulas, self.penalty = engine, loss, formulas, penalty
         self.rounding, self.dual = rounding, dual
         self.X, self.columns, self.y = X, np.ascontiguousarray(X.T), y
+        # Losses of residuals: near a perfect fit these have digits that margins of the size of the
+        # targets do not.
+        self.origin: Any = 0.0
+        if type(rounding.loss) in (Squared, Huber):
+            self.origin, self.y = y.astype(Long), np.zeros_like(y)
         self.sizes, self.largest = np.abs(X), np.abs(X).max(axis=0)
         self.lam = engine.weights(dual).astype(Long)
         self.kernel: Kernel = penalty.kernel(engine.n_features)
@@ -220,10 +225,14 @@ class _Model:
         return (lower, upper) if coef.ndim == 1 else (lower[:, None], upper[:, None])
 
     def margins(self, w: LongArray) -> LongArray:
-        """X w, with the intercept."""
+        """X w, with the intercept, less what margins are counted from."""
+        return self._moves(w) - self.origin
+
+    def _moves(self, step: LongArray) -> LongArray:
+        """What a step adds to the margins."""
         d = self.engine.n_features
-        margins = self._products(self.X, w[:d])
-        return margins + w[d] if self.engine.fit_intercept else margins
+        moves = self._products(self.X, step[:d])
+        return moves + step[d] if self.engine.fit_intercept else moves
 
     def _sizes(self, w: LongArray) -> LongArray:
         """What margins may be rounded against: |X| |w|."""
@@ -338,7 +347,7 @@ class _Model:
             return None
         for _ in range(_MAX_CUTS):
             w = self.inside(state.w + step)
-            margins, moves = state.margins + self.margins(step), state.moves + 1
+            margins, moves = state.margins + self._moves(step), state.moves + 1
             beside = np.abs(w - state.w - step)
             if np.any(beside > self.drift * _UNIT * (np.abs(state.w) + np.abs(step))):
                 margins, moves = self.margins(w), 0

@@ -47,7 +47,13 @@ from sorel.risks import (
 )
 from sorel.rounding import Path, Rounding
 from sorel.rows import RowSource, open_data
-from sorel.working_sets import Part, TooManyColumnsError, WorkingSets, can_rest
+from sorel.working_sets import (
+    LARGEST_HESSIAN,
+    Part,
+    TooManyColumnsError,
+    WorkingSets,
+    can_rest,
+)
 
 # A margin whose exponential overflows.
 _BEYOND_EXPONENTIALS = 800.0
@@ -515,7 +521,8 @@ class Problem:
         _check_affine(engine)
         other = shallow_copy(self)
         other.engine, other.risk = engine, risk
-        vars(other).pop("_levels", None)  # known of the risk before
+        for known in ("_levels", "_least_value"):  # of the risk before
+            vars(other).pop(known, None)
         return other
 
     def with_loss(self, loss: Loss) -> Problem | None:
@@ -586,6 +593,20 @@ class Problem:
         weight = self.engine.spec.sample_weight
         least = 1.0 / self.n_samples if weight is None else float(np.min(weight[weight > 0.0]))
         return bool(self.risk.tail(least) >= 1.0)
+
+    def apart(self) -> Problem | None:
+        """The same problem with the maximum of a mixture apart from the rest of it.
+
+        None where nothing is gained: see :mod:`sorel.permutahedron.apart`.
+        """
+        if not isinstance(self.risk, Mixture) or self.engine.size > LARGEST_HESSIAN:
+            return None
+        engine = self.engine.apart()
+        if engine is None:
+            return None
+        other = Problem.from_engine(engine, self.penalty)
+        other._zero_loss = self._zero_loss
+        return other
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
@@ -715,11 +736,17 @@ class Problem:
 
     @cached_property
     def _least_value(self) -> float:
-        """A bound for free: no loss is below its declared bound, no penalty below its minimum."""
-        if self.loss.lower_bound == -np.inf:
+        """A bound for free: no loss is below its declared bound, no penalty below its minimum.
+
+        Losses may have no bound, but no risk of theirs is below their mean.
+        """
+        lowest = self.loss.lower_bound
+        if isinstance(self.risk, Deviation):
+            lowest = 0.0 if self.risk.share == 1.0 else -np.inf
+        if lowest == -np.inf:
             return -np.inf
         least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
-        return self.loss.lower_bound + least - 1e-15 * abs(least)
+        return lowest + least - 1e-15 * abs(least)
 
     def _linear_bound(
         self,

@@ -359,7 +359,7 @@ class Engine(ABC):
     products_are_cheap: ClassVar[bool] = False
 
     # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
-    solves_by_rows: ClassVar[bool] = False
+    solves_by_rows: bool = False
 
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
@@ -383,6 +383,18 @@ class Engine(ABC):
         None, where an engine has no way to do so; one for the risk is then made from the data.
         """
         return None
+
+    def apart(self) -> Engine | None:
+        """The same rows twice, for a mixture of the maximum and another risk; None by default.
+
+        With sample weights the weightings of the two are better measured apart: see
+        :mod:`sorel.permutahedron.apart`.
+        """
+        return None
+
+    def fold(self, apart: Engine, dual: Dual) -> Dual:
+        """The weighting here that one of the engine :meth:`apart` amounts to."""
+        self._lacking("fold")
 
     def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Hand back working memory: the run is over."""

@@ -24,6 +24,7 @@ from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.rounding import Path
+from sorel.solvers.apart import iterates_apart
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
@@ -267,11 +268,20 @@ class AugmentedLagrangian(Solver):
     # promised no more than this multiple of the gap wanted.
     promising: ClassVar[float] = 10.0
 
+    # Whether a mixture with the maximum is taken apart where there are sample weights.
+    takes_apart: ClassVar[bool] = True
+
     @abstractmethod
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
+        apart = problem.apart() if self.takes_apart else None
+        if apart is None:
+            return self._iterates(problem, run)
+        return iterates_apart(self._iterates, problem, apart, run)
+
+    def _iterates(self, problem: Problem, run: Run) -> Iterates:
         engine = problem.engine
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1

@@ -245,7 +245,9 @@ class Auto(Solver):
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
         best_gap, since = np.inf, run.passes
-        quickly = isinstance(solver, Newton) and problem.penalty.quadratic
+        # The gap of affine losses is large until the last, since none can be refined.
+        refinable = not problem.loss.affine
+        quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
         # The next method has a better measure for the weights of exponentials.
         quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE

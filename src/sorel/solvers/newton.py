@@ -144,6 +144,7 @@ class Newton(AugmentedLagrangian):
                 hessian, gradient, center, part.penalty.l2, problem.n_samples
             ):
                 u = _by_factor(state, caution, gradient, center, u)
+            _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
                 break
@@ -199,6 +200,17 @@ class SparseNewton(Newton):
     """
 
     parts_only: ClassVar[bool] = True
+
+
+def _fix_intercepts(problem: Problem, u: FloatArray, center: FloatArray) -> None:
+    """Take off what a step adds to the intercepts of all classes alike.
+
+    It changes no loss, so that nothing but rounding errors decides on it, and may be so much that
+    the intercepts lose their digits.
+    """
+    classes = problem.engine.n_outputs
+    if problem.fit_intercept and classes > 1:
+        u[-classes:] -= np.mean(u[-classes:] - center[-classes:])
 
 
 def has_few_rows(problem: Problem) -> bool:
