@@ -410,7 +410,7 @@ class AugmentedLagrangian(Solver):
         delta, change = direction.delta, engine.direction(direction.delta)
         near = engine.moved(start.point, delta, change, share / eta)
         run.passes += 1
-        if engine.risk(near) + problem.penalty_value(near.w) < start.value - _ROUNDING * unit:
+        if engine.risk(near) + problem.penalty_value(near.w) < start.value - ROUNDING * unit:
             return
         state = State(problem, near, start.center, eta)
         del near, change
