@@ -68,7 +68,7 @@ _FAR_BETTER = 0.01
 # A trial whose losses overflow is followed by one at this share of its length.
 _OVERFLOW = 0.1
 
-# Trials after which the bracket of a line search is halved, in powers of ten, and how often. Where
+# How often the bracket of a line search is halved, in powers of ten, after its other trials. Where
 # margins of 1e7 meet an exponential, the derivatives at its ends differ by so much that a secant
 # through them hardly moves one of them, and the minimum lies at a kink between them.
 _HALVINGS = 50
@@ -360,10 +360,11 @@ class AugmentedLagrangian(Solver):
                 idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
                 if idle > _MAX_IDLE:
                     break
-                if idle == 1:
+                if idle == 1 and run.passes >= resumed:
                     # As good as it gets: what a larger eta makes of the weights may be rounding.
-                    yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
+                    reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
                     checked = run.passes
+                    resumed = checked + reply.passes
                 center = engine.as_center(state.dual)
                 if schedule.capped or unit < _FAR_BETTER * measured:
                     schedule.rescale(engine.loss_scale(state.point))
