@@ -187,7 +187,8 @@ def test_a_warm_start_is_used_and_passes_are_kept():
     warm = sorel.solve(problem, "newton", tol=1e-6, warm_start=cold)
     assert warm.converged
     assert warm.passes < 0.75 * cold.passes
-    few = sorel.solve(problem, "newton", max_passes=20)
+    with pytest.warns(sorel.ConvergenceWarning, match="max_passes"):
+        few = sorel.solve(problem, "newton", max_passes=20)
     assert not few.converged
     assert 20 <= few.passes <= 24
     assert few.relative_gap == problem.certificate(few.w, few.weights).relative_gap

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -250,3 +252,25 @@ def test_only_a_whole_deviation_is_bounded_by_zero():
         dual = problem.certificate(np.zeros(2), lam).dual
         assert dual >= least
         assert least == 0.0 or dual <= optimum
+
+
+@pytest.mark.parametrize("penalty", [sorel.L2(1e-8), sorel.NonNegative(1e-8)], ids=repr)
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("home", [np.asarray, scipy.sparse.csr_array])
+def test_rounding_errors_are_those_of_the_terms_of_the_gradient(penalty, seed, home):
+    """And not of as many as the largest number in X, which the small l2 would take squared."""
+    rng = np.random.default_rng(seed)
+    X = 3e6 * rng.standard_normal((250, 2))
+    y = 0.01 * (X @ [1.0, 2.0] / 3e6 + rng.standard_normal(250))
+    risk = Deviation(CVaR(0.5), 0.5)
+    result = sorel.solve(sorel.Problem(home(X), y, risk=risk, loss="linear", penalty=penalty))
+    assert result.converged
+    # The objective without any rounding: half of the losses count twice, less half of the mean.
+    w = [Fraction(c) for c in result.w]
+    losses = sorted(
+        Fraction(t) - sum(Fraction(x) * c for x, c in zip(row, w, strict=True))
+        for row, t in zip(X, y, strict=True)
+    )
+    value = sum(losses[125:]) / 125 - sum(losses) / 500 + Fraction(1e-8) / 2 * sum(c * c for c in w)
+    assert Fraction(result.dual) <= value
+    assert abs(value - Fraction(result.objective)) <= Fraction(result.gap)

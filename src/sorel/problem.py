@@ -87,6 +87,10 @@ _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 # first share of the objective is left of the gap, until no more than the second share is slack.
 _WORTH_DIGITS, _ENOUGH_DIGITS = 1e-7, 1e-9
 
+# Affine losses have no such bound. Where rounding errors may be more than this share of the
+# objective, it pays to add up how large the terms of the gradient are.
+_WORTH_SUMS = 1e-7
+
 # What a gap is measured against at least, in units of the loss of a model without coefficients, and
 # the gap that counts as none, in units of the loss at zero margins. The third number is how much
 # larger a gap may be than the rounding errors in it that keep it from falling, and the fourth the
@@ -781,7 +785,11 @@ class Problem:
             drop, residual = rounding.intercept(point, dual, gradient[self.n_features], slopes)
             error += drop + lost
         error += rounding.penalty_value(penalty)
-        error += rounding.bracket(bracket, coef, slope, slopes, residual)
+        spread = rounding.bracket(bracket, coef, slope, slopes, residual)
+        if self.loss.affine and spread > _WORTH_SUMS * self.unit(expected + penalty):
+            sums = rounding.affine_sums(dual)
+            spread = min(spread, rounding.bracket(bracket, coef, slope, slopes, residual, sums))
+        error += spread
         return _Bound(excess + bracket + error, error)
 
     def _extended_bound(
@@ -802,8 +810,8 @@ class Problem:
         point = engine.point(w)
         error = rounding.margins(w)
         lost, slopes = rounding.losses(point, dual, engine.expected(point, dual), error)
-        coef = self.coefficients(w)
-        return lost + rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+        coef, sums = self.coefficients(w), rounding.affine_sums(dual) if self.loss.affine else None
+        return lost + rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0, sums)
 
     def _refined_bound(
         self,

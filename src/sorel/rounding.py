@@ -33,11 +33,15 @@ import numpy as np
 from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.losses import Loss
 from sorel.penalties import Penalty, Simplex
+from sorel.risks import Deviation
 
 _UNIT = 2.0**-53
 
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
+
+# Numbers in an X of which absolute sums are taken for a closer look.
+_MOST_NUMBERS = 1_000_000
 
 # Error of a margin that is moved along, in units of its size: a product and a sum.
 _MOVE = 2.0 * _UNIT
@@ -229,13 +233,32 @@ class Rounding:
         """Error of g."""
         return self._product * abs(value)
 
+    def affine_sums(self, dual: Dual) -> FloatArray | None:
+        """sum_i |lam_i phi'_i x_ij| of an affine loss, or a bound on it; None for many numbers."""
+        engine = self.engine
+        stored, spec, n = engine.stored(), engine.spec, engine.n_samples
+        if stored is None or n * engine.n_features > _MOST_NUMBERS:
+            return None
+        weights = engine.weights(dual)
+        if isinstance(spec.risk, Deviation):
+            omega = 1.0 / n if spec.sample_weight is None else spec.sample_weight
+            weights = weights + abs(float(spec.risk.share)) * omega
+        return self.loss.lipschitz * np.asarray(np.abs(stored[0]).T @ weights)
+
     def bracket(
-        self, value: float, coef: FloatArray, gradient: FloatArray, slopes: float, residual: float
+        self,
+        value: float,
+        coef: FloatArray,
+        gradient: FloatArray,
+        slopes: float,
+        residual: float,
+        sums: FloatArray | None = None,
     ) -> float:
         """Error of the Fenchel-Young bracket at coefficients and the gradient of lam . l in them.
 
         `slopes` is sum_i lam_i |phi'_i|. `residual` is an error of the gradient in units of the
-        columns of X, on top of its rounding.
+        columns of X, on top of its rounding. `sums` is sum_i |lam_i phi'_i x_ij| where that is
+        known, instead of a bound from the slopes and the largest |x_ij|.
         """
         columns, l2 = self._columns, self.penalty.l2
         if columns is None:
@@ -246,12 +269,14 @@ class Rounding:
         own = _OPERATIONS * _UNIT * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:
-            error = (self._likely_sum * slopes + residual) * largest + own
+            summed = slopes * largest if sums is None else _norm(sums)
+            error = self._likely_sum * summed + residual * largest + own
             spread = error / math.sqrt(2.0 * l2)
             total = spread * (2.0 * math.sqrt(value) + spread)
         if l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None:
             sizes = np.abs(gradient) if columns is None else columns
-            delta = (self._long_sum * slopes + residual) * sizes + own
+            terms = slopes * sizes if sums is None else sums
+            delta = self._long_sum * terms + residual * sizes + own
             total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
