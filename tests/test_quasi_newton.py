@@ -213,3 +213,16 @@ def test_products_start_afresh_where_weights_move(risk, afresh, monkeypatch):
     assert result.converged
     assert "quasi_newton then newton_cg" in result.status
     assert bool(np.any(starts[0])) != afresh
+
+
+@pytest.mark.parametrize(("loss", "first"), [("huber", "_Thrifty"), ("squared", "Newton")])
+def test_rows_that_tie_count_in_the_choice_of_products(loss, first):
+    """The tail is 80 rows, and its risk is least where about as many tie as there are columns."""
+    X, y = wide(400, 300, 1e2)
+    problem = sorel.Problem(X, y, risk="cvar:0.2", loss=loss)
+    assert auto_module.Auto()._order(problem)[0].__name__ == first
+    smooth = problem.with_risk("esrm:2")
+    few = auto_module.carrying_rows(smooth.engine)
+    plain = auto_module.StepCosts(smooth.engine, few).products()
+    assert auto_module._products_of_matrix(smooth) == plain
+    assert sorel.solve(problem).converged

@@ -427,7 +427,10 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(start.point, state.dual, gradient, target)
             failures = 0 if bracket <= 0.5 * least else failures + 1
             least = min(bracket, least)
-            state = method._step(state, run, 0.0)
+            try:
+                state = method._step(state, run, 0.0)
+            except CostlyError:
+                return
             # Steps are cut short where weights come to their limits: there are no such weights.
             if state.length < _FULL_ENOUGH or state.value + off < start.value - target:
                 return

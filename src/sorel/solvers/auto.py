@@ -45,10 +45,12 @@ _PART_NUMBERS = 10_000_000
 _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
 
-# Products are tried first where a matrix costs at least so many of them. Steps may take this share
-# of what as many would have cost from a matrix, and from some more: when they take more, the matrix
-# has its turn, and little is lost.
-_WORTH_PRODUCTS = 18.0
+# Products are tried first where a matrix costs at least so many of them, or so many once as many
+# rows tie as there are parameters, which is where a risk of two levels leads: more for the squared
+# loss, whose matrices need fewer steps. Steps may take this share of what as many would have cost
+# from a matrix, and from some more: when they take more, the matrix has its turn, and little is
+# lost.
+_WORTH_PRODUCTS, _WORTH_WITH_TIES, _WORTH_WITH_SQUARES = 18.0, 30.0, 50.0
 _SHARE_OF_MATRIX, _LEAST_PRODUCTS, _ON_CREDIT = 0.7, 8, 2
 
 # They leave some of the passes of a run to matrices, which need fewer, but more time for each.
@@ -194,8 +196,7 @@ class Auto(Solver):
                 first = [NewtonCG]
             elif engine.products_are_cheap:
                 if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
-                    costs = StepCosts(engine, carrying_rows(engine))
-                    first = self._before_matrix(problem, costs.products())
+                    first = self._before_matrix(problem, _products_of_matrix(problem))
             elif size > _FEW_PARAMETERS:
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
@@ -288,3 +289,14 @@ class Auto(Solver):
         run.latest = run.latest or before
         if best is not None:
             run.w, run.dual = best
+
+
+def _products_of_matrix(problem: Problem) -> float:
+    """Products that cost as much as the matrix of a step."""
+    engine, rows = problem.engine, carrying_rows(problem.engine)
+    products = StepCosts(engine, rows).products()
+    if problem.has_two_levels:
+        tied = StepCosts(engine, min(rows + engine.size, engine.n_samples)).products()
+        if tied >= (_WORTH_WITH_SQUARES if problem.bends_evenly else _WORTH_WITH_TIES):
+            return max(products, tied)
+    return products

@@ -13,13 +13,17 @@ import numpy as np
 from sorel.conjugate import minimize_model
 from sorel.engines.base import Curvature, FloatArray
 from sorel.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian, Direction, Pace, State
+from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, Pace, State
 from sorel.solvers.base import Run, UnsupportedProblemError
 
 # A step is solved to this share of the gradient, in the norm of the preconditioner. More digits
 # would go to waste: the next step sees other ties.
 _FORCING = 0.3
 _MAX_PRODUCTS = 250
+
+# Products of a step towards weights for which the start is the solution: where there are such, ties
+# are many, and few products suffice.
+_FEW_PRODUCTS = 60
 
 
 class NewtonCG(AugmentedLagrangian):
@@ -47,6 +51,9 @@ class NewtonCG(AugmentedLagrangian):
                 f"use solver='newton' or {other!r}"
             )
 
+    def resting(self) -> AugmentedLagrangian:
+        return Resting()
+
     def most_products(self, problem: Problem, curvature: Curvature) -> int:
         """Products that a step may take."""
         return _MAX_PRODUCTS
@@ -66,7 +73,28 @@ class NewtonCG(AugmentedLagrangian):
         curvature = problem.engine.curvature(point, state.dual, state.eta, caution)
         most = self.most_products(problem, curvature)
         found = minimize_model(curvature, modulus, gradient, enough=enough, max_products=most)
-        self.took(found.products, most)
         run.passes += found.passes
+        self.took(found.products, most)
         descent = -float(np.vdot(gradient, found.step))
         return Direction(found.step, descent, found.decrease)
+
+
+class Resting(NewtonCG):
+    """The same in search of weights for the start, for as long as steps take few products.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.newton_cg import Resting
+    >>> X = np.array([[1.0], [2.0], [3.0]])
+    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
+    >>> sorel.solve(problem, solver=Resting()).converged
+    True
+    """
+
+    def most_products(self, problem: Problem, curvature: Curvature) -> int:
+        return _FEW_PRODUCTS
+
+    def took(self, products: int, most: int) -> None:
+        if products >= most:
+            raise CostlyError

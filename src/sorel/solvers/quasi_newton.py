@@ -17,7 +17,7 @@ from sorel.kernels import vectors
 from sorel.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, Pace, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
-from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.newton_cg import Resting
 
 # Pairs of steps and changes of the gradient that are kept.
 _MEMORY = 20
@@ -77,7 +77,7 @@ class QuasiNewton(AugmentedLagrangian):
 
     def resting(self) -> AugmentedLagrangian:
         # Gradients of another Phi would be no news of this one.
-        return NewtonCG()
+        return Resting()
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         problem, w = state.problem, state.point.w
