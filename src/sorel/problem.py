@@ -667,12 +667,13 @@ class Problem:
         refinable = not self.loss.affine
         small = point.w.size <= REFINABLE_SIZE or self.penalty.quadratic or self.by_parts
         refinable = refinable and small
-        hopeless = False
+        hopeless, bracket = False, 0.0
         if refinable and gradient is not None and target >= 0.0 and refine < np.inf:
             # Where the bracket alone is too large the simple bound will not do, and is left for
             # the case that the refined one does not either.
             coef, slope = self.coefficients(point.w), self.coefficients(gradient)
-            hopeless = self.penalty.fenchel_young(coef, -slope) > target
+            bracket = self.penalty.fenchel_young(coef, -slope)
+            hopeless = bracket > target
         if not hopeless:
             bound = self._linear_bound(rounding, point, dual, expected, penalty, gradient, error)
         worthwhile = above + bound.total > refine >= above
@@ -681,7 +682,9 @@ class Problem:
             refined, passes = self._refined_bound(
                 rounding, point, dual, expected + penalty, gradient, target, max_products
             )
-            if hopeless and refined.total > target:
+            # The bracket is part of the simple bound, unless an intercept moves.
+            worse = bracket >= refined.total and not self.fit_intercept
+            if hopeless and refined.total > target and not worse:
                 bound = self._linear_bound(
                     rounding, point, dual, expected, penalty, gradient, error
                 )

@@ -103,7 +103,10 @@ class Rounding:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size = size
         self._columns = engine.column_scale()
-        self._largest_column = 0.0 if self._columns is None else float(self._columns.max())
+        self._largest_column = self._size_of_columns = 0.0
+        if self._columns is not None:
+            self._largest_column = float(self._columns.max())
+            self._size_of_columns = _norm(self._columns)
         self._known: tuple[FloatArray | None, float] = None, 0.0
         self._weighed: tuple[Dual | None, float] = None, 0.0
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
@@ -265,7 +268,7 @@ class Rounding:
             # The columns are not known: let the gradient speak for them.
             largest, slopes = _norm(gradient), 1.0
         else:
-            largest = _norm(columns)
+            largest = self._size_of_columns
         own = _OPERATIONS * _UNIT * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:

@@ -146,6 +146,9 @@ class SmallSteps:
 
     def settle(self, point: Any, center: Any, eta: float) -> Settled | None:
         """See :meth:`Engine.settle`; None where the projection has no luck."""
+        if eta > 0.0 and self._levels is None and not self._core.moves():
+            # Nothing is known yet, and the weights at the start are nearly alike.
+            self._core.sort(point.losses, 0)
         self._numbers[:] = _STAY
         end = self._run(point.margins, point.w, point.w, center, eta, 0.0)
         return None if end is None else end.settled
