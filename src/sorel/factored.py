@@ -31,9 +31,9 @@ Array = NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = 1e-290
 
-# Parameters and numbers of rows times parameters up to which the method is worth its time, the share
-# of l2 that rounding errors of the matrix may have, and the share of l2 w that those of the gradient
-# may have.
+# Parameters, and rows times parameters, up to which the method is worth its time. The share of l2
+# that rounding errors of the matrix may have, and the share of l2 w that those of the gradient may
+# have.
 _MOST_PARAMETERS, _MOST_NUMBERS, _MOST_ROUNDING, _MOST_NOISE = 150, 1_000_000, 1e-4, 1e-2
 
 # A direction in which columns that are scaled to length 1 have less than the first share of their
