@@ -220,14 +220,15 @@ def test_factor_is_a_root_of_the_hessian(loss, weighted, eta):
 
 
 @pytest.mark.parametrize("risk", ["max", "mean", "esrm:2"])
-@pytest.mark.parametrize("loss", ["squared_hinge", "gamma", "poisson"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "gamma", "poisson"])
 def test_nearly_equal_columns_in_a_wide_box(loss, risk):
     rng, n, d, faint = np.random.default_rng(2), 20, 6, 1e-8
     X, reach = nearly_equal_columns(rng, n, d, faint), 1e-2 / faint
     z = X @ (reach * rng.normal(size=d))
-    means = np.exp(z / np.abs(z).mean())
+    means, signs = np.exp(z / np.abs(z).mean()), np.where(rng.random(n) < 0.5, -1, 1)
     y = {
-        "squared_hinge": np.where(rng.random(n) < 0.5, -1, 1),
+        "squared_hinge": signs,
+        "logistic": signs,
         "gamma": means * rng.gamma(2.0, size=n),
         "poisson": rng.poisson(means),
     }[loss]

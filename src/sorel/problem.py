@@ -840,7 +840,7 @@ class Problem:
             hessian, slope, center, part.penalty, part.n_penalized, engine.n_outputs
         )
         if part.rows is None and self.penalty.separable and not self.penalty.quadratic:
-            u = self.by_factor(hessian, point, dual, slope, center, u)
+            u, _ = self.by_factor(hessian, point, dual, slope, center, u)
         return part.put(point.w, u)
 
     def by_factor(
@@ -853,7 +853,7 @@ class Problem:
         u: FloatArray,
         eta: float = 0.0,
         caution: float = 0.0,
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, float | None]:
         """The minimum of a quadratic model from the rows, where its matrix has lost digits.
 
         Parameters
@@ -864,26 +864,35 @@ class Problem:
             Gradient of the model at w, without that of the penalty, and w.
         u : array of shape (p,)
             What the matrix has led to; returned where the rows know no better.
+
+        Returns
+        -------
+        array of shape (p,)
+            The minimum.
+        float or None
+            Curvature times the square of the step there, which the matrix would not tell; None
+            where it does.
         """
         engine, penalty = self.engine, self.penalty
         if not penalty.compiled:
-            return u
+            return u, None
         few = loses_penalty(hessian, gradient, w, penalty.l2, self.n_samples)
         few = few and engine.n_outputs == 1
         by_bounds = penalty.separable and not penalty.quadratic
         n_rows = self.n_samples * engine.n_outputs
         if not few and not (by_bounds and loses_curvature(hessian, penalty.l2, n_rows)):
-            return u
+            return u, None
         if engine.n_outputs > 1 and not self._has_faint_columns:
-            return u
+            return u, None
         factor = engine.curvature(point, dual, eta, caution).factor()
         if factor is None or not (few or sees_faintly(factor)):
-            return u
+            return u, None
         n_penalized = self.n_features * engine.n_outputs
         try:
-            return minimize_factored(factor, gradient, w, penalty, n_penalized, u, engine.n_outputs)
+            u = minimize_factored(factor, gradient, w, penalty, n_penalized, u, engine.n_outputs)
         except np.linalg.LinAlgError:
-            return u
+            return u, None
+        return u, float(np.sum((factor @ (u - w)) ** 2))
 
     @cached_property
     def _has_faint_columns(self) -> bool:

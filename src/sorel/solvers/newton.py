@@ -123,9 +123,10 @@ class Newton(AugmentedLagrangian):
                 engine.n_outputs,
                 _ROUGH,
             )
+            bend = None
             if part.rows is None:
                 point, dual, eta = state.point, state.dual, state.eta
-                u = problem.by_factor(hessian, point, dual, gradient, center, u, eta, caution)
+                u, bend = problem.by_factor(hessian, point, dual, gradient, center, u, eta, caution)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
                 break
@@ -139,7 +140,9 @@ class Newton(AugmentedLagrangian):
         moved = part.put(w, u)
         gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
-        decrease = descent - 0.5 * float(step @ (hessian @ step))
+        if bend is None:
+            bend = float(step @ (hessian @ step))
+        decrease = descent - 0.5 * bend
         return Direction(moved - w, descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:
