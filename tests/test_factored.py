@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 import sorel
-from sorel.factored import FactoredModel, loses_penalty, minimize_factored
+from sorel.factored import (
+    FactoredModel,
+    loses_curvature,
+    loses_penalty,
+    minimize_factored,
+    sees_faintly,
+)
 from sorel.quadratic import minimize_quadratic
 
 PENALTIES = {
@@ -117,4 +123,115 @@ def test_few_rows_of_huge_columns_on_the_simplex(loss, intercept):
         X, y, risk="extremile:2.5", loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=intercept
     )
     result = sorel.solve(problem)
+    assert result.converged, result.status
+
+
+def nearly_equal_columns(rng, n, d, faint):
+    X = rng.normal(size=(n, d))
+    X[:, 1:] = X[:, :1] + faint * X[:, 1:]
+    return X
+
+
+def least_squares_gap(M, best, u, reach):
+    """|M (u - best)|^2 / 2 over a box, less a bound on its minimum, both relative to |M best|^2.
+
+    Every r has |M (x - best)|^2 / 2 >= r . M (x - best) - |r|^2 / 2. The one at u is made
+    orthogonal to the columns of free coordinates, since it is not known better than u is.
+    """
+    r = (M.astype(np.longdouble) @ (u - best.astype(np.longdouble))).astype(float)
+    value = 0.5 * float(r @ r)
+    free = np.abs(u) < reach
+    if free.any():
+        Q = np.linalg.qr(M[:, free] / np.linalg.norm(M[:, free], axis=0))[0]
+        r -= Q @ (Q.T @ r)
+        r -= Q @ (Q.T @ r)
+    slope = np.where(free, 0.0, M.T @ r)
+    bound = -reach * float(np.abs(slope).sum()) - float(r @ (M @ best)) - 0.5 * float(r @ r)
+    return (value - bound) / float(np.sum((M @ best) ** 2))
+
+
+@pytest.mark.parametrize("faint", [1e-4, 1e-7, 1e-9])
+@pytest.mark.parametrize("rows", [5, 30])
+def test_faint_directions_without_l2(faint, rows):
+    rng, d, reach = np.random.default_rng(rows), 5, 2.0
+    penalty, zero = sorel.Box(0.0, -reach, reach), np.zeros(5)
+    lost = []
+    for _ in range(10):
+        M = nearly_equal_columns(rng, rows, d, faint)
+        best = rng.normal(size=d) * 2.0
+        best[0] = -best[1:].sum()  # what there is to gain is faint
+        gradient = -(M.T.astype(np.longdouble) @ (M @ best.astype(np.longdouble))).astype(float)
+        start, _ = minimize_quadratic(M.T @ M, gradient, zero, penalty, d)
+        u = minimize_factored(M, gradient, zero, penalty, d, start)
+        assert np.all(np.abs(u) <= reach)
+        assert least_squares_gap(M, best, u, reach) <= 1e-5
+        lost.append(least_squares_gap(M, best, start, reach))
+    if faint <= 1e-7:
+        assert max(lost) > 1e-2  # which is what the rows are for
+
+
+def test_directions_that_no_row_sees_lead_to_the_bounds():
+    rng = np.random.default_rng(2)
+    M = nearly_equal_columns(rng, 3, 4, 1e-8)
+    M = np.c_[M, M[:, :1], np.zeros(3)]
+    gradient = M.T @ rng.normal(size=3)
+    gradient[5] = 1e-3
+    penalty, zero = sorel.Box(0.0, -2.0, 3.0), np.zeros(6)
+    u = minimize_factored(M, gradient, zero, penalty, 6, zero)
+    assert u[5] == -2.0
+    assert np.linalg.norm(gradient[:5] + M[:, :5].T @ (M @ u)) <= 1e-7
+
+
+def test_which_matrices_lose_faint_directions():
+    rng = np.random.default_rng(4)
+    for faint in (1e-6, 1e-9):
+        M = nearly_equal_columns(rng, 12, 4, faint)
+        assert loses_curvature(M.T @ M, 0.0, 12)
+        assert sees_faintly(M)
+        assert not loses_curvature(M.T @ M, 1e-3, 12)
+        assert not loses_curvature(M.T @ M, 0.0, 10**6)  # the rows would take too long
+    M = rng.normal(size=(12, 4)) * 10.0 ** np.array([-6, 0, 3, 6])  # scales alone lose nothing
+    assert not loses_curvature(M.T @ M, 0.0, 12)
+    assert not sees_faintly(M)
+    M[:, 3] = M[:, 2]
+    assert loses_curvature(M.T @ M, 0.0, 12)
+    assert not sees_faintly(M)
+    assert not sees_faintly(np.zeros((3, 2)))
+    with pytest.raises(np.linalg.LinAlgError, match="do not bend at all"):
+        FactoredModel(np.zeros((3, 2)), 0.0, 2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", ["multinomial", "logistic"])
+@pytest.mark.parametrize("eta", [0.0, 5.0])
+def test_factor_is_a_root_of_the_hessian(loss, weighted, eta):
+    rng = np.random.default_rng(6)
+    X, y = rng.normal(size=(40, 5)), rng.integers(0, 3 if loss == "multinomial" else 2, 40)
+    weight = rng.integers(0, 3, 40) + (np.arange(40) < 4.0) if weighted else None
+    problem = sorel.Problem(
+        X, y, risk="cvar:0.3", loss=loss, fit_intercept=True, sample_weight=weight
+    ).for_run()
+    engine = problem.engine
+    point = engine.point(0.3 * rng.normal(size=engine.shape))
+    dual = engine.ascend(engine.uniform(), point, eta) if eta else engine.uniform()
+    M = engine.curvature(point, dual, eta).factor()
+    hessian = engine.hessian(point, dual, eta)
+    np.testing.assert_allclose(M.T @ M, hessian, atol=1e-14 * np.abs(hessian).max())
+
+
+@pytest.mark.parametrize("risk", ["max", "mean", "esrm:2"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "gamma", "poisson"])
+def test_nearly_equal_columns_in_a_wide_box(loss, risk):
+    rng, n, d, faint = np.random.default_rng(2), 20, 6, 1e-8
+    X, reach = nearly_equal_columns(rng, n, d, faint), 1e-2 / faint
+    z = X @ (reach * rng.normal(size=d))
+    means, signs = np.exp(z / np.abs(z).mean()), np.where(rng.random(n) < 0.5, -1, 1)
+    y = {
+        "squared_hinge": signs,
+        "logistic": signs,
+        "gamma": means * rng.gamma(2.0, size=n),
+        "poisson": rng.poisson(means),
+    }[loss]
+    penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
+    result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
     assert result.converged, result.status

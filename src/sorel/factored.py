@@ -8,6 +8,10 @@ M keep both apart: with D the curvature of the penalty and M D^-1/2 = U S V^T,
 
     (D + M^T M)^-1 = D^-1/2 [ (I - V V^T) + V (1 + S^2)^-1 V^T ] D^-1/2.
 
+The same goes for columns that agree in all but their last digits: a direction that M sees 1e9 times
+more faintly than others has a curvature 1e18 times less, and none in the matrix. Without l2, those
+that M does not see at all are lent some.
+
 An active-set method, which begins on the face that the plain model has found, goes from face to
 face.
 """
@@ -18,16 +22,29 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf
 
 from sorel.penalties import SIMPLEX, Penalty
 
 Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
+_TINY = 1e-290
 
-# Parameters up to which the method is worth its time, the share of l2 that rounding errors of the
-# matrix may have, and the share of l2 w that those of the gradient may have.
-_MOST_PARAMETERS, _MOST_ROUNDING, _MOST_NOISE = 150, 1e-4, 1e-2
+# Parameters, and rows times parameters, up to which the method is worth its time. The share of l2
+# that rounding errors of the matrix may have, and the share of l2 w that those of the gradient may
+# have.
+_MOST_PARAMETERS, _MOST_NUMBERS, _MOST_ROUNDING, _MOST_NOISE = 150, 1_000_000, 1e-4, 1e-2
+
+# A direction in which columns that are scaled to length 1 have less than the first share of their
+# length is lost to a matrix, or about that. Below the second share it is taken for none: slopes
+# along it are rounding, or lead to a bound. Of several outputs small probabilities make directions
+# as faint, and these tell nothing of the way to go. Without l2, what is not seen is lent some: the
+# last share of what the faintest of the others has.
+_FAINT, _INVISIBLE, _INVISIBLE_OF_SEVERAL, _LENT = 3e-5, 1e-13, 1e-11, 1e-2
+
+# The length of a column counts for no less than this share of the longest.
+_LEAST_LENGTH = 1e-6
 
 # Curvature that is lent to an intercept: this share of what the largest coefficient, moved instead,
 # would have.
@@ -35,6 +52,9 @@ _RIDGE = 1e-4
 
 # A face is settled when a step is no larger than this share of the parameters.
 _SETTLED = 1e-8
+
+# A face is settled after so many full steps as well.
+_FULL_STEPS = 3
 
 # What coefficients on the simplex may miss their sum by.
 _ON_SIMPLEX = 1e-12
@@ -61,6 +81,44 @@ def loses_penalty(hessian: Array, gradient: Array, w: Array, l2: float, n_rows: 
     return lost and _EPS * float(np.abs(gradient).max()) < _MOST_NOISE * l2 * float(np.abs(w).max())
 
 
+def loses_curvature(hessian: Array, l2: float, n_rows: int) -> bool:
+    """Whether a matrix may have too few digits for the curvature of faint directions.
+
+    Its pivots tell, and those of directions without any curvature do too: see `sees_faintly`.
+    """
+    p = len(hessian)
+    diagonal = hessian.diagonal()
+    largest = float(diagonal.max())
+    if p > _MOST_PARAMETERS or n_rows * p > _MOST_NUMBERS:
+        return False
+    if not _EPS * largest > _MOST_ROUNDING * l2:
+        return False
+    root = np.sqrt(np.maximum(diagonal, _EPS * _EPS * largest)) + _TINY
+    factor, failed = dpotrf((hessian / root / root[:, None]).T, lower=1, clean=0)
+    return bool(failed) or not float(factor.diagonal().min()) >= _FAINT
+
+
+def sees_faintly(M: Array) -> bool:
+    """Whether a factor has directions that its matrix would have lost, beside those it has not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.factored import sees_faintly
+    >>> sees_faintly(np.array([[1.0, 1.0], [1.0, 1.0]]))  # equal columns
+    False
+    >>> sees_faintly(np.array([[1.0, 1.0], [1.0, 1.0 + 1e-9]]))
+    True
+    """
+    sizes = np.sqrt(np.sum(M**2, axis=0))
+    seen = sizes > 0.0
+    if not seen.any():
+        return False
+    singular = np.linalg.svd(M[:, seen] / sizes[seen], compute_uv=False)
+    faint = (singular > _INVISIBLE * singular[0]) & (singular < _FAINT * singular[0])
+    return bool(faint.any())
+
+
 class FactoredModel:
     """The curvature D + M^T M, for solutions with some of the parameters.
 
@@ -69,9 +127,11 @@ class FactoredModel:
     M : array of shape (r, p)
         Factor of the curvature of the losses.
     l2 : float
-        Curvature of the penalty, above 0.
+        Curvature of the penalty. Where it is 0, M gets rows for the directions that it has not.
     n_penalized : int
         The parameters before this one are coefficients, those after it intercepts.
+    n_outputs : int, default 1
+        Outputs, to each of which a share of the parameters belongs.
 
     Examples
     --------
@@ -83,14 +143,24 @@ class FactoredModel:
     True
     """
 
-    def __init__(self, M: Array, l2: float, n_penalized: int) -> None:
-        self.M = M
-        self.diagonal = np.full(M.shape[1], l2)
+    def __init__(self, M: Array, l2: float, n_penalized: int, n_outputs: int = 1) -> None:
         own = np.sum(M[:, n_penalized:] ** 2, axis=0)
         if not np.all(own > 0.0):
             raise np.linalg.LinAlgError("the losses do not bend in the intercept")
-        largest = float(np.max(np.sum(M**2, axis=0)))
-        self.diagonal[n_penalized:] = _RIDGE * l2 * own / largest
+        sizes = np.sum(M**2, axis=0)
+        largest = float(sizes.max())
+        if not largest > 0.0:
+            raise np.linalg.LinAlgError("the losses do not bend at all")
+        if l2 == 0.0:
+            self._scale = np.sqrt(np.maximum(sizes, _LEAST_LENGTH**2 * largest))
+            least = _INVISIBLE if n_outputs == 1 else _INVISIBLE_OF_SEVERAL
+            M = np.concatenate([M, _unseen(M / self._scale, least) * self._scale])
+            self.diagonal = np.zeros(M.shape[1])
+        else:
+            self.diagonal = np.full(M.shape[1], l2)
+            self.diagonal[n_penalized:] = _RIDGE * l2 * own / largest
+            self._scale = np.sqrt(self.diagonal)
+        self.M = M
 
     def product(self, step: Array) -> Array:
         """The curvature times a vector."""
@@ -107,8 +177,11 @@ class FactoredModel:
         # The coefficients have one curvature, so that a rotation among them leaves it alone.
         basis = _sums_kept(summing) if summing is not None and summing.any() else None
         turned = rows if basis is None else rows @ basis
-        root = np.sqrt(diagonal if basis is None else diagonal @ basis**2)
+        root = self._scale[free] if basis is None else np.sqrt(diagonal @ basis**2)
         _, singular, V = np.linalg.svd(turned / root, full_matrices=False)
+        # With rows for all directions, V leaves none.
+        bare = not diagonal.any()
+        curvature = singular**2 if bare else 1.0 + singular**2
         step = np.zeros_like(right)
         # What a slope has in common with the rows is far larger than the rest: the first solution
         # has the digits of that, and the others those of what is left.
@@ -116,11 +189,20 @@ class FactoredModel:
             left = right - rows.T @ (rows @ step) - diagonal * step
             x = (left if basis is None else left @ basis) / root
             seen = V @ x
-            rest = x - V.T @ seen
-            rest -= V.T @ (V @ rest)
-            move = (rest + V.T @ (seen / (1.0 + singular**2))) / root
+            move = V.T @ (seen / curvature)
+            if not bare:
+                rest = x - V.T @ seen
+                move += rest - V.T @ (V @ rest)
+            move /= root
             step += move if basis is None else basis @ move
         return step
+
+
+def _unseen(M: Array, least: float) -> Array:
+    """Faint rows for all directions that a factor of columns of length 1 does not see."""
+    _, singular, V = np.linalg.svd(M)
+    rank = np.count_nonzero(singular > least * singular[0])
+    return np.asarray(_LENT * singular[rank - 1] * V[rank:])
 
 
 def _sums_kept(summing: NDArray[np.bool_]) -> Array:
@@ -138,7 +220,13 @@ def _sums_kept(summing: NDArray[np.bool_]) -> Array:
 
 
 def minimize_factored(
-    M: Array, gradient: Array, w: Array, penalty: Penalty, n_penalized: int, start: Array
+    M: Array,
+    gradient: Array,
+    w: Array,
+    penalty: Penalty,
+    n_penalized: int,
+    start: Array,
+    n_outputs: int = 1,
 ) -> Array:
     """Minimise the model, from a feasible start.
 
@@ -149,9 +237,11 @@ def minimize_factored(
     gradient, w : arrays of shape (p,)
         Gradient of the model at w, without that of the penalty, and w.
     penalty : Penalty
-        One of the package's own, with l2 > 0, on the first `n_penalized` parameters.
+        One of the package's own, on the first `n_penalized` parameters.
     start : array of shape (p,)
         Where to begin: a minimiser up to rounding.
+    n_outputs : int, default 1
+        Outputs, as in :func:`sorel.quadratic.minimize_quadratic`; one on the simplex.
 
     Returns
     -------
@@ -168,21 +258,24 @@ def minimize_factored(
     >>> minimize_factored(M, g, even, Simplex(1e-5), 3, even).round(6)
     array([0.233333, 0.333333, 0.433333])
     """
-    kernel = penalty.kernel(n_penalized)
+    kernel = penalty.kernel(n_penalized // n_outputs)
     l1, on_simplex = kernel.l1, kernel.code == SIMPLEX
-    model = FactoredModel(M, kernel.l2, n_penalized)
     p = len(w)
+    if len(M) > p:
+        M = np.asarray(np.linalg.qr(M, mode="r"))
+    model = FactoredModel(M, kernel.l2, n_penalized, n_outputs)
+    M = model.M
     lower, upper = np.full(p, -math.inf), np.full(p, math.inf)
-    lower[:n_penalized] = kernel.lower
+    lower[:n_penalized] = np.repeat(kernel.lower, n_outputs)
     if not on_simplex:
-        upper[:n_penalized] = kernel.upper
+        upper[:n_penalized] = np.repeat(kernel.upper, n_outputs)
     coefs = np.arange(p) < n_penalized
     slope = gradient + np.where(coefs, kernel.l2 * w, 0.0)
-    size = np.abs(slope) + np.sqrt(np.sum(M**2, axis=0)) * np.linalg.norm(M @ (start - w))
-    tolerance = _TOLERANCE * size
+    lengths = np.sqrt(np.sum(M**2, axis=0))
     u = start.copy()
     # M (u - w), moved along: rounding errors of u times M would drown the multipliers.
-    image, settled = M @ (u - w), False
+    image, settled, full = M @ (u - w), False, 0
+    tolerance = _TOLERANCE * (np.abs(slope) + lengths * np.linalg.norm(image))
     side = np.where(coefs & (l1 > 0.0), np.sign(u), 0.0)
     free = (u > lower) & (u < upper) & ((side != 0.0) | (l1 == 0.0) | ~coefs)
     for _ in range(_FACES * p + _MORE_FACES):
@@ -199,8 +292,11 @@ def minimize_factored(
             moved = u[free] + length * step
             stopped = (room <= length) & (length < 1.0)
             moved[stopped] = ahead[stopped]
-            # The second step on a face puts right what rounding has left of the first.
-            settled = length == 1.0 and float(np.abs(step).max()) <= _SETTLED * _size(u)
+            # The second step on a face puts right what rounding has left of the first. In faint
+            # directions there is always something left.
+            full = full + 1 if length == 1.0 else 0
+            small = float(np.abs(step).max()) <= _SETTLED * _size(u)
+            settled = length == 1.0 and (small or full >= _FULL_STEPS)
             u[free] = np.clip(moved, low, high)
             image += length * (M[:, free] @ step)
             where = np.flatnonzero(free)[stopped]
@@ -215,7 +311,7 @@ def minimize_factored(
         worst = int(np.argmax(wrong))
         if not wrong[worst] > 0.0:
             break
-        free[worst], settled = True, False
+        free[worst], settled, full = True, False, 0
         if l1 > 0.0 and u[worst] == 0.0:
             side[worst] = 1.0 if up[worst] > down[worst] else -1.0
     move = u - start

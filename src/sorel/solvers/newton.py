@@ -16,7 +16,6 @@ from sorel.conjugate import minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, sampled_rows
 from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.factored import loses_penalty, minimize_factored
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
 from sorel.solvers.augmented import ROUNDING, AugmentedLagrangian, Direction, State
@@ -140,10 +139,10 @@ class Newton(AugmentedLagrangian):
                 engine.n_outputs,
                 _ROUGH,
             )
-            if part.rows is None and loses_penalty(
-                hessian, gradient, center, part.penalty.l2, problem.n_samples
-            ):
-                u = _by_factor(state, caution, gradient, center, u)
+            bend = None
+            if part.rows is None:
+                point, dual, eta = state.point, state.dual, state.eta
+                u, bend = problem.by_factor(hessian, point, dual, gradient, center, u, eta, caution)
             _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
@@ -158,7 +157,9 @@ class Newton(AugmentedLagrangian):
         moved = part.put(w, u)
         gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
-        decrease = descent - 0.5 * float(step @ (hessian @ step))
+        if bend is None:
+            bend = float(step @ (hessian @ step))
+        decrease = descent - 0.5 * bend
         return Direction(moved - w, descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:
@@ -218,22 +219,6 @@ def has_few_rows(problem: Problem) -> bool:
     engine = problem.engine
     by_rows = engine.solves_by_rows and engine.n_outputs == 1 and problem.penalty.quadratic
     return by_rows and problem.n_samples <= MAX_ROWS
-
-
-def _by_factor(
-    state: State, caution: float, gradient: FloatArray, center: FloatArray, u: FloatArray
-) -> FloatArray:
-    """The minimum of the model from the rows themselves; u where they are not to be had."""
-    problem, engine = state.problem, state.problem.engine
-    if engine.n_outputs > 1 or not problem.penalty.compiled:
-        return u
-    factor = engine.curvature(state.point, state.dual, state.eta, caution).factor()
-    if factor is None:
-        return u
-    try:
-        return minimize_factored(factor, gradient, center, problem.penalty, problem.n_features, u)
-    except np.linalg.LinAlgError:
-        return u
 
 
 def has_smooth_risk(problem: Problem) -> bool:
