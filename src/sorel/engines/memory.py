@@ -1006,6 +1006,10 @@ class _TwiceRows:
     def __getitem__(self, rows: NDArray[np.intp]) -> Any:
         return self._X[rows % self._X.shape[0]]
 
+    def toarray(self) -> NDArray[Any]:
+        once = self._X.toarray() if hasattr(self._X, "toarray") else self._X
+        return np.concatenate([once, once])
+
 
 class _Twice(MemoryEngine):
     """The rows of another engine twice, of which every product with X is taken once."""
