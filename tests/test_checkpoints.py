@@ -247,7 +247,7 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
 @pytest.mark.parametrize(
     ("solver", "operation", "risk"),
     [
-        ("newton", "search", CVaR(0.1)),
+        ("newton", "newton_step", CVaR(0.1)),
         ("newton_cg", "search", CVaR(0.1)),
         ("lbfgs", "point", sorel.ESRM(1.0)),
     ],
@@ -915,9 +915,9 @@ def test_the_command_resumes(table, capsys):
 
 
 def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
-    from sorel.engines.memory import MemoryEngine
+    from sorel.engines import DenseEngine
 
-    original, calls = MemoryEngine.tried, []
+    original, calls = DenseEngine.newton_step, []
 
     def interrupted(*args):
         calls.append(args)
@@ -926,7 +926,7 @@ def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
         return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryEngine, "tried", interrupted)
+        patch.setattr(DenseEngine, "newton_step", interrupted)
         assert fit("--tol", "1e-9") == 130
     first, last = capsys.readouterr().err.splitlines()
     assert first == "the state of the fit is in fit.ckpt; the same command goes on from there"

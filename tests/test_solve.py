@@ -19,9 +19,9 @@ SOLVER_NAMES = sorted(SOLVERS)
 by_solver = pytest.mark.parametrize("solver", SOLVER_NAMES)
 
 
-def make_problem(n=60, d=4, seed=0, order="C", **options):
+def make_problem(n=60, d=4, seed=0, **options):
     rng = np.random.default_rng(seed)
-    X = np.asarray(rng.normal(size=(n, d)), order=order)
+    X = rng.normal(size=(n, d))
     y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
     return Problem(X, y, **{"risk": ESRM(2.0), "penalty": L2(0.1), **options})
 
@@ -405,16 +405,30 @@ def test_zero_passes_still_give_a_certified_answer():
 # Callbacks and interruption.
 
 
-@pytest.mark.parametrize(("order", "operation"), [("C", "search"), ("F", "tried")])
-@pytest.mark.parametrize("solver", ["auto", "newton", "newton_cg"])
-def test_interruption_between_checks_loses_nothing(monkeypatch, solver, order, operation):
+# A small problem takes its steps in a few large operations, others in many small ones: sample
+# weights make the difference.
+UNEVEN = np.linspace(1.0, 2.0, 60)
+
+
+@pytest.mark.parametrize(
+    ("solver", "weight", "operation"),
+    [
+        ("auto", None, "newton_step"),
+        ("newton", None, "newton_step"),
+        ("newton_cg", None, "search"),
+        ("auto", UNEVEN, "tried"),
+        ("newton", UNEVEN, "tried"),
+        ("newton_cg", UNEVEN, "tried"),
+    ],
+)
+def test_interruption_between_checks_loses_nothing(monkeypatch, solver, weight, operation):
     # Second-order methods check only when that may succeed: progress until then counts as well.
-    problem = make_problem(risk=CVaR(0.1), order=order)
+    problem = make_problem(risk=CVaR(0.1), sample_weight=weight)
     seen = []
     original = getattr(problem.engine, operation)
 
     def interrupted(*args):
-        if len(seen) == 8:
+        if len(seen) == 7:
             raise KeyboardInterrupt
         trial = original(*args)
         seen.append(trial[0])
@@ -424,7 +438,8 @@ def test_interruption_between_checks_loses_nothing(monkeypatch, solver, order, o
     result = solve(problem, solver, tol=1e-15)
     assert result.status.startswith("interrupted")
     reached = problem.objective(seen[-2].w)
-    assert result.objective <= max(reached, problem.objective(seen[-1].w))
+    # The margins came there by steps, and are off by rounding.
+    assert result.objective <= (1.0 + 1e-12) * max(reached, problem.objective(seen[-1].w))
     assert result.objective < 0.9 * problem.objective(problem.start())
 
 
@@ -443,15 +458,14 @@ def test_errors_of_a_callback_are_the_callers():
         solve(make_problem(), "newton", callback=callback)
 
 
-# A small problem by rows takes its steps in a few large operations, others in many small ones.
 @pytest.mark.parametrize(
-    ("order", "operation"),
-    [("C", name) for name in ("settle", "hessian", "search")]
-    + [("F", name) for name in ("gradient", "hessian", "ascend", "tried", "expected")],
+    ("weight", "operation"),
+    [(None, name) for name in ("settle", "newton_step")]
+    + [(UNEVEN, name) for name in ("gradient", "hessian", "ascend", "tried", "expected")],
 )
 @pytest.mark.parametrize("call", [1, 2, 7])
-def test_interruption_inside_the_engine(monkeypatch, order, operation, call):
-    problem = make_problem(risk=CVaR(0.1), order=order)
+def test_interruption_inside_the_engine(monkeypatch, weight, operation, call):
+    problem = make_problem(risk=CVaR(0.1), sample_weight=weight)
     original = getattr(problem.engine, operation)
     calls = 0
 

@@ -100,8 +100,7 @@ def _set_curvature(code, delta, y, margins, density, block, eta, caution, omega,
 def _gram(Xt, size, h, rows, tile, H):
     """The lower half of [X 1]^T diag(h) [X 1], and some entries above the diagonal.
 
-    `tile` has three rows more than Xt. Two columns meet four at a time, which keeps the processor
-    busy.
+    `tile` has two rows more than Xt.
     """
     width, n = Xt.shape
     for j in range(width):
@@ -117,7 +116,7 @@ def _gram(Xt, size, h, rows, tile, H):
             rows[used] = i
             used += h[i] != 0.0
     end = used if packed else n
-    even, odd = tile[width + 1], tile[width + 2]
+    scaled = tile[width + 1]
     for begin in range(0, end, TILE):
         count = min(TILE, end - begin)
         columns, first, weight = Xt, begin, h[begin : begin + count]
@@ -131,33 +130,23 @@ def _gram(Xt, size, h, rows, tile, H):
                 for r in range(count):
                     tile[j, r] = x0[chosen[r]]
         last = first + count
-        for j in range(0, size, 2):
-            x0, x1 = columns[j, first:last], columns[j + 1, first:last]
+        for j in range(size):
+            x0 = columns[j, first:last]
             for r in range(count):
-                even[r] = weight[r] * x0[r]
-            for r in range(count):
-                odd[r] = weight[r] * x1[r]
-            for k in range(0, j + 2, TOGETHER):
+                scaled[r] = weight[r] * x0[r]
+            for k in range(0, j + 1, TOGETHER):
                 x0, x1 = columns[k, first:last], columns[k + 1, first:last]
                 x2, x3 = columns[k + 2, first:last], columns[k + 3, first:last]
-                s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = 0.0
+                s0 = s1 = s2 = s3 = 0.0
                 for r in range(count):
-                    s0 += even[r] * x0[r]
-                    s1 += even[r] * x1[r]
-                    s2 += even[r] * x2[r]
-                    s3 += even[r] * x3[r]
-                    t0 += odd[r] * x0[r]
-                    t1 += odd[r] * x1[r]
-                    t2 += odd[r] * x2[r]
-                    t3 += odd[r] * x3[r]
+                    s0 += scaled[r] * x0[r]
+                    s1 += scaled[r] * x1[r]
+                    s2 += scaled[r] * x2[r]
+                    s3 += scaled[r] * x3[r]
                 H[j, k] += s0
                 H[j, k + 1] += s1
                 H[j, k + 2] += s2
                 H[j, k + 3] += s3
-                H[j + 1, k] += t0
-                H[j + 1, k + 1] += t1
-                H[j + 1, k + 2] += t2
-                H[j + 1, k + 3] += t3
 
 
 @compiled(inline=True)
