@@ -19,6 +19,7 @@ from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
     Newton,
@@ -35,6 +36,11 @@ from sorel.solvers.subgradient import Subgradient
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward where
 # the penalty is not quadratic, or a product costs a journey to the data.
 _FEW_PARAMETERS = 1000
+
+# Where coefficients may rest, and a matrix of all columns takes many rows for each of them, it is
+# left to the end beyond so many. Where none may rest, fewer rows than columns are too few for
+# single samples to tell the way.
+_FEW_RESTING, _ROWS_PER_COLUMN = 400, 10
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
@@ -200,9 +206,14 @@ class Auto(Solver):
             elif size > _FEW_PARAMETERS:
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
-        if size <= _FEW_PARAMETERS:
+        many_rows = problem.n_samples >= _ROWS_PER_COLUMN * size
+        few = size <= (_FEW_RESTING if problem.by_parts and many_rows else _FEW_PARAMETERS)
+        if few or (not problem.by_parts and problem.n_samples <= size):
             return [*dense, SOREL]
         if problem.by_parts:
+            if problem.has_fixed_weights and problem.penalty.smooth_in_bounds:
+                # Without kinks between the bounds, gradients remember more than single samples do.
+                return [SparseNewton, LBFGS, SOREL, *dense]
             return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
         return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
 
