@@ -705,22 +705,30 @@ def test_steps_that_move_weights_may_want_a_matrix(monkeypatch):
 
 
 def test_a_model_is_minimised_by_its_factor_where_rows_are_to_be_had():
-    gradient, center, u = np.ones(2), np.zeros(2), np.full(2, 9.0)
+    M = np.array([[1e9, 2.0], [1e9, 1.0]])
+    gradient, w, u = np.array([3.0, 1.0]), np.ones(2), np.full(2, 9.0)
 
-    def by_factor(n_outputs=1, compiled=True, factor=None):
-        penalty = sorel.L2(0.5) if compiled else OwnElasticNet(0.5, 0.0)
+    def by_factor(penalty, n_outputs=1, factor=None):
         curvature = SimpleNamespace(factor=lambda: factor)
         engine = SimpleNamespace(n_outputs=n_outputs, curvature=lambda *arguments: curvature)
-        problem = SimpleNamespace(engine=engine, penalty=penalty, n_features=2)
-        state = SimpleNamespace(problem=problem, point=None, dual=None, eta=0.0)
-        return newton._by_factor(state, 0.0, gradient, center, u)
+        problem = SimpleNamespace(
+            engine=engine, penalty=penalty, n_features=2, n_samples=2, _has_faint_columns=False
+        )
+        return Problem.by_factor(problem, M.T @ M, None, None, gradient, w, u)
 
-    M = np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]])
-    expected = np.linalg.solve(M.T @ M + 0.5 * np.eye(2), -gradient)
-    np.testing.assert_allclose(by_factor(factor=M), expected)
-    assert by_factor(factor=None) is u
-    assert by_factor(n_outputs=2, factor=M) is u
-    assert by_factor(compiled=False, factor=M) is u
+    # An l2 of which the matrix has lost every digit, and the rows none.
+    found, bend = by_factor(sorel.L2(0.5), factor=M)
+    step = np.linalg.solve(M.T @ M + 0.5 * np.eye(2), -gradient - 0.5 * w)
+    np.testing.assert_allclose(found, w + step, rtol=1e-5)
+    assert bend == pytest.approx(np.sum((M @ step) ** 2), rel=1e-5)
+    for given, bend in (
+        by_factor(sorel.L2(0.5)),
+        by_factor(sorel.L2(0.5), n_outputs=2, factor=M),
+        by_factor(OwnElasticNet(0.5, 0.0), factor=M),
+        by_factor(sorel.L2(1e9), factor=M),
+    ):
+        assert given is u
+        assert bend is None
 
 
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])

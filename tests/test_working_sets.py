@@ -88,7 +88,8 @@ def test_against_a_conic_solver(case, small_sets):
 def test_conditions_of_optimality_hold_in_all_columns(loss, risk, sizes):
     X, y = wide_data(150, 400, loss)
     weight = np.random.default_rng(1).integers(1, 4, 150).astype(float)
-    l1, l2 = 0.1, 1e-2
+    # With more, noisy labels make the constant model the best one for the tail.
+    l1, l2 = {"squared": 0.1, "logistic": 0.06}[loss], 1e-2
     problem = Problem(
         X,
         y,

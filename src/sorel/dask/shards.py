@@ -135,8 +135,6 @@ class Home:
             total = layout.total_weight or float(layout.n_samples)
             engine._weighted, engine._omega = True, weight / total
             engine.spec = dataclasses.replace(spec, sample_weight=engine._omega)
-        # The few calls for a small problem take its rows for all there are, and equally heavy.
-        engine._is_short = False
         return engine
 
     def session(self, run: str) -> Session:

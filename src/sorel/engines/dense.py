@@ -72,7 +72,12 @@ class DenseEngine(SampledEngine):
 
     @property
     def _is_small(self) -> bool:
-        """Whether the problem is so small that Newton steps in a few calls pay."""
+        """Whether the problem is so small that Newton steps in a few calls pay.
+
+        They take these rows for all there are, which a share of the rows of a cluster is not.
+        """
+        if self._weighted or float(self._omega[0]) != 1.0 / self.n_samples:
+            return False
         small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
         return small and self.n_samples <= _FEW_ROWS and self._loops is compiled_losses
 

@@ -40,7 +40,7 @@ _FEW_PARAMETERS = 1000
 # Where coefficients may rest, and a matrix of all columns takes many rows for each of them, it is
 # left to the end beyond so many. Where none may rest, fewer rows than columns are too few for
 # single samples to tell the way.
-_FEW_RESTING, _ROWS_PER_COLUMN = 400, 10
+_FEW_RESTING, _ROWS_PER_COLUMN = 350, 5
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
@@ -78,7 +78,10 @@ _WORTH_ONE_MATRIX, _WORTH_FEW_MATRICES, _WORTH_SHARED_MATRIX = 60.0, 30.0, 150.0
 
 # Where coefficients may rest, but do not, so many passes of the stochastic method come before a
 # matrix of all columns: enough where the problem is easy.
-_TRIAL = 50
+_TRIAL = 100
+
+# After so many of them it is known whether they lead anywhere.
+_FIRST_LOOK = 10
 
 # Passes without a tenth of the gap gone after which another method has its turn. The second is for
 # Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
@@ -207,7 +210,8 @@ class Auto(Solver):
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
         many_rows = problem.n_samples >= _ROWS_PER_COLUMN * size
-        few = size <= (_FEW_RESTING if problem.by_parts and many_rows else _FEW_PARAMETERS)
+        samples_first = problem.by_parts and many_rows and engine.n_outputs == 1
+        few = size <= (_FEW_RESTING if samples_first else _FEW_PARAMETERS)
         if few or (not problem.by_parts and problem.n_samples <= size):
             return [*dense, SOREL]
         if problem.by_parts:
@@ -233,6 +237,18 @@ class Auto(Solver):
         if matrix >= quick and problem.engine.products_are_cheap:
             first = [_Quick]
         return [*first, by_products] if matrix >= products else first
+
+    @staticmethod
+    def _leads_nowhere(gap: float, run: Run, began: float, limit: float) -> bool:
+        """Whether a trial that goes on as it began will end above the tolerance.
+
+        A relative gap begins at 1, about.
+        """
+        gone = run.passes - began
+        if gone < _FIRST_LOOK or gap <= run.tol:
+            return False
+        digits = -np.log(min(gap, 1.0))
+        return bool(digits * (limit - run.passes) < gone * np.log(gap / run.tol))
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
         """The place of the first method that takes the problem."""
@@ -264,7 +280,7 @@ class Auto(Solver):
         quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
-        limit = run.passes + _TRIAL if trial else np.inf
+        began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -279,6 +295,8 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
+                if trial and self._leads_nowhere(best_gap, run, began, limit):
+                    break
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break
