@@ -167,5 +167,7 @@ def shift_statistics(
     y, z, margins, lam = y[used], z[used], margins[used], lam[used]
     slopes = lam * _slopes(loss, y, z)
     curvatures = lam * _curvatures(loss, y, z, 0.0)
-    rounding = np.abs(slopes) + curvatures * (np.abs(margins) + abs(shift))
+    # A shift that has run away has no scale to be told.
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounding = np.abs(slopes) + curvatures * (np.abs(margins) + abs(shift))
     return float(slopes.sum()), float(curvatures.sum()), float(rounding.sum())
