@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import mpmath
 import numpy as np
 import pytest
+from helpers import LOSSES, make_data, make_loss
 from own_penalties import Ball, GroupLasso, OwnElasticNet
 from scipy.optimize import brentq
 
@@ -28,8 +29,8 @@ from sorel.problem import Problem
 from sorel.proximal import ProximalModel
 from sorel.quadratic import FEW, step_of_few
 from sorel.solvers import common, newton
+from sorel.solvers.auto import Auto
 from sorel.solvers.base import Run
-from tests.helpers import LOSSES, make_data, make_loss
 
 # The function of that name hides the module.
 solving = importlib.import_module("sorel.solve")
@@ -878,3 +879,51 @@ def test_the_slopes_of_a_deviation_are_bounded_by_its_share(weighted):
     assert size >= np.abs(lam) @ np.abs(losses) * (1.0 - 1e-12)
     assert np.abs(lam).sum() <= slopes == 1.5
     assert curvature == 0.0
+
+
+def order_of(n, d, penalty, loss="squared", risk="cvar:0.5"):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d)) if n * d < 10_000 else np.zeros((n, d), np.float32)
+    y = np.arange(n) % 3 if loss == "multinomial" else np.arange(n) * 1.0
+    problem = Problem(X, y, risk=risk, loss=loss, penalty=penalty)
+    return [solver.__name__ for solver in Auto()._order(problem)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "penalty", "options", "first"),
+    [
+        # A simplex, on which nothing rests: a matrix up to a thousand columns or with few rows.
+        ((30, 1000), sorel.Simplex(0.1), {}, ["Newton", "Continuation"]),
+        ((1001, 1001), sorel.Simplex(0.1), {}, ["Newton", "Continuation"]),
+        ((1002, 1001), sorel.Simplex(0.1), {}, ["SOREL", "Newton"]),
+        # Bounds, at which coefficients rest: single samples first if there are many of them.
+        ((1750, 350), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "Continuation"]),
+        ((1755, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["SparseNewton", "SOREL", "Newton"]),
+        ((1754, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "Continuation"]),
+        ((1800, 120), sorel.Box(0.1, -1.0, 1.0), {"loss": "multinomial"}, ["Newton"]),
+        ((30, 1001), sorel.ElasticNet(0.1, 0.1), {}, ["SparseNewton", "SOREL", "Newton"]),
+        # Without kinks between the bounds.
+        ((30, 1001), sorel.Box(0.1, -1.0, 1.0), {"risk": "mean"}, ["SparseNewton", "LBFGS"]),
+        ((30, 1001), sorel.ElasticNet(0.1, 0.1), {"risk": "mean"}, ["SparseNewton", "SOREL"]),
+    ],
+)  # fmt: skip
+def test_the_order_of_methods_where_the_penalty_is_not_quadratic(shape, penalty, options, first):
+    assert order_of(*shape, penalty, **options)[: len(first)] == first
+
+
+@pytest.mark.parametrize(
+    ("gap", "passes", "ends"),
+    [
+        (1.0, 9.0, False),  # too early to tell
+        (1.0, 10.0, True),
+        (0.2, 10.0, False),  # 1.6 in 10 of 13.8 in 100
+        (0.3, 10.0, True),  # 1.2
+        (1e-3, 40.0, False),
+        (1e-2, 40.0, True),
+        (1e-6, 99.0, False),
+        (2.0, 50.0, True),
+    ],
+)
+def test_a_trial_ends_where_it_leads_nowhere(gap, passes, ends):
+    run = SimpleNamespace(passes=7.0 + passes, tol=1e-6)
+    assert Auto._leads_nowhere(gap, run, 7.0, 107.0) is ends
