@@ -88,6 +88,9 @@ _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
 # first share of the objective is left of the gap, until no more than the second share is slack.
 _WORTH_DIGITS, _ENOUGH_DIGITS = 1e-7, 1e-9
 
+# What the shares of a mixture may miss 1 by.
+_ROUNDED_SHARES = 2.0**-51
+
 # Affine losses have no such bound. Where rounding errors may be more than this share of the
 # objective, it pays to add up how large the terms of the gradient are.
 _WORTH_SUMS = 1e-7
@@ -746,11 +749,12 @@ class Problem:
     def _least_value(self) -> float:
         """A bound for free: no loss is below its declared bound, no penalty below its minimum.
 
-        Losses may have no bound, but no risk of theirs is below their mean.
+        Losses may have no bound, but no risk of theirs is below their mean, except that the shares
+        of a mixture add up to 1 only as far as they are rounded.
         """
         lowest = self.loss.lower_bound
         if isinstance(self.risk, Deviation):
-            lowest = 0.0 if self.risk.share == 1.0 else -np.inf
+            lowest = -_ROUNDED_SHARES * self._zero_loss if self.risk.share == 1.0 else -np.inf
         if lowest == -np.inf:
             return -np.inf
         least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
