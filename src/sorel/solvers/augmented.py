@@ -308,6 +308,7 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(point, center if level else engine.worst_case(point))
             try:
                 if level:
+                    del point
                     direction = self.direction(start, run, 1.0)
                     yield from self._rest(start, direction, run)
                     point = self._follow(start, direction, run).point
@@ -403,28 +404,39 @@ class AugmentedLagrangian(Solver):
         there are any, and nearest to the uniform ones. The step for the plain average leads there
         where no weight comes to a limit, since slopes and curvature at the start are of one size.
         """
-        problem, engine, method = start.problem, start.problem.engine, self.resting()
+        problem, engine = start.problem, start.problem.engine
         unit, eta = problem.unit(start.value), _LEVEL_ETA / start.value
-        target = run.tol * unit
         # The weights know the losses less their mean, which takes a share of the curvature away.
         share = 1.0 / max(1.0 - direction.descent, _LEAST_SHARE)
         delta, change = direction.delta, engine.direction(direction.delta)
         near = engine.moved(start.point, delta, change, share / eta)
+        del change
         run.passes += 1
         if engine.risk(near) + problem.penalty_value(near.w) < start.value - ROUNDING * unit:
             return
-        state = State(problem, near, start.center, eta)
-        del near, change
+        # The margins of the start cost next to nothing, and are not kept beside those of the steps.
+        w = start.point.w
+        steps = self._balance(start, w, State(problem, near, start.center, eta), run)
+        del near, start.point
+        yield from steps
+        start.point = engine.point(w)
+
+    def _balance(self, start: State, w: FloatArray, state: State, run: Run) -> Iterates:
+        """Steps to the weights that make w the solution, as long as there may be such."""
+        problem, engine, method = start.problem, start.problem.engine, self.resting()
+        target, eta = run.tol * problem.unit(start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
         off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
         least, failures = np.inf, 0
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
-            bracket = problem.penalty.fenchel_young(problem.coefficients(start.point.w), -slope)
+            bracket = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
             if bracket <= _WORTH_REFINING * target:
-                gradient = engine.gradient(start.point, state.dual)
+                point = engine.point(w)
+                gradient = engine.gradient(point, state.dual)
                 run.passes += 1
-                yield Iterate(start.point, state.dual, gradient, target)
+                yield Iterate(point, state.dual, gradient, target)
+                del point
             failures = 0 if bracket <= 0.5 * least else failures + 1
             least = min(bracket, least)
             try:

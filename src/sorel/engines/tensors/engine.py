@@ -593,12 +593,13 @@ class TensorEngine(Engine):
         lam = self._lam(dual.density)
         z = point.margins + shift
         slopes = self.formulas.derivative(self.y, z).mul_(lam)
+        first, sizes = slopes.sum(), slopes.abs_().sum()
+        # One vector after the other: memory may be what there is least of.
+        del slopes
         curvatures = self.formulas.curvature(self.y, z).mul_(lam)
-        size = point.margins.abs().add_(abs(shift))
-        sums = torch.stack(
-            [slopes.sum(), curvatures.sum(), slopes.abs().sum() + torch.dot(curvatures, size)]
-        )
-        first, second, rounding = sums.tolist()
+        del z, lam
+        sizes += torch.dot(curvatures, point.margins.abs().add_(abs(shift)))
+        first, second, rounding = torch.stack([first, curvatures.sum(), sizes]).tolist()
         return first, second, rounding
 
     def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:

@@ -95,7 +95,7 @@ class _Logistic(Formulas):
 
     def curvature(self, y: Tensor, z: Tensor) -> Tensor:
         e = (y * z).abs_().neg_().exp_()
-        return e / (1.0 + e).square_()
+        return e.div_((1.0 + e).square_())
 
     def majorant(self, y: Tensor, z: Tensor) -> Tensor:
         m = (y * z).abs_()
