@@ -282,7 +282,7 @@ def measure(name: str, noise: float = 0.0) -> dict[str, float]:
         mock.patch("sorel.rows.source.MIN_SPAN_ROWS", 70),
         mock.patch("sorel.problem.WORTH_STREAMING", 0),
     ):
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # some runs are cut short, which is counted all the same
         found = RUNS[name]()
     if isinstance(found, sorel.Result):
         counts["passes"], counts["checks"] = found.passes, len(found.history)

@@ -39,12 +39,14 @@ def unfolded_bytes(file: Any, stream: BinaryIO, limit: int) -> int:
         total += part
         if total > limit:
             return total
-    for name, by_differences in _text_columns(file).items():
-        # With the words of a column apart from its rows none is copied for each of them; texts that
-        # are told by differences cannot be had so.
-        rows, apart = (_DIFFERENCES, []) if by_differences else (_WORDS, [name])
-        texts = pyarrow.parquet.ParquetFile(stream, read_dictionary=apart)
-        for batch in texts.iter_batches(batch_size=rows, columns=[name], use_threads=False):
+    texts = _text_columns(file)
+    # With the words of a column apart from its rows none is copied for each of them; texts that are
+    # told by differences cannot be had so.
+    apart = [name for name, by_differences in texts.items() if not by_differences]
+    words = pyarrow.parquet.ParquetFile(stream, read_dictionary=apart) if apart else file
+    for name, by_differences in texts.items():
+        source, rows = (file, _DIFFERENCES) if by_differences else (words, _WORDS)
+        for batch in source.iter_batches(batch_size=rows, columns=[name], use_threads=False):
             total += _length(batch.column(0))
             if total > limit:
                 return total
