@@ -13,6 +13,7 @@ from sklearn.linear_model import HuberRegressor, LinearRegression
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import sorel
+from sorel.deviations import minimize_deviation
 
 
 def gini(residuals):
@@ -127,3 +128,15 @@ def test_scikit_learn_s_checks():
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         sorel.RankRegressor(**options).fit(*make_rows())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("penalty", [{}, {"l2": 0.3}])
+def test_the_relative_gap_is_one_of_the_objective_in_any_units(scale, penalty):
+    X, y = make_rows()
+    l2 = penalty.get("l2", 0.0) / scale  # the loss grows with y, the penalty with its square
+    fit = minimize_deviation(X, scale * y, sorel.Extremile(2.0), l2=l2, tol=1e-7)
+    assert fit.converged
+    assert fit.gap > 0.0
+    assert fit.relative_gap == pytest.approx(fit.gap / fit.objective, rel=1e-12)
+    assert fit.gap == pytest.approx(fit.objective - fit.dual, abs=1e-12 * fit.objective)
