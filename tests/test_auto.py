@@ -1,0 +1,312 @@
+"""What `auto` decides: which methods come first, on how many rows, and when another has its turn.
+
+Every answer is certified, so a wrong decision here makes a run slow and nothing else. The rules are
+therefore asked one by one, at and around their limits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import make_data
+
+import sorel
+from sorel.problem import Problem
+from sorel.solvers import NewtonCG, Run, UnsupportedProblemError, auto
+from sorel.solvers.augmented import CostlyError
+from sorel.solvers.auto import Auto, _Quick, _Thrifty
+from sorel.solvers.continuation import Continuation
+from sorel.solvers.newton import MAX_SIZE, Newton
+from sorel.solvers.sorel import SOREL
+
+FLAGS = [False, True]
+
+
+def prices(monkeypatch, products):
+    """Let a matrix for so many rows cost products(rows, steps) products."""
+
+    class Costs:
+        def __init__(self, engine, rows):
+            self.rows = rows
+
+        def products(self, steps=1):
+            return products(self.rows, steps)
+
+    monkeypatch.setattr(auto, "StepCosts", Costs)
+    monkeypatch.setattr(auto, "carrying_rows", lambda engine: 10.0)
+
+
+@pytest.mark.parametrize("shared", FLAGS)
+@pytest.mark.parametrize("matrix", [3.0, 24.0, 40.0, 1e4])
+def test_how_many_steps_from_gradients_alone(monkeypatch, shared, matrix):
+    """As many as one matrix costs, at least some where one is not enough, and those with it."""
+    prices(monkeypatch, lambda rows, steps: matrix * rows / 10.0)
+    monkeypatch.setattr(auto, "shares_matrix", lambda problem: shared)
+    found = _Quick().most_steps(SimpleNamespace(engine=None))
+    least = matrix if shared else max(matrix, auto._STEPS_FOR_MATRICES)
+    assert found == min(least + auto._STEPS_WITH_MATRIX, auto._MANY_STEPS)
+
+
+def test_products_may_cost_a_share_of_what_a_matrix_would_have(monkeypatch):
+    prices(monkeypatch, lambda rows, steps: rows * steps)
+    problem = SimpleNamespace(engine=None, n_samples=200)
+    solver, spent = _Thrifty(), 0
+    for step, (share, products) in enumerate(
+        [(0.52, 30), (0.43, 60), (0.11, 5), (0.52, 20)], start=1
+    ):
+        most = solver.most_products(problem, SimpleNamespace(share=share))
+        steps = step + auto._ON_CREDIT
+        allowed = int(auto._SHARE_OF_MATRIX * share * 200 * steps - spent)
+        assert most == max(allowed, auto._LEAST_PRODUCTS)
+        solver.took(products, most)
+        spent += products
+    # One that took all it was allowed is the last.
+    most = solver.most_products(problem, SimpleNamespace(share=0.5))
+    solver.took(most - 1, most)
+    most = solver.most_products(problem, SimpleNamespace(share=0.5))
+    solver.took(most, most)
+    with pytest.raises(CostlyError):
+        solver.most_products(problem, SimpleNamespace(share=0.5))
+
+
+def rows_of_part(n, d, share=1.0, quadratic=False, offers=True):
+    """How many rows are asked for, or None."""
+    asked = []
+    problem = SimpleNamespace(
+        n_samples=n,
+        n_features=d,
+        is_quadratic=quadratic,
+        engine=SimpleNamespace(
+            size=d, effective_share=lambda: share, offers=lambda name: offers and name == "sample"
+        ),
+        subsample=lambda rows, rng: asked.append(rows),
+    )
+    run = Run(np.zeros(d), None, 1e-6, 100, math.inf, 0)
+    assert Auto()._start_from_part(problem, run, None) is None
+    assert (run.passes, run.near) == (0.0, False)
+    return asked[0] if asked else None
+
+
+def test_how_many_rows_are_solved_first():
+    least, largest, share = auto._LEAST_ROWS, auto._LARGEST_SHARE, auto._SHARE
+    per, numbers = auto._ROWS_PER_PARAMETER, auto._PART_NUMBERS
+    few = int(least / largest)
+    assert rows_of_part(few, 2) == least
+    assert rows_of_part(few - 8, 2) is None
+    assert rows_of_part(few, 2, quadratic=True) is None
+    assert rows_of_part(few, 2, offers=False) is None
+    # A share of all rows, of few numbers in all.
+    many = 4 * int(least / share)
+    assert rows_of_part(many, 2) == int(share * many)
+    assert rows_of_part(100 * many, 5) == numbers // 5
+    # Enough for each parameter, of those that carry the risk.
+    some = 40 * least
+    assert rows_of_part(some, 200, share=0.5) == 2 * per * 200
+    assert rows_of_part(some, 200, share=0.25) == 4 * per * 200
+    # No more than the largest share, nor twice the numbers.
+    assert rows_of_part(10 * least, 200, share=0.5) is None
+    tall = 10**8
+    d = int(math.sqrt(2 * numbers / per))
+    assert rows_of_part(tall, d) == per * d
+    assert rows_of_part(tall, d + 1) is None
+
+
+def test_a_start_from_a_part_of_the_rows(monkeypatch):
+    monkeypatch.setattr(auto, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(auto, "_ROWS_PER_PARAMETER", 1)
+    X, y = make_data("huber", 4000, 3, seed=2)
+    problem = Problem(X, y, loss="huber", penalty=sorel.L2(0.1))
+    run = Run(problem.start(), None, 1e-6, 100, math.inf, 0)
+    Auto()._start_from_part(problem, run, Newton())
+    rows = int(auto._SHARE * 4000)
+    part = problem.subsample(rows, np.random.default_rng(0))
+    best = sorel.solve(part, "newton", tol=1e-8)
+    # As good as asked for on the part, which is near the solution for all rows.
+    assert part.objective(run.w) <= best.objective + auto._PART_TOL * part.unit(best.objective)
+    assert run.near
+    assert 0.0 < run.passes < 20 * rows / 4000
+    # A start that is as good on the part is left alone, and so is one where nothing may be spent.
+    again = Run(best.w, None, 1e-6, 100, math.inf, 0)
+    Auto()._start_from_part(problem, again, Newton())
+    assert again.w is best.w
+    assert not again.near
+    spent = Run(problem.start(), None, 1e-6, 7.0, math.inf, 0, passes=7.0)
+    Auto()._start_from_part(problem, spent, Newton())
+    assert spent.passes <= 7.0 + 3 * rows / 4000
+
+
+@pytest.mark.parametrize(("smooth", "shared", "fixed"), list(itertools.product(FLAGS, repeat=3)))
+@pytest.mark.parametrize("bends", ["unevenly", "evenly", "constantly"])
+def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends):
+    """Gradients alone where a matrix costs so many products, products where it costs so many."""
+    monkeypatch.setattr(auto, "has_smooth_risk", lambda problem: smooth)
+    monkeypatch.setattr(auto, "shares_matrix", lambda problem: shared)
+    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, products_are_cheap=True)
+    problem = SimpleNamespace(
+        engine=engine, has_fixed_weights=fixed, bends_evenly=bends != "unevenly",
+        is_quadratic=bends == "constantly",
+    )  # fmt: skip
+    limits = {"unevenly": auto._WORTH_GRADIENTS if fixed else auto._WORTH_TRACKING,
+              "evenly": auto._WORTH_FEW_MATRICES, "constantly": auto._WORTH_ONE_MATRIX}  # fmt: skip
+    products = auto._WORTH_SHARED_MATRIX if shared else auto._WORTH_FEW_MATRICES
+    if not smooth:
+        products = auto._WORTH_PRODUCTS
+    for matrix in (1.0, *(k * limit for limit in (limits[bends], products) for k in (0.999, 1))):
+        expected = [_Quick] if smooth and matrix >= limits[bends] else []
+        expected += [_Thrifty] if matrix >= products else []
+        assert Auto()._before_matrix(problem, matrix) == expected
+    # A matrix that is not to be had leaves products without a limit.
+    assert Auto()._before_matrix(problem, math.inf)[-1] is NewtonCG
+    engine.products_are_cheap = False
+    assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
+    engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True
+    assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth else [])
+
+
+def quadratic_order(monkeypatch, size, cheap=True, even=False, classes=False, few_rows=False):
+    y = np.array([-1.0, 1.0])
+    problem = Problem(np.zeros((2, size), np.float32), y, loss="squared" if even else "logistic")
+    monkeypatch.setattr(auto, "has_few_rows", lambda problem: few_rows)
+    monkeypatch.setattr(auto, "classes_by_products", lambda engine: classes)
+    monkeypatch.setattr(auto, "_products_of_matrix", lambda problem: 77.0)
+    monkeypatch.setattr(Auto, "_before_matrix", lambda self, problem, matrix: [f"before {matrix}"])
+    monkeypatch.setattr(type(problem.engine), "products_are_cheap", cheap)
+    assert problem.bends_evenly is even
+    return Auto()._order(problem)
+
+
+def test_the_order_of_methods_under_a_quadratic_penalty(monkeypatch):
+    def order(size, **options):
+        return quadratic_order(monkeypatch, size, **options)
+
+    matrix = [Newton, Continuation, SOREL]
+    for even, limit in ((False, auto._FEW_COLUMNS), (True, auto.FEW_PARAMETERS)):
+        assert order(limit, even=even) == matrix
+        assert order(limit + 1, even=even) == ["before 77.0", *matrix]
+    assert order(5000, classes=True) == [NewtonCG, *matrix]
+    assert order(auto._FEW_PARAMETERS, cheap=False) == matrix
+    assert order(auto._FEW_PARAMETERS + 1, cheap=False) == [NewtonCG, *matrix]
+    assert order(MAX_SIZE)[1:] == matrix
+    assert order(MAX_SIZE + 1) == ["before inf", SOREL]
+    assert order(MAX_SIZE + 1, few_rows=True) == ["before 77.0", *matrix]
+
+
+@pytest.mark.parametrize(("two_levels", "even"), list(itertools.product(FLAGS, repeat=2)))
+def test_ties_make_a_matrix_dearer(monkeypatch, two_levels, even):
+    """A risk of two levels leads to as many more rows as there are parameters, if there are."""
+    for price, n in itertools.product((0.1, 0.9, 1.0, 1.5, 2.0), (100, 35)):
+        prices(monkeypatch, lambda rows, steps, price=price: price * rows)
+        problem = SimpleNamespace(
+            engine=SimpleNamespace(size=40, n_samples=n),
+            has_two_levels=two_levels,
+            bends_evenly=even,
+        )
+        tied = price * min(10 + 40, n)
+        worth = tied >= (auto._WORTH_WITH_SQUARES if even else auto._WORTH_WITH_TIES)
+        expected = tied if two_levels and worth else price * 10
+        assert auto._products_of_matrix(problem) == pytest.approx(expected)
+
+
+def test_a_trial_is_extended_as_it_began():
+    """On a logarithmic scale, from a relative gap of 1 to what it would be in the end."""
+    rng = np.random.default_rng(0)
+    ends = []
+    for _ in range(300):
+        gap, tol = 10.0 ** rng.uniform(-5, 0.5), 10.0 ** rng.uniform(-7, -2)
+        began, gone = rng.uniform(0, 500), rng.uniform(auto._FIRST_LOOK, 100)
+        limit = began + 100
+        digits = max(-math.log10(gap), 0.0)
+        in_the_end = -math.log10(gap) + digits / gone * (100 - gone)
+        if abs(in_the_end + math.log10(tol)) < 1e-9:
+            continue
+        run = SimpleNamespace(passes=began + gone, tol=tol)
+        ends.append(Auto._leads_nowhere(gap, run, began, limit))
+        assert ends[-1] == (gap > tol and in_the_end < -math.log10(tol))
+    assert 30 < sum(ends) < 270
+
+
+class Refuses:
+    def check(self, problem):
+        raise UnsupportedProblemError("no")
+
+
+def test_the_first_method_that_takes_a_problem():
+    X, y = make_data("squared", 20, 2, seed=0)
+    problem = Problem(X, y)
+    assert Auto()._first_able(problem, [Refuses, Newton, SOREL]) == 1
+    assert Auto()._first_able(problem, [Refuses]) is None
+    assert Auto()._products_follow(problem, [Refuses, NewtonCG, Newton])
+    assert Auto()._products_follow(problem, [_Thrifty])
+    assert not Auto()._products_follow(problem, [Newton, NewtonCG])
+    assert not Auto()._products_follow(problem, [])
+
+
+def turns(solver, gaps, others, cost=1.0, passes=0.0, max_passes=1e9, penalty=None, loss="squared"):
+    """How many checks a solver gets whose relative gaps are given, and the run after its turn."""
+    X, y = make_data(loss, 30, 2, seed=0)
+    problem = Problem(X, y, risk="cvar:0.5", loss=loss, penalty=penalty or sorel.L2(0.1))
+    run = Run(problem.start(), None, 1e-9, max_passes, math.inf, 0, passes=passes)
+    run.note = "turn"
+
+    def iterates(self, problem, run):
+        for k in itertools.count():
+            point = problem.engine.point(np.full(2, float(k)))
+            run.latest = sorel.solvers.Iterate(point, problem.engine.uniform())
+            run.note = "inside"
+            yield run.latest
+            run.passes += cost
+
+    method = type("Stub", (solver,), {"iterates": iterates})()
+    turn = Auto()._turn(problem, run, method, others)
+    next(turn)
+    for k in itertools.count(1):
+        try:
+            turn.send(SimpleNamespace(relative_gap=gaps(k)))
+        except StopIteration:
+            break
+        if k > 2000:
+            turn.close()
+            return math.inf, run
+    assert run.note == "turn"
+    return k, run
+
+
+def test_when_another_method_has_its_turn():
+    # A tenth of the gap each 40 checks is progress; less is not.
+    for better, patience in ((Newton, auto._NEWTON_PATIENCE), (NewtonCG, auto._PATIENCE)):
+        checks, run = turns(better, lambda k: 0.5, [SOREL])
+        assert checks == patience + 2
+        np.testing.assert_array_equal(run.w, [0.0, 0.0])
+        checks, _ = turns(better, lambda k: 0.5 / (1 + k // 90), [SOREL])
+        assert checks > 3 * patience
+        checks, run = turns(better, lambda k: 0.5 * 0.9999**k, [SOREL])
+        assert checks == patience + 2
+        # The best iterate is the start of the next: here the last.
+        np.testing.assert_array_equal(run.w, np.full(2, patience + 1.0))
+        assert run.dual is not None
+        assert turns(better, lambda k: 0.5, [])[0] == math.inf
+    # Under other penalties, and for affine losses, ties may take longer to settle.
+    patient = [
+        turns(Newton, lambda k: 0.5, [SOREL], penalty=sorel.ElasticNet(0.1, 0.1))[0],
+        turns(Newton, lambda k: 0.5, [SOREL], loss="linear", penalty=sorel.L2(0.1))[0],
+    ]
+    assert patient == [auto._PATIENCE + 2] * 2
+
+
+def test_products_leave_some_passes_to_matrices():
+    checks, _ = turns(_Thrifty, lambda k: 0.5**k, [Newton], cost=5.0, passes=100.0, max_passes=600)
+    assert checks == auto._SHARE_OF_BUDGET * 500 / 5.0 + 2
+    assert turns(NewtonCG, lambda k: 0.85**k, [Newton], cost=5.0, max_passes=600)[0] == math.inf
+
+
+def test_trials_of_the_stochastic_method():
+    """Where coefficients may rest, a hundred passes before a matrix, and fewer in vain."""
+    lasso = sorel.ElasticNet(0.1, 0.1)
+    assert turns(SOREL, lambda k: 1e-9, [Newton], penalty=lasso)[0] == auto._TRIAL + 2
+    assert turns(SOREL, lambda k: 0.5, [Newton], penalty=lasso)[0] == auto._FIRST_LOOK + 1
+    assert turns(SOREL, lambda k: 0.5, [Continuation], penalty=lasso)[0] == auto._PATIENCE + 2
+    assert turns(SOREL, lambda k: 0.5, [Newton])[0] == auto._PATIENCE + 2

@@ -1,0 +1,548 @@
+"""The solvers of the related work, step by step: each against its formulas in plain NumPy.
+
+A wrong step length or sign seldom keeps such a method from converging, since every answer is
+certified; it makes it another method than the one that is named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import make_data
+from sklearn.isotonic import isotonic_regression
+
+import sorel
+from sorel.solvers import (
+    ADMM,
+    APD,
+    PDHG,
+    Drago,
+    Run,
+    StochasticPD,
+    admm,
+    apd,
+    drago,
+    pdhg,
+    stochastic_pd,
+)
+
+N, D, L2, L1 = 31, 3, 0.3, 0.04
+
+# Columns of several sizes, so that a run is far from its end after some hundred steps: what is
+# decided there depends on rounding.
+SLOW = {"scale": np.array([1.0, 0.1, 0.02]), "l2": 1e-3}
+
+
+class Plain:
+    """A problem of the squared loss in plain NumPy; densities q stand for n lam."""
+
+    def __init__(self, risk="esrm:2", intercept=False, penalty="l2", scale=1.0, l2=L2):
+        X, y = make_data("squared", N, D, seed=8)
+        X, self.l2, self.l1 = X * scale, l2, L1 if penalty == "elastic" else 0.0
+        self.problem = sorel.Problem(
+            X,
+            y,
+            risk=risk,
+            fit_intercept=intercept,
+            penalty=sorel.ElasticNet(l2, L1) if penalty == "elastic" else sorel.L2(l2),
+        )
+        self.X, self.y = np.column_stack([X, np.ones(N)]) if intercept else X, y
+        self.sigma = self.problem.risk.weights(N)
+        self.uniform = np.ones(N)
+        self.engine = self.problem.engine
+
+    def losses(self, w):
+        return self.problem.loss.value(self.y, self.X @ w)
+
+    def slopes(self, w):
+        return self.problem.loss.derivative(self.y, self.X @ w)
+
+    def gradient(self, w, q):
+        return self.X.T @ (q * self.slopes(w)) / N
+
+    def project(self, v):
+        """The nearest point of the permutahedron of n sigma, by isotonic regression."""
+        order = np.argsort(-v)
+        q = np.empty(N)
+        top = v[order]
+        q[order] = top - isotonic_regression(top - N * np.sort(self.sigma)[::-1], increasing=False)
+        return q
+
+    def worst_case(self, w):
+        q = np.empty(N)
+        q[np.argsort(self.losses(w))] = N * np.sort(self.sigma)
+        return q
+
+    def prox(self, w, tau):
+        w = w.copy()
+        coef = w[:D]
+        w[:D] = np.sign(coef) * np.maximum(np.abs(coef) - tau * self.l1, 0.0) / (1 + tau * self.l2)
+        return w
+
+    def spread(self, w):
+        return self.engine.loss_scale(self.engine.point(w))
+
+
+def follow(plain, solver, steps, checks, gaps=None, max_passes=math.inf):
+    """Compare the iterates of a solver, and the passes it counts, with those of the formulas."""
+    run = Run(plain.problem.start(), None, 1e-9, max_passes, math.inf, 0)
+    iterates = solver.iterates(plain.problem, run)
+    mine, theirs = next(iterates), next(steps)
+    for k in range(checks):
+        w, q, passes = theirs
+        np.testing.assert_allclose(mine.point.w, w, rtol=1e-6, atol=1e-9, err_msg=f"check {k}")
+        found = N * plain.engine.weights(mine.dual)
+        np.testing.assert_allclose(found, q, rtol=1e-6, atol=1e-7, err_msg=f"check {k}")
+        assert run.passes == pytest.approx(passes), k
+        reply = plain.problem.certify(mine.point, mine.dual)
+        gap = reply.gap if gaps is None else gaps(k)
+        mine = iterates.send(SimpleNamespace(gap=gap, primal=reply.primal))
+        theirs = steps.send(gap)
+    iterates.close()
+    return run
+
+
+class Rounds:
+    """When a round of a primal-dual method ends, and what its ways say of the balance."""
+
+    def __init__(self, w, q, gap=math.inf):
+        self.begin(w, q, gap, 0)
+
+    def begin(self, w, q, gap, k):
+        self.w, self.q, self.first, self.last, self.k = w, q, gap, math.inf, k
+
+    def over(self, gap, k, least):
+        rising, self.last = gap > self.last, gap
+        if gap <= 0.2 * self.first or (rising and gap <= 0.8 * self.first):
+            return True
+        return k - self.k > least and k - self.k >= 0.36 * k
+
+    def balanced(self, w, q, gamma):
+        ratio = np.mean((q - self.q) ** 2) / np.sum((w - self.w) ** 2)
+        return math.sqrt(gamma * ratio)
+
+
+def apd_steps(plain, adaptive):
+    w = before = np.zeros(plain.X.shape[1])
+    q, passes = plain.worst_case(w), 0
+    gap = yield w, q, passes
+    tau = 1.0 / (np.sum(q[:, None] * plain.X**2) / N + plain.l2)
+    passes += 2
+    gamma = 1.0 / (plain.spread(w) * tau)
+    last = gamma * tau
+    rounds, k = Rounds(w, q, gap), 0
+    while True:
+        while True:
+            sigma = gamma * tau
+            theta = last / sigma
+            ahead = (1 + theta) * plain.losses(w) - theta * plain.losses(before)
+            new_q = plain.project(q + sigma * ahead)
+            gradient = plain.gradient(w, new_q)
+            new = plain.prox(w - tau * gradient, tau)
+            passes += 1
+            step, change = new - w, plain.losses(new) - plain.losses(w)
+            bend = np.mean(new_q * change) - gradient @ step
+            price = max(bend, 0.0) + sigma * np.mean(change**2) / (2 * 0.9)
+            if price <= step @ step / (2 * tau):
+                break
+            tau *= 0.7
+        before, w, q, last, k = w, new, new_q, sigma, k + 1
+        if adaptive:
+            tau *= 1.02
+        else:
+            growth = 1.0 + plain.l2 * tau
+            gamma, tau = gamma * growth, tau / math.sqrt(growth)
+        if k % 20 == 0:
+            gap = yield w, q, passes
+            if adaptive and rounds.over(gap, k, 20):
+                gamma, before = rounds.balanced(w, q, gamma), w
+                rounds.begin(w, q, gap, k)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize(("intercept", "penalty"), [(False, "elastic"), (True, "l2")])
+def test_steps_of_apd(adaptive, intercept, penalty):
+    plain = Plain(intercept=intercept, penalty=penalty)
+    run = follow(plain, APD(adaptive=adaptive), apd_steps(plain, adaptive), 6)
+    assert run.n_iter == 120
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        lambda k: 100.0 / (k + 1),  # falls, and ends rounds by how far
+        lambda k: 100.0 * 0.93**k,  # falls slowly: rounds end by their length
+        lambda k: [100.0, 79.0, 78.0, 79.5, 70.0, 60.0, 61.0, 59.0, 58.0][k % 9],  # rises again
+    ],
+)
+def test_rounds_of_apd(gaps):
+    plain = Plain(**SLOW)
+    follow(plain, APD(), apd_steps(plain, True), 9, gaps)
+
+
+def test_a_spent_budget_ends_a_search_for_a_step():
+    """Each iteration takes one trial then, however much too long its step is."""
+    plain = Plain(scale=30.0)
+    run = Run(plain.problem.start(), None, 1e-9, 2, math.inf, 0)
+    iterates = APD().iterates(plain.problem, run)
+    reply = plain.problem.certify(next(iterates).point, plain.engine.uniform())
+    iterates.send(reply)
+    assert (run.passes, run.n_iter) == (3, 1)
+    iterates.send(reply)
+    assert (run.passes, run.n_iter) == (4, 2)
+
+
+def test_the_first_step_where_nothing_bends():
+    X = np.array([[3.0, 0.0], [0.0, 4.0]])
+    flat = sorel.Problem(X, [0.0, 0.0], loss="linear", penalty=sorel.Simplex(0.0))
+    engine = flat.engine
+    point, dual = engine.point(flat.start()), engine.uniform()
+    slope = np.linalg.norm(engine.gradient(point, dual))
+    assert slope == pytest.approx(2.5)
+    assert apd._first_step(flat, point, dual) == pytest.approx(1 / 2.5)
+    still = sorel.Problem(0 * X, [0.0, 0.0], loss="linear", penalty=sorel.Simplex(0.0))
+    point = still.engine.point(still.start())
+    assert apd._first_step(still, point, still.engine.uniform()) == 1.0
+
+
+def pdhg_steps(plain, balance):
+    given, problem, A = balance, plain.problem, plain.X
+    split = plain.engine.splitting()
+
+    def prox_risk(v, rho):
+        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
+        return np.array(z.margins), N * plain.engine.weights(split.weighting())
+
+    w = np.zeros(A.shape[1])
+    q, passes = plain.worst_case(w), 1
+    yield w, q, passes
+    v, norm = np.random.default_rng(0).standard_normal(A.shape[1]), 0.0
+    for _ in range(20):
+        v = A.T @ (A @ (v / np.linalg.norm(v))) / N
+        norm, passes = 1.05 * math.sqrt(np.linalg.norm(v)), passes + 1
+    if balance is None:
+        balance = (problem.loss.curvature_bound * norm) ** 2
+    s = plain.slopes(w) * q
+    first_w, first_s, k, total, first, last = w, s, 0, 0, math.inf, math.inf
+    while True:
+        tau, sigma = 1 / (norm * math.sqrt(balance)), math.sqrt(balance) / norm
+        new = plain.prox(w - tau * (A.T @ s) / N, tau)
+        v = s / sigma + A @ (2 * new - w)
+        z, q = prox_risk(v, sigma)
+        new_s = sigma * (v - z)
+        passes, total = passes + 1, total + 1
+        way = new - w
+        norm = max(norm, 1.05 * np.linalg.norm(A @ way) / math.sqrt(N) / np.linalg.norm(way))
+        root = math.sqrt(balance)
+        residual = math.sqrt(root * way @ way + np.mean((new_s - s) ** 2) / root)
+        if total % 20 == 0:
+            passes += 1
+            yield new, q, passes
+        first = residual if k == 0 else first
+        done = residual <= 0.2 * first or last < residual <= 0.8 * first
+        if k > 0 and (done or k >= 0.36 * total):
+            if given is None:
+                ratio = np.mean((new_s - first_s) ** 2) / np.sum((new - first_w) ** 2)
+                balance = math.sqrt(ratio * balance)
+            w = first_w = new
+            s = first_s = new_s
+            k, last = 0, math.inf
+            continue
+        last = residual
+        w = (k + 1) / (k + 2) * (2 * new - w) + first_w / (k + 2)
+        s = (k + 1) / (k + 2) * (2 * new_s - s) + first_s / (k + 2)
+        k += 1
+
+
+@pytest.mark.parametrize("balance", [None, 0.4])
+@pytest.mark.parametrize(("intercept", "penalty"), [(False, "elastic"), (True, "l2")])
+def test_steps_of_pdhg(balance, intercept, penalty):
+    plain = Plain(intercept=intercept, penalty=penalty)
+    run = follow(plain, PDHG(balance=balance), pdhg_steps(plain, balance), 6)
+    assert run.n_iter == 120
+
+
+def test_a_norm_seen_on_the_way():
+    """It is |X u| / |u| under the weights of the samples, unless u is nothing or rounding."""
+    plain = Plain()
+    split = plain.engine.splitting()
+
+    def pair(w):
+        return pdhg._Pair(w, split.vector(w), split.vector(w))
+
+    w, u = np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.1, -0.4])
+    expected = np.linalg.norm(plain.X @ u) / math.sqrt(N) / np.linalg.norm(u)
+    assert pdhg._seen_norm(split, pair(w), pair(w + u)) == pytest.approx(expected)
+    assert pdhg._seen_norm(split, pair(w), pair(w)) == 0.0
+    assert pdhg._seen_norm(split, pair(w), pair(w + 1e-11 * u)) > 0.0
+    assert pdhg._seen_norm(split, pair(w), pair(w + 1e-13 * u)) == 0.0
+    # Where one of the two has not moved, nothing is known of their balance.
+    assert pdhg._rebalanced(split, pair(w), pair(w), 3.0) == 3.0
+    primal = pdhg._Pair(w, split.vector(w), split.vector(w + u))
+    assert pdhg._rebalanced(split, pair(w), primal, 3.0) == 3.0
+    dual = pdhg._Pair(w + u, split.vector(w), split.vector(w))
+    assert pdhg._rebalanced(split, pair(w), dual, 3.0) == 3.0
+
+
+def test_an_x_of_zeros_has_some_norm():
+    problem = sorel.Problem(np.zeros((4, 2)), np.arange(4.0))
+    run = Run(problem.start(), None, 1e-6, 10, math.inf, 0)
+    assert pdhg._norm(problem, problem.engine.splitting(), run) == 1.0
+    assert run.passes == 1
+
+
+def admm_steps(plain, rho):
+    given, A, problem = rho, plain.X, plain.problem
+    split = plain.engine.splitting()
+    modulus = np.where(np.arange(A.shape[1]) < D, plain.l2, 0.0)
+    w = np.zeros(A.shape[1])
+    q, passes = plain.worst_case(w), 2
+    yield w, q, passes
+    rho = problem.loss.curvature_bound if rho is None else rho
+    z, s, k = A @ w, plain.slopes(w) * q, 0
+    before = z, s
+    while True:
+        k += 1
+        # argmin over w of l2/2 |w|^2 + rho/2 |X w - z + s/rho|^2, where norms have weights 1/n.
+        w = np.linalg.solve(A.T @ A * rho / N + np.diag(modulus), A.T @ (rho * z - s) / N)
+        v = 1.6 * A @ w - 0.6 * z + s / rho
+        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
+        q, z = N * plain.engine.weights(split.weighting()), np.array(z.margins)
+        s = rho * (v - z)
+        passes += 1
+        if k % 10 == 0:
+            passes += 1
+            yield w, q, passes
+            look = k // 10
+            if given is None and (look <= 20 or math.log2(look).is_integer()):
+                ways = np.linalg.norm(s - before[1]) / np.linalg.norm(z - before[0])
+                rho, before = math.sqrt(rho * ways), (z, s)
+
+
+@pytest.mark.parametrize("rho", [None, 2.5])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_steps_of_admm(rho, intercept):
+    plain = Plain(intercept=intercept)
+    run = follow(plain, ADMM(rho=rho), admm_steps(plain, rho), 8)
+    assert run.n_iter == 80
+
+
+def test_the_first_rho_of_losses_that_do_not_bend():
+    X, y = make_data("squared", N, D, seed=8)
+    run = Run(np.ones(D), None, 1e-9, 10, math.inf, 0)
+    bent = sorel.Problem(X, np.sign(y), loss="logistic")
+    assert admm.first_rho(bent, run) == bent.loss.curvature_bound == 0.25
+    flat = sorel.Problem(X, y, loss="linear", penalty=sorel.Simplex(0.0))
+    spread = flat.engine.loss_scale(flat.engine.point(run.w))
+    assert admm.first_rho(flat, run) == pytest.approx(1 / spread)
+
+
+def test_rho_stays_where_nothing_has_moved():
+    plain = Plain()
+    split = plain.engine.splitting()
+    a, b = split.vector(np.ones(D)), split.vector(np.arange(D) + 0.5)
+    assert admm._rebalanced(split, (a, b), (a, b), 3.0) == 3.0
+    assert admm._rebalanced(split, (a, b), (b, b), 3.0) == 3.0
+    assert admm._rebalanced(split, (a, b), (a, a), 3.0) == 3.0
+
+
+def blocks_of(n_blocks, rng):
+    order = rng.permutation(N)
+    edges = np.linspace(0, N, n_blocks + 1).astype(int)
+    return [order[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def drago_steps(plain, rate, nu, size, start_rate=None):
+    rng, given = np.random.default_rng(0), rate
+    w, q, passes = np.zeros(plain.X.shape[1]), np.ones(N), 1
+    n_blocks = math.ceil(N / size)
+    blocks = blocks_of(n_blocks, rng)
+    allowed = 0.5 * nu * (N * np.sum(plain.sigma**2) - 1)
+    if rate is None:
+        rate, passes = start_rate, passes + 1
+    gap = yield w, q, passes
+    best, lowest, bad, cycles = (gap, w, q), gap, 0, 0
+
+    def tables():
+        slopes = q * plain.slopes(w) / N
+        return plain.losses(w), slopes, slopes
+
+    L, G, G_before = tables()
+    while True:
+        b = 1.0 / (rate * (1 + rate))
+        for k, (i, j) in enumerate(rng.integers(n_blocks, size=(n_blocks, 2))):
+            rows_i, rows_j, rows_k = blocks[i], blocks[j], blocks[k]
+            change = plain.X[rows_i].T @ (q * plain.slopes(w) / N - G_before)[rows_i]
+            gradient = plain.X.T @ G + n_blocks / (1 + rate) * change
+            # g(w) + gradient.w + l2 b/2 |w - w_prev|^2 is least at a proximal step.
+            w = plain.prox(w - gradient / (plain.l2 * b), 1 / (plain.l2 * b))
+            now, renewed = plain.losses(w), L.copy()
+            renewed[rows_k] = now[rows_k]
+            target = renewed.copy()
+            target[rows_j] += n_blocks / (1 + rate) * (now - L)[rows_j]
+            # target.q - nu/2 |q - 1|^2 - nu b/2 |q - q_prev|^2 is largest at a projection.
+            q = plain.project((target / nu + 1.0 + b * q) / (1 + b))
+            L, G_before, G = renewed, G, G.copy()
+            G[rows_k] = (q * plain.slopes(w) / N)[rows_k]
+            passes += 3.0 / n_blocks
+        gap = yield w, q, passes
+        best = min(best, (gap, w, q), key=lambda found: found[0])
+        lowest = min(lowest, gap)
+        bad, cycles = bad + (gap > 2 * max(lowest, allowed)), cycles + 1
+        if given is None and bad >= max(100, 0.7 * cycles):
+            rate, lowest, bad, cycles = rate / 2, math.inf, 0, 0
+            _, w, q = best
+            L, G, G_before = tables()
+            passes += 1
+
+
+@pytest.mark.parametrize(("intercept", "penalty"), [(False, "elastic"), (True, "l2")])
+def test_steps_of_drago(intercept, penalty):
+    plain = Plain(intercept=intercept, penalty=penalty)
+    steps = drago_steps(plain, 0.05, 0.5, 6)
+    follow(plain, Drago(rate=0.05, nu=0.5, block_size=6), steps, 12)
+
+
+def test_a_rate_that_fails_is_halved():
+    """After a hundred cycles above twice the lowest gap, and not where smoothing allows as much."""
+    plain = Plain()
+    nu = drago.default_smoothing(plain.problem, plain.engine.point(np.zeros(D)))
+    assert nu == pytest.approx(1e-3 * plain.spread(np.zeros(D)))
+    size = N // D
+    run = Run(plain.problem.start(), None, 1e-9, 10, math.inf, 0)
+    rate = drago._rate(plain.problem, run, nu, math.ceil(N / size))
+
+    def gaps(k):
+        return 1.0 if k in (3, 60) else 2.1
+
+    steps = drago_steps(plain, None, nu, size, rate)
+    follow(plain, Drago(), steps, 130, gaps)
+    allowed = drago.smoothing_gap(plain.problem, nu)
+    steps = drago_steps(plain, None, nu, size, rate)
+    follow(plain, Drago(), steps, 130, lambda k: 1e-9 if k == 3 else 1.9 * allowed)
+
+
+def test_the_rate_of_drago():
+    plain = Plain()
+    smooth, w = plain.engine.smoothness(), np.zeros(D)
+    for nu, blocks, l2 in ((1e-6, 3, L2), (1e3, 30, 100.0), (1e6, 2, 1e-3)):
+        plain = Plain(l2=l2)
+        curvature = smooth.average + smooth.component * blocks / N
+        gradient = plain.gradient(w, plain.worst_case(w))
+        step = gradient / (curvature + l2)
+        change = plain.losses(w - step) - plain.losses(w)
+        coupling = np.mean(change**2) / (step @ step)
+        suggested = [1 / blocks, l2 / curvature, math.sqrt(l2 * nu / (blocks * coupling))]
+        run = Run(w, None, 1e-9, 10, math.inf, 0)
+        assert drago._rate(plain.problem, run, nu, blocks) == pytest.approx(0.5 * min(suggested))
+        assert run.passes == 1
+    # Where nothing bends or couples, the number of blocks is all there is to go by.
+    still = sorel.Problem(np.zeros((4, 2)), np.arange(4.0), penalty=sorel.L2(1.0))
+    run = Run(np.zeros(2), None, 1e-9, 10, math.inf, 0)
+    assert drago._rate(still, run, 1.0, 4) == 0.125
+
+
+def stochastic_steps(plain, adaptive, size):
+    rng, n_blocks = np.random.default_rng(0), math.ceil(N / size)
+    smooth = plain.engine.smoothness()
+    w = before = np.zeros(plain.X.shape[1])
+    q, passes, k = plain.worst_case(w), 1, 0
+    yield w, q, passes
+    blocks = blocks_of(n_blocks, rng)
+
+    def bound():
+        return smooth.average + n_blocks / N * smooth.component + plain.l2
+
+    def length(curvature, coupling):
+        return max(np.roots([coupling, curvature, -1.0]))
+
+    def a_round(w, before, q, tau, sigma):
+        l_snap, g_snap = plain.losses(w), q * plain.slopes(w)
+        full, ways, changes = plain.X.T @ g_snap / N, 0.0, 0.0
+        for i, j in rng.integers(n_blocks, size=(n_blocks, 2)):
+            rows_i, rows_j = blocks[i], blocks[j]
+            now, last = plain.losses(w), plain.losses(before)
+            ways += np.sum((w - before) ** 2)
+            changes += n_blocks**2 * np.sum((now - last)[rows_j] ** 2) / N
+            target = l_snap.copy()
+            target[rows_j] += n_blocks * (2 * now - last - l_snap)[rows_j]
+            q = plain.project(q + sigma * target)
+            change = plain.X[rows_i].T @ (q * plain.slopes(w) - g_snap)[rows_i] / N
+            before, w = w, plain.prox(w - tau * (full + n_blocks * change), tau)
+        return w, before, q, changes / ways
+
+    if not adaptive:
+        curvature = bound()
+        gamma = curvature / plain.spread(w)
+        value = np.sort(plain.losses(w)) @ np.sort(plain.sigma)
+        tau = length(curvature, gamma * n_blocks * plain.engine.jacobian_bound(value))
+        ws, qs = [], []
+        while True:
+            w, before, q, _ = a_round(w, before, q, tau, gamma * tau)
+            ws.append(w)
+            qs.append(q)
+            passes += 4
+            yield np.mean(ws, axis=0), np.mean(qs, axis=0), passes
+    curvature = 0.5 * bound()
+    step = plain.gradient(w, q) / curvature
+    change = plain.losses(w - step) - plain.losses(w)
+    coupling = n_blocks * np.mean(change**2) / (step @ step)
+    passes += 1
+    gamma, safety, idle = curvature / plain.spread(w), 1.0, 0
+    rounds, best = Rounds(w, q), (math.inf, w, q)
+    while True:
+        gamma = max(gamma, 0.25 * curvature**2 / coupling)
+        tau = length(curvature, gamma * coupling) / safety
+        new, last, new_q, seen = a_round(w, before, q, tau, gamma * tau)
+        passes, k = passes + 4, k + 1
+        coupling = max(0.95 * coupling, seen)
+        gap = yield new, new_q, passes
+        if gap > 1e3 * best[0]:
+            safety *= 2
+            _, w, q = best
+            before = w
+            continue
+        w, before, q = new, last, new_q
+        idle = 0 if gap < 0.8 * best[0] else idle + 1
+        best = min(best, (gap, w, q), key=lambda found: found[0])
+        if idle > max(50, 0.5 * k) and n_blocks > 1:
+            coupling /= n_blocks
+            n_blocks, idle = math.ceil(n_blocks / 2), 0
+            blocks = blocks_of(n_blocks, rng)
+            coupling *= n_blocks
+            curvature = 0.5 * bound()
+        if rounds.over(gap, k, 1):
+            gamma = rounds.balanced(w, q, gamma)
+            rounds.begin(w, q, gap, k)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize(("intercept", "penalty"), [(False, "elastic"), (True, "l2")])
+def test_steps_of_stochastic_pd(adaptive, intercept, penalty):
+    plain = Plain(intercept=intercept, penalty=penalty)
+    solver = StochasticPD(adaptive=adaptive, batch_size=7)
+    run = follow(plain, solver, stochastic_steps(plain, adaptive, 7), 12)
+    assert run.n_iter == 12
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        lambda k: 1e4 if k in (5, 9) else 1.0 / (k + 1),  # two rounds are undone
+        lambda k: 0.99**k,  # what is left is noise: blocks double, twice
+    ],
+)
+def test_failures_of_stochastic_pd(gaps):
+    plain = Plain(**SLOW)
+    steps = stochastic_steps(plain, True, round(math.sqrt(N)))
+    follow(plain, StochasticPD(), steps, 115, gaps)
+
+
+def test_a_coupling_of_nothing():
+    plain = Plain()
+    point = plain.engine.point(np.zeros(D))
+    assert stochastic_pd.measured_coupling(plain.problem, point, np.zeros(D), 1.0) == 0.0
