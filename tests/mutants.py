@@ -45,8 +45,8 @@ TESTS = {
     "portfolios.py": ["test_portfolio.py", "work:linear"],
     "problem.py": ["test_problem.py", "test_rounding.py", "test_decisions.py", "test_extended.py",
                    "work:small", "work:dense", "work:single"],
-    "solve.py": ["test_solve.py", "test_checkpoints.py", "test_decisions.py", "work:small",
-                 "work:solver"],
+    "solve.py": ["test_ledger.py", "test_solve.py", "test_checkpoints.py", "test_decisions.py",
+                 "work:small", "work:solver"],
     "model_selection.py": ["test_model_selection.py"],
     "saving.py": ["test_saving.py", "test_hostile.py"],
     "_archives.py": ["test_hostile.py", "test_saving.py"],
@@ -109,7 +109,7 @@ TESTS = {
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/": ["test_first_order.py", "test_newton.py", "test_lbfgs.py", "test_prospect.py",
                  "test_saddle_saga.py", "test_sgd.py", "test_decisions.py", "work:epochs",
-                 "work:solver"],
+                 "work:small", "work:solver"],
 }  # fmt: skip
 
 _COMPARISONS = {
