@@ -94,22 +94,23 @@ TESTS = {
     "engines/": ["test_engines.py", "test_memory.py", "test_engine_contract.py", "test_problem.py",
                  "test_decisions.py", "work:small"],
     "solvers/sorel.py": ["test_sorel.py", "work:epochs"],
-    "solvers/augmented.py": ["test_augmented.py", "test_newton.py", "test_decisions.py",
-                             "test_quasi_newton.py", "work:small", "work:dense", "work:wide"],
+    "solvers/augmented.py": ["test_outer_loop.py", "test_augmented.py", "test_newton.py",
+                             "test_decisions.py", "test_quasi_newton.py", "work:small",
+                             "work:dense", "work:wide"],
     "solvers/auto.py": ["test_decisions.py", "test_solve.py", "test_newton.py",
                         "test_quasi_newton.py", "test_working_sets.py", "work:dense", "work:wide",
                         "work:sparse"],
     "solvers/continuation.py": ["test_newton.py", "work:solver"],
     "solvers/descent.py": ["test_descent.py", "test_newton.py", "work:small", "work:wide"],
     "solvers/quasi_newton.py": ["test_quasi_newton.py", "work:dense"],
-    "solvers/newton.py": ["test_newton.py", "test_rowspace.py", "test_decisions.py", "work:dense",
-                          "work:wide", "work:small"],
+    "solvers/newton.py": ["test_outer_loop.py", "test_newton.py", "test_rowspace.py",
+                          "test_decisions.py", "work:dense", "work:wide", "work:small"],
     "solvers/newton_cg.py": ["test_newton.py", "test_classes.py", "work:solver"],
     **{f"solvers/{name}.py": ["test_rival_steps.py", "test_rivals.py", "work:rivals"]
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/": ["test_first_order.py", "test_newton.py", "test_lbfgs.py", "test_prospect.py",
                  "test_saddle_saga.py", "test_sgd.py", "test_decisions.py", "work:epochs",
-                 "work:small", "work:solver"],
+                 "work:solver"],
 }  # fmt: skip
 
 _COMPARISONS = {

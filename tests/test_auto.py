@@ -310,3 +310,50 @@ def test_trials_of_the_stochastic_method():
     assert turns(SOREL, lambda k: 0.5, [Newton], penalty=lasso)[0] == auto._FIRST_LOOK + 1
     assert turns(SOREL, lambda k: 0.5, [Continuation], penalty=lasso)[0] == auto._PATIENCE + 2
     assert turns(SOREL, lambda k: 0.5, [Newton])[0] == auto._PATIENCE + 2
+
+
+def costly_turn(fixed, products_follow, warm=False, latest=True):
+    """The start that is left when a method finds that it costs more than others."""
+    X, y = make_data("squared", 30, 2, seed=0)
+    problem = Problem(X, y, risk="mean" if fixed else "cvar:0.5")
+    run = Run(problem.start(), None, 1e-9, 1e9, math.inf, 0)
+    before = sorel.solvers.Iterate(problem.engine.point(np.ones(2)), problem.engine.uniform())
+    run.latest, run.dual = before, problem.engine.uniform() if warm else None
+
+    def iterates(self, problem, run):
+        yield before
+        if latest:
+            run.latest = before._replace(point=problem.engine.point(np.full(2, 7.0)))
+        raise CostlyError
+
+    method = type("Stub", (NewtonCG,), {"iterates": iterates})()
+    turn = Auto()._turn(problem, run, method, [_Thrifty if products_follow else Newton])
+    next(turn)
+    with pytest.raises(StopIteration):
+        turn.send(SimpleNamespace(relative_gap=0.5))
+    assert (run.latest is before) is not latest
+    return run.w[0]
+
+
+def test_where_a_method_starts_after_one_that_cost_too_much():
+    """Further along than at any check; from the start where products follow on moving weights."""
+    assert costly_turn(fixed=False, products_follow=False) == 7.0
+    assert costly_turn(fixed=False, products_follow=False, latest=False) == 1.0
+    assert costly_turn(fixed=True, products_follow=True) == 7.0
+    assert costly_turn(fixed=False, products_follow=True) == 0.0
+    assert costly_turn(fixed=False, products_follow=True, warm=True) == 7.0
+
+
+def test_single_samples_where_they_are_to_be_had(monkeypatch):
+    """Under a penalty at which nothing rests, and only where an engine has epochs or no matrix."""
+    X, y = np.zeros((1002, 1001), np.float32), np.arange(1002.0)
+    problem = Problem(X, y, penalty=sorel.Simplex(0.1))
+    offers = type(problem.engine).offers
+    monkeypatch.setattr(
+        type(problem.engine),
+        "offers",
+        lambda self, name: name != "epoch" and offers(self, name),
+    )
+    assert Auto()._order(problem) == [Newton, Continuation]
+    monkeypatch.setattr(auto, "MAX_SIZE", 1000)
+    assert Auto()._order(problem) == [SOREL]
