@@ -191,6 +191,40 @@ def test_a_check_of_the_start_where_it_may_be_the_solution():
             assert problem.engine.shortfall(first.point, first.dual) == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("moves", "fresh"), [(2, False), (3, True)])
+def test_margins_are_computed_anew_before_they_drift(moves, fresh, monkeypatch):
+    """After so many moves that rounding might come to a share of the tolerance.
+
+    The step for the plain average is the first of them.
+    """
+    per_move = augmented._DRIFT * TOL / 3.5
+    monkeypatch.setattr(Problem, "margin_rounding", lambda self, unit: per_move)
+    solver, _, _ = scripted([(OFTEN, 1.0, 0.0)] * moves)
+    assert all(point is solver.points[0] for point in solver.points[:3])
+    assert (solver.points[-1] is not solver.points[0]) is fresh
+
+
+def test_losses_that_have_become_far_smaller_let_eta_go_further(monkeypatch):
+    """Or where eta has come to its limit: either is reason enough to measure them again."""
+    rescaled = []
+    own = augmented.EtaSchedule.rescale
+    monkeypatch.setattr(
+        augmented.EtaSchedule,
+        "rescale",
+        lambda self, scale: rescaled.append(scale) or own(self, scale),
+    )
+    script = [(0.5 * OFTEN, 1.0, OFTEN)] * 2
+    scripted(script)
+    assert not rescaled
+    monkeypatch.setattr(augmented.EtaSchedule, "capped", True)
+    scripted(script)
+    assert len(rescaled) == 2
+    monkeypatch.setattr(augmented.EtaSchedule, "capped", False)
+    monkeypatch.setattr(augmented, "_FAR_BETTER", 1.1)
+    scripted(script)
+    assert len(rescaled) == 4
+
+
 PENALTIES = [ElasticNet(0.1, 0.2), NonNegative(0.1), Box(0.1, -0.3, 0.4), Simplex(0.1)]
 
 
