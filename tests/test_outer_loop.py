@@ -362,3 +362,69 @@ def test_the_direction_minimises_its_model(penalty, eta):
     for _ in range(50):
         other = penalty.project(w + found.delta + 0.05 * rng.normal(size=3)) - w
         assert model(other) >= model(found.delta) - 1e-12
+
+
+class Balancing(Scripted):
+    """Steps after which the second bracket, the length and the value are what a script says.
+
+    The bracket and how far the value is below that of the start are in gaps wanted.
+    """
+
+    def __init__(self, script, start, off):
+        super().__init__(script)
+        self.start, self.off = start, off
+
+    def shaped(self, state, bracket, below=0.0):
+        target = TOL * state.problem.unit(self.start.value)
+        size = math.sqrt(2.0 * state.problem.penalty.l2 * bracket * target)
+        state.gradient = np.array([size, 0.0, 0.0])
+        state.value = self.start.value - self.off - below * target
+        return state
+
+    def _step(self, state, run, caution):
+        assert caution == 0.0
+        self.etas.append(state.eta)
+        bracket, length, below = self.script.pop(0)
+        new = State(state.problem, state.point, state.center, state.eta)
+        new.length = length
+        return self.shaped(new, bracket, below)
+
+
+def balance(first, script, max_passes=1e6):
+    """After how many steps the weights were checked, and how many steps there were."""
+    X, y = make_data("logistic", 40, 3, seed=1)
+    problem = Problem(X, y, risk="cvar:0.5", loss="logistic", penalty=sorel.L2(0.1))
+    engine, eta = problem.engine, 10.0
+    start = State(problem, engine.point(np.zeros(3)), engine.uniform(), 0.0)
+    # For half of the samples at twice the weight, |q - 1|^2 is 1.
+    solver = Balancing(script, start, 1.0 / (2.0 * eta))
+    run = Run(np.zeros(3), None, TOL, max_passes, math.inf, 0)
+    state = State(problem, engine.point(np.full(3, 1e-6)), engine.uniform(), eta)
+    checks = []
+    for iterate in solver._balance(start, np.zeros(3), solver.shaped(state, first), run):
+        checks.append(len(solver.etas))
+        assert not np.any(iterate.point.w)
+        assert iterate.refine == pytest.approx(TOL * problem.unit(start.value))
+    assert run.passes == len(checks)
+    return checks, len(solver.etas)
+
+
+def test_weights_for_which_the_start_is_the_solution():
+    worth = augmented._WORTH_REFINING
+    # Brackets that are halved are progress, and those near the gap wanted worth a check.
+    brackets = [64.0 * worth * 0.49**k for k in range(1, 9)]
+    checks, steps = balance(64.0 * worth, [(b, 1.0, 0.0) for b in brackets] + [(b, 0.1, 0.0)
+                            for b in brackets[-1:]])  # fmt: skip
+    assert (checks, steps) == ([6, 7, 8], 9)
+    # Failures to halve the least one end the search, unless one is made good.
+    assert balance(1e4, [(1e4, 1.0, 0.0)] * 9) == ([], augmented._MAX_FAILURES + 2)
+    script = [(1e4, 1.0, 0.0)] * 2 + [(4e3, 1.0, 0.0)] * 9
+    assert balance(1e4, script) == ([], 3 + augmented._MAX_FAILURES + 2)
+    assert balance(1e4, [(6e3, 1.0, 0.0), (4e3, 1.0, 0.0), (2.9e3, 1.0, 0.0), *script]) == ([], 4)
+    # So do steps cut short, and a value below that of the start.
+    full = augmented._FULL_ENOUGH
+    assert balance(1e4, [(1e3, 0.99 * full, 0.0)])[1] == 1
+    assert balance(1e4, [(1e3, full, 0.0), (1e2, 0.0, 0.0)])[1] == 2
+    assert balance(1e4, [(1e3, 1.0, 1.01)])[1] == 1
+    assert balance(1e4, [(1e3, 1.0, 0.99), (1e2, 0.0, 0.0)])[1] == 2
+    assert balance(1e4, [], max_passes=0.0) == ([], 0)
