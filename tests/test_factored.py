@@ -1,9 +1,12 @@
 """Models of few rows and huge columns: optimality conditions, in long doubles."""
 
+import math
+
 import numpy as np
 import pytest
 
 import sorel
+from sorel import factored
 from sorel.factored import (
     FactoredModel,
     loses_curvature,
@@ -235,3 +238,114 @@ def test_nearly_equal_columns_in_a_wide_box(loss, risk):
     penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
     result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
     assert result.converged, result.status
+
+
+def test_where_the_penalty_is_lost_to_rounding():
+    """Its share of the matrix' errors, and what the gradient's errors leave of l2 w."""
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(300):
+        h, l2 = 10.0 ** rng.uniform(4, 12), 10.0 ** rng.uniform(-6, 2)
+        g, size = 10.0 ** rng.uniform(-2, 14), 10.0 ** rng.uniform(-4, 4)
+        hessian, gradient = np.diag([h, 0.3 * h, 0.0]), np.array([0.1 * g, -g, 0.0])
+        w = np.array([-size, 0.0, 0.2 * size])
+        lost = 2.0**-52 * h > 1e-4 * l2
+        told = 2.0**-52 * g < 1e-2 * l2 * size
+        found.append((lost, told))
+        assert loses_penalty(hessian, gradient, w, l2, 3) is (lost and told)
+        assert not loses_penalty(hessian, gradient, w, l2, 4)
+    assert len(set(found)) == 4
+    many = factored._MOST_PARAMETERS
+    for p, lost in ((many, True), (many + 1, False)):
+        assert loses_penalty(1e12 * np.eye(p), np.zeros(p), np.ones(p), 1e-3, 2) is lost
+
+
+def test_where_faint_directions_are_lost():
+    for share, lost in ((0.9, True), (1.1, False)):
+        # The second pivot of columns at a small angle is its sine.
+        sine = share * factored._FAINT
+        matrix = np.array([[1.0, math.sqrt(1.0 - sine**2)], [math.sqrt(1.0 - sine**2), 1.0]])
+        scale = np.array([1e3, 1e-2])
+        for hessian in (matrix, scale[:, None] * matrix * scale):
+            assert loses_curvature(hessian, 0.0, 2) is lost
+    equal = np.ones((2, 2))
+    for share, lost in ((0.9, True), (1.1, False)):
+        assert loses_curvature(equal, share * 2.0**-52 / 1e-4, 2) is lost
+    rows = factored._MOST_NUMBERS // 2
+    assert loses_curvature(equal, 0.0, rows)
+    assert not loses_curvature(equal, 0.0, rows + 1)
+    for p, lost in ((factored._MOST_PARAMETERS, True), (factored._MOST_PARAMETERS + 1, False)):
+        assert loses_curvature(np.ones((p, p)), 0.0, 2) is lost
+
+
+@pytest.mark.parametrize(
+    ("share", "seen"),
+    [
+        (0.9 * factored._FAINT, True),
+        (1.1 * factored._FAINT, False),
+        (1.1 * factored._INVISIBLE, True),
+        (0.9 * factored._INVISIBLE, False),
+    ],
+)
+def test_directions_that_are_seen_faintly(share, seen):
+    turn = np.linalg.qr(np.random.default_rng(6).normal(size=(2, 2)))[0]
+    # Columns of length 1 along (1, 1) and (1, -1) have singular values of this ratio.
+    M = turn @ np.diag([1.0, share]) @ np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(1 + share**2)
+    assert sees_faintly(M) is seen
+
+
+def test_rows_for_what_a_factor_does_not_see():
+    M = np.random.default_rng(7).normal(size=(2, 5))
+    singular = np.linalg.svd(M, compute_uv=False)
+    extra = factored._unseen(M, 1e-10)
+    np.testing.assert_allclose(extra @ M.T, 0.0, atol=1e-12)
+    expected = (factored._LENT * singular[-1]) ** 2 * np.eye(3)
+    np.testing.assert_allclose(extra @ extra.T, expected, atol=1e-12)
+    # One that is seen too faintly counts as not seen.
+    assert len(factored._unseen(np.vstack([M[0], 1e-12 * M[1]]), 1e-10)) == 4
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize("n_penalized", [5, 4])
+def test_systems_with_a_factor(l2, n_penalized):
+    """Products and solutions are those of the matrix, for all parameters and for some."""
+    rng = np.random.default_rng(8)
+    for rows in (3, 9):
+        model = FactoredModel(rng.normal(size=(rows, 5)), l2, n_penalized)
+        matrix = model.M.T @ model.M + np.diag(model.diagonal)
+        step, right = rng.normal(size=5), rng.normal(size=5)
+        np.testing.assert_allclose(model.product(step), matrix @ step)
+        if l2 > 0.0:
+            np.testing.assert_array_equal(model.diagonal[:n_penalized], l2)
+            sizes = np.sum(model.M**2, axis=0)
+            lent = 1e-4 * l2 * sizes[n_penalized:] / sizes.max()
+            np.testing.assert_allclose(model.diagonal[n_penalized:], lent)
+        for free in (np.ones(5, dtype=bool), np.array([True, False, True, True, True])):
+            some = matrix[np.ix_(free, free)]
+            found = model.solve(free, right[free])
+            np.testing.assert_allclose(some @ found, right[free], rtol=1e-6, atol=1e-9)
+            if l2 == 0.0:
+                continue
+            summing = (np.arange(5) < n_penalized)[free]
+            found = model.solve(free, right[free], summing)
+            assert found[summing].sum() == pytest.approx(0.0, abs=1e-10)
+            left = some @ found - right[free]
+            np.testing.assert_allclose(left[summing], left[summing].mean(), atol=1e-7)
+            np.testing.assert_allclose(left[~summing], 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("settled", "steps"), [(1e-8, 2), (-1.0, factored._FULL_STEPS)])
+def test_a_face_is_left_when_steps_are_small_or_full(monkeypatch, settled, steps):
+    monkeypatch.setattr(factored, "_SETTLED", settled)
+    calls, own = [], FactoredModel.solve
+
+    def solve(self, free, *arguments):
+        calls.append(free.copy())
+        return own(self, free, *arguments)
+
+    monkeypatch.setattr(FactoredModel, "solve", solve)
+    rng = np.random.default_rng(9)
+    M, gradient = rng.normal(size=(9, 4)), rng.normal(size=4)
+    u = minimize_factored(M, gradient, np.zeros(4), sorel.L2(0.3), 4, np.zeros(4))
+    np.testing.assert_allclose(u, np.linalg.solve(M.T @ M + 0.3 * np.eye(4), -gradient))
+    assert len(calls) == steps

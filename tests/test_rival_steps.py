@@ -395,7 +395,7 @@ def drago_steps(plain, rate, nu, size, start_rate=None):
         best = min(best, (gap, w, q), key=lambda found: found[0])
         lowest = min(lowest, gap)
         bad, cycles = bad + (gap > 2 * max(lowest, allowed)), cycles + 1
-        if given is None and bad >= max(100, 0.7 * cycles):
+        if given is None and bad >= max(drago._PATIENCE, 0.7 * cycles):
             rate, lowest, bad, cycles = rate / 2, math.inf, 0, 0
             _, w, q = best
             L, G, G_before = tables()
@@ -426,6 +426,17 @@ def test_a_rate_that_fails_is_halved():
     allowed = drago.smoothing_gap(plain.problem, nu)
     steps = drago_steps(plain, None, nu, size, rate)
     follow(plain, Drago(), steps, 130, lambda k: 1e-9 if k == 3 else 1.9 * allowed)
+
+
+def test_a_rate_fails_by_most_of_its_cycles(monkeypatch):
+    plain = Plain()
+    monkeypatch.setattr(drago, "_PATIENCE", 5)
+    nu, size = drago.default_smoothing(plain.problem, plain.engine.point(np.zeros(D))), N // D
+    run = Run(plain.problem.start(), None, 1e-9, 10, math.inf, 0)
+    steps = drago_steps(
+        plain, None, nu, size, drago._rate(plain.problem, run, nu, math.ceil(N / size))
+    )
+    follow(plain, Drago(), steps, 30, lambda k: 1.0 if k < 7 else 2.1)
 
 
 def test_the_rate_of_drago():

@@ -28,11 +28,13 @@ from sorel.solvers import (
     Run,
     SaddleSAGA,
     Subgradient,
+    common,
     continuation,
     lbfgs,
     quasi_newton,
 )
 from sorel.solvers.base import make_generator
+from sorel.solvers.common import Watch
 
 # The package of that name hides the module.
 sorel_method = importlib.import_module("sorel.solvers.sorel")
@@ -480,6 +482,18 @@ def test_where_a_line_search_looks_next(arguments, expected):
     plain = getattr(next_length, "py_func", next_length)
     assert plain(*arguments) == pytest.approx(expected)
     assert next_length(*arguments) == pytest.approx(expected)
+
+
+def test_a_penalty_may_blow_up_alone():
+    """What counts is the objective, of which the losses may know nothing."""
+    problem = Problem(np.zeros((4, 2)), np.ones(4), penalty=sorel.L2(0.1))
+    run = Run(np.zeros(2), None, 1e-9, 1e6, math.inf, 0)
+    watch = Watch(problem, run)
+    watch.start()
+    # A mean loss of 1/2 at the start, and l2/2 |w|^2 a million times that at about 3162.
+    limit = math.sqrt(common._BLOW_UP * 0.5 / 0.05)
+    assert watch.point(np.array([0.99 * limit, 0.0]), "") is not None
+    assert watch.point(np.array([1.01 * limit, 0.0]), "") is None
 
 
 def test_sources_of_randomness_are_checked():
