@@ -404,3 +404,74 @@ def test_the_pair_of_a_checkpoint_comes_first():
         assert first.dual is run.dual
         assert next(iterates) == "next"
     assert run.passes == 7.0
+
+
+def unfinished(monkeypatch, extends, tol=1e-15, passes=2):
+    """What a run is told to have lost to rounding for certain, and its result."""
+    X, y = make_data("squared", 30, 3, seed=0)
+    problem = Problem(X, 100.0 * y, risk="cvar:0.3", penalty=sorel.L2(0.01))
+    told, ledgers = [], []
+    own = solving._Ledger.close
+
+    def close(self, *, stopped):
+        ledgers.append(self)
+        return own(self, stopped=stopped)
+
+    monkeypatch.setattr(solving._Ledger, "close", close)
+    monkeypatch.setattr(solving, "_warn", lambda result, run, ending, lost: told.append(lost))
+    monkeypatch.setattr(Problem, "least_gap", lambda self, w, dual: 7.0)
+    monkeypatch.setattr(Problem, "extends", extends)
+    result = sorel.solve(problem, "subgradient", tol=tol, max_passes=passes)
+    return told, result, problem.unit(result.objective), ledgers[0]
+
+
+def test_what_rounding_leaves_for_certain(monkeypatch):
+    """In the unit of the problem; in long doubles a share of it, or what certificates had."""
+    told, result, unit, _ = unfinished(monkeypatch, extends=False)
+    assert not result.converged
+    assert unit > 10.0
+    assert told == [pytest.approx(7.0 / unit)]
+    told, _, unit, ledger = unfinished(monkeypatch, extends=True)
+    assert told == [pytest.approx(max(ledger.rounding, solving.LEAST_SHARE * 7.0) / unit)]
+    monkeypatch.setattr(solving, "LEAST_SHARE", 0.0)
+    told, _, unit, ledger = unfinished(monkeypatch, extends=True)
+    assert told == [pytest.approx(ledger.rounding / unit)]
+    # A run that has converged is told nothing.
+    told, result, *_ = unfinished(monkeypatch, extends=False, tol=0.5, passes=200)
+    assert result.converged
+    assert told == []
+
+
+def test_the_seconds_of_a_run_are_its_own(monkeypatch):
+    X, y = make_data("squared", 30, 3, seed=0)
+    time = [1e6]
+
+    def now():
+        time[0] += 1.0
+        return time[0]
+
+    monkeypatch.setattr(solving, "now", now)
+    result = sorel.solve(Problem(X, y), "newton")
+    assert 0.0 < result.seconds <= time[0] - 1e6
+
+
+def test_a_callback_may_stop_where_losses_overflow():
+    X = np.array([[1e4], [2e4]])
+    problem = Problem(X, [1.0, 2.0], loss="poisson", penalty=sorel.L2(1e-3))
+    result = sorel.solve(problem, "newton", w0=[1.0], callback=lambda record: True)
+    assert result.objective == math.inf
+    assert not result.converged
+
+
+def test_a_start_is_looked_for_where_losses_may_overflow(monkeypatch):
+    """Only where they grow without bound, and only from a start that is not 0."""
+    asked = []
+    monkeypatch.setattr(Problem, "is_moderate", lambda self, start: asked.append(1) or True)
+    for loss, w, looks in (("poisson", 1.0, 1), ("poisson", 0.0, 0), ("squared", 1.0, 0)):
+        asked.clear()
+        problem = Problem(np.array([[0.1], [0.2]]), [1.0, 2.0], loss=loss)
+        run = make_run()
+        run.w = np.array([w])
+        solving._start_where_finite(problem, run)
+        assert len(asked) == looks
+        assert run.w == [w]
