@@ -15,7 +15,7 @@ from helpers import make_data
 import sorel
 from sorel.penalties import Box, ElasticNet, NonNegative, Simplex
 from sorel.problem import Certificate, Problem
-from sorel.solvers import Newton, Run, augmented
+from sorel.solvers import Newton, Run, UnsupportedProblemError, augmented, newton
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 
 TOL = 1e-6
@@ -428,3 +428,67 @@ def test_weights_for_which_the_start_is_the_solution():
     assert balance(1e4, [(1e3, 1.0, 1.01)])[1] == 1
     assert balance(1e4, [(1e3, 1.0, 0.99), (1e2, 0.0, 0.0)])[1] == 2
     assert balance(1e4, [], max_passes=0.0) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "risk", "eta", "kept"),
+    [
+        ("logistic", "mean", 0.0, True),
+        ("squared", "mean", 0.3, True),
+        ("squared", "esrm:2", 0.0, True),
+        ("squared", "esrm:2", 0.3, False),
+        ("logistic", "esrm:2", 0.0, False),
+        ("squared", "cvar:0.5", 0.0, False),
+    ],
+)
+def test_a_matrix_is_kept_where_it_tells_enough_of_the_next(monkeypatch, loss, risk, eta, kept):
+    """Under fixed weights, or for losses that bend alike as long as weights stay put."""
+    problem, state = states(loss, ElasticNet(0.1, 0.2), eta, 0, risk)
+    found = []
+    monkeypatch.setattr(Problem, "keep_curvature", lambda self, hessian: found.append(hessian))
+    run = Run(state.point.w, None, TOL, 1e6, math.inf, 0)
+    Newton().direction(state, run, 0.0)
+    assert len(found) == kept
+    if kept:
+        expected = problem.engine.hessian(state.point, state.dual, eta)
+        np.testing.assert_allclose(found[0], expected)
+
+
+def test_a_step_adds_nothing_to_all_intercepts_alike():
+    X, y = make_data("multinomial", 40, 3, seed=1)
+    rng = np.random.default_rng(0)
+    for intercept in (True, False):
+        problem = Problem(X, y, loss="multinomial", fit_intercept=intercept)
+        size, classes = problem.engine.size, problem.engine.n_outputs
+        center, before = rng.normal(size=size), rng.normal(size=size)
+        u = before.copy()
+        newton._fix_intercepts(problem, u, center)
+        if not intercept:
+            np.testing.assert_array_equal(u, before)
+            continue
+        np.testing.assert_array_equal(u[:-classes], before[:-classes])
+        assert np.mean(u[-classes:] - center[-classes:]) == pytest.approx(0.0, abs=1e-15)
+        np.testing.assert_allclose(np.diff(u[-classes:]), np.diff(before[-classes:]))
+    single = Problem(X, y * 1.0, fit_intercept=True)
+    u = np.ones(4)
+    newton._fix_intercepts(single, u, np.zeros(4))
+    np.testing.assert_array_equal(u, np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("penalty", "size", "refused"),
+    [
+        (Simplex(0.1), newton.MAX_SIZE, False),
+        (Simplex(0.1), newton.MAX_SIZE + 1, True),
+        (sorel.L2(0.1), newton.MAX_SIZE + 1, False),
+        (ElasticNet(0.1, 0.1), newton.MAX_SIZE + 1, False),
+    ],
+)
+def test_matrices_that_are_too_large(monkeypatch, penalty, size, refused):
+    problem = Problem(np.zeros((2, size), np.float32), [0.0, 1.0], penalty=penalty)
+    monkeypatch.setattr(Problem, "by_parts", isinstance(penalty, ElasticNet))
+    if refused:
+        with pytest.raises(UnsupportedProblemError, match=f"builds a {size} x {size} matrix"):
+            Newton().check(problem)
+    else:
+        Newton().check(problem)
