@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import make_data
+from scipy.optimize import brentq
 
 import sorel
 from sorel.problem import Problem
@@ -119,21 +120,40 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
     monkeypatch.setattr(auto, "_LEAST_ROWS", 100)
     monkeypatch.setattr(auto, "_ROWS_PER_PARAMETER", 1)
     X, y = make_data("huber", 4000, 3, seed=2)
-    problem = Problem(X, y, loss="huber", penalty=sorel.L2(0.1))
+    problem = Problem(X, 50.0 * y, loss="huber", penalty=sorel.L2(0.1))
+    inner, own = [], auto.rehearse
+
+    def rehearse(iterates, part, run):
+        inner.append(run)
+        return own(iterates, part, run)
+
+    monkeypatch.setattr(auto, "rehearse", rehearse)
     run = Run(problem.start(), None, 1e-6, 100, math.inf, 0)
     Auto()._start_from_part(problem, run, Newton())
     rows = int(auto._SHARE * 4000)
+    assert inner[0].max_passes == auto._PART_PASSES
     part = problem.subsample(rows, np.random.default_rng(0))
     best = sorel.solve(part, "newton", tol=1e-8)
     # As good as asked for on the part, which is near the solution for all rows.
     assert part.objective(run.w) <= best.objective + auto._PART_TOL * part.unit(best.objective)
     assert run.near
-    assert 0.0 < run.passes < 20 * rows / 4000
+    assert run.passes == pytest.approx(inner[0].passes * rows / 4000) > 0.0
     # A start that is as good on the part is left alone, and so is one where nothing may be spent.
     again = Run(best.w, None, 1e-6, 100, math.inf, 0)
     Auto()._start_from_part(problem, again, Newton())
     assert again.w is best.w
     assert not again.near
+    for worse, moves in ((0.5, False), (5.0, True)):
+        excess = worse * auto._PART_TOL * best.objective
+        way = brentq(
+            lambda t, excess=excess: part.objective(best.w + t) - best.objective - excess, 0.0, 50.0
+        )
+        again = Run(best.w + way, None, 1e-6, 100, math.inf, 0)
+        Auto()._start_from_part(problem, again, Newton())
+        assert np.array_equal(again.w, best.w + way) is not moves
+    few = Run(problem.start(), None, 1e-6, 7.5, math.inf, 0, passes=7.0)
+    Auto()._start_from_part(problem, few, Newton())
+    assert inner[-1].max_passes == pytest.approx(0.5 * 4000 / rows)
     spent = Run(problem.start(), None, 1e-6, 7.0, math.inf, 0, passes=7.0)
     Auto()._start_from_part(problem, spent, Newton())
     assert spent.passes <= 7.0 + 3 * rows / 4000

@@ -204,3 +204,32 @@ def test_a_deviation_is_never_negative():
     assert gap == objective
     assert dual == 0.0
     np.testing.assert_allclose(weights, np.full(N, 1.0 / N))
+
+
+def test_weights_are_blended_until_their_slopes_are_allowed():
+    """With those of the mean, whose slopes are 0, so far that the largest is l1."""
+    l1, w = 0.05, np.array([0.5, 0.2, -0.1])
+    bounds = make_bounds(l1)
+    engine = bounds.problem.engine
+    worst = engine.weights(engine.worst_case(engine.point(w)))
+    top = np.abs(X.T @ (worst - 1.0 / N)).max()
+    assert top > 2.0 * l1
+    *_, lam = bounds.certify(SimpleNamespace(w=w, weights=worst), 1e-6)
+    np.testing.assert_allclose(lam - 1.0 / N, l1 / top * (worst - 1.0 / N), atol=1e-12)
+
+
+def test_slopes_that_are_left_are_charged_for_a_longer_solution(monkeypatch):
+    """As if one were ten times as long as the one found, where no correction is to be had."""
+    best = minimize_deviation(X, Y, CVaR(0.5), tol=1e-8)
+    bounds = make_bounds()
+    engine = bounds.problem.engine
+    still = SimpleNamespace(solve=lambda slope: 0.0 * slope)
+    monkeypatch.setattr(bounds, "_covariance", lambda: still)
+    worst = engine.weights(engine.worst_case(engine.point(np.zeros(D))))
+    given = 0.999 * best.weights + 0.001 * worst
+    _, _, gap, _, w, lam = bounds.certify(SimpleNamespace(w=best.w, weights=given), 1e-6)
+    change = lam - 1.0 / N
+    shortfall = deviation(w) - change @ (Y - X @ w)
+    left = np.abs(X.T @ change).sum()
+    assert left > 1e-5
+    assert gap == pytest.approx(shortfall + 10.0 * left * np.abs(w).max())
