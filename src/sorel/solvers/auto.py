@@ -26,6 +26,7 @@ from sorel.solvers.newton import (
     SparseNewton,
     has_few_rows,
     has_smooth_risk,
+    is_on_simplex,
     shares_matrix,
 )
 from sorel.solvers.newton_cg import NewtonCG
@@ -195,7 +196,9 @@ class Auto(Solver):
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
         engine, size = problem.engine, problem.engine.size
-        affordable = size <= MAX_SIZE or has_few_rows(problem)
+        # On a simplex few columns carry the solution, those of one output.
+        few_carry = is_on_simplex(problem) and engine.n_outputs == 1
+        affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
         dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
