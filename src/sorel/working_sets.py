@@ -25,18 +25,19 @@ __all__ = [
 
 Indices = NDArray[np.intp]
 
-# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that;
-# fewer on a simplex with an l2, which may spread the weight over any number of columns: without it
-# rows limit how many carry it, and models that are held on a simplex take longest.
+# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that; on
+# a simplex, where models that are held at many borders take longest, fewer.
 LARGEST_HESSIAN = 5000
-_LARGEST_SET, _LARGEST_SPREAD = 3000, 1000
+_LARGEST_SET, _LARGEST_SIMPLEX = 3000, 1000
 
 # Numbers that all columns of a Hessian take from X, below which choosing among them does not pay.
 _LEAST_WORK = 1_000_000
 
-# Coefficients that a step may move: at least so many, or so many for each that has left its rest.
+# Coefficients that a step may move: at least so many, or so many for each that has left its rest;
+# on a simplex so many more than those, since few ever do.
 _LEAST_NEW = 64
 _GROWTH = 3
+_MORE_ON_SIMPLEX = 128
 
 # A set that holds more than this share of the columns, or whose copy takes more bytes than this,
 # gives way to all of them. Columns that were chosen before stay where that does not make the set
@@ -149,9 +150,9 @@ class WorkingSets:
                 kept = wanted
             elif total == self._last.engine.n_features:
                 return self._last
-        most = max(_LEAST_NEW, _GROWTH * count)
-        spreads = not self.penalty.separable and self.penalty.l2 > 0.0
-        largest = _LARGEST_SPREAD if spreads else _LARGEST_SET
+        most, largest = max(_LEAST_NEW, _GROWTH * count), _LARGEST_SET
+        if not self.penalty.separable:
+            most, largest = min(most, count + _MORE_ON_SIMPLEX), _LARGEST_SIMPLEX
         if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > largest:
             raise TooManyColumnsError(
                 f"{size} of {d} coefficients leave their rest, and a Hessian is formed of "
@@ -198,7 +199,8 @@ def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> Float
     """
     d, outputs = engine.n_features, engine.n_outputs
     coef = w[:d].reshape(d, outputs)
-    if _GROWTH * np.count_nonzero(coef.any(axis=1)) * outputs <= _LARGEST_SET:
+    carrying = int(np.count_nonzero(coef.any(axis=1)))
+    if (carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX:
         return w
     few = max(1, _LEAST_NEW // outputs)
     chosen = np.argpartition(gradient[:d].reshape(d, outputs), few - 1, axis=0)[:few]
