@@ -497,6 +497,12 @@ class Problem:
         other.engine = self.engine.for_run()
         return other
 
+    def in_sequence(self) -> Problem:
+        """The same problem for runs one after another, which hand on what they learn."""
+        other = shallow_copy(self)
+        other.engine = self.engine.in_sequence()
+        return other
+
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         other = shallow_copy(self)

@@ -377,6 +377,13 @@ class Engine(ABC):
         """
         return self
 
+    def in_sequence(self) -> Engine:
+        """The same engine for similar problems one after another, in one thread.
+
+        The runs of what is returned, and of the same with other risks, may hand on what they learn.
+        """
+        return self
+
     def with_risk(self, risk: Risk) -> Engine | None:
         """The same data under another risk, sharing all that does not depend on it.
 
