@@ -299,3 +299,19 @@ def test_gradients_that_lead_nowhere_are_found_out_on_short_numbers():
     assert sorel.Problem(X, y).in_single() is not None
     assert result.converged
     assert "auto (quasi_newton then newton)" in result.status
+
+
+@pytest.mark.parametrize(("n", "d", "by_products"), [(247, 824, True), (508, 188, False)])
+def test_rows_of_little_weight_count_in_a_system_of_the_rows(n, d, by_products):
+    """An extremile gives some weight to every row, and every row then has a curvature."""
+    X, y = wide(n, d, 10.0)
+    labels = np.where(y > 0.0, 1.0, -1.0)
+    problem = sorel.Problem(X, labels, risk="extremile:2.5", loss="logistic")
+    curvature = problem.engine.curvature(
+        problem.engine.point(np.zeros(d)), problem.engine.worst_case(problem.engine.point(X[0]))
+    )
+    assert curvature.share == 1.0
+    assert auto_module.carrying_rows(problem.engine) < 0.8 * n
+    order = [solver.__name__ for solver in auto_module.Auto()._order(problem)]
+    assert ("_Thrifty" in order) == by_products
+    assert sorel.solve(problem).converged

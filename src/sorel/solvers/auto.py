@@ -368,7 +368,11 @@ class Auto(Solver):
 def _products_of_matrix(problem: Problem) -> float:
     """Products that cost as much as the matrix of a step."""
     engine, rows = problem.engine, carrying_rows(problem.engine)
-    products = StepCosts(engine, rows).products()
+    costs = StepCosts(engine, rows)
+    if costs.rows_are_cheaper and has_smooth_risk(problem):
+        # Rows of little weight hardly count in a risk, and count in full in a system of the rows.
+        costs = StepCosts(engine, engine.n_samples)
+    products = costs.products()
     if problem.has_two_levels:
         tied = StepCosts(engine, min(rows + engine.size, engine.n_samples)).products()
         if tied >= (_WORTH_WITH_SQUARES if problem.bends_evenly else _WORTH_WITH_TIES):
