@@ -76,6 +76,18 @@ def test_weights_of_no_use_are_left_to_the_product(h):
         np.testing.assert_allclose(last.of(np.ones(60), Counted(X)), X.T @ X, atol=1e-12)
 
 
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_row_that_overflows_spoils_no_later_matrix(bad):
+    X = np.random.default_rng(6).standard_normal((60, 25))
+    last, h = LastGram(), np.ones(60)
+    last.of(h, Counted(X))
+    h[7] = bad
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(last.of(h, Counted(X))).any()
+        h[7] = 1.0
+        np.testing.assert_allclose(last.of(h, Counted(X)), X.T @ X, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_points_of_a_path_hand_their_matrix_on(kind, monkeypatch):
     rng = np.random.default_rng(4)

@@ -21,6 +21,9 @@ _FEW, _MANY_TIMES, _LEFT = 0.4, 30, 0.1
 # Matrices in a row of which too many rows have changed, after which no more are compared.
 _IN_VAIN = 5
 
+# Rows that are enough to see which weight most of them have.
+_SOME = 99
+
 # Weights that differ by less, relative to them, differ by rounding.
 _SAME = 1e-15
 
@@ -97,7 +100,7 @@ class LastGram:
         matrix += gram(np.maximum(change, 0.0))
         self._largest = np.maximum(scale * self._largest, matrix.diagonal())
         matrix += gram(np.minimum(change, 0.0))
-        if np.any(matrix.diagonal() < _LEFT * self._largest):
+        if not np.all(matrix.diagonal() >= _LEFT * self._largest):
             return None
         self._times += 1
         return matrix
@@ -106,4 +109,4 @@ class LastGram:
 def _typical(h: FloatArray) -> float:
     """The weight that most rows have, if there is such a one; 0 where no row has any."""
     used = h[h > 0.0]
-    return float(np.partition(used, len(used) // 2)[len(used) // 2]) if len(used) else 0.0
+    return float(np.median(used[:: len(used) // _SOME + 1])) if len(used) else 0.0
