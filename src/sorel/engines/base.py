@@ -377,6 +377,13 @@ class Engine(ABC):
         """
         return self
 
+    def in_sequence(self) -> Engine:
+        """The same engine for similar problems one after another, in one thread.
+
+        The runs of what is returned, and of the same with other risks, may hand on what they learn.
+        """
+        return self
+
     def with_risk(self, risk: Risk) -> Engine | None:
         """The same data under another risk, sharing all that does not depend on it.
 
@@ -706,6 +713,14 @@ class Engine(ABC):
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
+
+    def in_single(self) -> Engine | None:
+        """Nearly the same problem, with X in numbers of half the length, which are read faster.
+
+        Weightings of the one are weightings of the other. None where a copy would not pay, or would
+        lose more than digits.
+        """
+        return None
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         """The same problem with some of the columns alone, which are copied.

@@ -27,6 +27,7 @@ from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting
 from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
+from sorel.engines.last_gram import LastGram
 from sorel.engines.row_gram import MAX_ROWS, RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.views import writable_view
@@ -178,6 +179,9 @@ class MemoryEngine(Engine):
     preconditions_classes = True
     products_are_cheap = True
 
+    # What runs one after another share.
+    _handed_on: LastGram | None = None
+
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
         _check_lengths(spec, self.n_samples, self.n_outputs)
@@ -250,6 +254,11 @@ class MemoryEngine(Engine):
         other._share_rows()
         return other
 
+    def in_sequence(self) -> MemoryEngine:
+        other = shallow_copy(self)
+        other._handed_on = LastGram()
+        return other
+
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
         other._use_pool()
@@ -261,6 +270,7 @@ class MemoryEngine(Engine):
         """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
         self._pool = Pool()
         self._known_gram: RowGram | None = None
+        self._last_gram = self._handed_on
         pooled = self.n_samples >= WORTH_POOLING
         self._recycler = self._pool if pooled else None
         self._take: Any = self._pool.take if pooled else np.empty
@@ -821,7 +831,12 @@ class MemoryEngine(Engine):
             )  # fmt: skip
             if n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
-            out = self._gram(h)
+            if factor is not None or self.size <= FEW_COLUMNS:
+                out = self._gram(h)
+            else:
+                if self._last_gram is None:
+                    self._last_gram = LastGram()
+                out = self._last_gram.of(h, self._gram)
         else:
             out = self._softmax_hessian(point, dual, block, eta, h)
         self._give(h)

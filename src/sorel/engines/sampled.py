@@ -114,6 +114,7 @@ class SampledEngine(MemoryEngine):
         """
         other = self.for_run()
         assert isinstance(other, SampledEngine)
+        other._handed_on = other._last_gram = None
         other._matrix, other._X, other.n_features = X, form, X.shape[1]
         rows = other.n_features + int(self.fit_intercept)
         other.shape = (rows, *self.shape[1:])
