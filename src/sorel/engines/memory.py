@@ -831,7 +831,8 @@ class MemoryEngine(Engine):
             )  # fmt: skip
             if n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
-            if factor is not None or self.size <= FEW_COLUMNS:
+            # A matrix that is larger than X is not kept.
+            if factor is not None or not FEW_COLUMNS < self.size <= self.n_samples:
                 out = self._gram(h)
             else:
                 if self._last_gram is None:
