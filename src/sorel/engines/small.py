@@ -22,6 +22,7 @@ __all__ = ["SmallSteps", "by_columns"]
 
 # A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
+_STABLE = 1
 
 # Where a search begins: to stay where it is, or to try a step of length 1, and nothing is known
 # beyond it.
@@ -80,15 +81,15 @@ class SmallSteps:
         self._work = (
             self._table,
             np.empty(n, np.uint32),
-            np.zeros((width + 2, small.TILE)),
+            np.zeros((width + 3, small.TILE)),
             np.empty((width + 1, n // 2)),
             np.empty((width, width)),
             factor,
         )
         self._start, self._numbers = np.zeros(5), np.empty(len(_STAY))
-        self._levels = self._sorting = None
+        self._levels = self._sorting = self._fresh = None
         if core.threshold is None:
-            self._sorting = core.sorting()
+            self._sorting, self._fresh = core.sorting()
         else:
             self._levels = core.threshold.low, core.threshold.high, core.threshold.total
         self._nowhere, self._origin = np.zeros(n), np.zeros(size)
@@ -175,8 +176,8 @@ class SmallSteps:
         while True:
             count = small.search(
                 *self._data, margins, w, step, center.density, eta, l2, self._d, self._levels,
-                start, moves, self._sorting, numbers, self._table, self._wide, room, block,
-                gradient,
+                start, moves, self._sorting, self._fresh, numbers, self._table, self._wide, room,
+                block, gradient,
             )  # fmt: skip
             if count != small.FRESH_START:
                 break
@@ -186,7 +187,7 @@ class SmallSteps:
             if starts > _MOST_STARTS:
                 break
             if threshold is None:
-                moves = core.sort(room[2], starts - 1)
+                moves = core.sort(room[2], starts - 1 if self._fresh is None else _STABLE)
             else:
                 reference, tau, below, above = threshold.bracket(room[2])
                 start[:] = -1.0, tau, reference, below, above
