@@ -81,7 +81,7 @@ class SmallSteps:
         self._work = (
             self._table,
             np.empty(n, np.uint32),
-            np.zeros((width + 3, small.TILE)),
+            np.zeros((width + 1, small.TILE)),
             np.empty((width + 1, n // 2)),
             np.empty((width, width)),
             factor,
