@@ -127,8 +127,7 @@ class SmallSteps:
             return None
         # From margins of 0, so that those at the end are computed from X.
         self._numbers[:] = _GO
-        w = self._end.copy()
-        return self._run(self._nowhere, self._origin, w, dual, 0.0, l2)
+        return self._run(self._nowhere, self._origin, self._end, dual, 0.0, l2)
 
     def search(
         self,
@@ -171,7 +170,7 @@ class SmallSteps:
             moves = core.moves()
         else:
             # Without an item to start from, and without bounds, the search stops at the target.
-            start[:] = threshold.pivot, threshold.tau, 0.0, 0.0, 0.0
+            start[small.PIVOT], start[small.TAU] = threshold.pivot, threshold.tau
         starts, trials = 0, -1.0
         while True:
             count = small.search(
@@ -192,7 +191,9 @@ class SmallSteps:
                 reference, tau, below, above = threshold.bracket(room[2])
                 start[:] = -1.0, tau, reference, below, above
         if threshold is not None:
-            threshold.pivot, threshold.tau = int(start[0]), float(start[1])
+            threshold.pivot, threshold.tau = int(start[small.PIVOT]), float(start[small.TAU])
+            if starts > 0:
+                start[small.REFERENCE :] = 0.0
         if count < 0:
             return None
         dual = center
@@ -201,7 +202,10 @@ class SmallSteps:
             dual.block, dual.n_blocks = block, count
         length, *_, expected, distance = numbers.tolist()
         settled = Settled(dual, expected, distance, gradient)
-        return End(w + length * step, room[0], room[1], settled, length)
+        # Most steps are taken whole, and a product more is a call more.
+        if length > 0.0:
+            w = w + step if length == 1.0 else w + length * step
+        return End(w, room[0], room[1], settled, length)
 
 
 def by_columns(X: Any, intercept: bool) -> FloatArray:
