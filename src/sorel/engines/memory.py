@@ -73,9 +73,6 @@ _NO_LIBRARY_THREADS = 100_000
 # Stands in for the blocks of a weighting that has none.
 NO_BLOCKS = np.full(1, -1, np.int32)
 
-# Entries of X up to which a product takes no longer than a look at what it is taken with.
-_FEW_ENTRIES = 10_000
-
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
 
@@ -414,7 +411,7 @@ class MemoryEngine(Engine):
 
     def point(self, w: FloatArray) -> MemoryPoint:
         point = self._new_point(w)
-        if self.entries > _FEW_ENTRIES and not np.any(point.w):
+        if not point.w.any():
             # Where most runs start: no product with X is needed for margins of 0.
             point.margins.fill(0.0)
         else:
