@@ -893,13 +893,13 @@ def order_of(n, d, penalty, loss="squared", risk="cvar:0.5"):
     ("shape", "penalty", "options", "first"),
     [
         # A simplex, on which nothing rests: a matrix up to a thousand columns or with few rows.
-        ((30, 1000), sorel.Simplex(0.1), {}, ["Newton", "Continuation"]),
-        ((1001, 1001), sorel.Simplex(0.1), {}, ["Newton", "Continuation"]),
+        ((30, 1000), sorel.Simplex(0.1), {}, ["Newton", "InteriorPoint"]),
+        ((1001, 1001), sorel.Simplex(0.1), {}, ["Newton", "InteriorPoint"]),
         ((1002, 1001), sorel.Simplex(0.1), {}, ["SOREL", "Newton"]),
         # Bounds, at which coefficients rest: single samples first if there are many of them.
-        ((1750, 350), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "Continuation"]),
+        ((1750, 350), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "InteriorPoint"]),
         ((1755, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["SparseNewton", "SOREL", "Newton"]),
-        ((1754, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "Continuation"]),
+        ((1754, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "InteriorPoint"]),
         ((1800, 120), sorel.Box(0.1, -1.0, 1.0), {"loss": "multinomial"}, ["Newton"]),
         ((30, 1001), sorel.ElasticNet(0.1, 0.1), {}, ["SparseNewton", "SOREL", "Newton"]),
         # Without kinks between the bounds.

@@ -19,6 +19,7 @@ from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
@@ -87,6 +88,10 @@ _FIRST_LOOK = 10
 # Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
 # longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
+
+# Newton steps that come nearer all the time, but slowly, leave this share of the passes to
+# interior-point steps, and have no more than so many.
+_SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
 
 
 class _Quick(QuasiNewton):
@@ -196,7 +201,7 @@ class Auto(Solver):
         """Methods that come into question: the cheapest first, the most robust last."""
         engine, size = problem.engine, problem.engine.size
         affordable = size <= MAX_SIZE or has_few_rows(problem)
-        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
+        dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
@@ -260,10 +265,10 @@ class Auto(Solver):
             return place
         return None
 
-    def _products_follow(self, problem: Problem, others: list[type[Solver]]) -> bool:
-        """Whether the next method takes steps by products."""
+    def _follows(self, problem: Problem, others: list[type[Solver]], kind: type[Solver]) -> bool:
+        """Whether the next method is of some kind."""
         place = self._first_able(problem, others)
-        return place is not None and issubclass(others[place], NewtonCG)
+        return place is not None and issubclass(others[place], kind)
 
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
@@ -281,6 +286,8 @@ class Auto(Solver):
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
+        if type(solver) is Newton and self._follows(problem, others, InteriorPoint):
+            limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -306,7 +313,7 @@ class Auto(Solver):
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual
-            if cold and not problem.has_fixed_weights and self._products_follow(problem, others):
+            if cold and not problem.has_fixed_weights and self._follows(problem, others, NewtonCG):
                 # Where losses have come to spread little, ties are many: products take longer from
                 # there than from the start.
                 best = None
