@@ -236,3 +236,7 @@ def test_work_and_tails_have_their_limits(monkeypatch):
 def test_its_place_among_the_methods():
     problem = small("squared", sorel.CVaR(0.3), PENALTIES["box"])
     assert Auto()._order(problem)[:3] == [Newton, InteriorPoint, Continuation]
+    exponentials = sorel.Problem(
+        [[1.0], [2.0]], [1.0, 3.0], loss="poisson", risk="max", penalty=sorel.Simplex(0.1)
+    )
+    assert Auto()._order(exponentials)[:3] == [Newton, Continuation, InteriorPoint]

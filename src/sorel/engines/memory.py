@@ -932,11 +932,6 @@ class MemoryEngine(Engine):
             return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
-    def intercept_spread(self, point: Any, dual: Any, residual: float) -> float:
-        if self.n_outputs == 1:
-            return residual
-        return softmax_spread(self._softmax_intercept_hessian(point, self.weights(dual)), residual)
-
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
         hessian = self._softmax_intercept_hessian(point, lam)
@@ -1139,27 +1134,6 @@ def softmax_slack(hessian: FloatArray, residual: float) -> float:
     if not residual < _NEAR_MINIMUM * curvature:
         return np.inf
     return residual**2 / curvature
-
-
-def softmax_spread(hessian: FloatArray, residual: float) -> float:
-    """sum_i lam_i |H_i t|_1 for the way t to the minimum, from the sum H of all H_i.
-
-    A column of diag(p) - p p^T has the sum 2 p (1 - p) of absolute values, so that this is at most
-    2 sum_k |t_k| H_kk. An intercept that hardly bends may move far, and moves no slopes by that.
-    """
-    # Adding one number to all intercepts changes nothing: the one that bends most stays.
-    fixed = int(np.argmax(np.diag(hessian)))
-    bends = np.delete(np.diag(hessian), fixed)
-    rest = np.delete(np.delete(hessian, fixed, axis=0), fixed, axis=1)
-    present = bends > 0.0
-    root = np.sqrt(bends[present])
-    try:
-        scaled = np.linalg.inv(rest[np.ix_(present, present)] / root[:, None] / root)
-    except np.linalg.LinAlgError:
-        return np.inf
-    t = np.abs(scaled) @ (residual / root) / root
-    # Twice as much, since the curvature changes on the way.
-    return residual + 4.0 * float(bends[present] @ t)
 
 
 class _ActiveRows(Curvature):

@@ -202,6 +202,9 @@ class Auto(Solver):
         engine, size = problem.engine, problem.engine.size
         affordable = size <= MAX_SIZE or has_few_rows(problem)
         dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
+        if affordable and problem.can_be_evened:
+            # Continuation has a measure of its own for the weights of exponentials.
+            dense = [Newton, Continuation, InteriorPoint]
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
