@@ -240,3 +240,20 @@ def test_groups_of_classes_that_are_apart_within_wide_bounds(seed, risk):
     )
     result = sorel.solve(problem)
     assert result.converged, result.status
+
+
+@pytest.mark.parametrize("far", [39.0, 45.0, 65.0])
+def test_intercepts_that_go_far_and_come_back_lose_no_digits_of_the_margins(far):
+    """With next to no curvature a Newton step may be of 1e17, and what the rows differ by is lost.
+
+    A bound from such margins was above the optimum by a hundredth of it.
+    """
+    X = 0.05 * np.random.default_rng(5).standard_normal((3, 1))
+    problem = make(X, np.arange(3))
+    engine = problem.engine
+    w = np.array([[0.3, -1.0, 0.7], [0.0, -far, 0.6]])
+    best = engine.best_intercept(engine.point(w), engine.uniform())
+    if best is not None:
+        np.testing.assert_allclose(best.margins, engine.point(best.w).margins, atol=1e-9)
+    found = problem.certificate(w, np.full(3, 1 / 3))
+    assert found.dual <= sorel.solve(problem, tol=1e-9).objective

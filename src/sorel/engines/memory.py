@@ -942,7 +942,9 @@ class MemoryEngine(Engine):
 
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
-        current = self._without_absent_classes(point, lam)
+        start = current = self._without_absent_classes(point, lam)
+        # All moves are counted from the start: one that goes far takes digits from the margins.
+        shift = np.zeros(self.n_outputs)
         value, gradient = self.expected(current, dual), lam @ current.slopes
         slopes = float(np.sum(lam @ np.abs(current.slopes)))
         for _ in range(_MAX_INTERCEPT_STEPS):
@@ -958,10 +960,11 @@ class MemoryEngine(Engine):
                 break
             slope, step = float(gradient @ delta), 1.0
             for _ in range(_MAX_INTERCEPT_STEPS):
-                w = current.w.copy()
-                w[-1] += step * delta
+                further = shift + step * delta
+                w = start.w.copy()
+                w[-1] += further
                 trial = self._new_point(w)
-                np.add(current.margins, step * delta, out=trial.margins)
+                np.add(start.margins, further, out=trial.margins)
                 self._fill_losses(trial)
                 trial_value = self.expected(trial, dual)
                 if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
@@ -972,7 +975,7 @@ class MemoryEngine(Engine):
             left = lam @ trial.slopes
             if np.abs(left).max() >= size <= 1e-12:
                 break
-            current, value, gradient = trial, trial_value, left
+            current, shift, value, gradient = trial, further, trial_value, left
         # What is left of the derivative in the intercepts is for `intercept_slack` to judge.
         return current if np.abs(gradient).max() <= 1e-9 else None
 
