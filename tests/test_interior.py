@@ -9,8 +9,8 @@ from own_penalties import Ball
 
 import sorel
 from sorel import interior
-from sorel.interior import InteriorModel, InteriorPath, Tails, can_step_inside
-from sorel.losses import Huber
+from sorel.interior import BlurredHinge, InteriorModel, InteriorPath, Tails, can_step_inside
+from sorel.losses import Huber, SquaredHinge
 from sorel.solvers import Continuation, Newton, UnsupportedProblemError
 from sorel.solvers.auto import Auto
 from sorel.solvers.interior import InteriorPoint
@@ -132,6 +132,35 @@ def test_deviations(share):
         X, y, loss="linear", risk=risk, penalty=sorel.ElasticNet(1e-3, 1e-2), sample_weight=weight
     )
     assert sorel.solve(problem, InteriorPoint(), tol=1e-9).converged
+
+
+@pytest.mark.parametrize("blur", [1.0, 1e-3, 1e-12])
+def test_a_blurred_hinge_is_smooth_and_lies_above_the_hinge(blur):
+    y = np.tile([1.0, -1.0], 50)
+    z = y * (1.0 - np.sqrt(blur) * np.linspace(-20.0, 20.0, 100))
+    loss = BlurredHinge(blur)
+    h = np.sqrt(loss.value(y, z))
+    np.testing.assert_allclose(2.0 * h * (h - (1.0 - y * z)), blur, rtol=1e-6)
+    excess = loss.value(y, z) - SquaredHinge().value(y, z)
+    assert (excess > 0.0).all()
+    assert (excess <= blur).all()
+    step = 1e-4 * np.sqrt(blur)
+    slope = (loss.value(y, z + step) - loss.value(y, z - step)) / (2.0 * step)
+    np.testing.assert_allclose(loss.derivative(y, z), slope, rtol=1e-5, atol=1e-7 * np.sqrt(blur))
+    bend = (loss.derivative(y, z + step) - loss.derivative(y, z - step)) / (2.0 * step)
+    np.testing.assert_allclose(loss.curvature(y, z), bend, rtol=1e-5, atol=1e-7)
+    assert (loss.curvature(y, z) > 0.0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hinges_of_separable_labels_and_next_to_no_penalty(seed):
+    """Where labels can be told apart, the optimum is at the kinks of many hinges."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((19, 14)) * (rng.random((19, 14)) < 0.4)
+    y = np.sign(X @ rng.standard_normal(14) + 1e-9)
+    problem = sorel.Problem(X, y, loss="squared_hinge", risk="mean", penalty=sorel.L2(1e-8))
+    result = sorel.solve(problem, InteriorPoint(), max_passes=120)
+    assert result.converged, result.status
 
 
 def labels(seed, rows, n, d):

@@ -23,12 +23,12 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel.engines.base import Engine
-from sorel.losses import Loss
+from sorel.losses import Loss, SquaredHinge
 from sorel.penalties import SIMPLEX, Penalty
 from sorel.permutahedron.apart import flat
 from sorel.risks import CustomSpectrum, CVaR, Deviation, Max, Mean, Risk
 
-__all__ = ["InteriorModel", "InteriorPath", "Tails", "can_step_inside"]
+__all__ = ["BlurredHinge", "InteriorModel", "InteriorPath", "Tails", "can_step_inside"]
 
 FloatArray = NDArray[np.float64]
 
@@ -62,6 +62,9 @@ _RIDGE, _MORE, _MOST_RIDGES = 1e-15, 100.0, 7
 # Solutions of linear systems are improved so often.
 _REFINEMENTS = 2
 
+# The blur of hinges falls to this share of itself after a step of at least this length.
+_NEXT_BLUR, _FULL = 0.2, 0.5
+
 _TINY = 1e-300
 
 
@@ -73,6 +76,53 @@ def can_step_inside(engine: Engine, penalty: Penalty) -> bool:
         return False
     kernel = penalty.kernel(engine.n_features)
     return bool(np.all(kernel.lower < kernel.upper))
+
+
+class BlurredHinge(Loss):
+    """The squared hinge without its kink: h^2 with 2 h (h - r) = blur, for r = 1 - y z.
+
+    The squared hinge is the least h^2 with h >= r, and this the same with the product of the slack
+    h - r and its multiplier held at a number. It lies above the squared hinge.
+
+    Parameters
+    ----------
+    blur : float
+        That number, above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.interior import BlurredHinge
+    >>> BlurredHinge(1e-6).value(np.ones(2), np.array([-1.0, 2.0])).round(5)
+    array([4., 0.])
+    """
+
+    name = "blurred_hinge"
+    lower_bound = 0.0
+    is_classifier = True
+
+    def __init__(self, blur: float) -> None:
+        self.blur = blur
+
+    def _parts(self, y: Any, margins: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+        r = 1.0 - y * margins
+        root = np.sqrt(r * r + 2.0 * self.blur)
+        h = np.where(r > 0.0, 0.5 * (r + root), self.blur / (root + np.abs(r)))
+        return h, r, root
+
+    def value(self, y: Any, margins: Any) -> FloatArray:
+        """Loss of each sample."""
+        return np.asarray(self._parts(y, margins)[0] ** 2)
+
+    def derivative(self, y: Any, margins: Any) -> FloatArray:
+        """First derivative in the margin."""
+        h, _, root = self._parts(y, margins)
+        return np.asarray(-2.0 * y * h * (h / root))
+
+    def curvature(self, y: Any, margins: Any) -> FloatArray:
+        """Second derivative in the margin."""
+        h, r, root = self._parts(y, margins)
+        return np.asarray(2.0 * (h / root) ** 2 * (2.0 - r / root))
 
 
 class Tails(NamedTuple):
@@ -300,8 +350,8 @@ class InteriorPath:
     w : array of shape (p,)
         Scaled parameters.
     gap : float
-        Sum of all products of slacks and multipliers: that of objective and bound, once the
-        gradient vanishes.
+        Sum of all products of slacks and multipliers, and the blur of hinges: the distance of
+        objective and bound, once the gradient vanishes.
 
     Examples
     --------
@@ -318,6 +368,7 @@ class InteriorPath:
     True
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, model: InteriorModel, start: FloatArray) -> None:
         self.model = model
         tails, omega, n = model.tails, model.omega, len(model.omega)
@@ -330,6 +381,12 @@ class InteriorPath:
         self._limits = limits[: self._capped]
         self._fixed = (tails.common - model.off) * omega
         margins = model.margins(start)
+        # Without other kinks the steps would be those of Newton's method, from hinge to hinge.
+        smooth = not (len(shares) or len(self._low) or len(self._high) or len(self._kinked))
+        self._blur = 0.0
+        if smooth and isinstance(model.loss, SquaredHinge):
+            self._blur = max(float(np.mean(model.losses(margins))), _TINY)
+            model.loss = BlurredHinge(self._blur)
         size, slope = (
             float(np.mean(np.abs(values)))
             for values in (model.losses(margins), model.slopes(margins))
@@ -338,7 +395,7 @@ class InteriorPath:
         reach = size / slope if size > 0.0 and slope > 0.0 else 1.0
         w = self._inside(start, reach)
         self.w, self._margins = w, model.margins(w)
-        self._losses = losses = model.losses(self._margins)
+        losses = model.losses(self._margins)
         product = max(float(np.mean(np.abs(losses))), float(np.ptp(losses)), _TINY) / n
         lam = np.empty((len(shares), n))
         lam[: self._capped] = shares[: self._capped, None] * omega
@@ -388,10 +445,8 @@ class InteriorPath:
 
     @property
     def gap(self) -> float:
-        """Sum of all products of slacks and multipliers."""
-        return sum(
-            float(np.vdot(x, y)) for x, y in zip(self._slacks, self._multipliers, strict=True)
-        )
+        """Sum of all products of slacks and multipliers, and the blur."""
+        return self._blur + sum(float(np.vdot(x, y)) for x, y in self._pairs())
 
     @property
     def length(self) -> float:
@@ -403,6 +458,7 @@ class InteriorPath:
         """Weights of the rows of the model, up to how far they are from their set."""
         return self._multipliers[0].sum(axis=0) + self.model.tails.common * self.model.omega
 
+    @np.errstate(all="ignore")
     def step(self) -> None:
         """Take one step, with a correction of second order.
 
@@ -411,8 +467,10 @@ class InteriorPath:
         LinAlgError
             Where rounding errors leave no direction.
         """
+        if self._blur > 0.0:
+            self._sharpen()
         system = _System(self)
-        gap = self.gap
+        gap = self.gap - self._blur
         careful = self._length < _SHORT
         ahead = system.direction([-x * y for x, y in self._pairs()])
         length = min(1.0, self._longest(ahead))
@@ -425,7 +483,7 @@ class InteriorPath:
         residual = float(np.max(np.abs(system.gradient)))
         if self._first is None:
             self._first = gap, residual
-        aim = max(aim, min(gap, _SOONER * self._first[0] * residual / self._first[1]))
+        aim = max(aim, min(gap, _SOONER * self._first[0] * residual / max(self._first[1], _TINY)))
         aim /= max(self._count, 1)
         second = 0.0 if careful else 1.0
         direction = system.direction(
@@ -437,6 +495,12 @@ class InteriorPath:
             ]
         )
         self._move(direction, min(1.0, _TO_BOUNDARY * self._longest(direction)), gap)
+
+    def _sharpen(self) -> None:
+        """Take blur from the hinges after a full step."""
+        if self._length >= _FULL:
+            self._blur *= _NEXT_BLUR
+            self.model.loss = BlurredHinge(self._blur)
 
     def _pairs(self) -> list[tuple[FloatArray, FloatArray]]:
         return list(zip(self._slacks, self._multipliers, strict=True))
@@ -479,7 +543,7 @@ class InteriorPath:
         room[:capped] += missing[:capped]
         room[capped:] += lift[:, None]
         slacks[0] = room
-        self.w, self._t, self._margins, self._losses = w, t, margins, losses
+        self.w, self._t, self._margins = w, t, margins
         self._v = self._v + length * direction.v
         self._sums = self._sums + length * direction.sums
         self._slacks, self._length = slacks, length

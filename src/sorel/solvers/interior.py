@@ -7,13 +7,15 @@ once. What it finds is certified as any other iterate, and Newton's method goes 
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import ClassVar
 
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray
 from sorel.interior import InteriorModel, InteriorPath, can_step_inside
-from sorel.problem import Problem
+from sorel.losses import SquaredHinge
+from sorel.problem import Certificate, Problem
 from sorel.solvers.base import Iterate, Iterates, Run, UnsupportedProblemError
 from sorel.solvers.newton import Newton
 
@@ -25,6 +27,9 @@ _MOST_STEPS, _MOST_SHORT, _SHORT = 100, 8, 1e-3
 # of the gap wanted. There is nothing left to do below this share of it, once the objective falls by
 # no more than the last share of it.
 _WORTH_CHECK, _DONE, _STILL = 3.0, 1e-4, 1e-2
+
+# A relative gap that has led nowhere: Newton's method does not go on from there.
+_FAILED = 0.5
 
 
 class InteriorPoint(Newton):
@@ -47,7 +52,8 @@ class InteriorPoint(Newton):
 
     def check(self, problem: Problem) -> None:
         super().check(problem)
-        if problem.has_fixed_weights and problem.penalty.quadratic:
+        hinges = isinstance(problem.loss, SquaredHinge)
+        if problem.has_fixed_weights and problem.penalty.quadratic and not hinges:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for problems with kinks, and there are none under "
                 f"{problem.risk!r} and {problem.penalty!r}; use solver='auto'"
@@ -59,18 +65,18 @@ class InteriorPoint(Newton):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        yield from self._inside(problem, run)
-        if not run.exhausted:
+        relative_gap = yield from self._inside(problem, run)
+        if relative_gap < _FAILED and not run.exhausted:
             yield from super().iterates(problem, run)
 
-    def _inside(self, problem: Problem, run: Run) -> Iterates:
-        """Interior-point steps; the last of them is left as the start of others."""
+    def _inside(self, problem: Problem, run: Run) -> Generator[Iterate, Certificate, float]:
+        """Interior-point steps, the last of which is left as the start of others; its gap."""
         engine = problem.engine
         point = engine.point(run.w)
         run.passes += 1
         model = InteriorModel.of(engine, problem.penalty, engine.losses(point))
         if model is None:
-            return
+            return 0.0
         start = problem.start()
         if not engine.is_finite(engine.point(start)):
             start = run.w
@@ -99,7 +105,8 @@ class InteriorPoint(Newton):
                 break
         w, dual = self._found(problem, path)
         run.w, run.dual = w, dual
-        yield Iterate(engine.point(w), dual, None, np.inf)
+        reply = yield Iterate(engine.point(w), dual, None, np.inf)
+        return reply.relative_gap
 
     def _found(self, problem: Problem, path: InteriorPath) -> tuple[FloatArray, Dual]:
         engine, model = problem.engine, path.model
