@@ -9,7 +9,14 @@ from own_penalties import Ball
 
 import sorel
 from sorel import interior
-from sorel.interior import BlurredHinge, InteriorModel, InteriorPath, Tails, can_step_inside
+from sorel.interior import (
+    BlurredHinge,
+    InteriorModel,
+    InteriorPath,
+    Tails,
+    can_step_inside,
+    most_tails,
+)
 from sorel.losses import Huber, SquaredHinge
 from sorel.solvers import Continuation, Newton, UnsupportedProblemError
 from sorel.solvers.auto import Auto
@@ -248,18 +255,21 @@ def test_problems_that_are_refused():
 
 def test_work_and_tails_have_their_limits(monkeypatch):
     problem = small("squared", sorel.ESRM(2.0), PENALTIES["box"])
-    engine, losses = problem.engine, problem.losses(problem.start())
-    monkeypatch.setattr(interior, "_MOST_WORK", 13 * 3**2)
-    assert can_step_inside(engine, problem.penalty)
-    monkeypatch.setattr(interior, "_MOST_WORK", 13 * 3**2 - 1)
-    assert not can_step_inside(engine, problem.penalty)
-    monkeypatch.setattr(interior, "_MOST_PAIRS", 12 * 13)
-    assert InteriorModel.of(engine, problem.penalty, losses) is not None
-    monkeypatch.setattr(interior, "_MOST_PAIRS", 12 * 13 - 1)
-    assert InteriorModel.of(engine, problem.penalty, losses) is None
-    # The solver then has Newton's method alone.
-    monkeypatch.setattr(interior, "_MOST_WORK", 1e9)
-    assert sorel.solve(problem, InteriorPoint()).converged
+    engine, penalty = problem.engine, problem.penalty
+    for name, border in [("_MOST_WORK", 13 * 3**2), ("_MOST_PAIRS", 13 * 13)]:
+        with monkeypatch.context() as patch:
+            patch.setattr(interior, name, border)
+            assert can_step_inside(engine, penalty)
+            patch.setattr(interior, name, border - 1)
+            assert not can_step_inside(engine, penalty)
+
+
+@pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
+def test_tails_are_no_more_than_expected(risk):
+    for part in (risk, sorel.Mixture([risk, sorel.Max()], [0.5, 0.5])):
+        tails = Tails.of(part, np.full(9, 1 / 9), np.arange(9.0))
+        assert len(tails.shares) <= most_tails(part, 9) <= 10
+        assert most_tails(sorel.Deviation(part), 9) == most_tails(part, 9)
 
 
 def test_its_place_among_the_methods():

@@ -28,7 +28,14 @@ from sorel.penalties import SIMPLEX, Penalty
 from sorel.permutahedron.apart import flat
 from sorel.risks import CustomSpectrum, CVaR, Deviation, Max, Mean, Risk
 
-__all__ = ["BlurredHinge", "InteriorModel", "InteriorPath", "Tails", "can_step_inside"]
+__all__ = [
+    "BlurredHinge",
+    "InteriorModel",
+    "InteriorPath",
+    "Tails",
+    "can_step_inside",
+    "most_tails",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -72,10 +79,23 @@ def can_step_inside(engine: Engine, penalty: Penalty) -> bool:
     """Whether there are such steps: the data are in memory and few, the penalty is known."""
     if engine.stored() is None or not penalty.compiled:
         return False
-    if engine.n_samples * engine.size**2 > _MOST_WORK:
+    n, risk = engine.n_samples, engine.spec.risk
+    if n * engine.size**2 > _MOST_WORK or most_tails(risk, n) * n > _MOST_PAIRS:
         return False
     kernel = penalty.kernel(engine.n_features)
     return bool(np.all(kernel.lower < kernel.upper))
+
+
+def most_tails(risk: Risk, n: int) -> int:
+    """How many tails a risk of n samples has, at most: see :class:`Tails`."""
+    count = 0
+    for _, part in flat(risk.risk if isinstance(risk, Deviation) else risk):
+        if isinstance(part, (CVaR, Max)):
+            count += 1
+        elif not isinstance(part, Mean):
+            vector = part.density if isinstance(part, CustomSpectrum) else None
+            count += len(vector) if isinstance(vector, tuple) else n
+    return count
 
 
 class BlurredHinge(Loss):
@@ -229,8 +249,8 @@ class InteriorModel:
     sums: FloatArray | None
 
     @classmethod
-    def of(cls, engine: Engine, penalty: Penalty, losses: FloatArray) -> InteriorModel | None:
-        """The model of a problem; None where the tails are too many for these steps.
+    def of(cls, engine: Engine, penalty: Penalty, losses: FloatArray) -> InteriorModel:
+        """The model of a problem for which there are such steps.
 
         The losses are those of a point that is as good as can be had: see :meth:`Tails.of`.
         """
@@ -252,8 +272,6 @@ class InteriorModel:
         if isinstance(risk, Deviation):
             off, risk = float(risk.share), risk.risk
         tails = Tails.of(risk, omega[used], losses[used])
-        if len(tails.shares) * len(used) > _MOST_PAIRS:
-            return None
         outputs, kernel = engine.n_outputs, penalty.kernel(d)
 
         def filled(values: Any, beyond: float = 0.0) -> FloatArray:

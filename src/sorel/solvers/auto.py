@@ -289,7 +289,8 @@ class Auto(Solver):
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
-        if type(solver) is Newton and self._follows(problem, others, InteriorPoint):
+        before_inside = type(solver) is Newton and InteriorPoint in others[:1]
+        if before_inside:
             limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
@@ -307,6 +308,10 @@ class Auto(Solver):
                     best_gap = certificate.relative_gap
                 if trial and self._leads_nowhere(best_gap, run, began, limit):
                     break
+                if before_inside and limit < run.passes:
+                    # Whether such steps are to be had is asked where it matters.
+                    inside = self._follows(problem, others, InteriorPoint)
+                    limit = limit if inside else np.inf
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break

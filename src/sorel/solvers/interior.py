@@ -75,8 +75,6 @@ class InteriorPoint(Newton):
         point = engine.point(run.w)
         run.passes += 1
         model = InteriorModel.of(engine, problem.penalty, engine.losses(point))
-        if model is None:
-            return 0.0
         start = problem.start()
         if not engine.is_finite(engine.point(start)):
             start = run.w
