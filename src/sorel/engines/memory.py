@@ -945,11 +945,6 @@ class MemoryEngine(Engine):
             return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
-    def intercept_spread(self, point: Any, dual: Any, residual: float) -> float:
-        if self.n_outputs == 1:
-            return residual
-        return softmax_spread(self._softmax_intercept_hessian(point, self.weights(dual)), residual)
-
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
         hessian = self._softmax_intercept_hessian(point, lam)
@@ -960,7 +955,9 @@ class MemoryEngine(Engine):
 
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
-        current = self._without_absent_classes(point, lam)
+        start = current = self._without_absent_classes(point, lam)
+        # All moves are counted from the start: one that goes far takes digits from the margins.
+        shift = np.zeros(self.n_outputs)
         value, gradient = self.expected(current, dual), lam @ current.slopes
         slopes = float(np.sum(lam @ np.abs(current.slopes)))
         for _ in range(_MAX_INTERCEPT_STEPS):
@@ -976,10 +973,11 @@ class MemoryEngine(Engine):
                 break
             slope, step = float(gradient @ delta), 1.0
             for _ in range(_MAX_INTERCEPT_STEPS):
-                w = current.w.copy()
-                w[-1] += step * delta
+                further = shift + step * delta
+                w = start.w.copy()
+                w[-1] += further
                 trial = self._new_point(w)
-                np.add(current.margins, step * delta, out=trial.margins)
+                np.add(start.margins, further, out=trial.margins)
                 self._fill_losses(trial)
                 trial_value = self.expected(trial, dual)
                 if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
@@ -990,7 +988,7 @@ class MemoryEngine(Engine):
             left = lam @ trial.slopes
             if np.abs(left).max() >= size <= 1e-12:
                 break
-            current, value, gradient = trial, trial_value, left
+            current, shift, value, gradient = trial, further, trial_value, left
         # What is left of the derivative in the intercepts is for `intercept_slack` to judge.
         return current if np.abs(gradient).max() <= 1e-9 else None
 
@@ -1152,27 +1150,6 @@ def softmax_slack(hessian: FloatArray, residual: float) -> float:
     if not residual < _NEAR_MINIMUM * curvature:
         return np.inf
     return residual**2 / curvature
-
-
-def softmax_spread(hessian: FloatArray, residual: float) -> float:
-    """sum_i lam_i |H_i t|_1 for the way t to the minimum, from the sum H of all H_i.
-
-    A column of diag(p) - p p^T has the sum 2 p (1 - p) of absolute values, so that this is at most
-    2 sum_k |t_k| H_kk. An intercept that hardly bends may move far, and moves no slopes by that.
-    """
-    # Adding one number to all intercepts changes nothing: the one that bends most stays.
-    fixed = int(np.argmax(np.diag(hessian)))
-    bends = np.delete(np.diag(hessian), fixed)
-    rest = np.delete(np.delete(hessian, fixed, axis=0), fixed, axis=1)
-    present = bends > 0.0
-    root = np.sqrt(bends[present])
-    try:
-        scaled = np.linalg.inv(rest[np.ix_(present, present)] / root[:, None] / root)
-    except np.linalg.LinAlgError:
-        return np.inf
-    t = np.abs(scaled) @ (residual / root) / root
-    # Twice as much, since the curvature changes on the way.
-    return residual + 4.0 * float(bends[present] @ t)
 
 
 class _ActiveRows(Curvature):

@@ -20,6 +20,7 @@ from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
@@ -89,6 +90,10 @@ _FIRST_LOOK = 10
 # Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
 # longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
+
+# Newton steps that come nearer all the time, but slowly, leave this share of the passes to
+# interior-point steps, and have no more than so many.
+_SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
 
 
 class _Quick(QuasiNewton):
@@ -244,7 +249,10 @@ class Auto(Solver):
         # On a simplex few columns carry the solution, those of one output.
         few_carry = is_on_simplex(problem) and engine.n_outputs == 1
         affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
-        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
+        dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
+        if affordable and problem.can_be_evened:
+            # Continuation has a measure of its own for the weights of exponentials.
+            dense = [Newton, Continuation, InteriorPoint]
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
@@ -308,10 +316,10 @@ class Auto(Solver):
             return place
         return None
 
-    def _products_follow(self, problem: Problem, others: list[type[Solver]]) -> bool:
-        """Whether the next method takes steps by products."""
+    def _follows(self, problem: Problem, others: list[type[Solver]], kind: type[Solver]) -> bool:
+        """Whether the next method is of some kind."""
         place = self._first_able(problem, others)
-        return place is not None and issubclass(others[place], NewtonCG)
+        return place is not None and issubclass(others[place], kind)
 
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
@@ -329,6 +337,9 @@ class Auto(Solver):
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
+        before_inside = type(solver) is Newton and InteriorPoint in others[:1]
+        if before_inside:
+            limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -345,6 +356,10 @@ class Auto(Solver):
                     best_gap = certificate.relative_gap
                 if trial and self._leads_nowhere(best_gap, run, began, limit):
                     break
+                if before_inside and limit < run.passes:
+                    # Whether such steps are to be had is asked where it matters.
+                    inside = self._follows(problem, others, InteriorPoint)
+                    limit = limit if inside else np.inf
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break
@@ -354,7 +369,7 @@ class Auto(Solver):
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual
-            if cold and not problem.has_fixed_weights and self._products_follow(problem, others):
+            if cold and not problem.has_fixed_weights and self._follows(problem, others, NewtonCG):
                 # Where losses have come to spread little, ties are many: products take longer from
                 # there than from the start.
                 best = None
