@@ -6,6 +6,7 @@ therefore asked one by one, at and around their limits.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from types import SimpleNamespace
@@ -21,16 +22,19 @@ from sorel.solvers import NewtonCG, Run, UnsupportedProblemError, auto
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.auto import Auto, _Quick, _Thrifty
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.newton import MAX_SIZE, Newton
+from sorel.solvers.interior import InteriorPoint
+from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton
 from sorel.solvers.sorel import SOREL
 
 FLAGS = [False, True]
 
 
-def prices(monkeypatch, products):
+def prices(monkeypatch, products, by_rows=False):
     """Let a matrix for so many rows cost products(rows, steps) products."""
 
     class Costs:
+        rows_are_cheaper = by_rows
+
         def __init__(self, engine, rows):
             self.rows = rows
 
@@ -137,7 +141,8 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
     # As good as asked for on the part, which is near the solution for all rows.
     assert part.objective(run.w) <= best.objective + auto._PART_TOL * part.unit(best.objective)
     assert run.near
-    assert run.passes == pytest.approx(inner[0].passes * rows / 4000) > 0.0
+    assert run.passes == pytest.approx(inner[0].passes * rows / 4000)
+    assert run.passes > 0.0
     # A start that is as good on the part is left alone, and so is one where nothing may be spent.
     again = Run(best.w, None, 1e-6, 100, math.inf, 0)
     Auto()._start_from_part(problem, again, Newton())
@@ -203,7 +208,7 @@ def test_the_order_of_methods_under_a_quadratic_penalty(monkeypatch):
     def order(size, **options):
         return quadratic_order(monkeypatch, size, **options)
 
-    matrix = [Newton, Continuation, SOREL]
+    matrix = [Newton, InteriorPoint, Continuation, SOREL]
     for even, limit in ((False, auto._FEW_COLUMNS), (True, auto.FEW_PARAMETERS)):
         assert order(limit, even=even) == matrix
         assert order(limit + 1, even=even) == ["before 77.0", *matrix]
@@ -229,6 +234,30 @@ def test_ties_make_a_matrix_dearer(monkeypatch, two_levels, even):
         worth = tied >= (auto._WORTH_WITH_SQUARES if even else auto._WORTH_WITH_TIES)
         expected = tied if two_levels and worth else price * 10
         assert auto._products_of_matrix(problem) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("by_rows", "smooth"), list(itertools.product(FLAGS, repeat=2)))
+def test_every_row_counts_in_a_system_of_the_rows(monkeypatch, by_rows, smooth):
+    prices(monkeypatch, lambda rows, steps: rows, by_rows)
+    monkeypatch.setattr(auto, "has_smooth_risk", lambda problem: smooth)
+    problem = SimpleNamespace(
+        engine=SimpleNamespace(size=40, n_samples=100), has_two_levels=False, bends_evenly=False
+    )
+    assert auto._products_of_matrix(problem) == (100 if by_rows and smooth else 10)
+
+
+def test_slow_steps_leave_passes_to_interior_point_steps():
+    others = [InteriorPoint, SOREL]
+
+    def checks(max_passes, penalty=None):
+        return turns(Newton, lambda k: 0.85**k, others, cost=5.0, passes=100.0,
+                     max_passes=max_passes, penalty=penalty)[0]  # fmt: skip
+
+    assert checks(700.0) == auto._SHARE_BEFORE * 600 / 5.0 + 2
+    assert checks(1e9) == auto._MOST_BEFORE / 5.0 + 2
+    other = [SOREL, InteriorPoint]
+    assert turns(Newton, lambda k: 0.85**k, other, cost=5.0)[0] == math.inf
+    assert turns(SparseNewton, lambda k: 0.85**k, others, cost=5.0)[0] == math.inf
 
 
 def test_a_trial_is_extended_as_it_began():
@@ -259,10 +288,10 @@ def test_the_first_method_that_takes_a_problem():
     problem = Problem(X, y)
     assert Auto()._first_able(problem, [Refuses, Newton, SOREL]) == 1
     assert Auto()._first_able(problem, [Refuses]) is None
-    assert Auto()._products_follow(problem, [Refuses, NewtonCG, Newton])
-    assert Auto()._products_follow(problem, [_Thrifty])
-    assert not Auto()._products_follow(problem, [Newton, NewtonCG])
-    assert not Auto()._products_follow(problem, [])
+    assert Auto()._follows(problem, [Refuses, NewtonCG, Newton], NewtonCG)
+    assert Auto()._follows(problem, [_Thrifty], NewtonCG)
+    assert not Auto()._follows(problem, [Newton, NewtonCG], NewtonCG)
+    assert not Auto()._follows(problem, [], NewtonCG)
 
 
 def turns(solver, gaps, others, cost=1.0, passes=0.0, max_passes=1e9, penalty=None, loss="squared"):
@@ -280,7 +309,8 @@ def turns(solver, gaps, others, cost=1.0, passes=0.0, max_passes=1e9, penalty=No
             yield run.latest
             run.passes += cost
 
-    method = type("Stub", (solver,), {"iterates": iterates})()
+    method = solver()
+    method.iterates = functools.partial(iterates, method)
     turn = Auto()._turn(problem, run, method, others)
     next(turn)
     for k in itertools.count(1):
@@ -374,6 +404,7 @@ def test_single_samples_where_they_are_to_be_had(monkeypatch):
         "offers",
         lambda self, name: name != "epoch" and offers(self, name),
     )
-    assert Auto()._order(problem) == [Newton, Continuation]
+    assert Auto()._order(problem) == [Newton, InteriorPoint, Continuation]
     monkeypatch.setattr(auto, "MAX_SIZE", 1000)
+    monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
     assert Auto()._order(problem) == [SOREL]

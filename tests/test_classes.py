@@ -203,3 +203,57 @@ def test_what_is_left_in_the_intercepts_is_bounded(rare):
     # Far from a minimum nothing is claimed.
     far = w + 1e3 * np.eye(3)
     assert engine.intercept_slack(engine.point(far), dual, 0.3) == np.inf
+
+
+def two_groups(seed):
+    """Four classes: a pair of them on either side of 0, which are all but apart."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((34, 1))
+    y = 2 * rng.integers(0, 2, 34) + (x[:, 0] > 0)
+    y[np.argsort(-x[:, 0])[:4]] = 1
+    return x, y
+
+
+def test_intercepts_that_move_together_move_no_slopes():
+    X, y = two_groups(0)
+    engine = make(X, y, risk="mean").engine
+    dual, lam = engine.uniform(), engine.weights(engine.uniform())
+    w = np.array([[-25.0, 25.0, -25.0, 25.0], [0.0, 0.0, 0.0, 0.0]])
+    best = engine.best_intercept(engine.point(w), dual)
+    moved = best.w.copy()
+    moved[-1] += [0.01, -0.01, 0.01, -0.01]
+    point = engine.point(moved)
+    residual = float(np.linalg.norm(lam @ point.slopes))
+    spread = float(np.sum(lam[:, None] * np.abs(best.slopes - point.slopes)))
+    assert 0.0 < residual < 0.1 * 0.01
+    assert spread <= engine.intercept_spread(point, dual, residual) <= 10.0 * residual
+
+
+@pytest.mark.parametrize("risk", ["mean", "esrm:2"])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_of_classes_that_are_apart_within_wide_bounds(seed, risk):
+    """Without l2 all of the box counts, and errors of the gradient count by its width."""
+    X, y = two_groups(seed)
+    penalty = sorel.Box(0.0, -3e5, 3e5)
+    problem = sorel.Problem(
+        X, y, loss="multinomial", risk=risk, penalty=penalty, fit_intercept=True
+    )
+    result = sorel.solve(problem)
+    assert result.converged, result.status
+
+
+@pytest.mark.parametrize("far", [39.0, 45.0, 65.0])
+def test_intercepts_that_go_far_and_come_back_lose_no_digits_of_the_margins(far):
+    """With next to no curvature a Newton step may be of 1e17, and what the rows differ by is lost.
+
+    A bound from such margins was above the optimum by a hundredth of it.
+    """
+    X = 0.05 * np.random.default_rng(5).standard_normal((3, 1))
+    problem = make(X, np.arange(3))
+    engine = problem.engine
+    w = np.array([[0.3, -1.0, 0.7], [0.0, -far, 0.6]])
+    best = engine.best_intercept(engine.point(w), engine.uniform())
+    if best is not None:
+        np.testing.assert_allclose(best.margins, engine.point(best.w).margins, atol=1e-9)
+    found = problem.certificate(w, np.full(3, 1 / 3))
+    assert found.dual <= sorel.solve(problem, tol=1e-9).objective

@@ -11,6 +11,8 @@ from sorel.kernels import dense, logistic, steps, tables, vectors
 from sorel.kernels import losses as loss_loops
 from sorel.kernels import sparse as sparse_loops
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
+from sorel.permutahedron import ordering
+from sorel.permutahedron.pooling import size_of_bounds
 
 LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
 by_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -624,17 +626,58 @@ def test_an_order_is_repaired(size):
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_pooled_blocks_are_the_projection(scale):
     rng = np.random.default_rng(4)
-    for n in (1, 2, 9, 40):
+    # The last is longer than what is searched for violators at a time.
+    for n in (1, 2, 9, 40, 1100):
         key = np.sort(scale * rng.normal(size=n))
         mass = np.sort(rng.exponential(size=n))
-        pools, first = np.empty((3, n)), np.empty(n + 1, np.int64)
-        blocks = tables.pool_sorted(key, mass, pools, first)
+        pools, bounds = np.empty((3, n)), np.empty(size_of_bounds(n), np.int64)
+        blocks = tables.pool_sorted(key, mass, pools, bounds)
         expected = key - isotonic_regression(key - mass).x
-        assert first[0] == 0
-        assert first[blocks] == n
-        assert np.all(np.diff(first[: blocks + 1]) > 0)
-        found = [tables.pooled_density(rank, key, pools, first, blocks) for rank in range(n)]
+        # Blocks of several items each, apart from each other, inside the list.
+        starts, stops = bounds[: 2 * blocks].reshape(-1, 2).T
+        assert np.all(stops - starts > 1)
+        assert np.all(starts[1:] >= stops[:-1])
+        assert np.all((starts >= 0) & (stops <= n))
+        found = [tables.pooled_density(rank, key, mass, pools, bounds, blocks) for rank in range(n)]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * max(1.0, scale))
+
+
+TINY = np.finfo(float).smallest_subnormal
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng, n: rng.normal(size=n) ** 2,
+        lambda rng, n: 1e6 + rng.normal(size=n),
+        lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
+        lambda rng, n: -rng.exponential(size=n),
+        lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
+        lambda rng, n: rng.integers(0, 3, n).astype(float),
+        lambda rng, n: TINY * rng.integers(0, 1000, n),
+        lambda rng, n: np.nextafter(1.0, 1.0 + rng.integers(0, 2, n)),
+    ],
+)
+def test_a_sort_in_two_rounds_leaves_near_ties_alone(make):
+    rng, n = np.random.default_rng(6), 1700
+    values, order, key = make(rng, n), np.arange(n, dtype=np.int32), np.empty(n)
+    assert ordering.sort_short(values, ordering.room_to_sort(n), order)
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    # Not all of it: what is left out of order is close together.
+    sorted_values = np.sort(values)
+    assert np.abs(values[order] - sorted_values).max() <= 1e-4 * np.ptp(values)
+    assert ordering.repair(values, order, key, n * n)
+    is_order_of(values, key, order)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_sort_in_two_rounds_refuses_what_has_no_range(odd):
+    values, order = np.linspace(0.0, 1.0, 20), np.arange(20, dtype=np.int32)
+    values[7] = odd
+    room = ordering.room_to_sort(20)
+    assert not ordering.sort_short(values, room, order)
+    assert not ordering.sort_short(np.ones(20), room, order)
+    np.testing.assert_array_equal(order, np.arange(20))
 
 
 @by_loops

@@ -431,3 +431,27 @@ def test_a_rough_minimum_misses_little(name):
     # Few coordinates are minimised over exactly all the same.
     few = H[:40, :40], gradient[:40], w[:40], make_penalty(name, 1e-3, 0.1), 40
     assert np.array_equal(minimize_quadratic(*few)[0], minimize_quadratic(*few, rough=0.5)[0])
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("l2", [0.0, 1e-3])
+@pytest.mark.parametrize("rank", [30, 120, 400])
+def test_many_free_coordinates_of_a_simplex_against_a_conic_solver(rank, l2, intercept):
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
+    rng = np.random.default_rng(rank)
+    d, p = 150, 150 + intercept
+    M = rng.standard_normal((rank, p)) * 10.0 ** rng.uniform(-1.0, 1.0, p)
+    H, gradient = 1e3 * M.T @ M / rank, 0.05 * rng.standard_normal(p)
+    w = np.append(np.full(d, 1.0 / d), np.zeros(int(intercept)))
+    u, info = minimize_quadratic(H, gradient, w, Simplex(l2), d)
+    assert info.kkt <= 1e-13
+    assert u[:d].min() >= 0.0
+    assert u[:d].sum() == pytest.approx(1.0, abs=1e-14)
+    x = cp.Variable(p)
+    model = gradient @ (x - w) + 500.0 / rank * cp.sum_squares(M @ (x - w))
+    penalty = 0.5 * l2 * cp.sum_squares(x[:d])
+    constraints = [x[:d] >= 0.0, cp.sum(x[:d]) == 1.0]
+    best = cp.Problem(cp.Minimize(model + penalty), constraints).solve(solver=cp.CLARABEL)
+    move = u - w
+    value = gradient @ move + 0.5 * move @ H @ move + 0.5 * l2 * u[:d] @ u[:d]
+    assert value == pytest.approx(best, abs=1e-8)

@@ -226,3 +226,92 @@ def test_rows_that_tie_count_in_the_choice_of_products(loss, first):
     plain = auto_module.StepCosts(smooth.engine, few).products()
     assert auto_module._products_of_matrix(smooth) == plain
     assert sorel.solve(problem).converged
+
+
+def long_enough(loss, seed=0):
+    """Data of more than four megabytes, whose first digits are read apart."""
+    X, y = wide(1100, 500, 1.0, seed)
+    return X, y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_steps_on_short_numbers_lead_to_a_certificate_of_the_long_ones(loss, order):
+    X, y = long_enough(loss)
+    problem = sorel.Problem(np.asarray(X, order=order), y, risk="esrm:2", loss=loss)
+    near = problem.in_single()
+    assert near.engine.stored()[0].dtype == np.float32
+    result = sorel.solve(problem)
+    assert "auto (quasi_newton)" in result.status
+    certificate = problem.certificate(result.w, result.weights)
+    best = sorel.solve(problem, "newton", tol=1e-9)
+    assert result.dual <= best.objective * (1.0 + 1e-12)
+    assert result.objective == pytest.approx(certificate.primal, rel=1e-12)
+    assert result.objective - best.dual <= 1e-6 * best.objective
+
+
+def test_every_point_that_is_checked_belongs_to_the_long_numbers():
+    X, y = long_enough("squared", seed=1)
+    problem = sorel.Problem(X, y, risk="esrm:2")
+    seen = []
+    result = sorel.solve(problem, callback=lambda record: seen.append(record) and False)
+    assert result.converged
+    assert len(seen) > 5
+    best = sorel.solve(problem, "newton", tol=1e-9)
+    assert all(record.dual <= best.objective * (1.0 + 1e-12) for record in seen)
+    assert all(record.objective >= best.dual for record in seen)
+
+
+def test_short_numbers_do_no_harm_where_they_lose_the_targets():
+    """Margins are differences of numbers that agree in five digits."""
+    X, y = long_enough("squared", seed=2)
+    X[:, 1:] += 1e5 * np.abs(X[:, :1])
+    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.L2(1e-3))
+    result = sorel.solve(problem, tol=1e-5)
+    assert result.converged
+    assert result.objective <= problem.objective(np.zeros(500))
+
+
+@pytest.mark.parametrize("size", [1e-35, 1e35])
+def test_columns_that_single_precision_would_lose_are_read_in_full(size):
+    X, y = long_enough("squared")
+    X[:, 3] *= size
+    assert sorel.Problem(X, y).in_single() is None
+    X[:, 3] = 0.0
+    assert sorel.Problem(X, y).in_single() is not None
+    assert sorel.Problem(X.astype(np.float32), y).in_single() is None
+    assert sorel.Problem(X[:100], y[:100]).in_single() is None
+
+
+def test_a_solution_at_rest_stays_at_rest_on_long_data():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((600, 900)) * 1e-9
+    y = np.where(rng.random(600) < 0.5, 1.0, -1.0)
+    problem = sorel.Problem(X, y, risk="esrm:2", loss="logistic", penalty=sorel.L2(1.0))
+    result = sorel.solve(problem)
+    assert result.converged
+    assert not result.w.any()
+
+
+def test_gradients_that_lead_nowhere_are_found_out_on_short_numbers():
+    X, y = wide(1800, 300, 1e4)
+    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2"))
+    assert sorel.Problem(X, y).in_single() is not None
+    assert result.converged
+    assert "auto (quasi_newton then newton)" in result.status
+
+
+@pytest.mark.parametrize(("n", "d", "by_products"), [(247, 824, True), (508, 188, False)])
+def test_rows_of_little_weight_count_in_a_system_of_the_rows(n, d, by_products):
+    """An extremile gives some weight to every row, and every row then has a curvature."""
+    X, y = wide(n, d, 10.0)
+    labels = np.where(y > 0.0, 1.0, -1.0)
+    problem = sorel.Problem(X, labels, risk="extremile:2.5", loss="logistic")
+    curvature = problem.engine.curvature(
+        problem.engine.point(np.zeros(d)), problem.engine.worst_case(problem.engine.point(X[0]))
+    )
+    assert curvature.share == 1.0
+    assert auto_module.carrying_rows(problem.engine) < 0.8 * n
+    order = [solver.__name__ for solver in auto_module.Auto()._order(problem)]
+    assert ("_Thrifty" in order) == by_products
+    assert sorel.solve(problem).converged

@@ -63,6 +63,28 @@ def test_settle_is_the_sum_of_its_parts(risk: sorel.risks.Risk, loss: str, inter
         center = engine.as_center(settled.dual)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_some_thousand_losses_are_sorted_where_they_are_projected(loss: str) -> None:
+    problem = make(ESRM(3.0), loss, n=1600)
+    engine, rng = problem.engine, np.random.default_rng(0)
+    assert isinstance(engine, DenseEngine)
+    assert engine._small_steps is not None
+    mass = 1600 * ESRM(3.0).weights(1600)
+    center = engine.uniform()
+    # At first all losses of labels tie; near and far away the last order serves or does not.
+    w = np.zeros(engine.shape)
+    for eta, way in ((1.0, 0.0), (1.0, 1.0), (10.0, 1e-4), (3.0, 1.0), (1e8, 1e-9)):
+        w = w + way * rng.standard_normal(engine.shape)
+        point = engine.point(w)
+        settled = engine.settle(point, center, eta)
+        target = center.density + eta * point.losses  # type: ignore[attr-defined] # in memory
+        expected = sorel.project_permutahedron(target, mass)
+        np.testing.assert_allclose(
+            1600 * engine.weights(settled.dual), expected, rtol=0.0, atol=1e-12
+        )
+        center = engine.as_center(settled.dual)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("risk", RISKS, ids=repr)

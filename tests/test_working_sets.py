@@ -156,6 +156,44 @@ def test_more_columns_than_a_matrix_has_room_for(solver, sizes):
     assert 0 < np.count_nonzero(result.w) <= max(sizes) < 1000
 
 
+@pytest.mark.parametrize("solver", ["newton", "auto"])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+@pytest.mark.parametrize("loss", ["linear", "squared"])
+def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, loss, sizes):
+    rng = np.random.default_rng(0)
+    n, d = 40, 6000
+    X = rng.standard_normal((n, d))
+    # Targets out of reach: no l2 has to choose among models that fit them.
+    y = np.zeros(n) if loss == "linear" else 5.0 * X[:, :5].sum(axis=1)
+    problem = Problem(X, y, risk=CVaR(0.3), loss=loss, penalty=Simplex(l2))
+    result = solved(problem, tol=1e-6, solver=solver)
+    assert "newton" in result.status
+    held = np.flatnonzero(result.w)
+    assert 1 < len(held) <= max(sizes) < 1000
+    assert result.w.min() >= 0.0
+    assert result.w.sum() == pytest.approx(1.0, abs=1e-12)
+    # The columns that it holds, alone, do no better.
+    alone = solved(Problem(X[:, held], y, risk=CVaR(0.3), loss=loss, penalty=Simplex(l2)), tol=1e-7)
+    assert alone.objective == pytest.approx(result.objective, rel=2e-6)
+
+
+def test_a_start_on_few_columns_keeps_the_sums_and_the_intercepts():
+    X = np.random.default_rng(0).standard_normal((12, 700))
+    labels = np.arange(12) % 3
+    problem = Problem(X, labels, loss="multinomial", penalty=Simplex(0.1), fit_intercept=True)
+    w = problem.start()
+    w[-1] = [0.1, 0.2, -0.3]
+    gradient = np.random.default_rng(1).standard_normal(w.shape)
+    new = module.on_few_columns(problem.engine, w, gradient)
+    np.testing.assert_allclose(new[:-1].sum(axis=0), 1.0)
+    np.testing.assert_array_equal(new[-1], w[-1])
+    for k in range(3):
+        # Each output has a third of the columns, those that it wants most.
+        held = np.flatnonzero(new[:-1, k])
+        assert set(held) == set(np.argsort(gradient[:-1, k])[:21])
+    assert module.on_few_columns(problem.engine, new, gradient) is new
+
+
 def test_a_dense_solution_is_left_to_others(monkeypatch):
     monkeypatch.setattr(module, "LARGEST_HESSIAN", 50)
     monkeypatch.setattr(module, "_LARGEST_SET", 40)

@@ -333,6 +333,8 @@ class Problem:
         self.curvature: FloatArray | None = None
         # Left by a method that knows it without a matrix: multiplies by about the inverse Hessian.
         self.near_inverse: Callable[[FloatArray], FloatArray] | None = None
+        # The same data in shorter numbers, good enough for products that a check follows.
+        self.near_engine: Engine | None = None
         self._working_sets: WorkingSets | None = None
 
     def _size_at(self, w: FloatArray) -> float:
@@ -495,6 +497,12 @@ class Problem:
         other.engine = self.engine.for_run()
         return other
 
+    def in_sequence(self) -> Problem:
+        """The same problem for runs one after another, which hand on what they learn."""
+        other = shallow_copy(self)
+        other.engine = self.engine.in_sequence()
+        return other
+
     def with_penalty(self, penalty: Penalty) -> Problem:
         """The same data, risk and loss under another penalty; nothing is copied."""
         other = shallow_copy(self)
@@ -619,6 +627,15 @@ class Problem:
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
         engine = self.engine.sample(n_rows, rng)
+        if engine is None:
+            return None
+        other = shallow_copy(self)
+        other.engine, other._made_by = engine, None
+        return other
+
+    def in_single(self) -> Problem | None:
+        """The same with X in single precision, for first digits; see the engine's `in_single`."""
+        engine = self.engine.in_single()
         if engine is None:
             return None
         other = shallow_copy(self)
@@ -1026,7 +1043,7 @@ class Problem:
             return slack <= 0.5 * _SLACK_SHARE * total
 
         return minimize_model(
-            self.engine.curvature(point, dual),
+            (self.near_engine or self.engine).curvature(point, dual),
             modulus,
             gradient + modulus * point.w,
             enough=enough,

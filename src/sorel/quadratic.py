@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 
 from sorel._compiled import compiled
 from sorel.kernels.cholesky import minimize_few
-from sorel.penalties import SIMPLEX, Budget, Penalty
+from sorel.penalties import SIMPLEX, Budget, Penalty, Simplex
 from sorel.proximal import ProximalModel
 
 __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
@@ -472,6 +472,15 @@ def _minimize_on_face(
                 return n_iter, shift
             slope += A[:, free] @ (after - before)
             continue
+        if m >= _MANY_FREE and n_simplices == 1 and used_shift == 0.0:
+            target, done = _minimize_on_large_simplex(reduced, factor, rhs, u, free, reference)
+            if done:
+                u[:] = target
+                return n_iter, shift
+            if np.any((target <= lower) & (u > lower)):
+                slope += A @ (target - u)
+                u[:] = target
+                continue
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
         step = np.zeros(p)
@@ -494,6 +503,69 @@ def _minimize_on_face(
     return n_iter, shift
 
 
+class _Held:
+    """Coordinates of a factorised system that do not move, by multipliers.
+
+    With Z their columns of the inverse of the matrix, a solution y becomes y - Z (Z_held)^-1
+    y_held. That takes some products where the system without them would take a factorisation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.quadratic import _factor, _Held
+    >>> A = np.eye(8) + 1.0
+    >>> held = _Held(_factor(A)[0])
+    >>> held.add(np.array([5, 2]))
+    True
+    >>> y, moves = held.solve(np.arange(8.0)), [0, 1, 3, 4, 6, 7]
+    >>> np.allclose(y[moves], np.linalg.solve(A[np.ix_(moves, moves)], moves)), y[[2, 5]]
+    (True, array([0., 0.]))
+    >>> held.add(np.array([0, 1, 3]))
+    False
+    """
+
+    def __init__(self, factor: Array) -> None:
+        self._factor = factor
+        m = len(factor)
+        most = int(_MOST_HELD * m)
+        self._columns = np.empty((m, most), order="F")
+        # The Cholesky factor of the part of the inverse that belongs to them.
+        self._own = np.empty((most, most), order="F")
+        self.places = np.zeros(0, np.int64)
+
+    def solve(self, right: Array) -> Array:
+        """Solve the system; what is held has zeros."""
+        y: Array = dpotrs(self._factor, right, lower=1)[0]
+        count = len(self.places)
+        if count:
+            own = self._own[:count, :count]
+            y -= self._columns[:, :count] @ dpotrs(own, y[self.places], lower=1)[0]
+            y[self.places] = 0.0
+        return y
+
+    def add(self, more: Indices) -> bool:
+        """Hold more of them; False, and nothing is changed, where a new factorisation is better."""
+        old, new = len(self.places), len(self.places) + len(more)
+        if new > len(self._own):
+            return False
+        units = np.zeros((len(self._factor), len(more)), order="F")
+        units[more, np.arange(len(more))] = 1.0
+        columns = dpotrs(self._factor, units, lower=1, overwrite_b=1)[0]
+        corner = columns[more]
+        if old:
+            own = self._own[:old, :old]
+            beside = dtrtrs(own, columns[self.places], lower=1)[0]
+            corner = corner - beside.T @ beside
+            self._own[old:new, :old] = beside.T
+        corner, failed = dpotrf(corner, lower=1)
+        if failed or not np.isfinite(corner.diagonal()).all():
+            return False
+        self._own[old:new, old:new] = corner
+        self._columns[:, old:new] = columns
+        self.places = np.concatenate([self.places, more])
+        return True
+
+
 def _minimize_on_large_face(
     A: Array,
     factor: Array,
@@ -506,35 +578,24 @@ def _minimize_on_large_face(
 ) -> tuple[Array, bool]:
     """Minimise over a face with many free coordinates `x` from one factorisation of its `A`.
 
-    A coordinate that reaches a border is held there by a multiplier: with Z its columns of the
-    inverse of A, a step y becomes y - Z (Z_held)^-1 y_held. That takes two products where a smaller
-    face would take a factorisation. Returns the point, and whether it is the minimiser, or close to
-    it: the last step gained less than `enough`. It is not where so many are held that a smaller
-    face is cheaper.
+    A coordinate that reaches a border is held there by a multiplier. Returns the point, and whether
+    it is the minimiser, or close to it: the last step gained less than `enough`. It is not where so
+    many are held that a smaller face is cheaper.
     """
     m = len(x)
     places, alone = np.arange(m), np.full(m, -1)
     slope = -rhs
-    held = np.zeros(0, np.int64)
-    inverse = np.zeros((m, 0))
-
-    def solve(right: Array) -> Array:
-        y: Array = dpotrs(factor, right, lower=1)[0]
-        if len(held):
-            y -= inverse @ np.linalg.solve(inverse[held], y[held])
-            y[held] = 0.0
-        return y
-
-    while len(held) <= _MOST_HELD * m:
-        y = solve(-slope)
+    held = _Held(factor)
+    while True:
+        y = held.solve(-slope)
         length, blocking, border = _breakpoint(x, l1, lower, upper, places, alone, y, np.zeros(m))
         if blocking < 0:
-            y += solve(-slope - A @ y)
+            y += held.solve(-slope - A @ y)
             return np.clip(x + y, lower, upper), True
         bent = x + y
         bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
         np.clip(bent, lower, upper, out=bent)
-        bent[held] = x[held]
+        bent[held.places] = x[held.places]
         cut = np.clip(x + length * y, lower, upper)
         cut[blocking] = border
         product = A @ (bent - x)
@@ -548,13 +609,61 @@ def _minimize_on_large_face(
         if -min(bent_change, cut_change) < enough:
             return x, True
         at_rest = (x <= lower) | (x >= upper) | ((l1 > 0.0) & (x == 0.0))
-        at_rest[held] = False
+        at_rest[held.places] = False
+        if not held.add(np.flatnonzero(at_rest)):
+            return x, False
+
+
+def _minimize_on_large_simplex(
+    A: Array, factor: Array, rhs: Array, u: Array, free: Indices, reference: Indices
+) -> tuple[Array, bool]:
+    """The same on a face of one simplex, whose reference takes up what the others give away.
+
+    `A` and `rhs` are those of the free coordinates with their reference eliminated; those outside
+    of the simplex have none. Where the reference itself is used up, another has to take its place.
+    """
+    m, tied = len(free), reference >= 0
+    place = int(reference[tied][0])
+    u, slope = u.copy(), -rhs
+    held = _Held(factor)
+    while True:
+        y = held.solve(-slope)
+        x, kept = u[free], float(u[place])
+        shrinks = tied & (y < 0.0)
+        room = np.full(m, math.inf)
+        room[shrinks] = x[shrinks] / -y[shrinks]
+        given = float(y[tied].sum())
+        length = min(float(room.min()), kept / given if given > 0.0 else math.inf)
+        if length >= 1.0:
+            y += held.solve(-slope - A @ y)
+            given = float(y[tied].sum())
+        whole = np.append((x + y)[tied], kept - given)
+        if length >= 1.0 and whole.min() >= 0.0:
+            u[free], u[place] = x + y, whole[-1]
+            return u, True
+        # All that fits of the step, or the whole of it bent into the simplex.
+        length = min(length, 1.0)
+        cut = x + length * y
+        cut[tied & (room <= length)] = 0.0
+        bent = x + y
+        whole = Simplex(0.0).project(whole)
+        bent[tied] = whole[:-1]
+        product = A @ (bent - x)
+        gain_bent = -float((slope + 0.5 * product) @ (bent - x))
+        gain_cut = length * (0.5 * length - 1.0) * float(slope @ y)
+        if gain_bent > gain_cut:
+            u[free], u[place] = bent, whole[-1]
+            slope = slope + product
+        else:
+            u[free], u[place] = cut, max(kept - length * given, 0.0)
+            slope = slope + A @ (cut - x)
+        if u[place] <= 0.0:
+            return u, False
+        at_rest = tied & (u[free] <= 0.0)
+        at_rest[held.places] = False
         more = np.flatnonzero(at_rest)
-        units = np.zeros((m, len(more)), order="F")
-        units[more, np.arange(len(more))] = 1.0
-        inverse = np.hstack([inverse, dpotrs(factor, units, lower=1, overwrite_b=1)[0]])
-        held = np.concatenate([held, more])
-    return x, False
+        if len(more) == 0 or not held.add(more):
+            return u, False
 
 
 def _bend(

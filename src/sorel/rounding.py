@@ -81,10 +81,12 @@ class Path:
 
     @property
     def reach(self) -> FloatArray:
-        if len(self._passed) > 1:
-            # What was summed up need not be looked at again.
-            self._passed = [np.abs(self._passed).max(axis=0)]
-        return np.abs(self._passed[0])
+        reach = np.abs(self._passed[0])
+        for w in self._passed[1:]:
+            np.maximum(reach, np.abs(w), out=reach)
+        # What was summed up need not be looked at again.
+        self._passed = [reach]
+        return reach
 
 
 class Rounding:

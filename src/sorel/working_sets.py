@@ -14,20 +14,30 @@ from numpy.typing import NDArray
 from sorel.engines.base import Engine, FloatArray
 from sorel.penalties import SIMPLEX, Penalty
 
-__all__ = ["LARGEST_HESSIAN", "Part", "TooManyColumnsError", "WorkingSets", "can_rest"]
+__all__ = [
+    "LARGEST_HESSIAN",
+    "Part",
+    "TooManyColumnsError",
+    "WorkingSets",
+    "can_rest",
+    "on_few_columns",
+]
 
 Indices = NDArray[np.intp]
 
-# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that.
+# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that; on
+# a simplex, where models that are held at many borders take longest, fewer.
 LARGEST_HESSIAN = 5000
-_LARGEST_SET = 3000
+_LARGEST_SET, _LARGEST_SIMPLEX = 3000, 1000
 
 # Numbers that all columns of a Hessian take from X, below which choosing among them does not pay.
 _LEAST_WORK = 1_000_000
 
-# Coefficients that a step may move: at least so many, or so many for each that has left its rest.
+# Coefficients that a step may move: at least so many, or so many for each that has left its rest;
+# on a simplex so many more than those, since few ever do.
 _LEAST_NEW = 64
 _GROWTH = 3
+_MORE_ON_SIMPLEX = 128
 
 # A set that holds more than this share of the columns, or whose copy takes more bytes than this,
 # gives way to all of them. Columns that were chosen before stay where that does not make the set
@@ -140,11 +150,13 @@ class WorkingSets:
                 kept = wanted
             elif total == self._last.engine.n_features:
                 return self._last
-        most = max(_LEAST_NEW, _GROWTH * count)
-        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
+        most, largest = max(_LEAST_NEW, _GROWTH * count), _LARGEST_SET
+        if not self.penalty.separable:
+            most, largest = min(most, count + _MORE_ON_SIMPLEX), _LARGEST_SIMPLEX
+        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > largest:
             raise TooManyColumnsError(
                 f"{size} of {d} coefficients leave their rest, and a Hessian is formed of "
-                f"{_LARGEST_SET // engine.n_outputs} at most"
+                f"{largest // engine.n_outputs} at most"
             )
         if size > most:
             # What is free comes first, then what is pulled most.
@@ -165,6 +177,37 @@ class WorkingSets:
 def can_rest(engine: Engine, penalty: Penalty) -> bool:
     """Whether coefficients may rest under this penalty, and the engine can leave them out."""
     return penalty.compiled and not penalty.quadratic and engine.offers("columns")
+
+
+def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:
+    """Parameters that carry the weight of each simplex on the columns of least slope.
+
+    Where it is spread evenly no coefficient rests, so that a Hessian would be one of all. Where few
+    enough carry it already, it stays where it is.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.working_sets import on_few_columns
+    >>> X = np.random.default_rng(0).standard_normal((3, 4000))
+    >>> problem = sorel.Problem(X, np.ones(3), penalty=sorel.Simplex(1.0))
+    >>> w = on_few_columns(problem.engine, problem.start(), -X.sum(axis=0))
+    >>> int(np.count_nonzero(w)), float(w.sum())
+    (64, 1.0)
+    >>> on_few_columns(problem.engine, w, -X[0]) is w
+    True
+    """
+    d, outputs = engine.n_features, engine.n_outputs
+    coef = w[:d].reshape(d, outputs)
+    carrying = int(np.count_nonzero(coef.any(axis=1)))
+    if (carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX:
+        return w
+    few = max(1, _LEAST_NEW // outputs)
+    chosen = np.argpartition(gradient[:d].reshape(d, outputs), few - 1, axis=0)[:few]
+    new = w.copy()
+    new[:d] = 0.0
+    np.put_along_axis(new[:d].reshape(d, outputs), chosen, coef.sum(axis=0) / few, axis=0)
+    return new
 
 
 def _pulls(

@@ -12,6 +12,7 @@ sum_i omega_i (q_i - q'_i)^2 and the step eta mean the same for 200 rows and for
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -377,6 +378,13 @@ class Engine(ABC):
         """
         return self
 
+    def in_sequence(self) -> Engine:
+        """The same engine for similar problems one after another, in one thread.
+
+        The runs of what is returned, and of the same with other risks, may hand on what they learn.
+        """
+        return self
+
     def with_risk(self, risk: Risk) -> Engine | None:
         """The same data under another risk, sharing all that does not depend on it.
 
@@ -612,10 +620,15 @@ class Engine(ABC):
     def intercept_spread(self, point: Point, dual: Dual, residual: float) -> float:
         """By how much slopes may still move in the intercepts of several classes, in all.
 
-        sum_i lam_i |change of phi'_i|, for a derivative below `residual`. Infinity, the default,
-        claims nothing.
+        sum_i lam_i |change of phi'_i|_1, for a derivative r below `residual`. Probabilities p of a
+        sample make up its curvature diag(p) - p p^T, so that a move t of the intercepts changes its
+        slopes by at most sum_kj p_k p_j |t_k - t_j|. All samples together are a network of
+        conductances a_kj = sum_i lam_i p_ik p_ij: in it the currents r make potentials t with
+        |t_k - t_j| <= R_kj |r|_1 / 2, and the resistances have sum_{k<j} a_kj R_kj = K - 1. The sum
+        is (K - 1) |r|_1 at most, however little some intercepts bend and however far they move.
         """
-        return np.inf
+        classes = self.n_outputs
+        return residual if classes == 1 else (classes - 1) * math.sqrt(classes) * residual
 
     def mass(self, dual: Dual) -> float:
         """sum_i lam_i: 1, but for rounding errors where the projection makes some."""
@@ -706,6 +719,14 @@ class Engine(ABC):
     def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
+
+    def in_single(self) -> Engine | None:
+        """Nearly the same problem, with X in numbers of half the length, which are read faster.
+
+        Weightings of the one are weightings of the other. None where a copy would not pay, or would
+        lose more than digits.
+        """
+        return None
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         """The same problem with some of the columns alone, which are copied.

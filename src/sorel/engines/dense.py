@@ -36,11 +36,13 @@ _FEW_OUTPUTS, _MANY_COLUMNS = 16, 200
 # Bytes of an X of which a copy costs next to nothing.
 _FEW_BYTES = 1 << 20
 
-# Numbers in a row that NumPy reduces at full speed.
-_LONG_ROW = 2048
-
 # Bytes of rows that may be copied to make products with them cheaper.
 _MAX_COPY = 1 << 30
+
+# Bytes of X from which on a product waits for its numbers, and sizes that single precision holds
+# with room to spare.
+_WORTH_HALVING = 4 << 20
+_LEAST_SINGLE, _LARGEST_SINGLE = 1e-30, 1e30
 
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
@@ -159,6 +161,18 @@ class DenseEngine(SampledEngine):
         if rows is None:
             return None
         return DenseEngine(np.ascontiguousarray(self._X[rows]), self.spec.for_rows(rows))
+
+    def in_single(self) -> Engine | None:
+        X = self._X
+        if X.dtype != np.float64 or not _WORTH_HALVING <= X.nbytes <= 2 * _MAX_COPY:
+            return None
+        sizes = self._column_scale[self._column_scale > 0.0]
+        if np.any(sizes < _LEAST_SINGLE) or np.any(sizes > _LARGEST_SINGLE):
+            return None
+        short = X.astype(np.float32)
+        other: DenseEngine = self._with_columns(short, short)
+        other._columns = None if self._by_rows else short.T
+        return other
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         # In the same order, for which the loops are compiled already.
@@ -397,18 +411,14 @@ class DenseEngine(SampledEngine):
 
 def _column_sizes(X: NDArray[Any]) -> NDArray[Any]:
     """The largest |x_ij| of each column."""
-    n, d = X.shape
     if X.nbytes < _FEW_BYTES:
         # Along rows NumPy is several times as fast, and the copy is small.
         return np.abs(X.T, order="C").max(axis=1)
     if not X.flags.c_contiguous:
         return np.maximum(X.max(axis=0), -X.min(axis=0))
-    # Short rows are taken many at a time, as one long row each.
-    count = max(1, _LONG_ROW // d)
-    whole = n - n % count
-    wide = X[:whole].reshape(whole // count, count * d)
-    size = np.maximum(wide.max(axis=0), -wide.min(axis=0)).reshape(count, d).max(axis=0)
-    return np.maximum(size, np.abs(X[whole:]).max(axis=0, initial=0.0))
+    size = np.zeros(X.shape[1])
+    dense.column_sizes(X, size)
+    return size
 
 
 def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:

@@ -27,6 +27,7 @@ from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting
 from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
+from sorel.engines.last_gram import LastGram
 from sorel.engines.row_gram import MAX_ROWS, RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.views import writable_view
@@ -71,9 +72,6 @@ _NO_LIBRARY_THREADS = 100_000
 
 # Stands in for the blocks of a weighting that has none.
 NO_BLOCKS = np.full(1, -1, np.int32)
-
-# Entries of X up to which a product takes no longer than a look at what it is taken with.
-_FEW_ENTRIES = 10_000
 
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
@@ -178,6 +176,9 @@ class MemoryEngine(Engine):
     preconditions_classes = True
     products_are_cheap = True
 
+    # What runs one after another share.
+    _handed_on: LastGram | None = None
+
     def __init__(self, X: Any, spec: Spec) -> None:
         super().__init__(X.shape[0], X.shape[1], spec)
         _check_lengths(spec, self.n_samples, self.n_outputs)
@@ -250,6 +251,11 @@ class MemoryEngine(Engine):
         other._share_rows()
         return other
 
+    def in_sequence(self) -> MemoryEngine:
+        other = shallow_copy(self)
+        other._handed_on = LastGram()
+        return other
+
     def for_run(self) -> MemoryEngine:
         other = shallow_copy(self)
         other._use_pool()
@@ -261,6 +267,7 @@ class MemoryEngine(Engine):
         """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
         self._pool = Pool()
         self._known_gram: RowGram | None = None
+        self._last_gram = self._handed_on
         pooled = self.n_samples >= WORTH_POOLING
         self._recycler = self._pool if pooled else None
         self._take: Any = self._pool.take if pooled else np.empty
@@ -404,7 +411,7 @@ class MemoryEngine(Engine):
 
     def point(self, w: FloatArray) -> MemoryPoint:
         point = self._new_point(w)
-        if self.entries > _FEW_ENTRIES and not np.any(point.w):
+        if not point.w.any():
             # Where most runs start: no product with X is needed for margins of 0.
             point.margins.fill(0.0)
         else:
@@ -821,7 +828,13 @@ class MemoryEngine(Engine):
             )  # fmt: skip
             if n_rows is not None and self.n_samples > WORTH_SAMPLING * n_rows:
                 factor = self._sample_rows(h, block, dual.n_blocks, eta, n_rows)
-            out = self._gram(h)
+            # A matrix that is larger than X is not kept.
+            if factor is not None or not FEW_COLUMNS < self.size <= self.n_samples:
+                out = self._gram(h)
+            else:
+                if self._last_gram is None:
+                    self._last_gram = LastGram()
+                out = self._last_gram.of(h, self._gram)
         else:
             out = self._softmax_hessian(point, dual, block, eta, h)
         self._give(h)
@@ -932,11 +945,6 @@ class MemoryEngine(Engine):
             return residual**2 / self.mass(dual)
         return shift_slack(lambda shift: self._shift_statistics(point, dual, shift), residual)
 
-    def intercept_spread(self, point: Any, dual: Any, residual: float) -> float:
-        if self.n_outputs == 1:
-            return residual
-        return softmax_spread(self._softmax_intercept_hessian(point, self.weights(dual)), residual)
-
     def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
         lam = self.weights(dual)
         hessian = self._softmax_intercept_hessian(point, lam)
@@ -947,7 +955,9 @@ class MemoryEngine(Engine):
 
     def _best_softmax_intercept(self, point: Any, dual: Any) -> MemoryPoint | None:
         lam = self.weights(dual)
-        current = self._without_absent_classes(point, lam)
+        start = current = self._without_absent_classes(point, lam)
+        # All moves are counted from the start: one that goes far takes digits from the margins.
+        shift = np.zeros(self.n_outputs)
         value, gradient = self.expected(current, dual), lam @ current.slopes
         slopes = float(np.sum(lam @ np.abs(current.slopes)))
         for _ in range(_MAX_INTERCEPT_STEPS):
@@ -963,10 +973,11 @@ class MemoryEngine(Engine):
                 break
             slope, step = float(gradient @ delta), 1.0
             for _ in range(_MAX_INTERCEPT_STEPS):
-                w = current.w.copy()
-                w[-1] += step * delta
+                further = shift + step * delta
+                w = start.w.copy()
+                w[-1] += further
                 trial = self._new_point(w)
-                np.add(current.margins, step * delta, out=trial.margins)
+                np.add(start.margins, further, out=trial.margins)
                 self._fill_losses(trial)
                 trial_value = self.expected(trial, dual)
                 if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
@@ -977,7 +988,7 @@ class MemoryEngine(Engine):
             left = lam @ trial.slopes
             if np.abs(left).max() >= size <= 1e-12:
                 break
-            current, value, gradient = trial, trial_value, left
+            current, shift, value, gradient = trial, further, trial_value, left
         # What is left of the derivative in the intercepts is for `intercept_slack` to judge.
         return current if np.abs(gradient).max() <= 1e-9 else None
 
@@ -1139,27 +1150,6 @@ def softmax_slack(hessian: FloatArray, residual: float) -> float:
     if not residual < _NEAR_MINIMUM * curvature:
         return np.inf
     return residual**2 / curvature
-
-
-def softmax_spread(hessian: FloatArray, residual: float) -> float:
-    """sum_i lam_i |H_i t|_1 for the way t to the minimum, from the sum H of all H_i.
-
-    A column of diag(p) - p p^T has the sum 2 p (1 - p) of absolute values, so that this is at most
-    2 sum_k |t_k| H_kk. An intercept that hardly bends may move far, and moves no slopes by that.
-    """
-    # Adding one number to all intercepts changes nothing: the one that bends most stays.
-    fixed = int(np.argmax(np.diag(hessian)))
-    bends = np.delete(np.diag(hessian), fixed)
-    rest = np.delete(np.delete(hessian, fixed, axis=0), fixed, axis=1)
-    present = bends > 0.0
-    root = np.sqrt(bends[present])
-    try:
-        scaled = np.linalg.inv(rest[np.ix_(present, present)] / root[:, None] / root)
-    except np.linalg.LinAlgError:
-        return np.inf
-    t = np.abs(scaled) @ (residual / root) / root
-    # Twice as much, since the curvature changes on the way.
-    return residual + 4.0 * float(bends[present] @ t)
 
 
 class _ActiveRows(Curvature):

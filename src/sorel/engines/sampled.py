@@ -29,6 +29,7 @@ from sorel.engines.memory import MemoryEngine, shared_property
 from sorel.kernels import steps, vectors
 from sorel.losses import Squared
 from sorel.penalties import PURE_L2, Kernel
+from sorel.permutahedron.pooling import size_of_bounds
 
 IntArray = NDArray[np.int64]
 
@@ -91,7 +92,7 @@ class _Table:
     order: IntArray
     position: IntArray
     pools: FloatArray
-    first: IntArray
+    bounds: IntArray
     nu: float = -1.0
     projected: bool = False
 
@@ -114,6 +115,7 @@ class SampledEngine(MemoryEngine):
         """
         other = self.for_run()
         assert isinstance(other, SampledEngine)
+        other._handed_on = other._last_gram = None
         other._matrix, other._X, other.n_features = X, form, X.shape[1]
         rows = other.n_features + int(self.fit_intercept)
         other.shape = (rows, *self.shape[1:])
@@ -356,7 +358,7 @@ class SampledEngine(MemoryEngine):
             order=np.arange(n),
             position=np.arange(n),
             pools=np.empty((3, n)),
-            first=np.empty(n + 1, np.int64),
+            bounds=np.empty(size_of_bounds(n), np.int64),
         )
 
     def table_dual(self, table: _Table) -> Dual:
@@ -382,7 +384,7 @@ class SampledEngine(MemoryEngine):
             self._steps.prospect(
                 self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
                 plan.batch, table.slopes, table.mean, table.key, table.order, table.position,
-                self._rank_mass, nu, table.pools, table.first, W, *numbers,
+                self._rank_mass, nu, table.pools, table.bounds, W, *numbers,
             )  # fmt: skip
         return self._by_parameter(W)
 
@@ -408,7 +410,7 @@ class SampledEngine(MemoryEngine):
                 self._X, self._targets, *self._formula, rows[start:stop], probes[start:stop],
                 plan.batch, table.slopes, table.mean, table.losses, table.density, table.key,
                 table.order, table.position, self._rank_mass, nu, dual_step, table.pools,
-                table.first, W, *numbers,
+                table.bounds, W, *numbers,
             )  # fmt: skip
             if not np.all(np.isfinite(table.key)):
                 break

@@ -22,6 +22,7 @@ __all__ = ["SmallSteps", "by_columns"]
 
 # A sort that leaves too much to repair is followed by one that leaves nothing.
 _MOST_STARTS = 2
+_STABLE = 1
 
 # Where a search begins: to stay where it is, or to try a step of length 1, and nothing is known
 # beyond it.
@@ -80,15 +81,15 @@ class SmallSteps:
         self._work = (
             self._table,
             np.empty(n, np.uint32),
-            np.zeros((width + 2, small.TILE)),
+            np.zeros((width + 1, small.TILE)),
             np.empty((width + 1, n // 2)),
             np.empty((width, width)),
             factor,
         )
         self._start, self._numbers = np.zeros(5), np.empty(len(_STAY))
-        self._levels = self._sorting = None
+        self._levels = self._sorting = self._fresh = None
         if core.threshold is None:
-            self._sorting = core.sorting()
+            self._sorting, self._fresh = core.sorting()
         else:
             self._levels = core.threshold.low, core.threshold.high, core.threshold.total
         self._nowhere, self._origin = np.zeros(n), np.zeros(size)
@@ -126,8 +127,7 @@ class SmallSteps:
             return None
         # From margins of 0, so that those at the end are computed from X.
         self._numbers[:] = _GO
-        w = self._end.copy()
-        return self._run(self._nowhere, self._origin, w, dual, 0.0, l2)
+        return self._run(self._nowhere, self._origin, self._end, dual, 0.0, l2)
 
     def search(
         self,
@@ -170,13 +170,13 @@ class SmallSteps:
             moves = core.moves()
         else:
             # Without an item to start from, and without bounds, the search stops at the target.
-            start[:] = threshold.pivot, threshold.tau, 0.0, 0.0, 0.0
+            start[small.PIVOT], start[small.TAU] = threshold.pivot, threshold.tau
         starts, trials = 0, -1.0
         while True:
             count = small.search(
                 *self._data, margins, w, step, center.density, eta, l2, self._d, self._levels,
-                start, moves, self._sorting, numbers, self._table, self._wide, room, block,
-                gradient,
+                start, moves, self._sorting, self._fresh, numbers, self._table, self._wide, room,
+                block, gradient,
             )  # fmt: skip
             if count != small.FRESH_START:
                 break
@@ -186,12 +186,14 @@ class SmallSteps:
             if starts > _MOST_STARTS:
                 break
             if threshold is None:
-                moves = core.sort(room[2], starts - 1)
+                moves = core.sort(room[2], starts - 1 if self._fresh is None else _STABLE)
             else:
                 reference, tau, below, above = threshold.bracket(room[2])
                 start[:] = -1.0, tau, reference, below, above
         if threshold is not None:
-            threshold.pivot, threshold.tau = int(start[0]), float(start[1])
+            threshold.pivot, threshold.tau = int(start[small.PIVOT]), float(start[small.TAU])
+            if starts > 0:
+                start[small.REFERENCE :] = 0.0
         if count < 0:
             return None
         dual = center
@@ -200,7 +202,10 @@ class SmallSteps:
             dual.block, dual.n_blocks = block, count
         length, *_, expected, distance = numbers.tolist()
         settled = Settled(dual, expected, distance, gradient)
-        return End(w + length * step, room[0], room[1], settled, length)
+        # Most steps are taken whole, and a product more is a call more.
+        if length > 0.0:
+            w = w + step if length == 1.0 else w + length * step
+        return End(w, room[0], room[1], settled, length)
 
 
 def by_columns(X: Any, intercept: bool) -> FloatArray:

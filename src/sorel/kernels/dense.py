@@ -109,6 +109,15 @@ def adjoint_columns(Xt, c, first, last, out):
 
 
 @compiled
+def column_sizes(X, out):
+    """out[j] = max(out[j], |x_ij|) over all rows, X by rows."""
+    n, d = X.shape
+    for i in range(n):
+        for j in range(d):
+            out[j] = max(out[j], abs(X[i, j]))
+
+
+@compiled
 def gram_few(X, h, tile, scaled, out):
     """out += [X 1]^T diag(h) [X 1], with the column of ones when out has room for it.
 

@@ -518,7 +518,7 @@ def settle_table(state, d, time, moves, lower, upper, runs, W, mean):
 @compiled
 def prospect_steps_csr(
     X, y, code, delta, rows, probes, batch, table, mean, key, order, position, mass, nu, pools,
-    first_of, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
+    bounds, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
     upper,
 ):  # fmt: skip
     """`prospect_steps` on sparse rows."""
@@ -537,7 +537,7 @@ def prospect_steps_csr(
     time = 0.0
     for first in range(0, rows.shape[0] - batch + 1, batch):
         chosen = rows[first : first + batch]
-        ranked_weights(chosen, key, position, mass, nu, pools, first_of, weights)
+        ranked_weights(chosen, key, position, mass, nu, pools, bounds, weights)
         sparse_table_step(
             X, y, code, delta, chosen, weights, table, z, fresh, change, state, d, time, moves,
             lower, upper, runs,
@@ -553,7 +553,7 @@ def prospect_steps_csr(
 @compiled
 def saddle_saga_steps_csr(
     X, y, code, delta, rows, probes, batch, table, mean, losses, density, key, order, position,
-    mass, nu, dual_step, pools, first_of, W, shrink, step, free_shrink, free_step, proximal,
+    mass, nu, dual_step, pools, bounds, W, shrink, step, free_shrink, free_step, proximal,
     prox_step, penalty, l2, l1, lower, upper,
 ):  # fmt: skip
     """`saddle_saga_steps` on sparse rows."""
@@ -583,7 +583,7 @@ def saddle_saga_steps_csr(
         time += 1.0
         if not saddle_ascent(
             probes[first : first + batch], probed, losses, density, key, order, position, mass, nu,
-            dual_step, pools, first_of,
+            dual_step, pools, bounds,
         ):  # fmt: skip
             # Diverged: the caller sees it in w.
             break

@@ -209,7 +209,7 @@ def update_table(X, indices, first, batch, fresh, table, mean):
 @compiled
 def prospect_steps(
     X, y, code, delta, rows, probes, batch, table, mean, key, order, position, mass, nu, pools,
-    first_of, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
+    bounds, W, shrink, step, free_shrink, free_step, proximal, prox_step, penalty, l2, l1, lower,
     upper,
 ):  # fmt: skip
     """Prospect: weights from a table of losses whose order is repaired after every probe.
@@ -226,9 +226,7 @@ def prospect_steps(
     change = np.empty((batch, outputs))
     drift = np.empty((outputs, p))
     for first in range(0, rows.shape[0] - batch + 1, batch):
-        ranked_weights(
-            rows[first : first + batch], key, position, mass, nu, pools, first_of, weights
-        )
+        ranked_weights(rows[first : first + batch], key, position, mass, nu, pools, bounds, weights)
         table_differences(
             X, y, code, delta, rows, first, batch, W, z, weights, table, fresh, change
         )
@@ -249,7 +247,7 @@ def prospect_steps(
 @compiled
 def saddle_saga_steps(
     X, y, code, delta, rows, probes, batch, table, mean, losses, density, key, order, position,
-    mass, nu, dual_step, pools, first_of, W, shrink, step, free_shrink, free_step, proximal,
+    mass, nu, dual_step, pools, bounds, W, shrink, step, free_shrink, free_step, proximal,
     prox_step, penalty, l2, l1, lower, upper,
 ):  # fmt: skip
     """SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
@@ -284,7 +282,7 @@ def saddle_saga_steps(
         update_table(X, rows, first, batch, fresh, table, mean)
         if not saddle_ascent(
             probes[first : first + batch], probed, losses, density, key, order, position, mass, nu,
-            dual_step, pools, first_of,
+            dual_step, pools, bounds,
         ):  # fmt: skip
             # Diverged: no order to repair, and the caller sees it in w.
             return

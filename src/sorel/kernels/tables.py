@@ -45,44 +45,46 @@ def repair_order(key, order, position, companion):
 
 
 @compiled
-def pool_sorted(key, mass, pools, first):
+def pool_sorted(key, mass, pools, bounds):
     """Blocks of the projection of ascending keys onto the permutahedron of `mass`.
 
-    Block b spans first[b]:first[b + 1] and its items get q = key - key[first[b]] - pools[0, b].
-    Levels are relative to the block's first key: keys may be large against the weights. The other
-    two rows of `pools` are working memory.
+    Block b spans bounds[2 * b]:bounds[2 * b + 1] and its items get q = key - ref - pools[0, b] with
+    ref its first key: keys may be large against the weights. Items that are in no block get their
+    mass. The other two rows of `pools` are working memory.
     """
-    return pool(key, mass, None, first, pools[0], pools[1], pools[2], pools[2])
+    return pool(key, mass, None, bounds, pools[0], pools[1], pools[2], pools[2])
 
 
 @compiled
-def pooled_density(rank, key, pools, first, blocks):
+def pooled_density(rank, key, mass, pools, bounds, blocks):
     """q of the item at a rank, by bisection for its block."""
     low, high = 0, blocks
     while high - low > 1:
         middle = (low + high) // 2
-        if first[middle] <= rank:
+        if bounds[2 * middle] <= rank:
             low = middle
         else:
             high = middle
-    return key[rank] - key[first[low]] - pools[0, low]
+    if blocks > 0 and bounds[2 * low] <= rank < bounds[2 * low + 1]:
+        return key[rank] - key[bounds[2 * low]] - pools[0, low]
+    return mass[rank]
 
 
 @compiled
-def ranked_weights(rows, key, position, mass, nu, pools, first_of, weights):
+def ranked_weights(rows, key, position, mass, nu, pools, bounds, weights):
     """Prospect's weights of a batch: sigma by rank, or the projection of the keys where nu > 0."""
-    blocks = pool_sorted(key, mass, pools, first_of) if nu > 0.0 else 0
+    blocks = pool_sorted(key, mass, pools, bounds) if nu > 0.0 else 0
     for b in range(rows.shape[0]):
         rank = position[rows[b]]
         if nu > 0.0:
-            weights[b] = pooled_density(rank, key, pools, first_of, blocks)
+            weights[b] = pooled_density(rank, key, mass, pools, bounds, blocks)
         else:
             weights[b] = mass[rank]
 
 
 @compiled
 def saddle_ascent(
-    probes, probed, losses, density, key, order, position, mass, nu, dual_step, pools, first_of
+    probes, probed, losses, density, key, order, position, mass, nu, dual_step, pools, bounds
 ):
     """The dual step of SAGA with the probed losses of a batch; False where it diverged."""
     n, batch = key.shape[0], probes.shape[0]
@@ -99,9 +101,11 @@ def saddle_ascent(
     for b in range(batch):
         losses[position[probes[b]]] = probed[b]
     repair_order(key, order, position, losses)
-    blocks = pool_sorted(key, mass, pools, first_of)
+    blocks = pool_sorted(key, mass, pools, bounds)
+    for rank in range(n):
+        density[rank] = mass[rank]
     for b in range(blocks):
-        start = first_of[b]
-        for rank in range(start, first_of[b + 1]):
+        start = bounds[2 * b]
+        for rank in range(start, bounds[2 * b + 1]):
             density[rank] = key[rank] - key[start] - pools[0, b]
     return True

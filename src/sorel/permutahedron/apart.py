@@ -18,7 +18,7 @@ from sorel._threads import Team
 from sorel.permutahedron.projector import Projector
 from sorel.risks import FloatArray, Max, Mixture, Risk
 
-__all__ = ["Apart", "ApartProjector"]
+__all__ = ["Apart", "ApartProjector", "flat"]
 
 
 class Apart(Risk):
@@ -53,7 +53,7 @@ class Apart(Risk):
         """The parts of a mixture of the maximum and something else; None for any other risk."""
         if not isinstance(risk, Mixture):
             return None
-        parts = list(_flat(risk))
+        parts = flat(risk)
         share = sum(part for part, of in parts if isinstance(of, Max))
         rest = [(part, of) for part, of in parts if part > 0.0 and not isinstance(of, Max)]
         if not share > 0.0 or not rest:
@@ -68,14 +68,13 @@ class Apart(Risk):
         return np.concatenate([counted, (1.0 - self.share) * omega])
 
 
-def _flat(mixture: Mixture, share: float = 1.0) -> list[tuple[float, Risk]]:
-    """The risks of a mixture of mixtures, and their shares."""
+def flat(risk: Risk, share: float = 1.0) -> list[tuple[float, Risk]]:
+    """The risks of a mixture, and of mixtures in it, with their shares; else the risk itself."""
+    if not isinstance(risk, Mixture):
+        return [(share, risk)]
     found: list[tuple[float, Risk]] = []
-    for part, risk in zip(mixture._shares, mixture.components, strict=True):
-        if isinstance(risk, Mixture):
-            found += _flat(risk, share * part)
-        else:
-            found.append((share * part, risk))
+    for part, inner in zip(risk._shares, risk.components, strict=True):
+        found += flat(inner, share * part)
     return found
 
 

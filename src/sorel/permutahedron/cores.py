@@ -23,9 +23,11 @@ from sorel.permutahedron.ordering import (
     Order,
     borrow,
     index_type,
+    is_short,
     moves_per_item,
+    room_to_sort,
 )
-from sorel.permutahedron.pooling import project_sorted, project_weighted
+from sorel.permutahedron.pooling import project_sorted, project_weighted, size_of_bounds
 from sorel.permutahedron.thresholds import BlockArray, Thresholder, select, totals
 from sorel.risks import FloatArray, Risk
 
@@ -48,7 +50,7 @@ class Core(ABC):
         self.pool = pool
         self._project_order: Order | None = None
         self._value_order: Order | None = None
-        self._first: npt.NDArray[Any] | None = None
+        self._bounds: npt.NDArray[Any] | None = None
         self._work: tuple[FloatArray, ...] | None = None
 
     def fork(self, pool: Pool) -> Self:
@@ -59,11 +61,11 @@ class Core(ABC):
         return fork
 
     def _general(self) -> tuple[Order, npt.NDArray[Any]]:
-        """The order of the vectors to be projected, and where its blocks begin."""
-        if self._project_order is None or self._first is None:
-            self._first = np.empty(self.n + 1, index_type(self.n))
+        """The order of the vectors to be projected, and room for the bounds of blocks."""
+        if self._project_order is None or self._bounds is None:
+            self._bounds = np.empty(size_of_bounds(self.n), index_type(self.n))
             self._project_order = Order(self.n, self.pool)
-        return self._project_order, self._first
+        return self._project_order, self._bounds
 
     @abstractmethod
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int: ...
@@ -108,12 +110,18 @@ class Uniform(Core):
             self._mass[self._bend] = middle
         return self._mass
 
-    def sorting(self) -> tuple[Any, ...]:
-        """What a projection of few items by a sort works with, from the mass on."""
-        keep, first = self._general()
+    def sorting(self) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+        """What a projection by a sort works with, from the mass on, and what the sort does.
+
+        None for the latter where a list is sorted elsewhere. Where it is not, the order that stands
+        here is as good a start as any.
+        """
+        keep, bounds = self._general()
         if self._work is None:
             self._work = borrow(self.pool, self.n, 2)
-        return (self.mass, keep.order, keep.key, first, *self._work)
+        fresh = room_to_sort(self.n) if is_short(self.n) else None
+        keep.known = keep.known or fresh is not None
+        return (self.mass, keep.order, keep.key, bounds, *self._work), fresh
 
     def moves(self) -> int:
         """Moves per item that repairing the order may take: none where there is no order yet."""
@@ -130,7 +138,7 @@ class Uniform(Core):
             count = self.threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
-        keep, first = self._general()
+        keep, bounds = self._general()
         if self._work is None and self.n < WORTH_POOLING:
             # What is too short to be kept by the pool is kept here.
             self._work = borrow(self.pool, self.n, 2)
@@ -141,7 +149,7 @@ class Uniform(Core):
         while True:
             work = self._work or borrow(self.pool, self.n, 2)
             count = project_sorted(
-                zeta, self.mass, keep.order, keep.key, moves, first, work[0], work[1], out, block
+                zeta, self.mass, keep.order, keep.key, moves, bounds, work[0], work[1], out, block
             )
             if self._work is None:
                 self.pool.give(*work)
@@ -229,13 +237,13 @@ class Weighted(Core):
             count = self.threshold.project(zeta, out, block, self.team)
             if count >= 0:
                 return count
-        keep, first = self._general()
+        keep, bounds = self._general()
         keep.update(zeta, self.team)
         weight = self.weight[keep.order]
         mass = self._mass(keep.order)
         levels, spills, heavies = borrow(self.pool, zeta.size, 3)
         count = project_weighted(
-            keep.key, mass, weight, keep.order, first, levels, spills, heavies, out, block
+            keep.key, mass, weight, keep.order, bounds, levels, spills, heavies, out, block
         )
         self.pool.give(levels, spills, heavies)
         return count

@@ -1,8 +1,9 @@
 """Pooling adjacent violators: the projection of a sorted vector onto the permutahedron.
 
-The blocks of the regression stand on a stack, and each new item is merged with the blocks that it
-violates. All is kept relative to the first item of a block, and sums carry their rounding errors;
-inlined into a loop that may reorder sums, :func:`pool` takes plain ones.
+The blocks of several items stand on a stack, and each item that violates the order is merged with
+those before it, and perhaps with some that follow. All is kept relative to the first item of a
+block, and sums carry their rounding errors; inlined into a loop that may reorder sums, :func:`pool`
+takes plain ones.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from typing import Any
 from sorel._compiled import compiled
 from sorel.permutahedron.ordering import repair
 
+# Items that are searched for violators at a time.
+RUN = 512
+
+
+def size_of_bounds(n: int) -> int:
+    """Entries of the integer array that pooling n items works with."""
+    return n + RUN
+
 
 @compiled(fastmath=False, inline=True)
 def pool(
     key: Any,
     mass: Any,
     weight: Any,
-    first: Any,
+    bounds: Any,
     levels: Any,
     totals: Any,
     spills: Any,
@@ -27,84 +36,107 @@ def pool(
 ) -> int:
     """Pool adjacent violators of ``key - mass / weight``, relative to the first key of each block.
 
-    A block holds D, the sum of ``weight (key - ref) - mass``, as the sum of two doubles in `totals`
-    and `spills`, its weight in `heavies`, which equal weights leave alone, and their quotient in
-    `levels`; one of a single item holds the quotient alone. Returns the number of blocks; block b
-    spans ``first[b]:first[b + 1]``.
+    Items that stay alone need nothing. A block of several holds D, the sum of
+    ``weight (key - ref) - mass``, as the sum of two doubles in `totals` and `spills`, its weight in
+    `heavies`, which equal weights leave alone, and their quotient in `levels`. Returns the number
+    of such blocks; block b spans ``bounds[2 * b]:bounds[2 * b + 1]``. `bounds` has the size that
+    :func:`size_of_bounds` says.
     """
     n = key.size
-    top = -1
-    start, level = 0, 0.0
-    for i in range(n):
-        new_level = -mass[i] if weight is None else -mass[i] / weight[i]
-        # Most items stay alone, and need no more than a level.
-        if top < 0 or level - new_level <= key[i] - key[start]:
-            top += 1
-            first[top] = i
-            levels[top] = new_level
-            start, level = i, new_level
-            continue
-        new_start = i
-        new_heavy = 1.0 if weight is None else weight[i]
-        new_total = -mass[i]
-        new_spill = 0.0
-        reference = key[i]
-        while top >= 0:
-            # Means are compared through the distance of the references: sums of large keys would
-            # lose the digits that decide.
-            step = reference - key[start]
-            if level - new_level <= step:
-                break
-            heavy, total, spill = 1.0, -mass[start], 0.0
-            if new_start - start > 1:
-                total, spill = totals[top], spills[top]
+    marks = bounds[n:]
+    top, stop = -1, 0
+    for begin in range(1, n, RUN):
+        # Neighbours that violate the order, found without a branch that nobody can foresee.
+        count = min(RUN, n - begin)
+        left, right = key[begin - 1 : begin - 1 + count], key[begin : begin + count]
+        less, more = mass[begin - 1 : begin - 1 + count], mass[begin : begin + count]
+        found = 0
+        for r in range(count):
+            own, other = more[r], less[r]
             if weight is not None:
-                heavy = heavies[top] if new_start - start > 1 else weight[start]
-            # total + new_total + moved, with the rounding errors kept: a plain running sum over a
-            # large block would pool wrongly in its last digits.
-            moved = new_heavy * step
-            pair = total + new_total
-            part = pair - total
-            lost = (total - (pair - part)) + (new_total - part)
-            triple = pair + moved
-            part = triple - pair
-            lost += (pair - (triple - part)) + (moved - part)
-            lost += spill + new_spill
-            new_total = triple + lost
-            new_spill = lost - (new_total - triple)
-            new_heavy = i + 1.0 - start if weight is None else heavy + new_heavy
-            new_start = start
-            new_level = new_total / new_heavy
-            reference = key[start]
-            top -= 1
-            if top >= 0:
-                start, level = first[top], levels[top]
-        top += 1
-        first[top] = new_start
-        levels[top] = new_level
-        totals[top] = new_total
-        spills[top] = new_spill
-        if weight is not None:
-            heavies[top] = new_heavy
-        start, level = new_start, new_level
-    first[top + 1] = n
+                own, other = own / weight[begin + r], other / weight[begin + r - 1]
+            marks[found] = r
+            found += own - other > right[r] - left[r]
+        for mark in range(found):
+            start = begin + marks[mark]
+            # What joined a block, or was refused by it, is settled.
+            if start <= stop:
+                continue
+            joins = True
+            stop = start
+            while joins:
+                # A block of the next item alone, which takes in those before it.
+                stop += 1
+                heavy = stop - start if weight is None else weight[start]
+                total, spill = -mass[start], 0.0
+                level = total if weight is None else total / heavy
+                reference = key[start]
+                while start > 0:
+                    pooled = top >= 0 and bounds[2 * top + 1] == start
+                    old_start = start - 1
+                    if pooled:
+                        old_start = bounds[2 * top]
+                    old_heavy, old_total, old_spill = 1.0, -mass[old_start], 0.0
+                    if weight is not None:
+                        old_heavy = weight[old_start]
+                    old_level = old_total if weight is None else old_total / old_heavy
+                    if pooled:
+                        old_level = levels[top]
+                    # Means are compared through the distance of the references: sums of large keys
+                    # would lose the digits that decide.
+                    step = reference - key[old_start]
+                    if old_level - level <= step:
+                        break
+                    if pooled:
+                        old_total, old_spill = totals[top], spills[top]
+                        if weight is not None:
+                            old_heavy = heavies[top]
+                        top -= 1
+                    # old_total + total + moved, with the rounding errors kept: a plain running sum
+                    # over a large block would pool wrongly in its last digits.
+                    moved = heavy * step
+                    pair = old_total + total
+                    part = pair - old_total
+                    lost = (old_total - (pair - part)) + (total - part)
+                    triple = pair + moved
+                    part = triple - pair
+                    lost += (pair - (triple - part)) + (moved - part)
+                    lost += old_spill + spill
+                    total = triple + lost
+                    spill = lost - (total - triple)
+                    start = old_start
+                    heavy = stop - start if weight is None else old_heavy + heavy
+                    level = total / heavy
+                    reference = key[start]
+                top += 1
+                bounds[2 * top] = start
+                bounds[2 * top + 1] = stop
+                levels[top] = level
+                totals[top] = total
+                spills[top] = spill
+                if weight is not None:
+                    heavies[top] = heavy
+                joins = False
+                if stop < n:
+                    new_level = -mass[stop] if weight is None else -mass[stop] / weight[stop]
+                    joins = level - new_level > key[stop] - reference
+                    start = stop
     return top + 1
 
 
 @compiled(fastmath=False, inline=True)
 def _write_pooled(
-    key: Any, mass: Any, weight: Any, order: Any, count: int, first: Any, levels: Any,
+    key: Any, mass: Any, weight: Any, order: Any, count: int, bounds: Any, levels: Any,
     out: Any, block: Any,
 ) -> int:  # fmt: skip
-    """Write q back in place, number the blocks of two items or more, and return their count."""
-    pooled = 0
+    """Write q back in place and number the blocks; return their count."""
     for i in range(block.size):
         block[i] = -1
+    # Those alone, and for now the others: it is faster than to ask.
+    for i in range(order.size):
+        out[order[i]] = mass[i] if weight is None else mass[i] / weight[i]
     for b in range(count):
-        start, stop = first[b], first[b + 1]
-        if stop == start + 1:
-            out[order[start]] = mass[start] if weight is None else mass[start] / weight[start]
-            continue
+        start, stop = bounds[2 * b], bounds[2 * b + 1]
         # Minus the quotient is q at the reference: nonnegative, like the distances from there.
         base = -levels[b]
         least = mass[start] if weight is None else 0.0
@@ -113,29 +145,28 @@ def _write_pooled(
         for i in range(start, stop):
             item = order[i]
             out[item] = min(max((key[i] - reference) + base, least), most)
-            block[item] = pooled
-        pooled += 1
-    return pooled
+            block[item] = b
+    return count
 
 
 @compiled(fastmath=False)
 def project_sorted(
-    zeta: Any, mass: Any, order: Any, key: Any, moves: int, first: Any, levels: Any, spills: Any,
+    zeta: Any, mass: Any, order: Any, key: Any, moves: int, bounds: Any, levels: Any, spills: Any,
     out: Any, block: Any,
 ) -> int:  # fmt: skip
     """The whole projection for equal weights in one call; -1 where the order needs a fresh sort."""
     if not repair(zeta, order, key, moves * key.size):
         return -1
     # The vector that will hold q serves the pooling until then.
-    count = pool(key, mass, None, first, levels, out, spills, spills)
-    return _write_pooled(key, mass, None, order, count, first, levels, out, block)
+    count = pool(key, mass, None, bounds, levels, out, spills, spills)
+    return _write_pooled(key, mass, None, order, count, bounds, levels, out, block)
 
 
 @compiled(fastmath=False)
 def project_weighted(
-    key: Any, mass: Any, weight: Any, order: Any, first: Any, levels: Any, spills: Any,
+    key: Any, mass: Any, weight: Any, order: Any, bounds: Any, levels: Any, spills: Any,
     heavies: Any, out: Any, block: Any,
 ) -> int:  # fmt: skip
     """The projection of sorted keys with their weights and masses in the same order."""
-    count = pool(key, mass, weight, first, levels, out, spills, heavies)
-    return _write_pooled(key, mass, weight, order, count, first, levels, out, block)
+    count = pool(key, mass, weight, bounds, levels, out, spills, heavies)
+    return _write_pooled(key, mass, weight, order, count, bounds, levels, out, block)

@@ -9,6 +9,7 @@ penalty is not quadratic.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +18,9 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError
-from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
+from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
@@ -26,6 +28,7 @@ from sorel.solvers.newton import (
     SparseNewton,
     has_few_rows,
     has_smooth_risk,
+    is_on_simplex,
     shares_matrix,
 )
 from sorel.solvers.newton_cg import NewtonCG
@@ -88,6 +91,10 @@ _FIRST_LOOK = 10
 # longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
 
+# Newton steps that come nearer all the time, but slowly, leave this share of the passes to
+# interior-point steps, and have no more than so many.
+_SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
+
 
 class _Quick(QuasiNewton):
     """Steps from gradients alone, as long as the rest of them promises to cost less than others."""
@@ -98,6 +105,50 @@ class _Quick(QuasiNewton):
         if not shares_matrix(problem):
             matrix = max(matrix, _STEPS_FOR_MATRICES)
         return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        near = problem.in_single() if run.dual is None else None
+        try:
+            if near is not None:
+                problem.near_engine = near.engine
+                yield from self._come_near(problem, near, run)
+            yield from super().iterates(problem, run)
+        finally:
+            problem.near_engine = None
+
+    def _come_near(self, problem: Problem, near: Problem, run: Run) -> Iterates:
+        """Take the steps on numbers of half the length, and make what they lead to the start.
+
+        Products wait for X to be read, and its first digits are read in half the time. What is
+        yielded are points of the problem itself.
+        """
+        inner = replace(run)
+        iterates = super().iterates(near, inner)
+        found: Iterate | None = None
+        try:
+            for found in iterates:
+                run.passes, run.n_iter = inner.passes, inner.n_iter
+                if found.refine > 0.0:
+                    break
+                yield Iterate(problem.engine.point(found.point.w), found.dual)
+                inner.passes = run.passes
+        except CostlyError:
+            if inner.latest is not None:
+                w, dual = inner.latest.point.w, inner.latest.dual
+                run.latest = Iterate(problem.engine.point(w), dual)
+            raise
+        finally:
+            iterates.close()
+        # Where the start may be the solution, nothing but the problem itself tells.
+        if found is None or found.refine == 0.0 or not np.any(found.point.w):
+            return
+        run.w, run.dual = found.point.w, found.dual
+        if found.refine < np.inf and self._pairs is not None:
+            point = problem.engine.point(run.w)
+            gradient = problem.engine.gradient(point, run.dual)
+            run.passes += 1
+            problem.near_inverse = self._pairs.solve
+            yield Iterate(point, run.dual, gradient, found.refine)
 
 
 class _Thrifty(NewtonCG):
@@ -195,8 +246,13 @@ class Auto(Solver):
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
         engine, size = problem.engine, problem.engine.size
-        affordable = size <= MAX_SIZE or has_few_rows(problem)
-        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
+        # On a simplex few columns carry the solution, those of one output.
+        few_carry = is_on_simplex(problem) and engine.n_outputs == 1
+        affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
+        dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
+        if affordable and problem.can_be_evened:
+            # Continuation has a measure of its own for the weights of exponentials.
+            dense = [Newton, Continuation, InteriorPoint]
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
@@ -260,10 +316,10 @@ class Auto(Solver):
             return place
         return None
 
-    def _products_follow(self, problem: Problem, others: list[type[Solver]]) -> bool:
-        """Whether the next method takes steps by products."""
+    def _follows(self, problem: Problem, others: list[type[Solver]], kind: type[Solver]) -> bool:
+        """Whether the next method is of some kind."""
         place = self._first_able(problem, others)
-        return place is not None and issubclass(others[place], NewtonCG)
+        return place is not None and issubclass(others[place], kind)
 
     def _turn(
         self, problem: Problem, run: Run, solver: Solver, others: list[type[Solver]]
@@ -281,6 +337,9 @@ class Auto(Solver):
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
+        before_inside = type(solver) is Newton and InteriorPoint in others[:1]
+        if before_inside:
+            limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -297,6 +356,10 @@ class Auto(Solver):
                     best_gap = certificate.relative_gap
                 if trial and self._leads_nowhere(best_gap, run, began, limit):
                     break
+                if before_inside and limit < run.passes:
+                    # Whether such steps are to be had is asked where it matters.
+                    inside = self._follows(problem, others, InteriorPoint)
+                    limit = limit if inside else np.inf
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break
@@ -306,7 +369,7 @@ class Auto(Solver):
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual
-            if cold and not problem.has_fixed_weights and self._products_follow(problem, others):
+            if cold and not problem.has_fixed_weights and self._follows(problem, others, NewtonCG):
                 # Where losses have come to spread little, ties are many: products take longer from
                 # there than from the start.
                 best = None
@@ -323,7 +386,11 @@ class Auto(Solver):
 def _products_of_matrix(problem: Problem) -> float:
     """Products that cost as much as the matrix of a step."""
     engine, rows = problem.engine, carrying_rows(problem.engine)
-    products = StepCosts(engine, rows).products()
+    costs = StepCosts(engine, rows)
+    if costs.rows_are_cheaper and has_smooth_risk(problem):
+        # Rows of little weight hardly count in a risk, and count in full in a system of the rows.
+        costs = StepCosts(engine, engine.n_samples)
+    products = costs.products()
     if problem.has_two_levels:
         tied = StepCosts(engine, min(rows + engine.size, engine.n_samples)).products()
         if tied >= (_WORTH_WITH_SQUARES if problem.bends_evenly else _WORTH_WITH_TIES):

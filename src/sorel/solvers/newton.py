@@ -22,7 +22,12 @@ from sorel.solvers.augmented import ROUNDING, AugmentedLagrangian, Direction, St
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
-from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError
+from sorel.working_sets import (
+    LARGEST_HESSIAN,
+    TooManyColumnsError,
+    can_rest,
+    on_few_columns,
+)
 
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
 # does without it, and others with that of the coefficients that have left their rest.
@@ -60,7 +65,8 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
-        if size > MAX_SIZE and not problem.penalty.quadratic and not problem.by_parts:
+        rests = can_rest(problem.engine, problem.penalty)
+        if size > MAX_SIZE and not problem.penalty.quadratic and not rests:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
                 f"takes at most {MAX_SIZE} parameters then; use solver='auto'"
@@ -71,12 +77,23 @@ class Newton(AugmentedLagrangian):
         if problem.engine.size > MAX_SIZE and problem.penalty.quadratic and not by_rows:
             yield from NewtonCG().iterates(problem, run)
             return
+        if problem.engine.size > MAX_SIZE and is_on_simplex(problem):
+            self._leave_most_at_rest(problem, run)
         try:
             yield from super().iterates(problem, run)
         except TooManyColumnsError as reason:
             if run.latest is not None:
                 yield run.latest
             run.note = str(reason)
+
+    @staticmethod
+    def _leave_most_at_rest(problem: Problem, run: Run) -> None:
+        """Start on few of the columns of a simplex."""
+        engine = problem.engine
+        dual = engine.uniform() if run.dual is None else run.dual
+        gradient = engine.gradient(engine.point(run.w), dual)
+        run.w = on_few_columns(engine, run.w, gradient)
+        run.passes += 2
 
     def first_step(self, state: State, run: Run) -> State:
         if not can_descend(state.problem):
@@ -219,6 +236,11 @@ def has_few_rows(problem: Problem) -> bool:
     engine = problem.engine
     by_rows = engine.solves_by_rows and engine.n_outputs == 1 and problem.penalty.quadratic
     return by_rows and problem.n_samples <= MAX_ROWS
+
+
+def is_on_simplex(problem: Problem) -> bool:
+    """Whether coefficients share a sum, and most of them may rest."""
+    return can_rest(problem.engine, problem.penalty) and not problem.penalty.separable
 
 
 def has_smooth_risk(problem: Problem) -> bool:

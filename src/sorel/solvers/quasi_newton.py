@@ -69,6 +69,8 @@ class QuasiNewton(AugmentedLagrangian):
         return np.inf
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
+        if self._pairs is not None:
+            problem.near_inverse = self._pairs.solve
         try:
             yield from super().iterates(problem, run)
         finally:

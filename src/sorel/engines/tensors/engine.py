@@ -625,7 +625,9 @@ class TensorEngine(Engine):
         def derivative(at: TensorPoint) -> FloatArray:
             return (lam @ at.slopes).cpu().numpy()
 
-        current = self._without_absent_classes(point, lam)
+        start = current = self._without_absent_classes(point, lam)
+        # All moves are counted from the start: one that goes far takes digits from the margins.
+        shift = np.zeros(self.n_outputs)
         value, gradient = self.expected(current, dual), derivative(current)
         for _ in range(_MAX_INTERCEPT_STEPS):
             if np.max(np.abs(gradient)) <= 1e-15:
@@ -639,7 +641,8 @@ class TensorEngine(Engine):
                 break
             slope, step = float(gradient @ delta), 1.0
             for _ in range(_MAX_INTERCEPT_STEPS):
-                trial = self._shifted(current, step * delta)
+                further = shift + step * delta
+                trial = self._shifted(start, further)
                 trial_value = self.expected(trial, dual)
                 if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
                     break
@@ -650,7 +653,7 @@ class TensorEngine(Engine):
             if np.max(np.abs(gradient)) >= np.max(np.abs(last)) <= 1e-12:
                 gradient = last
                 break
-            current, value = trial, trial_value
+            current, shift, value = trial, further, trial_value
         # The bound holds only where the derivative in the intercepts is zero to rounding, and far
         # out, where all but one class has next to no weight, no rounding is small enough.
         residual = np.abs(gradient)

@@ -1,0 +1,112 @@
+"""Weighted Gram matrices X^T diag(h) X, each formed from the last where few weights have changed.
+
+Under a tail risk most rows have no weight or as much as one row may have, and keep it from one
+Newton step to the next. Where losses bend evenly, only the rows in between then change the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+# A matrix is formed afresh where more than this share of its rows has changed, after so many
+# changes in a row, or where the diagonal has come down to this share of what it was since: digits
+# are lost with what is taken away.
+_FEW, _MANY_TIMES, _LEFT = 0.4, 30, 0.1
+
+# Matrices in a row of which too many rows have changed, after which no more are compared.
+_IN_VAIN = 5
+
+# Rows that are enough to see which weight most of them have.
+_SOME = 99
+
+# Weights that differ by less, relative to them, differ by rounding.
+_SAME = 1e-15
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+class LastGram:
+    """The last weighted Gram matrix of a run, and its weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.engines.last_gram import LastGram
+    >>> X = np.array([[1.0, 0.0], [1.0, 2.0], [3.0, 0.0]])
+    >>> last, gram = LastGram(), lambda h: (X.T * h) @ X
+    >>> last.of(np.array([1.0, 1.0, 1.0]), gram)
+    array([[11.,  2.],
+           [ 2.,  4.]])
+    >>> last.of(np.array([1.0, 1.0, 2.0]), gram)
+    array([[20.,  2.],
+           [ 2.,  4.]])
+    """
+
+    def __init__(self) -> None:
+        self._h: FloatArray | None = None
+        self._matrix = self._largest = np.empty(0)
+        self._times = self._failures = 0
+
+    def of(self, h: FloatArray, gram: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """The matrix for these weights, none of them negative; the caller may write to it.
+
+        Parameters
+        ----------
+        h : array of length n
+            The weights.
+        gram : callable
+            Forms the matrix for given weights, which may have either sign.
+        """
+        if self._failures >= _IN_VAIN:
+            return gram(h)
+        matrix = None
+        if self._h is not None:
+            # Where losses overflow, the Hessian is found to be of no use by who asked for it.
+            with np.errstate(over="ignore", invalid="ignore"):
+                matrix = self._changed(self._h, h, gram)
+        if matrix is None:
+            matrix = gram(h)
+            self._largest, self._times = matrix.diagonal().copy(), 0
+        if self._failures >= _IN_VAIN:
+            self._h, self._matrix = None, np.empty(0)
+            return matrix
+        self._h, self._matrix = h.copy(), matrix
+        return matrix.copy()
+
+    def _changed(
+        self, last: FloatArray, h: FloatArray, gram: Callable[[FloatArray], FloatArray]
+    ) -> FloatArray | None:
+        """The last matrix with what has changed; None where that is too much."""
+        scale, change = 1.0, h - last
+        few = _FEW * np.count_nonzero(h)
+        if np.count_nonzero(change) > few:
+            # Another level of a tail risk changes what one row may have, and so most rows alike.
+            scale = _typical(h) / max(_typical(last), _TINY)
+            change = h - scale * last
+            change[np.abs(change) <= _SAME * np.abs(h)] = 0.0
+            if not 0.0 < scale < np.inf or np.count_nonzero(change) > few:
+                self._failures += 1
+                return None
+        self._failures = 0
+        if self._times == _MANY_TIMES:
+            return None
+        # Weights of one sign take half the time of others.
+        matrix = scale * self._matrix
+        matrix += gram(np.maximum(change, 0.0))
+        self._largest = np.maximum(scale * self._largest, matrix.diagonal())
+        matrix += gram(np.minimum(change, 0.0))
+        if not np.all(matrix.diagonal() >= _LEFT * self._largest):
+            return None
+        self._times += 1
+        return matrix
+
+
+def _typical(h: FloatArray) -> float:
+    """The weight that most rows have, if there is such a one; 0 where no row has any."""
+    used = h[h > 0.0]
+    return float(np.median(used[:: len(used) // _SOME + 1])) if len(used) else 0.0
