@@ -408,3 +408,33 @@ def test_single_samples_where_they_are_to_be_had(monkeypatch):
     monkeypatch.setattr(auto, "MAX_SIZE", 1000)
     monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
     assert Auto()._order(problem) == [SOREL]
+
+
+@pytest.mark.parametrize(
+    ("first", "classes", "started"),
+    [
+        (Newton, False, "newton"),
+        (_Quick, False, "newton"),
+        (_Thrifty, False, "newton"),
+        (NewtonCG, False, None),
+        (NewtonCG, True, "newton_cg"),
+        (SOREL, True, None),
+    ],
+)
+def test_who_starts_from_a_part_of_the_rows(monkeypatch, first, classes, started):
+    """Steps of second order from one matrix, or for several classes, and not from known weights."""
+    problem, found = Problem(*make_data("squared", 30, 2, seed=0)), []
+    monkeypatch.setattr(Auto, "_order", lambda self, problem: [first])
+    monkeypatch.setattr(auto, "classes_by_products", lambda engine: classes)
+    monkeypatch.setattr(Auto, "_turn", lambda *arguments: iter(()))
+    monkeypatch.setattr(
+        Auto, "_start_from_part", lambda self, problem, run, solver: found.append(solver.name)
+    )
+    run = Run(problem.start(), None, 1e-9, 1e9, math.inf, 0)
+    assert list(Auto().iterates(problem, run)) == []
+    assert found == ([] if started is None else [started])
+    assert run.note == f"{first().name}; rounding errors allow no further progress"
+    found.clear()
+    run.dual = problem.engine.uniform()
+    assert list(Auto().iterates(problem, run)) == []
+    assert found == []
