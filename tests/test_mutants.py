@@ -64,8 +64,6 @@ def test_stored_code_that_has_the_unchanged_function_in_it_is_compiled_again(tmp
         "@numba.njit(cache=True)\ndef outer(x):\n    return 2 * inner(x)\n"
     )
     test = tmp_path / "test_it.py"
-    test.write_text(
-        "from sorel.outer import outer\n\ndef test_it():\n    assert outer(3) == 8\n"
-    )
+    test.write_text("from sorel.outer import outer\n\ndef test_it():\n    assert outer(3) == 8\n")
     assert laboratory.passes_unchanged([str(test)])
     assert laboratory.notices(mutants.Change("inner.py", 5, 13, "+", "-"), [str(test)])
