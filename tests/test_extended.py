@@ -295,7 +295,7 @@ def conjugate_gap(penalty, w, v):
 )
 def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     penalty = MODELS[penalty]
-    model, w = made(loss, penalty, intercept)
+    model, w = made(Own() if loss == "own" else loss, penalty, intercept)
     engine = model.engine
     X, lam = model.X, model.lam
     margins = model.margins(w)
@@ -337,7 +337,7 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     double = engine.point(w.astype(float))
     error += engine.weights_rounding(double)
     # Errors of the gradient, in each coefficient.
-    share = 64 * UNIT + (4 * 2.0**-53 if isinstance(loss, Own) else 0.0)
+    share = 64 * UNIT + (4 * 2.0**-53 if loss == "own" else 0.0)
     delta = share * (np.abs(X).T @ np.abs(weighted))
     if intercept:
         left = np.abs(weighted.sum(axis=0)) + share * np.abs(weighted).sum(axis=0)
@@ -385,9 +385,11 @@ def test_margins_that_were_moved_are_computed_anew_where_the_domain_cut_the_step
     start = model.state(w, model.margins(w), 4)
     # In the middle of the box margins move along; at a bound the step ends elsewhere.
     for step, moves in ((np.array([1e-3, -1e-3, 0.0]), 5), (np.array([5.0, 0.0, 0.0]), 0)):
-        with mock.patch.object(model, "_step", lambda state, blurred, s=step: s.astype(Long)):
-            with mock.patch("sorel.extended._LEVEL", 1e9):
-                moved = model.stepped(start, blurred=False)
+        with (
+            mock.patch.object(model, "_step", lambda state, blurred, s=step: s.astype(Long)),
+            mock.patch("sorel.extended._LEVEL", 1e9),
+        ):
+            moved = model.stepped(start, blurred=False)
         assert moved.moves == moves
         exact = model.margins(moved.w)
         assert float(np.abs(moved.margins - exact).max()) <= 1e-17

@@ -33,6 +33,9 @@ from sorel.risks import FloatArray, Risk
 # in repair.
 _SELECT_FROM = 2000
 
+# Where blocks begin before there is an order.
+_NONE = np.empty(0, np.int32)
+
 
 class Core(ABC):
     """What both ways share: state that a fork has for itself."""
@@ -48,7 +51,7 @@ class Core(ABC):
         self.pool = pool
         self._project_order: Order | None = None
         self._value_order: Order | None = None
-        self._first: npt.NDArray[Any] | None = None
+        self._first: npt.NDArray[Any] = _NONE
         self._work: tuple[FloatArray, ...] | None = None
 
     def fork(self, pool: Pool) -> Self:
@@ -60,7 +63,7 @@ class Core(ABC):
 
     def _general(self) -> tuple[Order, npt.NDArray[Any]]:
         """The order of the vectors to be projected, and where its blocks begin."""
-        if self._project_order is None or self._first is None:
+        if self._project_order is None:
             self._first = np.empty(self.n + 1, index_type(self.n))
             self._project_order = Order(self.n, self.pool)
         return self._project_order, self._first
