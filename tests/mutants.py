@@ -79,7 +79,7 @@ TESTS = {
                           "test_problem.py",
                           "test_classes.py", "test_rowspace.py", "test_rounding.py",
                           "test_engine_contract.py", "test_rivals.py", "test_checkpoints.py",
-                          "test_csr.py",
+                          "test_csr.py", "test_factored.py", "test_apart.py",
                           "work:small", "work:dense"],
     "engines/row_gram.py": ["test_rowspace.py"],
     "engines/sparse.py": ["test_memory.py", "test_sparse.py", "test_csr.py", "test_engines.py",
