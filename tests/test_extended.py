@@ -288,11 +288,7 @@ def conjugate_gap(penalty, w, v):
 @pytest.mark.parametrize("moves", [0, 3])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("penalty", MODELS)
-@pytest.mark.parametrize(
-    "loss",
-    ["squared", "poisson", "multinomial", Own()],
-    ids=lambda loss: getattr(loss, "name", loss),
-)
+@pytest.mark.parametrize("loss", ["squared", "poisson", "multinomial", "own"])
 def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     penalty = MODELS[penalty]
     model, w = made(Own() if loss == "own" else loss, penalty, intercept)
@@ -340,7 +336,10 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     share = 64 * UNIT + (4 * 2.0**-53 if loss == "own" else 0.0)
     delta = share * (np.abs(X).T @ np.abs(weighted))
     if intercept:
-        left = np.abs(weighted.sum(axis=0)) + share * np.abs(weighted).sum(axis=0)
+        # What is left of the derivative is rounding, and that of another order differs.
+        rest = np.atleast_1d(state.gradient[3])
+        assert np.all(np.abs(rest - weighted.sum(axis=0)) <= 1e-18)
+        left = np.abs(rest) + share * np.abs(weighted).sum(axis=0)
         residual = float(np.sqrt(np.sum(left**2)))
         drop = 2 * engine.intercept_slack(double, model.dual, residual)
         if outputs > 1:
@@ -356,7 +355,7 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
         gain = min(gain, np.sum(delta.max(axis=0)) + np.sum(delta * np.abs(wide[:3])))
     elif isinstance(penalty, sorel.Box):
         gain = min(gain, np.sum(delta * np.maximum(wide[:3] + 0.5, 2 - wide[:3])))
-    assert state.bound.rounding == pytest.approx(float(error + gain), rel=1e-7)
+    assert state.bound.rounding == pytest.approx(float(error + gain), rel=1e-7, abs=0.0)
 
 
 @longer
@@ -384,7 +383,8 @@ def test_margins_that_were_moved_are_computed_anew_where_the_domain_cut_the_step
     model, w = made("squared", sorel.Box(0.0, -0.5, 2.0), n=30)
     start = model.state(w, model.margins(w), 4)
     # In the middle of the box margins move along; at a bound the step ends elsewhere.
-    for step, moves in ((np.array([1e-3, -1e-3, 0.0]), 5), (np.array([5.0, 0.0, 0.0]), 0)):
+    across = -1.2 * w.astype(float)
+    for step, moves in ((across, 5), (0.01 * across, 5), (np.array([5.0, 0.0, 0.0]), 0)):
         with (
             mock.patch.object(model, "_step", lambda state, blurred, s=step: s.astype(Long)),
             mock.patch("sorel.extended._LEVEL", 1e9),
