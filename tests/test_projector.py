@@ -126,3 +126,16 @@ def test_forks_do_not_share_orders():
     fork.project(-losses, other)
     assert fork.core._general()[1] is not projector.core._general()[1]
     assert_array_equal(np.argsort(other), np.argsort(-out))
+
+
+def test_items_without_weight_are_left_out_and_others_are_not():
+    omega = np.array([0.2, 0.5, 0.3])
+    assert Projector(CVaR(0.5), 3, omega)._used is None
+    assert_array_equal(Projector(CVaR(0.5), 3, np.array([0.4, 0.0, 0.6]))._used, [0, 2])
+    assert Projector(CVaR(0.5), 3, omega).two_levels
+    assert not Projector(ESRM(2.0), 3, omega).two_levels
+    team = object()
+    for weight, shared in ((None, True), (omega, True), (np.array([0.4, 0.0, 0.6]), False)):
+        projector = Projector(ESRM(2.0), 3, weight)
+        projector.share(team)
+        assert (projector.core.team is team) is shared
