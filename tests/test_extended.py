@@ -153,8 +153,16 @@ class InDoubles(sorel.losses.Loss):
         return np.ones(len(z))
 
 
-def test_a_loss_in_doubles_is_left_alone():
-    problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], loss=InDoubles())
+class HalfInDoubles(InDoubles):
+    """One whose values have all digits, and whose slopes do not."""
+
+    def value(self, y, z):
+        return (z - y) ** 2 / 2
+
+
+@pytest.mark.parametrize("loss", [InDoubles(), HalfInDoubles()], ids=["all", "half"])
+def test_a_loss_in_doubles_is_left_alone(loss):
+    problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], loss=loss)
     run = problem.for_run()
     point, dual = run.engine.point(np.zeros(3)), run.engine.uniform()
     assert run._extended_bound(run._rounding(), point, dual, 1.0, np.inf).total == np.inf
