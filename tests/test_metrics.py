@@ -344,3 +344,13 @@ def test_columns_are_vectors_and_matrices_are_not():
         sample_losses(TRUTH, np.hstack([other, other]))
     with pytest.raises(ValueError, match=r"y_pred has shape \(37, 1, 1\)"):
         sample_losses(TRUTH, other[:, :, None])
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.5], [-0.1, 0.9]])
+def test_probabilities_lie_between_0_and_1_on_both_sides(wrong):
+    found = [[0.25, 0.75], wrong]
+    least, most = np.min(found), np.max(found)
+    with pytest.raises(ValueError, match=f"got values from {least:g} to {most:g}; margins go with"):
+        sample_losses(["a", "b"], found, loss="log_loss")
+    losses = sample_losses(["a", "b"], [[0.25, 0.75], [0.0, 1.0]], loss="log_loss")
+    np.testing.assert_allclose(losses, [np.log(4.0), 0.0])
