@@ -168,3 +168,11 @@ def test_what_is_wrong_is_said_in_numbers():
         checked_csr(X)
     X.coords = (np.array([0, N - 1]), np.array([0, D - 1]))
     assert checked_csr(X).shape == (N, D)
+
+
+@pytest.mark.parametrize("shape", [(4, 0, 1), (4, 1, 0), (4, 4, 1), (4, 1, 2), (4,)])
+def test_blocks_that_do_not_tile_the_matrix_are_refused(shape):
+    X = make_matrix("bsr")
+    X.data = np.zeros(shape)
+    with pytest.raises(ValueError, match="do not fill the shape"):
+        checked_csr(X)
