@@ -653,3 +653,13 @@ def test_levels_of_mixtures_bend_at_one_place():
     assert Mixture([Mean(), Mean()], [0.5, 0.5]).levels(8) == (1.0, 1.0)
     assert Max().levels(1) == (1.0, 1.0)
     assert Max().levels(2) == (0.0, 2.0)
+
+
+def test_functions_that_write_to_their_argument_harm_nobody():
+    def careless(u):
+        u += 1.0
+        return u
+
+    expected = CustomSpectrum(lambda u: 1.0 + u)
+    for _ in range(2):
+        assert_allclose(CustomSpectrum(careless).weights(5), expected.weights(5), rtol=1e-12)

@@ -834,7 +834,7 @@ class CustomSpectrum(Risk):
         self._store(_mass=mass)
 
     def _prepare_density(self, density: Callable[[Any], Any]) -> None:
-        values = _evaluate(density, _GRID)
+        values = _evaluate(density, _GRID.copy())
         _check_spectrum(values, 1e-12)
         self._store(_total=1.0)
         panels = self._integrate(_GRID[:-1], np.full(_PANELS, 1.0 / _PANELS))
@@ -847,7 +847,7 @@ class CustomSpectrum(Risk):
         )
 
     def _prepare_cumulative(self, function: Callable[[Any], Any]) -> None:
-        values = _evaluate(function, _GRID)
+        values = _evaluate(function, _GRID.copy())
         if not np.isfinite(values).all():
             raise ValueError(
                 "cumulative is not finite on [0, 1]; give a function with finite values."
