@@ -157,3 +157,85 @@ def test_bounds_that_follow_from_the_budget():
     np.testing.assert_allclose(upper, [0.3, 0.9, 0.7])
     # Weights are bounded where the others are: one open side in each direction.
     assert Budget(lower=[-np.inf, 0.0], upper=[1.0, 1.0]).compact
+
+
+def test_sums_are_right_for_arguments_that_are_far_larger():
+    rng = np.random.default_rng(3)
+    for size in (1.0, 1e6, 1e12, 1e15):
+        for penalty in (Budget(0.5), Budget(lower=-0.3, upper=0.6, cost=0.1, previous=0.25)):
+            w = penalty.prox(size * rng.normal(size=6) + size, 1.0)
+            assert abs(w.sum() - 1.0) <= 4e-15 * (1.0 + np.abs(w).sum())
+            assert penalty.value(w) < np.inf
+
+
+@pytest.mark.parametrize("budget", [1.0, -1e6, 1e6])
+def test_how_far_beside_the_domain_is_rounding(budget):
+    penalty = Budget(0.1, budget, lower=-np.inf, upper=np.inf)
+    w = np.full(4, budget / 4.0)
+    size = max(abs(budget), 2.0)
+    for share, inside in ((0.5, True), (2.0, False)):
+        for sign in (-1.0, 1.0):
+            off = w.copy()
+            off[0] += sign * share * 1e-12 * size
+            assert np.isfinite(penalty.value(off)) is np.bool_(inside)
+    box = Budget(0.1, budget, lower=budget / 4.0 - abs(budget), upper=budget / 4.0 + abs(budget))
+    for share, inside in ((0.5, True), (3.0, False)):
+        for sign in (-1.0, 1.0):
+            far = w + sign * abs(budget) * np.array([1.0, -0.5, -0.5, 0.0])
+            slack = share * 1e-12 * max(1.0, abs(far[0]))
+            far += sign * slack * np.array([1.0, -1.0, 0.0, 0.0])
+            assert np.isfinite(box.value(far)) is np.bool_(inside)
+
+
+def test_weights_rounded_beside_the_previous_ones_stand_there():
+    """At a kink both sides cost; a weight that is off by an ulp has not left it."""
+    previous = np.array([0.1, 0.3, 0.6])
+    penalty = Budget(0.0, cost=[1.0, 2.0, 3.0], previous=previous)
+    delta = np.array([1.0, 1.0, -2.0])
+    for ulps, slope in ((0, 9.0), (3, 9.0), (-3, 9.0), (1000, 9.0), (-1000, 7.0)):
+        w = previous.copy()
+        w[0] += ulps * 2.0**-56
+        assert penalty.directional_derivative(w, delta) == pytest.approx(slope)
+
+
+def test_where_nan_or_no_room_is_found():
+    with pytest.raises(ValueError, match=r"upper must not contain nan \(index 1\)"):
+        Budget(upper=[1.0, np.nan, 1.0])
+    with pytest.raises(ValueError, match=r"got lower=0.5 and upper=0.25 at index 1\."):
+        Budget(lower=[0.0, 0.5], upper=[1.0, 0.25])
+    for bounds in ({"lower": [0.0, np.inf]}, {"upper": [1.0, -np.inf], "lower": -np.inf}):
+        with pytest.raises(ValueError, match=r"a real number between them.*at index 1"):
+            Budget(**bounds)
+    with pytest.raises(ValueError, match="upper has 2 entries, but there are 3 coefficients"):
+        Budget(upper=[1.0, 1.0]).value(np.full(3, 1.0 / 3.0))
+    # Bounds that leave one point, up to rounding.
+    thirds = np.full(3, 1.0 / 3.0)
+    assert Budget(lower=thirds, upper=thirds).value(thirds) == 0.0
+    assert Budget(budget=3e6, lower=1e6 * (1.0 + 1e-13), upper=2e6).bounds(3)[0][0] >= 1e6
+    with pytest.raises(ValueError, match=r"add up to 3e.06, above the budget of 3e.06"):
+        Budget(budget=3e6, lower=1e6 * (1.0 + 1e-11)).value(np.full(3, 1e6))
+    with pytest.raises(ValueError, match=r"add up to 3e.06, below the budget of 3e.06"):
+        Budget(budget=3e6, upper=1e6 * (1.0 - 1e-11)).value(np.full(3, 1e6))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bounds_that_follow_from_others_are_attained(seed):
+    """The least and the most of each weight, by linear programs over all others."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(2, 6))
+    lower = rng.choice([-np.inf, -1.0, 0.0, 0.3], d, p=[0.2, 0.2, 0.4, 0.2])
+    upper = np.maximum(lower, 0.0) + rng.choice([0.2, 1.0, np.inf], d)
+    budget = float(rng.uniform(-1.0, 2.0))
+    lows, highs = float(lower.sum()), float(upper.sum())
+    if not lows <= budget <= highs:
+        budget = lows if np.isfinite(lows) else highs
+    if not np.isfinite(budget):
+        budget = 1.0
+    penalty = Budget(1.0, budget, lower, upper)
+    found = penalty.bounds(d)
+    for j in range(d):
+        others = np.arange(d) != j
+        assert found[0][j] == pytest.approx(max(lower[j], budget - upper[others].sum()), abs=1e-12)
+        assert found[1][j] == pytest.approx(min(upper[j], budget - lower[others].sum()), abs=1e-12)
+    finite = bool(np.isfinite(found).all())
+    assert penalty.compact is finite

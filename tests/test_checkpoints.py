@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -950,3 +951,92 @@ def test_the_command_refuses_in_one_line(table, capsys):
     for name, word in (("train.csv", "the table"), ("./m.skops", "the model")):
         assert fit("--checkpoint", name) == 2
         assert f"--checkpoint {name} is {word}" in capsys.readouterr().err
+
+
+# Limits, each by itself.
+
+
+@pytest.mark.parametrize(
+    ("bits", "place", "fits"),
+    [("MT19937", 0, True), ("MT19937", 624, True), ("MT19937", 625, False), ("MT19937", -1, False),
+     ("Philox", 0, True), ("Philox", 4, True), ("Philox", 5, False), ("Philox", -1, False)],
+)  # fmt: skip
+def test_places_in_the_state_of_a_generator(bits, place, fits):
+    generator = dict(getattr(np.random, bits)(3).state)
+    if bits == "MT19937":
+        generator["state"] = {**generator["state"], "pos": place}
+    else:
+        generator["buffer_pos"] = place
+    none = np.zeros(0)
+    state = module.State("sorel", none, none, none, 1.0, 1.0, 1, 1.0, 1.0, generator)
+    if fits:
+        assert isinstance(state.make_generator(), np.random.Generator)
+    else:
+        with pytest.raises(ValueError, match="a place outside"):
+            state.make_generator()
+
+
+def members_of(sizes, kind=zipfile.ZIP_STORED):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", kind) as archive:
+        for name, size in sizes.items():
+            with archive.open(name, "w") as member:
+                np.lib.format.write_array(member, np.zeros(size, np.uint8))
+    stream.seek(0)
+    return stream
+
+
+def test_archives_are_plain_and_short(monkeypatch):
+    header = {"header.npy": 100}
+    with zipfile.ZipFile(members_of(header)) as archive:
+        size = archive.infolist()[0].file_size
+    monkeypatch.setattr(module, "_MAX_HEADER", size)
+    monkeypatch.setattr(module, "_MAX_MEMBERS", 2)
+    two = {**header, "w.npy": 1000}
+    with module._archive(members_of(two)) as archive:
+        assert sorted(archive.files) == ["header", "w"]
+    for bad in (
+        members_of({"header.npy": 101}),
+        members_of({**two, "weights.npy": 1}),
+        members_of(header, zipfile.ZIP_DEFLATED),
+    ):
+        with pytest.raises(ValueError, match=r"not written by sorel|no header is that long"):
+            module._archive(bad)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(0, True), (3.5, True), (-1e-9, False), (np.inf, False), (np.nan, False)]
+)
+def test_counts_are_finite_and_not_negative(value, fits):
+    if fits:
+        assert module._number(value) == value
+    else:
+        with pytest.raises(ValueError, match="not a count"):
+            module._number(value)
+
+
+def test_records_of_the_first_format_get_the_best_so_far():
+    history = np.array([[1.0, 2.0, 5.0, 1.0, 4.0, 0.8], [2.0, 3.0, 6.0, 3.0, 3.0, 0.5],
+                        [3.0, 4.0, 4.0, 2.0, 2.0, 0.6]])  # fmt: skip
+    found = module._with_best(history)
+    np.testing.assert_array_equal(found[:, :6], history)
+    best = [[5.0, 1.0, 4.0, 0.8], [5.0, 3.0, 3.0, 0.5], [4.0, 3.0, 2.0, 0.5]]
+    np.testing.assert_array_equal(found[:, 6:], best)
+    for bad in (history[:, :5], history[0]):
+        with pytest.raises(ValueError, match="does not fit"):
+            module._with_best(bad)
+
+
+@pytest.mark.parametrize("every", [0.0, 600.0])
+def test_the_next_write_is_due_after_its_time(path, monkeypatch, every):
+    monkeypatch.setattr(module, "now", lambda: 1000.0)
+    keeper = module.Keeper(Checkpoint(path, every=every), make_problem())
+    assert keeper.next == 1000.0 + every
+    monkeypatch.setattr(module, "now", lambda: 1700.0)
+    problem = make_problem()
+    state = module.State(
+        "sorel", np.zeros(D + 1), np.full(N, 1 / N), np.zeros((1, 10)), 1.0, 1.0, 1, 1.0, 1.0
+    )
+    keeper.save(state)
+    assert keeper.next == 1700.0 + every
+    assert module.Keeper(path, problem).load().passes == 1.0

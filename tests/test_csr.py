@@ -152,3 +152,27 @@ def test_bounds_are_checked_where_that_is_asked_for():
     indptr, indices = np.array([0, 1], np.uint32), np.array([9], np.uint32)
     with pytest.raises(IndexError):
         sparse.product_csr(indptr, indices, np.ones(1), np.ones(3), 0.0, np.empty(1))
+
+
+def test_what_is_wrong_is_said_in_numbers():
+    X = make_matrix()
+    X.indptr = X.indptr[:-1]
+    with pytest.raises(ValueError, match=f"its indptr has {N} values, not {N + 1}"):
+        checked_csr(X)
+    X = scipy.sparse.coo_array((np.ones(2), ([0, 1], [0, 1])), shape=(N, D))
+    X.coords = (np.array([0, 1]), np.array([0, D]))
+    with pytest.raises(ValueError, match=rf"col has an index outside 0\.\.{D - 1};"):
+        checked_csr(X)
+    X.coords = (np.array([0, N]), np.array([0, D - 1]))
+    with pytest.raises(ValueError, match=rf"row has an index outside 0\.\.{N - 1};"):
+        checked_csr(X)
+    X.coords = (np.array([0, N - 1]), np.array([0, D - 1]))
+    assert checked_csr(X).shape == (N, D)
+
+
+@pytest.mark.parametrize("shape", [(4, 0, 1), (4, 1, 0), (4, 4, 1), (4, 1, 2), (4,)])
+def test_blocks_that_do_not_tile_the_matrix_are_refused(shape):
+    X = make_matrix("bsr")
+    X.data = np.zeros(shape)
+    with pytest.raises(ValueError, match="do not fill the shape"):
+        checked_csr(X)

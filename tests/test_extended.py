@@ -1,12 +1,14 @@
 """Bounds in long doubles: valid, and there where double precision leaves none."""
 
 from fractions import Fraction
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import sorel
-from sorel.extended import _FORMULAS, Long, _huber, can_extend
+from sorel.extended import _FORMULAS, Bound, Long, _huber, _Model, can_extend, extended_bound
 from sorel.losses import LOSSES, Huber
 
 longer = pytest.mark.skipif(
@@ -151,8 +153,16 @@ class InDoubles(sorel.losses.Loss):
         return np.ones(len(z))
 
 
-def test_a_loss_in_doubles_is_left_alone():
-    problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], loss=InDoubles())
+class HalfInDoubles(InDoubles):
+    """One whose values have all digits, and whose slopes do not."""
+
+    def value(self, y, z):
+        return (z - y) ** 2 / 2
+
+
+@pytest.mark.parametrize("loss", [InDoubles(), HalfInDoubles()], ids=["all", "half"])
+def test_a_loss_in_doubles_is_left_alone(loss):
+    problem = sorel.Problem(np.eye(3), [1.0, 2.0, 5.0], loss=loss)
     run = problem.for_run()
     point, dual = run.engine.point(np.zeros(3)), run.engine.uniform()
     assert run._extended_bound(run._rounding(), point, dual, 1.0, np.inf).total == np.inf
@@ -199,3 +209,305 @@ def test_residuals_far_below_the_targets_leave_no_gap(seed):
     value += Fraction(l2) / 2 * sum(c * c for c in w[:-1])
     assert Fraction(result.dual) <= value
     assert abs(value - Fraction(result.objective)) <= Fraction(result.gap)
+
+
+# The formulas of the bound, written out a second time.
+
+UNIT = float(np.finfo(Long).eps) / 2.0
+MODELS = {
+    "l2": sorel.L2(0.3),
+    "elastic": sorel.ElasticNet(0.3, 0.2),
+    "box": sorel.Box(0.0, -0.5, 2.0),
+    "curved box": sorel.Box(0.3, -0.5, 2.0),
+    "simplex": sorel.Simplex(0.0),
+    "curved simplex": sorel.Simplex(0.3),
+}
+
+
+class Own(sorel.losses.Loss):
+    """The squared loss as a user may write it."""
+
+    name, lower_bound, curvature_bound = "own", 0.0, 1.0
+
+    def value(self, y, z):
+        return (z - y) ** 2 / 2
+
+    def derivative(self, y, z):
+        return z - y
+
+    def curvature(self, y, z):
+        return np.ones_like(z)
+
+
+def made(loss, penalty, intercept=False, n=9, scale=1.0):
+    """A model in long doubles for sample weights and a weighting that does not quite sum to 1."""
+    rng = np.random.default_rng(5)
+    X = scale * rng.normal(size=(n, 3))
+    y = targets(loss if isinstance(loss, str) else "squared", rng.normal(size=n), rng)
+    if loss == "poisson":
+        y[0] = 0.0
+    problem = sorel.Problem(
+        X, y, risk=sorel.ESRM(1.0), loss=loss, penalty=penalty, fit_intercept=intercept,
+        sample_weight=rng.uniform(0.5, 2.0, n),
+    )  # fmt: skip
+    run = problem.for_run()
+    engine, rounding = run.engine, run._rounding()
+    w = rng.uniform(0.1, 1.0, engine.shape)
+    w[:3] = penalty.project(w[:3])
+    dual = engine.worst_case(engine.point(w))
+    dual.density *= 1.0 + 1e-15
+    if intercept:
+        w = engine.best_intercept(engine.point(w), dual).w
+    return _Model.of(engine, run.loss, penalty, rounding, dual), w.astype(Long)
+
+
+def conjugate_gap(penalty, w, v):
+    """g(w) + g*(v) - v . w in long doubles, the parameters that attain g*, and sizes of terms."""
+    l2, l1 = Long(penalty.l2), Long(getattr(penalty, "l1", 0.0))
+    if isinstance(penalty, sorel.Simplex):
+        best = np.zeros_like(w)
+        for k in range(w.shape[1]):
+            if l2 == 0.0:
+                best[np.argmax(v[:, k]), k] = 1
+            else:
+                # The sum of what lies above a level falls in the level: halve to the last digit.
+                low, high = v[:, k].min() / l2 - 1, v[:, k].max() / l2
+                for _ in range(80):
+                    level = (low + high) / 2
+                    above = np.maximum(v[:, k] / l2 - level, 0).sum() > 1
+                    low, high = (level, high) if above else (low, level)
+                best[:, k] = np.maximum(v[:, k] / l2 - low, 0)
+        beside = np.abs(v).max(axis=0).sum() * len(w)
+        v = v - v.max(axis=0)
+    else:
+        beside = 0.0
+        low, high = (-0.5, 2.0) if isinstance(penalty, sorel.Box) else (-np.inf, np.inf)
+        if l2 == 0.0:
+            best = np.where(v > 0, Long(high), Long(low))
+        else:
+            best = np.clip(np.sign(v) * np.maximum(np.abs(v) - l1, 0) / l2, low, high)
+    linear, bend = v * (best - w), l2 / 2 * (best**2 - w**2)
+    kink = l1 * (np.abs(best) - np.abs(w))
+    size = sum(float(np.abs(term).sum()) for term in (linear, bend, kink)) + float(beside)
+    return np.sum(linear - bend - kink), size
+
+
+@longer
+@pytest.mark.parametrize("moves", [0, 3])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("penalty", MODELS)
+@pytest.mark.parametrize("loss", ["squared", "poisson", "multinomial", "own"])
+def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
+    penalty = MODELS[penalty]
+    model, w = made(Own() if loss == "own" else loss, penalty, intercept)
+    engine = model.engine
+    X, lam = model.X, model.lam
+    margins = model.margins(w)
+    state = model.state(w, margins, moves)
+    outputs = engine.n_outputs
+    wide = w.reshape(len(w), outputs)
+    z = X @ wide[:3] + (wide[3] if intercept else 0)
+    y = engine.y
+    logs = np.zeros(len(y))
+    if loss == "multinomial":
+        shifted = z - z.max(axis=1)[:, None]
+        chances = np.exp(shifted) / np.exp(shifted).sum(axis=1)[:, None]
+        own = np.arange(len(y)), y
+        losses, slopes = -np.log(chances[own]), chances
+        slopes[own] -= 1
+    elif loss == "poisson":
+        logs = np.abs(np.log(np.where(y > 0, y, 1)))
+        losses = np.exp(z[:, 0]) - y - y * (z[:, 0] - np.log(np.where(y > 0, y, 1).astype(Long)))
+        losses, slopes = np.where(y > 0, losses, np.exp(z[:, 0])), np.exp(z) - y[:, None]
+    else:
+        slopes = z - y[:, None]
+        losses = slopes[:, 0] ** 2 / 2
+    weighted = lam[:, None] * slopes
+    v = -(X.T @ weighted)
+    bracket, size = conjugate_gap(penalty, wide[:3], v)
+    g = Long(penalty.l2) / 2 * np.sum(wide[:3] ** 2)
+    g += getattr(penalty, "l1", 0.0) * np.sum(np.abs(wide[:3]))
+    value = np.sum(lam * losses) + g
+    assert float(abs(state.value - value)) <= 1e-17 * float(value)
+    assert float(abs(value - bracket - float(state.bound.rounding) - state.bound.value)) <= 1e-17
+    # Rounding of the terms of the bracket, of margins, of losses, and of the weights.
+    error = 64 * UNIT * size
+    sizes = np.abs(X) @ np.abs(wide[:3]) + (np.abs(wide[3]) if intercept else 0)
+    seen = z - y[:, None] if loss == "squared" else z
+    away = (3 + 4 + 2 * (8 + 3) * moves) * sizes + 4 * (np.abs(seen) + logs[:, None])
+    error += 2 * UNIT * np.sum(np.abs(weighted) * away)
+    error += 64 * UNIT * (np.sum(lam * np.abs(losses)) + abs(value))
+    error += abs(float(np.sum(lam)) - 1) * np.sum(lam * np.abs(losses))
+    double = engine.point(w.astype(float))
+    error += engine.weights_rounding(double)
+    # Errors of the gradient, in each coefficient.
+    share = 64 * UNIT + (4 * 2.0**-53 if loss == "own" else 0.0)
+    delta = share * (np.abs(X).T @ np.abs(weighted))
+    if intercept:
+        # What is left of the derivative is rounding, and that of another order differs.
+        rest = np.atleast_1d(state.gradient[3])
+        assert np.all(np.abs(rest - weighted.sum(axis=0)) <= 1e-18)
+        left = np.abs(rest) + share * np.abs(weighted).sum(axis=0)
+        residual = float(np.sqrt(np.sum(left**2)))
+        drop = 2 * engine.intercept_slack(double, model.dual, residual)
+        if outputs > 1:
+            most = residual + np.sqrt(2 * model.loss.curvature_bound * drop)
+            residual = min(most, engine.intercept_spread(double, model.dual, residual))
+        error += drop
+        delta += residual * np.abs(X).max(axis=0)[:, None]
+    gain = np.inf
+    if penalty.l2 > 0.0:
+        spread = float(np.sqrt(np.sum(delta**2))) / np.sqrt(2 * penalty.l2)
+        gain = 2 * spread * np.sqrt(float(bracket)) + spread**2
+    if isinstance(penalty, sorel.Simplex):
+        gain = min(gain, np.sum(delta.max(axis=0)) + np.sum(delta * np.abs(wide[:3])))
+    elif isinstance(penalty, sorel.Box):
+        gain = min(gain, np.sum(delta * np.maximum(wide[:3] + 0.5, 2 - wide[:3])))
+    assert state.bound.rounding == pytest.approx(float(error + gain), rel=1e-7, abs=0.0)
+
+
+@longer
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("penalty", [*MODELS.values(), sorel.Box(0.0, 0.05, 0.3)], ids=repr)
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+def test_a_newton_step_in_long_doubles_ends_at_the_minimum(loss, penalty, intercept):
+    """Of a squared loss at once; for others what is left falls with its square."""
+    model, w = made(loss, penalty, intercept, n=30)
+    state = model.state(w, model.margins(w), 0)
+    for step in range(2 if loss == "squared" else 12):
+        moved = model.stepped(state, blurred=step == 0)
+        if moved is None:
+            break
+        state = moved
+        if loss == "squared":
+            # All that is left are the errors of a solution in doubles.
+            slack = float(state.value - state.bound.value - state.bound.rounding)
+            assert slack <= 1e-13 * float(state.value)
+    slack = float(state.value - state.bound.value - state.bound.rounding)
+    assert slack <= 1e-17 * float(state.value)
+    inside = penalty.project(state.w[:3].astype(float))
+    np.testing.assert_allclose(state.w[:3].astype(float), inside, atol=1e-15)
+
+
+@longer
+def test_margins_that_were_moved_are_computed_anew_where_the_domain_cut_the_step():
+    model, w = made("squared", sorel.Box(0.0, -0.5, 2.0), n=30)
+    start = model.state(w, model.margins(w), 4)
+    # In the middle of the box margins move along; at a bound the step ends elsewhere.
+    across = -1.2 * w.astype(float)
+    for step, moves in ((across, 5), (0.01 * across, 5), (np.array([5.0, 0.0, 0.0]), 0)):
+        with (
+            mock.patch.object(model, "_step", lambda state, blurred, s=step: s.astype(Long)),
+            mock.patch("sorel.extended._LEVEL", 1e9),
+        ):
+            moved = model.stepped(start, blurred=False)
+        assert moved.moves == moves
+        exact = model.margins(moved.w)
+        assert float(np.abs(moved.margins - exact).max()) <= 1e-17
+
+
+@longer
+def test_steps_that_lead_up_are_cut_to_a_quarter():
+    model, w = made("squared", sorel.L2(0.3))
+    state = model.state(w, model.margins(w), 0)
+    whole = model._step(state, False)
+    for factor, cuts in ((1.0, 0), (7.0, 1), (30.0, 2), (-1.0, None)):
+        with mock.patch.object(model, "_step", lambda state, blurred, f=factor: f * whole):
+            moved = model.stepped(state, blurred=False)
+        if cuts is None:
+            assert moved is None
+        else:
+            expected = w + factor * whole / 4**cuts
+            assert float(np.abs(moved.w - expected).max()) <= 1e-17
+            assert moved.value <= state.value
+
+
+@longer
+def test_slopes_of_blurred_margins_are_those_of_the_side_that_bends():
+    """A squared hinge bends before its kink: on which side the margin is, doubles cannot say."""
+    model, w = made("squared_hinge", sorel.L2(0.3))
+    state = model.state(w, model.margins(w), 0)
+    y, error = model.y, 8.0 * 2.0**-53 * model._sizes(w)
+    for share, bends in ((0.5, True), (-0.5, True), (2.0, False), (-2.0, True)):
+        # y z is 1 and that share of the error more.
+        near = state._replace(margins=y * (1 + share * error))
+        slopes, bend = model._slopes(near, True)
+        np.testing.assert_array_equal(bend, 2.0 if bends else 0.0)
+        expected = -2 * y * -share * error if bends else 0 * error
+        np.testing.assert_allclose(slopes.astype(float), expected.astype(float), rtol=1e-3)
+        plain, bend = model._slopes(near, False)
+        exact = -2 * y * np.maximum(-share * error, 0)
+        np.testing.assert_allclose(plain.astype(float), exact.astype(float), rtol=1e-3)
+
+
+@longer
+def test_which_models_are_taken_by_their_rows(monkeypatch):
+    def factored(loss, penalty, scale=1.0, faint=False):
+        model, w = made(loss, penalty, scale=scale)
+        if faint:
+            model.X[:, 1] = model.X[:, 0] * (1 + Long(1e-9) * np.cos(np.arange(9)))
+        state = model.state(w, model.margins(w), 0)
+        rooted = None
+        if model.engine.n_outputs == 1:
+            rooted = model._rooted(model._slopes(state, False)[1])
+            hessian = rooted.T @ rooted
+        else:
+            hessian = model.engine.hessian(model.engine.point(w.astype(float)), model.dual)
+        return model._factored(state, hessian, rooted)
+
+    assert factored("squared", sorel.L2(0.3)) is not None
+    assert factored("multinomial", sorel.L2(0.3)) is None
+    assert factored("squared", sorel.Box(0.0, -0.5, 2.0)) is None
+    assert factored("multinomial", sorel.Box(0.0, -0.5, 2.0)) is None
+    assert factored("squared", sorel.Simplex(0.0), faint=True) is None
+    found = factored("squared", sorel.Box(0.0, -0.5, 2.0), faint=True)
+    assert found.M.shape == (9, 3)
+    monkeypatch.setattr("sorel.extended._MOST_ROWS", 9)
+    assert factored("squared", sorel.L2(0.3)) is not None
+    monkeypatch.setattr("sorel.extended._MOST_ROWS", 8)
+    assert factored("squared", sorel.L2(0.3)) is None
+
+
+@pytest.mark.parametrize(
+    ("falls", "rises", "steps"),
+    [
+        (0.0, 0.2, 60),  # a bound that gains a five-hundredth of what is left, each time
+        (0.0, 0.05, 4),  # too little, four times in a row
+        (0.2, 0.0, 60),  # a value that falls while the bound does not rise
+        (0.05, 0.0, 4),
+        (0.0, [0.0, 0.0, 0.0, 0.2], 60),  # three idle steps are forgiven by the next
+    ],
+)
+def test_steps_end_where_they_gain_nothing(monkeypatch, falls, rises, steps):
+    rises = rises if isinstance(rises, list) else [rises]
+    taken, ends = stairs(monkeypatch, 1.0, -99.0, falls, rises)
+    assert taken == steps
+    assert ends == pytest.approx(-99.0 + sum(rises[k % len(rises)] for k in range(steps)))
+
+
+def test_steps_end_where_the_bound_is_close_enough_or_nothing_is_to_be_gained(monkeypatch):
+    # 1 - 0.9 is 0.1, and every step takes 0.01 of that.
+    assert stairs(monkeypatch, 1.0, 0.9, 0.0, [0.01], enough=0.075)[0] == 3
+    assert stairs(monkeypatch, 1.0, 0.9, 0.01, [0.0], known=0.975)[0] == 3
+    assert stairs(monkeypatch, 1.0, 0.9, 0.0, [-0.5, 0.01], enough=0.0) == (4, 0.9)
+
+
+def stairs(monkeypatch, value, bound, falls, rises, enough=-np.inf, known=-np.inf):
+    """Steps of a model whose value falls and whose bound rises by given amounts."""
+    taken = []
+
+    def state(*arguments):
+        return SimpleNamespace(value=Long(value), bound=Bound(Long(bound), 0.0))
+
+    def stepped(state, blurred):
+        assert blurred is (not taken)
+        rise = rises[len(taken) % len(rises)]
+        taken.append(1)
+        raised = Bound(state.bound.value + Long(rise), 0.0)
+        return SimpleNamespace(value=state.value - Long(falls), bound=raised)
+
+    model = SimpleNamespace(inside=lambda w: w, margins=lambda w: w, state=state, stepped=stepped)
+    monkeypatch.setattr(_Model, "of", lambda *parts: model)
+    engine, point = SimpleNamespace(fit_intercept=False), SimpleNamespace(w=np.zeros(1))
+    found = extended_bound(engine, None, None, None, point, None, enough, known)
+    return len(taken), float(found.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -441,3 +443,64 @@ def test_other_links():
 def test_deviances_check_their_targets(loss, y, message):
     with pytest.raises(ValueError, match=message):
         parse_loss(loss).encode(y)
+
+
+class Rounded(Loss):
+    """sqrt(1 + r^2), less 3: all but linear far out, and at least -2."""
+
+    name, lower_bound, curvature_bound = "rounded", -2.0, 1.0
+
+    def value(self, y, z):
+        return np.sqrt(1.0 + (z - y) ** 2) - 3.0
+
+    def derivative(self, y, z):
+        return (z - y) / np.sqrt(1.0 + (z - y) ** 2)
+
+    def curvature(self, y, z):
+        return (1.0 + (z - y) ** 2) ** -1.5
+
+
+def test_the_majorant_of_a_loss_with_bounds():
+    y, z = np.zeros(9), np.array([-80.0, -3.0, -0.4, -1e-3, 0.0, 1e-3, 0.4, 3.0, 80.0])
+    loss = Rounded()
+    value, slope = loss.value(y, z), loss.derivative(y, z)
+    found = loss.majorant(y, z)
+    with np.errstate(invalid="ignore"):
+        chord = slope**2 / (value + 2.0)
+    chord[4] = np.inf  # at the minimum there is nothing but the bound
+    np.testing.assert_allclose(found, np.clip(chord, loss.curvature(y, z), 1.0), rtol=1e-12)
+    assert found[0] < 0.02
+    # A parabola of this curvature lies above the loss.
+    u = np.linspace(-200.0, 200.0, 4001)
+    for k in range(9):
+        parabola = value[k] + slope[k] * (u - z[k]) + found[k] / 2.0 * (u - z[k]) ** 2
+        assert np.all(loss.value(0.0, u) <= parabola + 1e-9)
+
+
+def test_the_majorant_of_a_loss_that_lacks_a_bound():
+    y, z = np.zeros(3), np.array([-3.0, 0.0, 3.0])
+    for low, most in ((-math.inf, 2.0), (-2.0, math.inf), (-math.inf, math.inf)):
+        loss = Rounded()
+        loss.lower_bound, loss.curvature_bound = low, most
+        expected = loss.curvature(y, z) if most == math.inf else np.full(3, 2.0)
+        np.testing.assert_array_equal(loss.majorant(y, z), expected)
+
+
+@pytest.mark.parametrize("name", ["poisson", "gamma"])
+def test_the_majorant_of_a_deviance_ends_short_of_the_minimum(name):
+    loss = LOSSES[name]()
+    y = np.array([0.3, 1.0, 20.0])[:, None]
+    away = np.array([-6.0, -1.0, -1e-3, -1e-5, 0.0, 1e-5, 1e-3, 1.0, 6.0])
+    z = np.log(y) + away
+    found, curvature = loss.majorant(y, z), loss.curvature(y, z)
+    far = np.abs(away) > 1e-4
+    chord = loss.derivative(y, z)[:, far] / away[far]
+    np.testing.assert_allclose(found[:, far], np.maximum(curvature[:, far], chord), rtol=1e-9)
+    np.testing.assert_array_equal(found[:, ~far], curvature[:, ~far])
+    # From the side where the loss is steep the minimum is reached, and never passed from there.
+    steep = away > 0.0 if name == "poisson" else away < 0.0
+    left = z - loss.derivative(y, z) / found - np.log(y)
+    assert np.all(left[:, steep] * away[steep] >= -1e-12)
+    if name == "poisson":
+        zero = np.zeros(2)
+        np.testing.assert_array_equal(loss.majorant(zero, zero + 1.0), np.exp([1.0, 1.0]))

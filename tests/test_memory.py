@@ -407,3 +407,58 @@ def test_a_sample_that_misses_a_class_or_all_weight_is_none():
     assert all(rows is None or 7 in rows for rows in found)
     engine = sorel.Problem(X, X[:, 0]).engine
     assert all(engine._sample_of_rows(10, rng) is not None for _ in range(5))
+
+
+def test_the_linear_algebra_library_is_limited_where_threads_share_long_vectors(monkeypatch):
+    monkeypatch.setattr(memory, "_WORTH_SHARING", 50)
+    X, y = make_data("squared", 60, 2, 0)
+    for threads in (1, 2):
+        working = sorel.Problem(X, y, n_jobs=threads).engine.working()
+        assert isinstance(working, nullcontext) is (threads == 1)
+    # Up to 24 parameters and 100000 numbers, with those of the intercept.
+    labels = np.arange(60) % 3
+    for d, few in ((7, True), (8, False)):
+        X = make_data("squared", 60, d, 0)[0]
+        engine = sorel.Problem(X, labels, loss="multinomial", fit_intercept=True, n_jobs=1).engine
+        assert isinstance(engine.working(), nullcontext) is few
+    monkeypatch.setattr(memory, "_NO_LIBRARY_THREADS", 60 * 3)
+    for d, small in ((2, True), (3, False)):
+        X, y = make_data("squared", 60, d, 0)
+        engine = sorel.Problem(X, y, fit_intercept=True, n_jobs=1).engine
+        assert isinstance(engine.working(), nullcontext) is small
+
+
+def test_losses_that_grow_like_exponentials_may_overflow():
+    X, y = make_data("squared", 20, 2, 0)
+    w = np.array([1e4, -1e4])
+    with np.errstate(over="ignore"):
+        engine = sorel.Problem(X, np.abs(y), loss="poisson").engine
+        assert not engine.is_finite(engine.point(w))
+    assert engine.is_finite(engine.point(1e-4 * w))
+
+
+@pytest.mark.parametrize("error", [0.0, 0.25])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_largest_slope_of_a_sample_that_counts(weighted, error):
+    X, y = make_data("squared", 20, 2, 0)
+    weight = np.ones(20)
+    weight[3] = 0.0 if weighted else 1.0
+    y, w = np.abs(y), np.array([0.4, -0.3])
+    y[3] = 1e3  # the steepest by far
+    problem = sorel.Problem(X, y, loss="poisson", sample_weight=weight if weighted else None)
+    mean = np.exp(X @ w)
+    slopes = np.abs(mean - y) + error * mean
+    expected = np.delete(slopes, 3).max() if weighted else slopes.max()
+    engine = problem.engine
+    assert engine.largest_slope(engine.point(w), error) == pytest.approx(expected)
+
+
+def test_rounding_of_weights_survives_squares_that_overflow():
+    X, y = make_data("squared", 20, 2, 0)
+    weight = np.linspace(1.0, 2.0, 20)
+    engine = sorel.Problem(X, y, sample_weight=weight).engine
+    point = engine.point(np.array([1.0, 2.0]))
+    before = engine.weights_rounding(point)
+    assert before == pytest.approx(2.0**-52 * np.linalg.norm(point.losses), rel=1e-9)
+    np.multiply(point.losses, 1e200, out=point.losses)
+    assert engine.weights_rounding(point) == pytest.approx(1e200 * before, rel=1e-12)

@@ -332,3 +332,25 @@ def test_whole_numbers_are_still_numbers():
     assert cvar_loss([3, 5, 9], [2.5, 5.5, 8.0], 1.0) == pytest.approx((0.25 + 0.25 + 1) / 6)
     assert cvar_loss([0, 1], [0.5, 0.5], 1.0, loss="squared") == 0.125
     assert cvar_loss(np.array([1.0, 2.5], dtype=object), [1.0, 2.0], 1.0) == 0.0625
+
+
+def test_columns_are_vectors_and_matrices_are_not():
+    column, other = TRUTH[:, None], PREDICTION[:, None]
+    expected = sample_losses(TRUTH, PREDICTION)
+    np.testing.assert_array_equal(sample_losses(column, other), expected)
+    with pytest.raises(ValueError, match=r"y_true must be a non-empty vector, got shape \(37, 2\)"):
+        sample_losses(np.hstack([column, column]), PREDICTION)
+    with pytest.raises(ValueError, match=r"one prediction per sample, got y_pred of shape \(37, 2"):
+        sample_losses(TRUTH, np.hstack([other, other]))
+    with pytest.raises(ValueError, match=r"y_pred has shape \(37, 1, 1\)"):
+        sample_losses(TRUTH, other[:, :, None])
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.5], [-0.1, 0.9]])
+def test_probabilities_lie_between_0_and_1_on_both_sides(wrong):
+    found = [[0.25, 0.75], wrong]
+    least, most = np.min(found), np.max(found)
+    with pytest.raises(ValueError, match=f"got values from {least:g} to {most:g}; margins go with"):
+        sample_losses(["a", "b"], found, loss="log_loss")
+    losses = sample_losses(["a", "b"], [[0.25, 0.75], [0.0, 1.0]], loss="log_loss")
+    np.testing.assert_allclose(losses, [np.log(4.0), 0.0])

@@ -727,3 +727,37 @@ def test_the_compiled_simplex_ends_where_rounding_decides():
         prox_inplace(w, 1.0, *Simplex(0.0).kernel(d))
         np.testing.assert_allclose(w, Simplex(0.0).prox(v, 1.0), atol=1e-14)
         assert w.sum() == pytest.approx(1.0, abs=1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 8, 1000])
+def test_the_gap_of_an_own_penalty_is_charged_with_its_rounding(n):
+    """8 roundings, and one more each time that the number of terms doubles."""
+    rng = np.random.default_rng(n)
+    penalty = OwnElasticNet(0.3, 0.2)
+    w, v = rng.standard_normal(n), rng.standard_normal(n)
+    value, conjugate = float(penalty.value(w)), float(penalty.conjugate(v))
+    size = abs(value) + abs(conjugate) + float(np.sum(np.abs(v * w)))
+    gap = value + conjugate - float(np.sum(v * w))
+    charge = (8.0 + math.log2(n)) * 2.0**-52 * size
+    assert penalty.fenchel_young(w, v) - gap == pytest.approx(charge, rel=0.2)
+    u = penalty.prox(v, 0.5)
+    at_zero = penalty.fenchel_young(u, (v - u) / 0.5)
+    terms = 2.0 * float(penalty.value(u)) + 2.0 * float(np.sum(np.abs(u * (v - u) / 0.5)))
+    assert 0.0 <= at_zero <= 2.0 * (8.0 + math.log2(n)) * 2.0**-52 * terms
+
+
+def test_differences_of_an_own_penalty_are_short():
+    """Along a direction g is looked at nearby, however long the direction or far the point."""
+    penalty = Pseudohuber(0.7)
+    rng = np.random.default_rng(5)
+    for size, length in ((1.0, 1.0), (1e4, 1.0), (1.0, 1e4), (1e-4, 1.0), (1e6, 1e-3), (0.0, 1.0)):
+        w, delta = size * rng.standard_normal(6), length * rng.standard_normal(6)
+        exact = float(penalty.gradient(w) @ delta)
+        scale = float(np.abs(penalty.gradient(w)) @ np.abs(delta)) + length
+        found = Penalty.directional_derivative(penalty, w, delta)
+        assert found == pytest.approx(exact, abs=2e-4 * scale)
+        if size <= 1e4 * length:
+            shortest = Penalty.shortest_subgradient(penalty, w, delta)
+            expected = delta + penalty.gradient(w)
+            np.testing.assert_allclose(shortest, expected, rtol=0.0, atol=5e-4 * (length + size))
+    assert Penalty.directional_derivative(penalty, w, 0.0 * w) == 0.0

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import pickle
+from fractions import Fraction
 from itertools import pairwise
 
 import mpmath
@@ -577,3 +578,88 @@ def test_running_sums_of_many_sample_weights_are_exact(risk):
     weight = np.random.default_rng(0).integers(1, 4, 20_000).astype(float)
     omega = weight / weight.sum()
     assert abs(risk._increments(omega) - omega).max() <= 4e-16
+
+
+def test_a_density_with_jumps_is_integrated_between_them():
+    def density(u):
+        return 1.0 + 2.0 * (u >= 0.25) + 5.0 * (u >= 0.875)
+
+    def integral(u):
+        return u + 2.0 * np.maximum(u - 0.25, 0.0) + 5.0 * np.maximum(u - 0.875, 0.0)
+
+    risk, total = CustomSpectrum(density), integral(1.0)
+    u = np.array([0.0, 1e-4, 0.2, 0.25, 0.2501, 0.6, 0.875, 0.9, 1.0 - 1e-4, 1.0])
+    assert_allclose(risk.cumulative(u), integral(u) / total, rtol=1e-12)
+    assert_allclose(risk.tail(1.0 - u), (total - integral(u)) / total, rtol=1e-9, atol=1e-14)
+    for n in (3, 4, 512, 2048):
+        # Jumps at the ends of cells, or inside one that is cut into a thousand pieces.
+        expected = np.diff(integral(points_of(n))) / total
+        assert_allclose(risk.weights(n), expected, atol=2e-3 if n == 3 else 1e-14)
+    assert risk.weights(3).sum() == pytest.approx(1.0, abs=1e-15)
+
+
+def test_a_vector_is_cut_exactly_at_the_cells_of_any_other_number():
+    for m in range(1, 9):
+        vector = [Fraction(k * k + 1) for k in range(m)]
+        total = sum(vector)
+        for n in range(1, 20):
+            exact = []
+            for i in range(n):
+                low, high = Fraction(i, n), Fraction(i + 1, n)
+                pieces = (
+                    max(min(high, Fraction(k + 1, m)) - max(low, Fraction(k, m)), 0) * m * v
+                    for k, v in enumerate(vector)
+                )
+                exact.append(float(sum(pieces) / total))
+            weights = CustomSpectrum([float(v) for v in vector]).weights(n)
+            assert_allclose(weights, exact, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_a_cumulative_function_of_any_size_is_checked_in_its_own_units(size):
+    assert_allclose(CustomSpectrum(cumulative=lambda u: size * u**1.5).cumulative(0.25), 0.125)
+    with pytest.raises(ValueError, match="not convex"):
+        CustomSpectrum(cumulative=lambda u: size * (u**2 + 2e-3 * np.sin(40.0 * u)))
+    with pytest.raises(ValueError, match="decreases"):
+        CustomSpectrum(cumulative=lambda u: size * (u**3 - 1e-4 * np.sin(np.pi * u)))
+    with pytest.raises(ValueError, match=r"cumulative\(0\) must be 0"):
+        CustomSpectrum(cumulative=lambda u: size * (u + 1e-11))
+    CustomSpectrum(cumulative=lambda u: size * (u + 1e-13))
+
+
+@pytest.mark.parametrize(
+    ("density", "where"),
+    [([2.0, 1.0, 1.0, 5.0], "2.0 to 1.0 at position 1"),
+     ([0.0, 3.0, 7.0, 6.5], "7.0 to 6.5 at position 3")],
+)  # fmt: skip
+def test_a_density_that_falls_is_told_where(density, where):
+    with pytest.raises(ValueError, match=f"falls from {where}[.]"):
+        CustomSpectrum(density)
+
+
+def test_parameters_are_shown_as_python_reads_them():
+    assert repr(CustomSpectrum([1])) == "CustomSpectrum((1.0,))"
+    assert repr(CustomSpectrum([1, 2])) == "CustomSpectrum((1.0, 2.0))"
+    assert repr(Mixture([Mean()], [3])) == "Mixture(components=(Mean(),), weights=(3.0,))"
+
+
+def test_levels_of_mixtures_bend_at_one_place():
+    bent = Mixture([Mean(), CVaR(0.25)], [1.0, 3.0])
+    assert bent.levels(8) == pytest.approx((0.25, 0.25 + 0.75 * 4.0))
+    # Levels 0.25 and 3.25 bend at 3/4, as CVaR(0.25) does, and nowhere else.
+    assert Mixture([bent, CVaR(0.25)], [0.5, 0.5]).levels(8) == pytest.approx((0.125, 3.625))
+    assert Mixture([bent, CVaR(0.5)], [0.5, 0.5]).levels(8) is None
+    assert Mixture([bent, CVaR(0.5)], [0.5, 0.0]).levels(8) == pytest.approx((0.25, 3.25))
+    assert Mixture([Mean(), Mean()], [0.5, 0.5]).levels(8) == (1.0, 1.0)
+    assert Max().levels(1) == (1.0, 1.0)
+    assert Max().levels(2) == (0.0, 2.0)
+
+
+def test_functions_that_write_to_their_argument_harm_nobody():
+    def careless(u):
+        u += 1.0
+        return u
+
+    expected = CustomSpectrum(lambda u: 1.0 + u)
+    for _ in range(2):
+        assert_allclose(CustomSpectrum(careless).weights(5), expected.weights(5), rtol=1e-12)

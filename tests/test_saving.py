@@ -562,3 +562,64 @@ def test_marks_are_places_in_the_lists():
     around = [1]
     around.append(around)
     assert put_back(around, []) is around
+
+
+def test_only_checkpoints_of_fits_are_forgotten():
+    plain = sorel.SpectralRiskRegressor()
+    assert saving._without_checkpoints(plain) is plain
+    keeping = sorel.SpectralRiskRegressor(checkpoint="fit.ckpt")
+    forgetful = saving._without_checkpoints(keeping)
+    assert (forgetful.checkpoint, keeping.checkpoint) == (None, "fit.ckpt")
+    pipeline = make_pipeline(StandardScaler(), keeping)
+    assert saving._without_checkpoints(pipeline)[-1].checkpoint is None
+    assert keeping.checkpoint == "fit.ckpt"
+
+    class Other(Ridge):
+        def get_params(self, deep=True):
+            return {"checkpoint": "theirs"}
+
+    other = Other()
+    assert saving._without_checkpoints(other) is other
+    assert saving._without_checkpoints(object) is object
+
+
+@pytest.mark.parametrize(
+    ("risk", "told"),
+    [
+        ("CVAR:0.2", "CVAR:0.2"),
+        (sorel.CVaR(0.2), "cvar:0.2"),
+        (sorel.CustomSpectrum([1.0, 2.0]), "CustomSpectrum((1.0, 2.0))"),
+    ],
+)
+def test_a_risk_is_described_by_its_short_form_where_it_has_one(risk, told):
+    assert saving._describe(sorel.SpectralRiskRegressor(risk=risk))["risk"] == told
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("found: ['a.B', 'c.D'].", "'a.B', 'c.D'"), ("no list", "no list")]
+)
+def test_types_that_are_not_trusted_are_listed(saved, monkeypatch, text, shown):
+    from skops.io import exceptions
+
+    class Untrusted(exceptions.UntrustedTypesFoundException):
+        def __init__(self):
+            Exception.__init__(self, text)
+
+        def __str__(self):
+            return text
+
+    def refuse(*arguments, **options):
+        raise Untrusted
+
+    monkeypatch.setattr("skops.io.loads", refuse)
+    with pytest.raises(ModelFileError, match="does not trust") as raised:
+        load_model(saved)
+    assert str(raised.value).endswith(f"was not loaded: {shown}")
+
+
+def test_missing_packages_are_named_where_a_model_may_need_them():
+    with pytest.raises(ModuleNotFoundError, match=r"scipy is needed"):
+        saving._tell_missing("the file", ImportError(name="scipy.sparse"))
+    saving._tell_missing("the file", ImportError(name="elsewhere"))
+    saving._tell_missing("the file", ImportError())
+    saving._tell_missing("the file", NameError(name="scipy"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from sorel._threads import Team
 from sorel.permutahedron import thresholds
 from sorel.permutahedron.thresholds import Thresholder
 
@@ -122,7 +124,8 @@ def test_sums_of_parts():
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("spread", [1e-6, 1.0, 1e6])
-def test_a_threshold_is_found_in_few_trials(monkeypatch, weighted, spread):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_threshold_is_found_in_few_trials(monkeypatch, weighted, spread, threads):
     monkeypatch.setattr(thresholds, "COLD_TRIALS", 40 if weighted else 16)
     monkeypatch.setattr(thresholds, "WARM_TRIALS", 7)
     rng = np.random.default_rng(3)
@@ -132,11 +135,12 @@ def test_a_threshold_is_found_in_few_trials(monkeypatch, weighted, spread):
     total = 1.0 * mass.sum()
     found = Thresholder(weight, low, high, total, n - n // 5)
     out, block = np.empty(n), np.empty(n, np.int32)
+    team = Team(n, threads) if threads > 1 else None
     zeta = spread * rng.standard_t(2, n) + 3.0
     reference, first, below, above = found.bracket(zeta)
     assert first - below == pytest.approx(above - first)
     for step in range(4):
-        assert found.project(zeta, out, block) >= 0
+        assert found.project(zeta, out, block, team) >= 0
         assert out.min() >= low
         assert out.max() <= high
         assert float(mass @ out) == pytest.approx(total, rel=1e-12)
@@ -156,7 +160,11 @@ def test_the_value_at_a_rank(n):
     values = np.random.default_rng(n).standard_normal(n)
     ordered = np.sort(values)
     for rank in (0, 1, n // 3, n - 2, n - 1):
-        assert thresholds.select(values, rank) == ordered[rank]
+        with mock.patch.object(np, "partition", wraps=np.partition) as partition:
+            assert thresholds.select(values, rank) == ordered[rank]
+        # Of many values a sample leaves few to look at.
+        looked_at = partition.call_args.args[0].size
+        assert looked_at == n if n <= thresholds._SAMPLE_FROM else looked_at < n // 4
     # A sample that misleads: all of it is of one kind.
     values[:: max(n // thresholds._SAMPLE, thresholds._SAMPLE_SHARE)] += 100.0
     assert thresholds.select(values, n // 2) == np.sort(values)[n // 2]
@@ -171,3 +179,31 @@ def test_values_that_are_gathered():
     # More than a quarter and 64 are too many.
     assert gather(np.ones(500), 0.0, 2.0)[1].size == 0
     assert gather(np.r_[np.ones(100), np.zeros(400)], 0.5, 2.0)[1].size == 100
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_search_begins_between_bounds_that_hold_the_threshold(weighted):
+    rng = np.random.default_rng(8)
+    zeta, low, high = 1e3 + rng.standard_normal(25), -0.5, 4.0
+    weight = rng.uniform(0.5, 1.5, 25) if weighted else None
+    searched = thresholds.Thresholder(weight, low, high, 25.0, 19)
+    reference, tau, below, above = searched.bracket(zeta)
+    if weighted:
+        assert reference == pytest.approx((zeta.min() + zeta.max()) / 2.0, rel=1e-15)
+        expected = zeta.min() - reference - high, zeta.max() - reference - low
+    else:
+        assert reference == np.sort(zeta)[19]
+        expected = -high, -low
+    # And a hundredth of the distance of the levels for rounding.
+    assert (below, above) == pytest.approx((expected[0] - 0.045, expected[1] + 0.045), abs=1e-12)
+    assert tau == pytest.approx((below + above) / 2.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_free_items_keep_what_is_small_against_them(weighted):
+    run = thresholds.RUN
+    zeta = np.concatenate([np.full(run, size) for size in (1e16, 1.0, -1e16, 3.0, 7e15, -7e15)])
+    weight = np.ones(len(zeta)) if weighted else None
+    found = thresholds._level_sums(zeta, weight, 0.0, 0.0, -1e17, 1e17)
+    assert found[:3] == (0.0, 0.0, len(zeta))
+    assert found[3] + found[4] == 4.0 * run

@@ -307,7 +307,8 @@ class _Model:
             # A number added to v changes nothing, since coefficients sum to 1.
             largest = np.max(np.abs(v), axis=0)
             v = v - v.max(axis=0)
-            best = _on_simplex(v / l2) if l2 > 0.0 else (v == 0.0) / np.sum(v == 0.0, axis=0)
+            # Without l2 the corners that v is largest at are all as good, and so is their sum.
+            best = _on_simplex(v / l2) if l2 > 0.0 else (v == 0.0).astype(Long)
             beside = float(np.sum(largest)) * len(coef)
         elif l2 > 0.0:
             shrunk = np.sign(v) * np.maximum(np.abs(v) - l1, 0)

@@ -42,6 +42,7 @@ FloatArray = npt.NDArray[np.float64]
 _CHUNK = 1 << 15
 # Panels and nodes of the Gauss-Legendre rule that integrates a user's density.
 _PANELS = 1024
+_GRID = np.linspace(0.0, 1.0, _PANELS + 1)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _NODE_WEIGHTS
 # Multiplier that splits a double into two halves whose products are exact (Veltkamp).
@@ -833,11 +834,10 @@ class CustomSpectrum(Risk):
         self._store(_mass=mass)
 
     def _prepare_density(self, density: Callable[[Any], Any]) -> None:
-        grid = np.linspace(0.0, 1.0, _PANELS + 1)
-        values = _evaluate(density, grid)
+        values = _evaluate(density, _GRID.copy())
         _check_spectrum(values, 1e-12)
         self._store(_total=1.0)
-        panels = self._integrate(grid[:-1], np.full(_PANELS, 1.0 / _PANELS))
+        panels = self._integrate(_GRID[:-1], np.full(_PANELS, 1.0 / _PANELS))
         total = math.fsum(panels)
         panels /= total
         self._store(
@@ -847,8 +847,7 @@ class CustomSpectrum(Risk):
         )
 
     def _prepare_cumulative(self, function: Callable[[Any], Any]) -> None:
-        grid = np.linspace(0.0, 1.0, _PANELS + 1)
-        values = _evaluate(function, grid)
+        values = _evaluate(function, _GRID.copy())
         if not np.isfinite(values).all():
             raise ValueError(
                 "cumulative is not finite on [0, 1]; give a function with finite values."
@@ -882,7 +881,7 @@ class CustomSpectrum(Risk):
         if self._kind == "vector":
             m = self._mass.size
             return np.interp(u, np.arange(m + 1) / m, np.append(0.0, np.cumsum(self._mass)))
-        cell = np.minimum((u * _PANELS).astype(np.intp), _PANELS - 1)
+        cell = (u * _PANELS).astype(np.intp)
         left = cell / _PANELS
         part = self._integrate(left.ravel(), (u - left).ravel()).reshape(u.shape)
         return np.minimum(self._below[cell] + part, 1.0)
@@ -894,7 +893,7 @@ class CustomSpectrum(Risk):
             m = self._mass.size
             reach = np.append(0.0, np.cumsum(self._mass[::-1]))
             return np.interp(v, np.arange(m + 1) / m, reach)
-        cell = np.minimum((v * _PANELS).astype(np.intp), _PANELS - 1)
+        cell = (v * _PANELS).astype(np.intp)
         width = v - cell / _PANELS
         part = self._integrate((1.0 - v).ravel(), width.ravel()).reshape(v.shape)
         return np.minimum(self._beyond[_PANELS - cell] + part, 1.0)

@@ -320,7 +320,8 @@ class MemoryEngine(Engine):
         self._project_short = self._projector.core.project
 
     def working(self) -> AbstractContextManager[Any]:
-        alone = self._team is None and self._row_team is None
+        # With so few numbers no threads share the products, but some may share long vectors.
+        alone = self._team is None
         small = self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
         few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
         return nullcontext() if alone and small and few else limit_blas()

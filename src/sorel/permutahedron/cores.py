@@ -35,6 +35,9 @@ from sorel.risks import FloatArray, Risk
 # in repair.
 _SELECT_FROM = 2000
 
+# Where blocks begin before there is an order.
+_NONE = np.empty(0, np.int32)
+
 
 class Core(ABC):
     """What both ways share: state that a fork has for itself."""
@@ -50,7 +53,7 @@ class Core(ABC):
         self.pool = pool
         self._project_order: Order | None = None
         self._value_order: Order | None = None
-        self._bounds: npt.NDArray[Any] | None = None
+        self._bounds: npt.NDArray[Any] = _NONE
         self._work: tuple[FloatArray, ...] | None = None
 
     def fork(self, pool: Pool) -> Self:
@@ -62,7 +65,7 @@ class Core(ABC):
 
     def _general(self) -> tuple[Order, npt.NDArray[Any]]:
         """The order of the vectors to be projected, and room for the bounds of blocks."""
-        if self._project_order is None or self._bounds is None:
+        if self._project_order is None:
             self._bounds = np.empty(size_of_bounds(self.n), index_type(self.n))
             self._project_order = Order(self.n, self.pool)
         return self._project_order, self._bounds

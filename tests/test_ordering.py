@@ -1,0 +1,111 @@
+"""Orders that are kept: how far they are repaired, when they are sorted anew, and by what."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from sorel._pool import Pool
+from sorel._threads import Team
+from sorel.permutahedron import ordering
+from sorel.permutahedron.ordering import Order, index_type, moves_per_item, radix_sort, repair
+
+
+def test_long_lists_are_repaired_less():
+    few, many = ordering._RADIX_FROM, ordering.ONE_ORDER_FROM
+    found = [moves_per_item(n) for n in (1, few - 1, few, many - 1, many, 10 * many)]
+    assert found == [8, 8, 3, 3, 1, 1]
+
+
+def test_items_are_numbered_by_as_few_bytes_as_they_need():
+    assert index_type(2**31 - 1) is np.int32
+    assert index_type(2**31) is np.int64
+
+
+def repaired(values, budget):
+    order, key = np.arange(len(values), dtype=np.int32), np.empty(len(values))
+    whole = repair(values, order, key, budget)
+    assert sorted(order) == list(range(len(values)))
+    if whole:
+        assert_array_equal(order, np.argsort(values, kind="stable"))
+        assert_array_equal(key, np.sort(values))
+    return whole
+
+
+def test_a_repair_ends_where_its_budget_does():
+    """A tenth of the budget is there at once, and a share of the rest with each of ten items."""
+    late = np.append(np.arange(1.0, 10.0), 0.0)  # ten moves for the last item: 0.91 of the budget
+    assert [repaired(late, budget) for budget in (10, 11)] == [False, True]
+    early = np.array([1.0, 0.0, *range(2, 10)])  # two moves for the second: 0.19 of the budget
+    assert [repaired(early, budget) for budget in (10, 11)] == [False, True]
+    assert repaired(np.arange(10.0), 0)
+    assert repaired(np.zeros(10), 0)
+    assert repaired(np.arange(10.0)[::-1].copy(), 1000)
+
+
+def test_ties_are_put_in_the_order_of_their_numbers():
+    values = np.array([1.0, 0.0, 1.0, 0.0])
+    for start in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1]):
+        order, key = np.array(start, dtype=np.int32), np.empty(4)
+        assert repair(values, order, key, 100)
+        assert_array_equal(order, [1, 3, 0, 2])
+        assert_array_equal(key, [0.0, 0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("n", [ordering._RADIX_FROM - 1, ordering._RADIX_FROM])
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_which_sort_is_taken(n, attempt):
+    values, keep = np.random.default_rng(0).standard_normal(n), Order(n, Pool())
+    with (
+        mock.patch.object(ordering, "radix_sort", wraps=radix_sort) as radix,
+        mock.patch.object(np, "argsort", wraps=np.argsort) as argsort,
+    ):
+        keep.sort(values, attempt, None)
+    assert keep.known
+    assert radix.called is (n == ordering._RADIX_FROM and attempt == 0)
+    # Only the stable sort leaves nothing to repair.
+    kinds = [call.kwargs["kind"] for call in argsort.call_args_list]
+    assert kinds == ([] if radix.called else [None if attempt == 0 else "stable"])
+    assert_array_equal(values[keep.order], np.sort(values))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_radix_sort(threads):
+    rng = np.random.default_rng(1)
+    values = np.concatenate(
+        [rng.standard_normal(2000), 1e9 + rng.standard_normal(500), 1e-9 * rng.standard_normal(500)]
+    )
+    rng.shuffle(values)
+    values = np.round(values, 12)
+    order, work = np.empty(3000, np.int32), (np.empty(3000), np.empty(3000))
+    radix_sort(values, work, order, Team(3000, threads) if threads > 1 else None)
+    assert sorted(order) == list(range(3000))
+    # Sorted by 20 bits of the distance from a value in the middle.
+    missed = np.maximum.accumulate(values[order]) - values[order]
+    assert np.all(missed <= 2.0**-19 * np.abs(values[order]) + 1e-6)
+
+
+def sorts(keep, *arguments):
+    with mock.patch.object(Order, "sort", autospec=True, side_effect=Order.sort) as sort:
+        keep.update(*arguments)
+    assert_array_equal(keep.order, np.argsort(arguments[0], kind="stable"))
+    assert_array_equal(keep.key, np.sort(arguments[0]))
+    return sort.call_count
+
+
+def test_an_order_is_sorted_anew_only_where_none_is_near():
+    rng = np.random.default_rng(2)
+    values = rng.standard_normal(400)
+    near, far = values + 1e-3 * rng.standard_normal(400), rng.standard_normal(400)
+    keep, other, unknown = Order(400, Pool()), Order(400, Pool()), Order(400, Pool())
+    assert sorts(keep, values) == 1
+    assert sorts(keep, near) == 0
+    assert sorts(keep, far) == 1
+    assert sorts(other, far + 1e-3 * rng.standard_normal(400), None, keep) == 0  # from a hint
+    assert sorts(other, near, None, keep) == 1  # from a hint that is no better
+    assert sorts(keep, values, None, keep) == 1
+    assert sorts(keep, far, None, unknown) == 1
+    assert sorts(Order(400, Pool()), values, None, unknown) == 1
