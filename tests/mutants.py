@@ -220,7 +220,7 @@ class Laboratory:
     """A copy of the source, in which one file at a time is changed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.source = folder, folder / "src"
+        self.source = folder / "src"
         self._unchanged: dict[tuple[str, ...], bool] = {}
         self._seconds: dict[tuple[str, ...], float] = {}
         self._patience = _SLOWER * _PATIENCE
@@ -255,16 +255,14 @@ class Laboratory:
         self._patience = max(_PATIENCE, _SLOWER * self._seconds[key])
         return self._unchanged[key]
 
-    def passes(self, tests: list[str], *, fresh: bool = False) -> bool:
-        """Whether tests pass, with the code that is stored or with all of it compiled anew."""
+    def passes(self, tests: list[str]) -> bool:
         command = [
             sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
             "--doctest-modules", *tests,
         ]  # fmt: skip
-        store = {"NUMBA_CACHE_DIR": tempfile.mkdtemp(dir=self._folder)} if fresh else {}
         try:
             ended = subprocess.run(
-                command, cwd=ROOT, env=self.environment | store, timeout=self._patience,
+                command, cwd=ROOT, env=self.environment, timeout=self._patience,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

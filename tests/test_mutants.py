@@ -53,18 +53,3 @@ def test_what_fails_is_noticed(tmp_path, text, noticed):
     before = (laboratory.source / "sorel" / change.file).read_text()
     assert laboratory.notices(change, [str(tmp_path / "test_it.py")]) is noticed
     assert (laboratory.source / "sorel" / change.file).read_text() == before
-
-
-def test_stored_code_that_has_the_unchanged_function_in_it_is_compiled_again(tmp_path):
-    laboratory = mutants.Laboratory(tmp_path / "laboratory")
-    (laboratory.source / "sorel" / "inner.py").write_text(
-        "from sorel._compiled import compiled\n\n@compiled\ndef inner(x):\n    return x + 1\n"
-    )
-    (laboratory.source / "sorel" / "outer.py").write_text(
-        "from sorel._compiled import compiled\nfrom sorel.inner import inner\n\n"
-        "@compiled\ndef outer(x):\n    return 2 * inner(x)\n"
-    )
-    test = tmp_path / "test_it.py"
-    test.write_text("from sorel.outer import outer\n\ndef test_it():\n    assert outer(3) == 8\n")
-    assert laboratory.passes_unchanged([str(test)])
-    assert laboratory.notices(mutants.Change("inner.py", 5, 13, "+", "-"), [str(test)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import CASES, RISKS, conic_optimum, make_data, make_loss
+from own_penalties import Ball
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import sorel
@@ -264,10 +265,10 @@ def test_the_papers_problems(name, risk):
 
 
 def test_too_many_parameters_are_refused_where_a_matrix_is_needed():
-    problem = Problem(np.ones((2, 5001)), [0.0, 1.0], penalty=Simplex(0.1))
+    problem = Problem(np.ones((2, 5001)), [0.0, 1.0], penalty=Ball())
     with pytest.raises(UnsupportedProblemError, match=r"at most 5000.*solver=.*'auto'"):
         sorel.solve(problem, solver="newton")
-    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial", penalty=Simplex(0.1))
+    many = Problem(np.ones((3, 1667)), [0, 1, 2], loss="multinomial", penalty=Ball())
     with pytest.raises(UnsupportedProblemError, match="5001 x 5001"):
         sorel.solve(many, solver="newton")
 
