@@ -17,7 +17,7 @@ from sorel.permutahedron.ordering import Order, index_type, moves_per_item, radi
 def test_long_lists_are_repaired_less():
     few, many = ordering._RADIX_FROM, ordering.ONE_ORDER_FROM
     found = [moves_per_item(n) for n in (1, few - 1, few, many - 1, many, 10 * many)]
-    assert found == [8, 8, 3, 3, 1, 1]
+    assert found == [8, 8, 1, 1, 1, 1]
 
 
 def test_items_are_numbered_by_as_few_bytes_as_they_need():
@@ -55,21 +55,40 @@ def test_ties_are_put_in_the_order_of_their_numbers():
         assert_array_equal(key, [0.0, 0.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize("n", [ordering._RADIX_FROM - 1, ordering._RADIX_FROM])
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_which_sort_is_taken(n, attempt):
+@pytest.mark.parametrize(
+    ("n", "threads", "first"),
+    [
+        (ordering._RADIX_FROM - 1, 1, "argsort"),
+        (ordering._RADIX_FROM, 1, "sort_short"),
+        (ordering._SHORT - 1, 1, "sort_short"),
+        (ordering._SHORT, 1, "radix_sort"),
+        (ordering._RADIX_FROM, 2, "radix_sort"),
+    ],
+)
+def test_which_sort_is_taken(n, threads, first, attempt):
     values, keep = np.random.default_rng(0).standard_normal(n), Order(n, Pool())
     with (
         mock.patch.object(ordering, "radix_sort", wraps=radix_sort) as radix,
+        mock.patch.object(ordering, "sort_short", wraps=ordering.sort_short) as short,
         mock.patch.object(np, "argsort", wraps=np.argsort) as argsort,
     ):
-        keep.sort(values, attempt, None)
+        keep.sort(values, attempt, Team(n, threads) if threads > 1 else None)
     assert keep.known
-    assert radix.called is (n == ordering._RADIX_FROM and attempt == 0)
+    taken = first if attempt == 0 else "argsort"
+    assert [radix.called, short.called] == [taken == "radix_sort", taken == "sort_short"]
     # Only the stable sort leaves nothing to repair.
     kinds = [call.kwargs["kind"] for call in argsort.call_args_list]
-    assert kinds == ([] if radix.called else [None if attempt == 0 else "stable"])
-    assert_array_equal(values[keep.order], np.sort(values))
+    assert kinds == ([None if attempt == 0 else "stable"] if taken == "argsort" else [])
+    assert sorted(keep.order) == list(range(n))
+
+
+def test_values_that_have_no_place_are_left_to_the_longer_sort():
+    values = np.random.default_rng(0).standard_normal(2000)
+    values[7] = np.inf
+    with mock.patch.object(ordering, "radix_sort", wraps=radix_sort) as radix:
+        Order(2000, Pool()).sort(values, 0, None)
+    assert radix.called
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -83,7 +83,7 @@ def feasible(penalty: Penalty, rng: np.random.Generator, size: int = 200) -> np.
 @given(v=vectors, step=steps)
 def test_prox_satisfies_the_optimality_conditions(penalty, v, step):
     u = penalty.prox(v, step)
-    scale = 1.0 + np.abs(v).max() / step
+    scale = 1.0 + (np.abs(v).max() + np.abs(u).max()) / step
     assert subgradient_violation(penalty, u, (v - u) / step) <= 1e-13 * scale
 
 
