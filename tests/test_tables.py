@@ -5,6 +5,7 @@ import decimal
 import io
 import os
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -341,3 +342,28 @@ def test_the_column_and_the_row_of_a_wrong_number_among_many(value, said):
     else:
         with pytest.raises(TableError, match=f"column 'b' {said}"):
             select_columns(table, kinds, allow_missing=True)
+
+
+def test_no_thread_of_pyarrow_calls_python(tmp_path):
+    """One that does while the process ends, as after a file is refused halfway, aborts it."""
+    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    path = tmp_path / "words.parquet"
+    pd.DataFrame({"word": ["a" * 5000] * 5000, "y": np.arange(5000.0)}).to_parquet(path)
+    readers = set()
+
+    class Watched(io.BytesIO):
+        def read(self, *arguments):
+            readers.add(threading.current_thread())
+            return super().read(*arguments)
+
+        def readinto(self, *arguments):
+            readers.add(threading.current_thread())
+            return super().readinto(*arguments)
+
+    with pytest.raises(TableError, match="unfolds to"):
+        tables._read_parquet(Watched(path.read_bytes()), "words", None)
+    assert readers == {threading.main_thread()}
+    with path.open("rb") as stream, pytest.raises(TableError, match="unfolds to"):
+        tables._read_parquet(stream, "words", None)
+    frame = read_table(path, unpacked=1e9)
+    assert len(frame) == 5000

@@ -7,7 +7,7 @@ however often it occurs, and texts are told by how they differ from the one befo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 # Bytes of a value at least, where a text is an object, and of a column in a group of rows: its
 # description and its buffers count as so many numbers, however few it has.
@@ -20,14 +20,14 @@ _WORDS, _DIFFERENCES = 4096, 8
 _BY_DIFFERENCES = "DELTA_BYTE_ARRAY"
 
 
-def unfolded_bytes(file: Any, stream: BinaryIO, limit: int) -> int:
+def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
     """The bytes that the values of a Parquet file take; more than the limit need not be counted.
 
     Parameters
     ----------
     file : pyarrow.parquet.ParquetFile
         The file.
-    stream : binary file
+    source : pyarrow.NativeFile
         What it reads from.
     limit : int
         The count ends when it is above.
@@ -43,10 +43,10 @@ def unfolded_bytes(file: Any, stream: BinaryIO, limit: int) -> int:
     # With the words of a column apart from its rows none is copied for each of them; texts that are
     # told by differences cannot be had so.
     apart = [name for name, by_differences in texts.items() if not by_differences]
-    words = pyarrow.parquet.ParquetFile(stream, read_dictionary=apart) if apart else file
+    words = pyarrow.parquet.ParquetFile(source, read_dictionary=apart) if apart else file
     for name, by_differences in texts.items():
-        source, rows = (file, _DIFFERENCES) if by_differences else (words, _WORDS)
-        for batch in source.iter_batches(batch_size=rows, columns=[name], use_threads=False):
+        reader, rows = (file, _DIFFERENCES) if by_differences else (words, _WORDS)
+        for batch in reader.iter_batches(batch_size=rows, columns=[name], use_threads=False):
             total += _length(batch.column(0))
             if total > limit:
                 return total

@@ -637,9 +637,10 @@ def _read_parquet(stream: BinaryIO, name: str, unpacked: float | None) -> pd.Dat
     import pyarrow.parquet
 
     try:
+        native = _native(stream)
         # Buffers that are filled ahead, and by threads, take more than the table if it is wide.
-        file = pyarrow.parquet.ParquetFile(stream, pre_buffer=False)
-        _check_unpacked(file, stream, name, unpacked)
+        file = pyarrow.parquet.ParquetFile(native, pre_buffer=False)
+        _check_unpacked(file, native, name, unpacked)
         columns = file.schema_arrow.names
         parts = [
             file.read(columns[first : first + _AT_ONCE], use_threads=False).to_pandas()
@@ -655,14 +656,26 @@ def _read_parquet(stream: BinaryIO, name: str, unpacked: float | None) -> pd.Dat
     return frame
 
 
-def _check_unpacked(file: Any, stream: BinaryIO, name: str, unpacked: float | None) -> None:
+def _native(stream: BinaryIO) -> Any:
+    """What a stream reads, without Python.
+
+    pyarrow reads ahead in threads of its own. One that has to call Python while the process ends,
+    as where a file is refused halfway, aborts it.
+    """
+    import pyarrow
+
+    name = getattr(stream, "name", None)
+    return pyarrow.OSFile(name) if isinstance(name, str) else pyarrow.BufferReader(stream.read())
+
+
+def _check_unpacked(file: Any, native: Any, name: str, unpacked: float | None) -> None:
     """Refuse a Parquet file that unfolds to more than it may, before it does."""
     check_width(file.metadata.num_columns, name)
-    size = stream.seek(0, os.SEEK_END)
+    size = native.size()
     if unpacked is None:
         unpacked = _ROOM + _RATIO * max(0, size - _SMALL_FILE)
     limit = int(unpacked)
-    found = unfolded_bytes(file, stream, limit)
+    found = unfolded_bytes(file, native, limit)
     if found > limit:
         raise TableError(
             f"{name} has {size / 1e6:.3g} MB and unfolds to {found / 1e6:.3g} MB or more, which is "
