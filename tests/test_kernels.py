@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 from scipy.optimize import isotonic_regression
 
-from sorel.kernels import dense, logistic, steps, tables, vectors
+from sorel.kernels import bins, dense, logistic, steps, tables, vectors
 from sorel.kernels import losses as loss_loops
 from sorel.kernels import sparse as sparse_loops
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
@@ -693,3 +693,44 @@ def test_sums_along_a_line(loops, loss, weighted):
     np.testing.assert_allclose(out, q + eta * loss.value(y, moved), **CLOSE)
     slope = full @ (q * loss.derivative(y, moved) * direction)
     assert loops.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)
+
+
+@by_weighting
+def test_sums_over_bins(weighted):
+    rng = np.random.default_rng(0)
+    n, m = 1300, 40  # more keys than are taken together
+    keys = np.concatenate([rng.exponential(size=n - 100), 50.0 + rng.exponential(size=100)])
+    rng.shuffle(keys)
+    edges = np.sort(rng.choice(keys, m, replace=False))  # a key at an edge is above it
+    omega = rng.uniform(0.5, 2.0, n) if weighted else np.array([1.0 / n])
+    weights = np.broadcast_to(omega, n)
+    least, scale, shift = keys.min(), 1.0 / np.median(keys), 46
+    cells = np.empty(n, np.int64)
+    bins.find_cells(keys, least, scale, shift, cells)
+    order = np.argsort(keys)
+    assert np.all(np.diff(cells[order]) >= 0)
+    assert cells.min() == 0
+    # The first bin of each cell is that of its least key, or any before it.
+    known = np.empty(m, np.int64)
+    bins.find_cells(edges, least, scale, shift, known)
+    guide = np.searchsorted(known, np.arange(cells.max() + 1), side="left")
+    places, sums = np.empty(n, np.int32), np.zeros((m + 1, 3))
+    bins.fill_bins(keys, least, edges, guide, least, scale, shift, omega, weighted, places, sums)
+    np.testing.assert_array_equal(places, np.searchsorted(edges, keys, side="right"))
+    low = np.concatenate([[least], edges])
+    np.testing.assert_array_equal(sums[:, 0], np.bincount(places, minlength=m + 1))
+    np.testing.assert_allclose(sums[:, 1], np.bincount(places, weights, m + 1), rtol=1e-13)
+    moments = np.bincount(places, weights * (keys - low[places]), m + 1)
+    np.testing.assert_allclose(sums[:, 2], moments, rtol=1e-12, atol=1e-14)
+
+    density, held, moment = rng.uniform(size=n), np.zeros(m + 1), np.zeros(m + 1)
+    bins.held_by_bins(keys, places, density, omega, weighted, low, held, moment)
+    np.testing.assert_allclose(held, np.bincount(places, density * weights, m + 1), rtol=1e-13)
+    expected = np.bincount(places, density * weights * (keys - low[places]), m + 1)
+    np.testing.assert_allclose(moment, expected, rtol=1e-12, atol=1e-14)
+
+    levels, blocks = rng.uniform(size=m + 1), rng.integers(-1, 5, m + 1).astype(np.int32)
+    block = np.empty(n, np.int32)
+    bins.spread_bins(places, levels, blocks, density, block)
+    np.testing.assert_array_equal(density, levels[places])
+    np.testing.assert_array_equal(block, blocks[places])
