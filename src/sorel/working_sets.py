@@ -20,6 +20,7 @@ __all__ = [
     "TooManyColumnsError",
     "WorkingSets",
     "can_rest",
+    "carried_by_few",
     "on_few_columns",
 ]
 
@@ -179,34 +180,37 @@ def can_rest(engine: Engine, penalty: Penalty) -> bool:
     return penalty.compiled and not penalty.quadratic and engine.offers("columns")
 
 
+def carried_by_few(engine: Engine, w: FloatArray) -> bool:
+    """Whether so few columns carry the weight of a simplex that steps can be taken from there."""
+    outputs = engine.n_outputs
+    carrying = np.count_nonzero(w[: engine.n_features].reshape(-1, outputs).any(axis=1))
+    return bool((carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX)
+
+
 def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:
     """Parameters that carry the weight of each simplex on the columns of least slope.
 
-    Where it is spread evenly no coefficient rests, so that a Hessian would be one of all. Where few
-    enough carry it already, it stays where it is.
+    Where it is spread evenly no coefficient rests, so that a Hessian would be one of all.
 
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.working_sets import on_few_columns
+    >>> from sorel.working_sets import carried_by_few, on_few_columns
     >>> X = np.random.default_rng(0).standard_normal((3, 4000))
     >>> problem = sorel.Problem(X, np.ones(3), penalty=sorel.Simplex(1.0))
+    >>> carried_by_few(problem.engine, problem.start())
+    False
     >>> w = on_few_columns(problem.engine, problem.start(), -X.sum(axis=0))
-    >>> int(np.count_nonzero(w)), float(w.sum())
-    (64, 1.0)
-    >>> on_few_columns(problem.engine, w, -X[0]) is w
-    True
+    >>> int(np.count_nonzero(w)), float(w.sum()), carried_by_few(problem.engine, w)
+    (64, 1.0, True)
     """
     d, outputs = engine.n_features, engine.n_outputs
-    coef = w[:d].reshape(d, outputs)
-    carrying = int(np.count_nonzero(coef.any(axis=1)))
-    if (carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX:
-        return w
     few = max(1, _LEAST_NEW // outputs)
     chosen = np.argpartition(gradient[:d].reshape(d, outputs), few - 1, axis=0)[:few]
+    sums = w[:d].reshape(d, outputs).sum(axis=0)
     new = w.copy()
     new[:d] = 0.0
-    np.put_along_axis(new[:d].reshape(d, outputs), chosen, coef.sum(axis=0) / few, axis=0)
+    np.put_along_axis(new[:d].reshape(d, outputs), chosen, sums / few, axis=0)
     return new
 
 

@@ -26,6 +26,7 @@ from sorel.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
     can_rest,
+    carried_by_few,
     on_few_columns,
 )
 
@@ -90,6 +91,8 @@ class Newton(AugmentedLagrangian):
     def _leave_most_at_rest(problem: Problem, run: Run) -> None:
         """Start on few of the columns of a simplex."""
         engine = problem.engine
+        if carried_by_few(engine, run.w):
+            return
         dual = engine.uniform() if run.dual is None else run.dual
         gradient = engine.gradient(engine.point(run.w), dual)
         run.w = on_few_columns(engine, run.w, gradient)
