@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -71,10 +72,13 @@ def run(arguments):
 
 
 @needs_full
+@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("command", PRINTING)
-def test_full_standard_output(place, monkeypatch, capfd, command):
+def test_full_standard_output(place, monkeypatch, capfd, command, buffered):
     monkeypatch.chdir(place)
-    with open("/dev/full", "w") as full:
+    # Without a buffer every line is written at once, as PYTHONUNBUFFERED has it.
+    raw = open("/dev/full", "wb", buffering=-1 if buffered else 0)
+    with io.TextIOWrapper(raw, write_through=not buffered) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert run(PRINTING[command]) == 1
         # At exit, Python flushes once more.

@@ -41,8 +41,13 @@ class _Named:
         if self._stream is None:
             self.lost = OSError(errno.EBADF, "it is closed", STANDARD_OUTPUT)
             raise self.lost
-        with _naming():
-            return self._stream.write(data)
+        try:
+            with _naming():
+                return self._stream.write(data)
+        except OSError as error:
+            # A stream without a buffer, as PYTHONUNBUFFERED makes it, says so here and never again.
+            self.lost = error
+            raise
 
     def flush(self) -> None:
         if self.lost is not None:
