@@ -396,17 +396,36 @@ def test_a_sample_that_misses_a_class_or_all_weight_is_none():
     rng = np.random.default_rng(0)
     rare = np.where(np.arange(40) == 7, 1.0, -1.0)
     engine = sorel.Problem(X, rare, loss="logistic").engine
-    found = [engine._sample_of_rows(10, rng) for _ in range(30)]
-    assert any(rows is None for rows in found)
-    for rows in found:
-        assert rows is None or (7 in rows and len(set(rows.tolist())) == 10)
+    found = [engine.sample(10, rng) for _ in range(30)]
+    assert any(part is None for part in found)
+    for part in found:
+        assert part is None or ((part.y == 1.0).sum() == 1 and part.n_samples == 10)
     weight = np.where(np.arange(40) == 7, 1.0, 0.0)
     engine = sorel.Problem(X, X[:, 0], sample_weight=weight).engine
-    found = [engine._sample_of_rows(10, rng) for _ in range(30)]
-    assert any(rows is None for rows in found)
-    assert all(rows is None or 7 in rows for rows in found)
+    found = [engine.sample(10, rng) for _ in range(30)]
+    assert any(part is None for part in found)
+    assert all(part is None or X[7, 0] in part.y for part in found)
     engine = sorel.Problem(X, X[:, 0]).engine
-    assert all(engine._sample_of_rows(10, rng) is not None for _ in range(5))
+    for _ in range(5):
+        rows = engine.sample(10, rng).y
+        assert len(set(rows.tolist())) == 10  # no row twice
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "sparse", "single"])
+def test_some_rows_are_a_problem_of_their_own(kind):
+    X, y = make_data("squared", 40, 3, 0)
+    weight = np.random.default_rng(1).uniform(0.1, 2.0, 40)
+    given = {
+        "rows": X, "columns": np.asfortranarray(X), "sparse": scipy.sparse.csr_array(X),
+        "single": X.astype(np.float32),
+    }[kind]  # fmt: skip
+    rows, w = np.array([2, 3, 17, 39]), np.array([0.5, -1.0, 2.0])
+    engine = sorel.Problem(given, y, risk="cvar:0.4", sample_weight=weight).engine
+    part = engine.on_rows(rows)
+    alone = sorel.Problem(given[rows], y[rows], risk="cvar:0.4", sample_weight=weight[rows])
+    assert part.risk(part.point(w)) == pytest.approx(alone.objective(w) - 0.125 * w @ w)
+    # A copy: the caller's X may change, and so may the part.
+    assert not np.shares_memory(part.stored()[0].data, given.data)
 
 
 def test_the_linear_algebra_library_is_limited_where_threads_share_long_vectors(monkeypatch):

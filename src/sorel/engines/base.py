@@ -720,6 +720,22 @@ class Engine(ABC):
         """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
         self._lacking("sample")
 
+    def on_rows(self, rows: NDArray[np.intp]) -> Engine | None:
+        """The same risk and loss on some rows, which are copied into memory.
+
+        Parameters
+        ----------
+        rows : array
+            Their numbers, in ascending order. Their sample weights are normalised anew.
+
+        Returns
+        -------
+        Engine or None
+            None where an engine has no way to do so, or the rows miss a class: a model for those
+            left may have no finite intercept.
+        """
+        return None
+
     def in_single(self) -> Engine | None:
         """Nearly the same problem, with X in numbers of half the length, which are read faster.
 

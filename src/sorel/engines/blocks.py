@@ -89,11 +89,8 @@ class BlocksEngine(DenseEngine):
             out += 1.0
         return out
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
-        rows = self._sample_of_rows(n_rows, rng)
-        if rows is None:
-            return None
-        out = np.empty((n_rows, self.n_features), self._source.dtype)
+    def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
+        out = np.empty((len(rows), self.n_features), self._source.dtype)
 
         def gather(start: int, stop: int) -> None:
             first, last = np.searchsorted(rows, [start, stop])

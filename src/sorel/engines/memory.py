@@ -369,19 +369,24 @@ class MemoryEngine(Engine):
         """Rows sum_{i in block} c_i [x_i 1], for the blocks start..stop."""
         raise NotImplementedError
 
-    def _sample_of_rows(self, n_rows: int, rng: np.random.Generator) -> NDArray[np.int64] | None:
-        """Distinct random rows in ascending order, so that X is read in sequence.
+    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
+        # In ascending order, so that X is read in sequence.
+        return self.on_rows(
+            np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False))
+        )
 
-        None if they miss a class, or all have no weight: that is another problem.
-        """
-        rows = np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False))
+    def on_rows(self, rows: NDArray[np.intp]) -> Engine | None:
         classes = max(2, self.n_outputs)
         if self.loss.is_classifier and len(np.unique(self.y[rows])) < classes:
             return None
         weight = self.spec.sample_weight
         if weight is not None and not weight[rows].any():
             return None
-        return rows
+        return self._copy_rows(rows)
+
+    def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
+        """An engine of these rows; None where there is no way to get at them."""
+        return None
 
     def _select(self, rows: NDArray[np.intp]) -> Any:
         """Some rows of X, for :meth:`_margins_of` and :meth:`_adjoint_of`; None: all of them.

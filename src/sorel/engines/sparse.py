@@ -76,14 +76,11 @@ class SparseEngine(SampledEngine):
         if entries >= WORTH_SHARING_X:
             self._rows = _CsrRows(self._X, thread_count(self.spec.n_jobs))
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
-        rows = self._sample_of_rows(n_rows, rng)
-        if rows is None:
-            return None
+    def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
         indptr, indices, data = self._rows.select(rows).arrays
         # Unsigned indices are for the loops only.
         parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
-        X = scipy.sparse.csr_array(parts, shape=(n_rows, self.n_features))
+        X = scipy.sparse.csr_array(parts, shape=(len(rows), self.n_features))
         return SparseEngine(X, self.spec.for_rows(rows), checked=True)
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
