@@ -418,7 +418,7 @@ def unfinished(monkeypatch, extends, tol=1e-15, passes=2):
         return own(self, stopped=stopped)
 
     monkeypatch.setattr(solving._Ledger, "close", close)
-    monkeypatch.setattr(solving, "_warn", lambda result, run, ending, lost: told.append(lost))
+    monkeypatch.setattr(solving, "_complaint", lambda result, run, ending, lost: told.append(lost))
     monkeypatch.setattr(Problem, "least_gap", lambda self, w, dual: 7.0)
     monkeypatch.setattr(Problem, "extends", extends)
     result = sorel.solve(problem, "subgradient", tol=tol, max_passes=passes)

@@ -418,6 +418,29 @@ def solve(
     >>> result.converged, result.relative_gap <= 1e-6
     (True, True)
     """
+    result, complaint = solve_quietly(
+        problem, solver, tol, max_passes, max_seconds=max_seconds, random_state=random_state,
+        callback=callback, warm_start=warm_start, w0=w0, checkpoint=checkpoint,
+    )  # fmt: skip
+    if complaint is not None:
+        warn(complaint, convergence_warning())
+    return result
+
+
+def solve_quietly(
+    problem: Problem,
+    solver: str | Solver,
+    tol: float,
+    max_passes: float,
+    *,
+    max_seconds: float | None = None,
+    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    callback: Callable[[Record], Any] | None = None,
+    warm_start: Result | None = None,
+    w0: ArrayLike | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+) -> tuple[Result, str | None]:
+    """The result of :func:`solve`, and what is to be said where it missed the tolerance."""
     _stop.check()
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a sorel.Problem, got {type(problem).__name__}")
@@ -516,9 +539,10 @@ def solve(
         history=ledger.history,
         curvature=problem.curvature,
     )
+    complaint = None
     if not converged and ending not in (_INTERRUPTED, _STOPPED):
-        _warn(result, run, ending, lost)
-    return result
+        complaint = _complaint(result, run, ending, lost)
+    return result, complaint
 
 
 def _drive(
@@ -607,7 +631,7 @@ def _overflow(problem: Problem) -> str:
     )
 
 
-def _warn(result: Result, run: Run, ending: str, rounding: float) -> None:
+def _complaint(result: Result, run: Run, ending: str, rounding: float) -> str:
     if rounding > run.tol > 0.0:
         remedy = (
             f"scale the columns of X or raise l2: rounding errors alone leave {rounding:.1g}, "
@@ -621,10 +645,9 @@ def _warn(result: Result, run: Run, ending: str, rounding: float) -> None:
         remedy = "use solver='auto'"
     else:
         remedy = f"accept a tol of {2 * result.relative_gap:.0e}, raise l2, or scale the columns"
-    warn(
+    return (
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
-        f"to get there, {remedy}",
-        convergence_warning(),
+        f"to get there, {remedy}"
     )
 
 
@@ -665,7 +688,7 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
         )
     _start_at(problem, run, w)
     if result.curvature is not None and len(result.curvature) == w.size:
-        problem.curvature, run.resembles = result.curvature, True
+        problem.curvature, run.resembles, run.borrowed = result.curvature, True, True
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
         run.dual, _ = problem.engine.nearest_dual(result.weights)
