@@ -10,7 +10,8 @@ import scipy.sparse
 import sorel
 from sorel import CVaR, PathResult
 from sorel.paths import _reach, _Start, plough
-from sorel.solvers import Newton
+from sorel.solvers import Newton, Run
+from sorel.solvers.augmented import State
 from tests.helpers import make_data
 
 LEVELS = [0.9, 0.5, 0.2]
@@ -216,6 +217,30 @@ def test_a_result_keeps_a_hessian_near_that_of_its_weights(loss):
     assert 0.1 < ratios.min() <= ratios.max() < 10.0  # a good preconditioner
     few = sorel.solve(sorel.Problem(X[:, :5], y, risk="esrm:2", loss=loss))
     assert few.curvature is None
+
+
+@pytest.mark.parametrize(("risk", "at_once"), [("esrm:3", True), ("cvar:0.8", False)])
+def test_the_first_step_is_read_off_the_hessian_of_a_similar_problem(risk, at_once):
+    X, y = wide_data()
+    problem = sorel.Problem(X, y, risk=risk, penalty=sorel.L2(0.1), fit_intercept=True)
+    engine, rng = problem.engine, np.random.default_rng(0)
+    root = rng.normal(size=(60, 41))
+    problem.curvature = root.T @ root / 60
+    run = Run(rng.normal(size=41), None, 1e-6, 100, np.inf, 0, resembles=True, borrowed=True)
+    state = State(problem, engine.point(run.w), engine.uniform(), 1.0)
+    slope = state.gradient + problem.modulus() * run.w
+    step = np.linalg.solve(problem.curvature + np.diag(problem.modulus()), -slope)
+    found = Newton().direction(state, run, 0.0)
+    assert np.allclose(found.delta, step, rtol=1e-8) == at_once
+    assert not run.borrowed
+    if at_once:
+        assert run.passes == 0.0
+        assert found.descent == pytest.approx(-slope @ step)
+        assert found.decrease == pytest.approx(0.5 * found.descent)
+    # What comes after it is worth products with the Hessian itself.
+    passes = run.passes
+    assert not np.allclose(Newton().direction(state, run, 0.0).delta, step, rtol=1e-3)
+    assert run.passes > passes
 
 
 @pytest.mark.parametrize("risk", ["mean", "esrm:2", "cvar:0.3"])

@@ -68,6 +68,8 @@ class Run:
     resembles : bool
         Whether the curvature that the problem keeps is that of a similar problem's solution, or of
         an earlier step.
+    borrowed : bool
+        Whether that curvature is of a similar problem, and no step has been taken with it yet.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     save_at : float
@@ -97,6 +99,7 @@ class Run:
     watched: bool = False
     near: bool = False
     resembles: bool = False
+    borrowed: bool = False
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""

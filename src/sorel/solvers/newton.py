@@ -186,6 +186,14 @@ class Newton(AugmentedLagrangian):
         """A direction from a few products, if the Hessian that was kept is near enough."""
         problem, point = state.problem, state.point
         precondition = problem.kept_factor()
+        first, run.borrowed = run.borrowed and not problem.has_two_levels, False
+        if first and precondition is not None:
+            # Near the solution of a similar problem its Hessian says where to go, and a line search
+            # how far: a product to learn more costs as much as the step.
+            gradient = state.gradient + problem.modulus() * point.w
+            step = -precondition(gradient)
+            descent = -float(np.vdot(gradient, step))
+            return Direction(step, descent, 0.5 * descent)
         curvature = problem.engine.curvature(point, state.dual, state.eta)
         if precondition is None or curvature.share < _MOST_ROWS:
             run.resembles = False
