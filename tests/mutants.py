@@ -56,6 +56,7 @@ TESTS = {
     "checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
     "metrics.py": ["test_metrics.py", "test_decisions.py"],
     "paths.py": ["test_paths.py", "work:path"],
+    "tails.py": ["test_tails.py"],
     "penalties/budget.py": ["test_budget.py", "work:linear"],
     "penalties/": ["test_penalties.py", "test_own_penalty.py", "test_penalty_settings.py",
                    "work:small"],

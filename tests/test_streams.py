@@ -77,8 +77,10 @@ def run(arguments):
 def test_full_standard_output(place, monkeypatch, capfd, command, buffered):
     monkeypatch.chdir(place)
     # Without a buffer every line is written at once, as PYTHONUNBUFFERED has it.
-    raw = open("/dev/full", "wb", buffering=-1 if buffered else 0)
-    with io.TextIOWrapper(raw, write_through=not buffered) as full:
+    with (
+        open("/dev/full", "wb", buffering=-1 if buffered else 0) as raw,
+        io.TextIOWrapper(raw, write_through=not buffered) as full,
+    ):
         monkeypatch.setattr(sys, "stdout", full)
         assert run(PRINTING[command]) == 1
         # At exit, Python flushes once more.

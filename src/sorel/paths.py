@@ -23,6 +23,7 @@ from sorel.problem import Problem
 from sorel.risks import Risk, parse_risk
 from sorel.solve import Result, solve
 from sorel.solvers import Solver
+from sorel.tails import Tails
 
 __all__ = ["PathResult", "path"]
 
@@ -218,19 +219,27 @@ def path(
         penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
     start = _Start([penalty.l2 for penalty in penalties])
+    tails = Tails(tol, max_passes, random_state) if solver == "auto" else None
     for i, j in plough(len(grid_risks), len(penalties)):
         if problem.risk != grid_risks[i]:
             problem = problem.with_risk(grid_risks[i])
         point = problem.with_penalty(penalties[j])
-        result = solve(
-            point,
-            solver,
-            tol,
-            max_passes,
-            random_state=random_state,
-            warm_start=start.towards(i, j, smooth=_moves_smoothly(point)),
-        )
-        if result.status.startswith("interrupted"):
+        near = start.towards(i, j, smooth=_moves_smoothly(point))
+        result = None if tails is None or near is None else tails.solve(point, near)
+        if result is None or not _is_over(result):
+            passes, seconds = (0.0, 0.0) if result is None else (result.passes, result.seconds)
+            result = solve(
+                point,
+                solver,
+                tol,
+                max(max_passes - passes, 0.0),
+                random_state=random_state,
+                warm_start=near if result is None else result,
+            )
+            result = replace(
+                result, passes=result.passes + passes, seconds=result.seconds + seconds
+            )
+        if _was_interrupted(result):
             at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
             raise KeyboardInterrupt(f"path was interrupted at {at}")
         start.add(i, j, result)
@@ -257,6 +266,14 @@ def path(
         classes=problem.classes,
         feature_names=names or [f"x{k}" for k in range(d)],
     )
+
+
+def _was_interrupted(result: Result) -> bool:
+    return result.status.startswith("interrupted")
+
+
+def _is_over(result: Result) -> bool:
+    return result.converged or _was_interrupted(result)
 
 
 class _Start:

@@ -633,6 +633,17 @@ class Problem:
         other.engine, other._made_by = engine, None
         return other
 
+    def on_part(self, engine: Engine, risk: Risk) -> Problem:
+        """The same loss and penalty on an engine of some of the rows, under another risk.
+
+        Gaps are measured against the losses of all rows, as they are here.
+        """
+        part = engine.with_risk(risk)
+        assert part is not None, "rows in memory take any risk"
+        other = Problem.from_engine(part, self.penalty)
+        other._zero_loss = self._zero_loss
+        return other
+
     def in_single(self) -> Problem | None:
         """The same with X in single precision, for first digits; see the engine's `in_single`."""
         engine = self.engine.in_single()
@@ -727,6 +738,15 @@ class Problem:
             noise,
             passes,
         )
+
+    def upper_bound(self, point: Point) -> tuple[float, float]:
+        """The objective at a point, and how much more rounding may have made it in truth."""
+        engine, rounding = self.engine, self._rounding()
+        dual = engine.worst_case(point)
+        risk, penalty = engine.expected(point, dual), self.penalty_value(point.w)
+        error = rounding.risk(point, dual, risk, 0.0, rounding.margins(point.w))
+        rounding.forget_weighting()
+        return risk + penalty, error + rounding.penalty_value(penalty)
 
     def look_closer(self, point: Point, dual: Dual) -> Certificate | None:
         """The certificate with a bound in long doubles; None where there is no such bound."""
