@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from time import perf_counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -145,7 +147,7 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, parts, monkeypatch
 
 def test_a_result_is_that_of_one_run(parts):
     X, y = make_data("squared", 800, 4, 5)
-    seen = []
+    seen, begin = [], perf_counter()
     sorel.path(
         X, y, risks=["cvar:0.2", "cvar:0.19"], callback=lambda risk, l2, result: seen.append(result)
     )
@@ -153,7 +155,46 @@ def test_a_result_is_that_of_one_run(parts):
     assert result.converged
     assert (record.passes, record.best_gap) == (result.passes, result.gap)
     assert record.best_relative_gap == result.relative_gap <= 1e-6
-    assert result.seconds > 0.0
+    assert 0.0 < result.seconds == record.seconds < perf_counter() - begin
+
+
+def test_rows_serve_as_long_as_they_are_neither_few_nor_many():
+    problem = make_problem(risk=CVaR(0.2))
+    solver, start = Tails(1e-6, 1000, 0), sorel.solve(problem)
+    engines = []
+    for alpha in (0.2, 0.18, 0.14, 0.12, 0.115, 0.14, 0.2):
+        start = solver.solve(problem.with_risk(CVaR(alpha)), start)
+        assert start.converged
+        engines.append(solver._engine)
+    # 0.26 of the rows are fewer than twice 0.14 of them, and more than twice 0.12.
+    assert engines[0] is engines[1] is engines[2] is not engines[3]
+    # 0.156 of them are enough for 0.14, and too few for 0.2.
+    assert engines[3] is engines[4] is engines[5] is not engines[6]
+
+
+def test_bounds_passes_and_errors_of_a_part_are_put_together(monkeypatch):
+    problem = make_problem(risk=CVaR(0.2))
+    start, solver = sorel.solve(problem), Tails(1e-6, 1000, 0)
+    found, quietly = [], tails.solve_quietly
+
+    def remembered(*args, **more):
+        found.append(quietly(*args, **more))
+        return found[-1]
+
+    monkeypatch.setattr(tails, "solve_quietly", remembered)
+    target = problem.with_risk(CVaR(0.19))
+    result = solver.solve(target, start)
+    part, rows = found[0][0], solver._rows
+    # One pass over all rows to choose some, one to certify, and shares of passes between them.
+    assert result.passes == pytest.approx(2.0 + len(rows) / 600 * part.passes)
+    assert result.gap == pytest.approx(target.objective(result.w) - part.dual, abs=1e-12)
+    assert result.dual <= part.dual
+    monkeypatch.setattr(sorel.Problem, "upper_bound", lambda self, point: (2.0, 0.5))
+    worse = Tails(1e-6, 1000, 0).solve(target, start)
+    assert worse.gap == pytest.approx(2.5 - part.dual)
+    assert worse.dual == pytest.approx(part.dual - 0.5)
+    assert worse.relative_gap == pytest.approx(worse.gap / 2.0)
+    assert not worse.converged
 
 
 def test_what_a_part_misses_is_left_to_all_rows(parts, monkeypatch):
@@ -265,3 +306,83 @@ def test_an_objective_is_bounded_with_its_rounding():
     assert objective == pytest.approx(problem.objective(w), rel=1e-14)
     assert 0.0 < error < 1e-12 * objective
     assert error == pytest.approx(exact.primal_rounding, rel=0.5, abs=0.0)
+
+
+def chosen(losses, weights, alpha, omega=None, problem=None):
+    """The rows that are chosen for these losses, or None."""
+    n = len(losses)
+    if problem is None:
+        problem = sorel.Problem(np.ones((n, 1)), np.zeros(n), sample_weight=omega)
+    solver = Tails(1e-6, 1000, 0)
+    solver._choose(problem, alpha, losses, SimpleNamespace(weights=weights))
+    if solver._engine is None:
+        return None
+    expected = len(solver._rows) / n if omega is None else omega[solver._rows].sum() / omega.sum()
+    assert solver._mass == pytest.approx(expected)
+    assert solver._engine.n_samples == len(solver._rows)
+    return solver._rows.tolist()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, -1e6])
+def test_the_worst_rows_are_chosen(scale):
+    rng = np.random.default_rng(0)
+    losses = scale * (2.0 + rng.permutation(100) / 50.0)
+    order = np.argsort(losses)[::-1]
+    weights = np.zeros(100)
+    weights[order[:20]] = 0.05
+    # 1.3 times a fifth, whether the rows beside the edge have weight or not.
+    assert chosen(losses, weights, 0.2) == sorted(order[:26])
+    weights[order[50:55]] = 0.05
+    assert chosen(losses, weights, 0.2) == sorted(order[:26])
+    # Those of a tie share its weight, wherever they are.
+    weights[order[50:55]] = [0.049, 0.01, 1e-9, 0.05 * (1 - 1e-7), 0.05 * (1 - 1e-5)]
+    assert chosen(losses, weights, 0.2) == sorted([*order[:26], *order[[50, 51, 52, 54]]])
+
+
+def test_weights_of_samples_count_where_rows_are_chosen():
+    losses = np.arange(40.0)
+    omega = np.where(np.arange(40) % 2, 3.0, 1.0)
+    weights = np.zeros(40)
+    weights[30:] = omega[30:] / omega[30:].sum()
+    # From the top 3, 1, 3, 1, ...: 20.8 of 80 are reached with the eleventh.
+    assert chosen(losses, weights, 0.2, omega) == list(range(29, 40))
+    # One third of what each may have: a tie.
+    weights[20] = weights[30] / 3.0
+    assert chosen(losses, weights, 0.2, omega) == [20, *range(29, 40)]
+    weights[20] = weights[30]
+    assert chosen(losses, weights, 0.2, omega) == list(range(29, 40))
+
+
+def test_rows_are_not_chosen_where_they_would_be_too_many():
+    losses, weights = np.arange(100.0), np.zeros(100)
+    weights[80:] = 0.05
+    # A tie of 11 rows beyond the 26: below twice the tail. Four more are above it.
+    weights[60:71] = 0.01
+    assert len(chosen(losses, weights, 0.2)) == 37
+    weights[56:60] = 0.01
+    assert chosen(losses, weights, 0.2) is None
+    # Above 0.8 of all rows.
+    weights[:] = 0.0
+    weights[40:] = 1.0 / 60.0
+    assert len(chosen(losses, weights, 0.6)) == 78
+    weights[:4] = 0.01
+    assert chosen(losses, weights, 0.6) is None
+
+
+def test_rows_are_not_chosen_where_a_copy_would_be_too_large(monkeypatch):
+    losses, weights = np.arange(100.0), np.zeros(100)
+    problem = sorel.Problem(np.ones((100, 3)), np.zeros(100))
+    monkeypatch.setattr(tails, "_MAX_COPY", 26 * 3 * 8)
+    assert len(chosen(losses, weights, 0.2, problem=problem)) == 26
+    monkeypatch.setattr(tails, "_MAX_COPY", 26 * 3 * 8 - 1)
+    assert chosen(losses, weights, 0.2, problem=problem) is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
+def test_losses_are_equal_relative_to_their_size(scale):
+    losses, weights = np.full(100, scale), np.zeros(100)
+    assert chosen(losses, weights, 0.2) is None
+    losses[:80] *= 1.0 - 5e-10
+    assert chosen(losses, weights, 0.2) is None
+    losses[:80] *= 1.0 - 5e-9
+    assert len(chosen(losses, weights, 0.2)) == 26

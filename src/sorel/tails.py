@@ -122,8 +122,8 @@ class Tails:
         engine = problem.engine
         omega, n = engine.spec.sample_weight, engine.n_samples
         order = np.argsort(losses)[::-1]
-        masses = np.arange(1, n + 1) / n if omega is None else np.cumsum(omega[order])
-        edge, last = np.minimum(np.searchsorted(masses, [alpha, _CHOSEN * alpha]), n - 1)
+        masses = (1.0 + np.arange(n)) / n if omega is None else np.cumsum(omega[order])
+        edge, last = np.searchsorted(masses, [alpha, _CHOSEN * alpha])
         worst, least = losses[order[edge]], losses[order[last]]
         if not worst - least > _LEVEL * abs(worst):
             return
