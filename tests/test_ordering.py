@@ -128,3 +128,31 @@ def test_an_order_is_sorted_anew_only_where_none_is_near():
     assert sorts(keep, values, None, keep) == 1
     assert sorts(keep, far, None, unknown) == 1
     assert sorts(Order(400, Pool()), values, None, unknown) == 1
+
+
+@pytest.mark.parametrize("also", [True, False])
+def test_an_item_sinks_among_the_sorted_ones_with_what_belongs_to_them(also):
+    """Against a sort of (value, number): ties by number, entries and ranks in step."""
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        values = rng.integers(0, 4, 8).astype(float)
+        rank = int(rng.integers(0, 8))
+        items = rng.permutation(8).astype(np.int32)
+        before = sorted(items[:rank], key=lambda item: (values[item], item))
+        order = np.array([*before, *items[rank:]], dtype=np.int32)
+        key, item = values[order], int(order[rank])
+        extra, position = 10.0 * values[order] + order, np.empty(8, np.int32)
+        position[order] = np.arange(8)
+        own = extra[rank]
+        place = ordering.sink(
+            key, order, rank, values[item], item,
+            position if also else None, extra if also else None,
+        )  # fmt: skip
+        expected = sorted([*before, item], key=lambda i: (values[i], i))
+        assert place == expected.index(item)
+        assert_array_equal(order, [*expected, *items[rank + 1 :]])
+        assert_array_equal(key, values[order])
+        if also:
+            assert_array_equal(position[order], np.arange(8))
+            extra[place] = own  # what sinks brings its entry along, or a new one
+            assert_array_equal(extra, 10.0 * values[order] + order)
