@@ -6,7 +6,9 @@ their own, so every operation is checked on both sides of that number.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -462,3 +464,80 @@ def test_rounding_of_weights_survives_squares_that_overflow():
     assert before == pytest.approx(2.0**-52 * np.linalg.norm(point.losses), rel=1e-9)
     np.multiply(point.losses, 1e200, out=point.losses)
     assert engine.weights_rounding(point) == pytest.approx(1e200 * before, rel=1e-12)
+
+
+def test_targets_and_weights_have_an_entry_per_row_and_labels_count_classes():
+    def check(targets, weight=None, outputs=1):
+        spec = SimpleNamespace(targets=targets, sample_weight=weight)
+        memory._check_lengths(spec, 3, outputs)
+
+    check(np.zeros(3))
+    check(np.array([0, 1, 2]), np.ones(3), 3)
+    for short in (np.zeros(2), np.zeros((3, 1))):
+        shape = re.escape(str(short.shape))
+        with pytest.raises(ValueError, match=f"^X has 3 rows but targets has shape {shape}; they"):
+            check(short)
+        with pytest.raises(ValueError, match=f"^X has 3 rows but sample_weight has shape {shape};"):
+            check(np.zeros(3), short)
+    for labels in ([0, 1, 3], [-1, 1, 2]):
+        with pytest.raises(
+            ValueError,
+            match=f"^targets must be the numbers 0 to 2 of the classes, got values from "
+            f"{min(labels)} to {max(labels)}$",
+        ):
+            check(np.array(labels), outputs=3)
+
+
+@by_weighting
+def test_the_scale_of_losses_is_their_spread_or_else_their_size(weighted):
+    """Ties leave the size of the losses, and a perfect fit what they are at zero margins."""
+    omega = np.array([0.5, 0.25, 0.25]) if weighted else np.full(3, 1.0 / 3.0)
+    X, far = np.eye(3), 1e3
+
+    def scale(losses):
+        y = np.sqrt(2.0 * far) * np.ones(3)
+        problem = sorel.Problem(X, y, sample_weight=omega if weighted else None)
+        return problem.engine.loss_scale(problem.engine.point(y - np.sqrt(2.0 * losses)))
+
+    for share in (0.5, 0.9, 1.1, 5.0):
+        away = np.array([1.0, 0.0, -1.0])
+        away -= omega @ away
+        losses = 10.0 + away * share * 1e-3 * 10.0 / (omega @ np.abs(away))
+        expected = 10.0 if share < 1.0 else share * 1e-3 * 10.0
+        assert scale(losses) == pytest.approx(expected, rel=1e-6)
+    assert scale(np.zeros(3)) == pytest.approx(np.finfo(float).eps * far, rel=1e-6)
+    nothing = sorel.Problem(X, np.zeros(3)).engine
+    assert nothing.loss_scale(nothing.point(np.zeros(3))) == 1.0
+
+
+def test_eigenvectors_of_the_rows_are_worth_no_more_than_products_with_them():
+    """Five parameters cubed against four times 3 classes, of ten entries or eleven: 125 to 120."""
+    rng = np.random.default_rng(0)
+    for entries, turned in ((10, False), (11, True)):
+        X = np.zeros((12, 5))
+        X[np.arange(entries), np.arange(entries) % 5] = rng.uniform(1.0, 2.0, entries)
+        X = scipy.sparse.csr_array(X)
+        problem = sorel.Problem(X, np.arange(12) % 3, loss="multinomial", penalty=sorel.L2(0.1))
+        values, vectors = problem.engine._row_spectrum
+        assert (vectors is not None) is turned
+        assert values.sum() == pytest.approx((X.data**2).sum() / 12)
+
+
+@by_weighting
+def test_sums_of_a_log_link_have_the_logarithms_of_the_targets_in_them(weighted):
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(8, 2)), np.array([0.0, 0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
+    omega = rng.uniform(0.5, 2.0, 8) if weighted else None
+    problem = sorel.Problem(
+        X, y, loss="poisson", penalty=sorel.L2(0.1), risk=sorel.ESRM(1.0), sample_weight=omega
+    )
+    engine, w = problem.engine, np.array([0.3, -0.4])
+    point = engine.point(w)
+    dual = engine.worst_case(point)
+    lam, z = engine.weights(dual), X @ w
+    positive = np.where(y > 0.0, y, 1.0)
+    losses = np.exp(z) - y - y * (z - np.log(positive))
+    slopes = np.abs(np.exp(z) - y)
+    expected = lam @ (np.abs(losses) + slopes * np.abs(np.log(positive))), lam @ slopes
+    found = engine.absolute_sums(point, dual)
+    assert found == pytest.approx((*expected, lam @ np.exp(z)), rel=1e-12)

@@ -193,7 +193,7 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
             gap = np.int64(time - state[j, 0])
             u, drift = state[j, 1], factor * state[j, 2]
             m = (drift - (threshold if u > 0.0 else -threshold)) * scale
-            row = np.uint64(gap if gap < _RUN else _RUN - 1)
+            row = np.uint64(gap if gap < _RUN else 0)
             end = runs[row, 0] * u + runs[row, 1] * m
             along = runs[row, 2] * u + runs[row, 3] * m
             common = bool(gap < _RUN)
