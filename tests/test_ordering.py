@@ -196,3 +196,10 @@ def test_the_short_sort_of_one_value_that_sticks_out():
     # A sum that is no number, of values whose range is one.
     values[:] = 1e308 * (1.0 + 1e-3 * np.arange(n) / n)
     assert not ordering.sort_short(values, room, order)
+
+
+def test_near_ties_are_repaired_after_one_sort():
+    rng = np.random.default_rng(5)
+    values = np.repeat(rng.standard_normal(800), 2) + 1e-12 * rng.standard_normal(1600)
+    rng.shuffle(values)
+    assert sorts(Order(1600, Pool()), values) == 1
