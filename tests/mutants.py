@@ -67,9 +67,11 @@ TESTS = {
     "kernels/descent.py": ["test_descent.py"],
     "kernels/small.py": ["test_small.py", "work:small"],
     "kernels/cholesky.py": ["test_small.py", "test_quadratic.py"],
-    "kernels/margins.py": ["test_kernels.py", "test_decisions.py", "test_rivals.py", "work:rivals"],
+    "kernels/margins.py": ["test_splitting.py", "test_kernels.py", "test_decisions.py",
+                           "test_rivals.py", "work:rivals"],
     "kernels/vectors.py": ["test_kernels.py", "test_memory.py", "test_epochs.py",
                            "test_quasi_newton.py"],
+    "kernels/tables.py": ["test_sorted_tables.py", "test_prospect.py", "test_saddle_saga.py"],
     "kernels/": ["test_kernels.py", "test_epochs.py", "test_prospect.py", "test_saddle_saga.py"],
     # Their tests need torch, and have an environment of their own.
     "engines/tensors/": [],
