@@ -11,6 +11,7 @@ import sorel
 from sorel.engines import dense, memory
 from sorel.engines.base import Plan
 from sorel.engines.memory import FEW_COLUMNS
+from sorel.kernels import dense as kernel
 
 
 def spy(name, of=dense):
@@ -201,3 +202,63 @@ def test_how_long_an_x_is_worth_reading_in_single_precision(monkeypatch):
         monkeypatch.setattr(dense, "_WORTH_HALVING", least)
         monkeypatch.setattr(dense, "_MAX_COPY", copy)
         assert (engine.in_single() is not None) is halved
+
+
+class Watched:
+    """A matrix that notes the rows which a loop reads, one after another."""
+
+    def __init__(self, X):
+        self.values, self.shape, self.rows = X, X.shape, []
+
+    def __getitem__(self, place):
+        self.rows.append(place[0])
+        return self.values[place]
+
+    def together(self):
+        """How many rows are read in turn."""
+        first = self.rows.index(self.rows[0], 1)
+        return len(set(self.rows[:first]))
+
+
+def plain(function):
+    return getattr(function, "py_func", function)
+
+
+SHORT = kernel._SHORT_ROW
+
+
+@pytest.mark.parametrize(("d", "together"), [(2, 2), (SHORT, 2), (SHORT + 1, 1)])
+def test_short_rows_are_taken_two_at_a_time(d, together):
+    X, out = Watched(np.random.default_rng(0).standard_normal((5, d))), np.empty(5)
+    w = np.linspace(-1.0, 1.0, d)
+    plain(kernel.product_rows)(X, w, 0.5, out)
+    np.testing.assert_allclose(out, X.values @ w + 0.5, atol=1e-12)
+    assert X.together() == together
+
+
+@pytest.mark.parametrize(
+    ("d", "cache", "used", "together"),
+    [
+        (2, 0, 10, 4),
+        (SHORT, 0, 10, 4),
+        (SHORT + 1, 10 * (SHORT + 1), 10, 4),
+        (SHORT + 1, 10 * (SHORT + 1) - 1, 10, 1),
+        (SHORT + 1, 0, 3, 1),  # three tenths of the rows: all of them are read
+        (2, 1_000_000, 3, 4),
+        (2, 1_000_000, 2, 0),  # fewer: those alone
+        (SHORT + 1, 0, 2, 0),
+    ],
+)
+def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, together, monkeypatch):
+    monkeypatch.setattr(kernel, "_IN_CACHE", cache)
+    X, c, out = (
+        Watched(np.random.default_rng(0).standard_normal((10, d))),
+        np.zeros(10),
+        np.ones(d + 1),
+    )
+    c[10 - used :] = np.arange(1.0, used + 1.0)
+    plain(kernel.adjoint_rows)(X, c, out)
+    np.testing.assert_allclose(out, 1.0 + np.append(X.values.T @ c, c.sum()), atol=1e-11)
+    assert set(X.rows) == (set(range(10)) if together else set(np.flatnonzero(c)))
+    if together:
+        assert X.together() == together

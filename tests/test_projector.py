@@ -141,3 +141,18 @@ def test_items_without_weight_are_left_out_and_others_are_not():
         projector = Projector(ESRM(2.0), 3, weight)
         projector.share(team)
         assert (projector.core.team is team) is shared
+
+
+@pytest.mark.parametrize("n", [100, 1600])
+def test_some_thousand_items_are_sorted_elsewhere_and_any_order_is_a_start(n):
+    core = Uniform(n * sorel.ESRM(2.0).weights(n), Pool())
+    assert core.moves() == 0
+    (mass, order, key, _, first, second), fresh = core.sorting()
+    assert (fresh is not None) is (n == 1600)
+    assert core.moves() == (1 if n == 1600 else 0)
+    assert mass is core.mass
+    assert [x.size for x in (order, key, first, second)] == [n] * 4
+    # An order that is known stays so.
+    core.sort(np.random.default_rng(0).standard_normal(n), 0)
+    core.sorting()
+    assert core.moves() == (1 if n == 1600 else 8)
