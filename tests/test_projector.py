@@ -145,7 +145,7 @@ def test_items_without_weight_are_left_out_and_others_are_not():
 
 @pytest.mark.parametrize("n", [100, 1600])
 def test_some_thousand_items_are_sorted_elsewhere_and_any_order_is_a_start(n):
-    core = Uniform(n * sorel.ESRM(2.0).weights(n), Pool())
+    core = Uniform(n * ESRM(2.0).weights(n), Pool())
     assert core.moves() == 0
     (mass, order, key, _, first, second), fresh = core.sorting()
     assert (fresh is not None) is (n == 1600)
