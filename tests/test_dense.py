@@ -183,13 +183,15 @@ def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypat
     assert not gather.called
     monkeypatch.setattr(dense, "_CACHED", nbytes)
     monkeypatch.setattr(dense, "_AHEAD", 3 * 4 * 8)
-    with spy("gather_rows", dense.dense) as gather:
+    ahead = "background" if threads > 1 else "immediately"
+    with spy("gather_rows", dense.dense) as gather, spy(ahead) as asked:
         np.testing.assert_allclose(epoch(), expected, rtol=1e-12)
     height = max(1, 3 // batch) * batch
     lengths = []
     for draws in (2 * batch, (steps - 2) * batch):
         lengths += [min(height, draws - start) for start in range(0, draws, height)]
     assert [len(call.args[1]) for call in gather.call_args_list] == lengths
+    assert asked.call_count == len(lengths)
 
 
 def test_how_long_an_x_is_worth_reading_in_single_precision(monkeypatch):
@@ -262,3 +264,18 @@ def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, togeth
     assert set(X.rows) == (set(range(10)) if together else set(np.flatnonzero(c)))
     if together:
         assert X.together() == together
+
+
+def test_a_weighting_that_is_given_is_not_looked_for():
+    engine = make(risk=sorel.ESRM(2.0)).for_run().engine
+    point, center = engine.point(np.ones(3)), engine.uniform()
+    steps = engine._small_steps
+    with mock.patch.object(steps, "settle", wraps=steps.settle) as settle:
+        found = engine.settle(point, center, 1.0)
+        assert settle.call_count == 1
+        given = engine.worst_case(point)
+        other = engine.settle(point, center, 1.0, given)
+        assert settle.call_count == 1 + 1  # the gradient alone, at that weighting
+    assert found.dual is not given
+    assert other.dual is given
+    assert other.distance == pytest.approx(engine.square_distance(given, center))

@@ -175,6 +175,15 @@ def test_the_whole_product_is_taken_again_after_many_changes_or_a_large_loss():
         assert last.of(h, gram)[0, 0] == pytest.approx(99.0, rel=1e-6)
         assert gram.rows == ([100, 0, 1, 99] if whole else [100, 0, 1])
 
+    # What there once was is scaled along with the rows.
+    gram, last, h = Counted(X), LastGram(), np.full(100, 0.3)
+    for level, first, whole in ((0.3, 970.3, True), (0.3, 270.3, False), (0.9, 60.9, True)):
+        h[:] = level
+        h[0] = first
+        before = len(gram.rows)
+        assert last.of(h, gram)[0, 0] == pytest.approx(h.sum())
+        assert (100 in gram.rows[before:]) is whole
+
 
 def test_the_weight_that_most_rows_have():
     h = np.zeros(1000)

@@ -541,3 +541,50 @@ def test_sums_of_a_log_link_have_the_logarithms_of_the_targets_in_them(weighted)
     expected = lam @ (np.abs(losses) + slopes * np.abs(np.log(positive))), lam @ slopes
     found = engine.absolute_sums(point, dual)
     assert found == pytest.approx((*expected, lam @ np.exp(z)), rel=1e-12)
+
+
+@pytest.mark.parametrize("risk", ["esrm", "deviation"])
+def test_what_is_borrowed_for_a_sum_is_given_back_and_nothing_else(risk):
+    here = Setting(WORTH_POOLING, "linear" if risk == "deviation" else "huber", risk)
+    engine = here.problem.for_run().engine
+    point, change = engine.point(here.w), engine.direction(here.delta)
+    dual = engine.worst_case(point)
+
+    def sums():
+        engine.gradient(point, dual)
+        engine.slope(point, dual, change)
+        engine.expected(point, dual)
+        engine.loss_scale(point)
+        engine.secant(dual, dual, point, point)
+
+    def free():
+        return [array for arrays in engine._pool._free.values() for array in arrays]
+
+    sums()
+    known = {id(array) for array in free()}
+    sums()
+    assert {id(array) for array in free()} == known
+    assert len(free()) == len(known)
+    held = (dual.density, point.margins, point.losses, change.margins)
+    assert not any(array is kept for array in free() for kept in held)
+
+
+@pytest.mark.parametrize("start", [0.0, 3.0, 8.0])
+def test_intercepts_of_classes_are_found_from_far_away(start):
+    """Where the slopes of each class add up to nothing; no value on the way is above the first."""
+    rng = np.random.default_rng(9)
+    X, y = rng.standard_normal((60, 2)), rng.integers(0, 3, 60)
+    y[:3] = [0, 1, 2]
+    engine = sorel.Problem(
+        X, y, loss="multinomial", penalty=sorel.L2(0.1), fit_intercept=True, risk=sorel.ESRM(1.0)
+    ).engine
+    w = np.zeros((3, 3))
+    w[-1] = [start, -start, 0.5 * start]
+    point = engine.point(w)
+    dual = engine.worst_case(point)
+    best = engine.best_intercept(point, dual)
+    lam = engine.weights(dual)
+    assert np.abs(lam @ best.slopes).max() <= 1e-15
+    assert engine.expected(best, dual) <= engine.expected(point, dual)
+    np.testing.assert_array_equal(best.w[:2], w[:2])
+    np.testing.assert_allclose(best.margins, X @ best.w[:2] + best.w[2], atol=1e-13 * (1 + start))
