@@ -279,3 +279,24 @@ def test_a_weighting_that_is_given_is_not_looked_for():
     assert found.dual is not given
     assert other.dual is given
     assert other.distance == pytest.approx(engine.square_distance(given, center))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_over_rows_are_shared_or_made_at_once(order, threads, monkeypatch):
+    if threads > 1:
+        monkeypatch.setattr(memory, "WORTH_SHARING_X", 0)
+    rng = np.random.default_rng(3)
+    X, c = np.array(rng.standard_normal((300, 4)), order=order), rng.standard_normal(300)
+    problem = sorel.Problem(X, c, fit_intercept=True, n_jobs=threads)
+    engine = problem.for_run().engine
+    full = np.column_stack([X, np.ones(300)])
+    with mock.patch.object(engine, "_accumulate", wraps=engine._accumulate) as shared:
+        np.testing.assert_allclose(engine._adjoint(c), full.T @ c, atol=1e-11)
+        assert shared.called is (threads > 1 or order == "F")
+        shared.reset_mock()
+        np.testing.assert_allclose(engine._gram(c), full.T @ (c[:, None] * full), atol=1e-11)
+        assert shared.called is (threads > 1)
+    w, out = rng.standard_normal(5), np.empty(300)
+    engine._margins(w, out)
+    np.testing.assert_allclose(out, full @ w, atol=1e-12)
