@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from helpers import brute_losses, make_data, make_loss
 import sorel
 from sorel._pool import WORTH_POOLING
 from sorel.engines import memory
+from sorel.engines.last_gram import LastGram
 from sorel.engines.memory import best_shift, shift_slack
 from sorel.losses import Linear
 
@@ -588,3 +590,35 @@ def test_intercepts_of_classes_are_found_from_far_away(start):
     assert engine.expected(best, dual) <= engine.expected(point, dual)
     np.testing.assert_array_equal(best.w[:2], w[:2])
     np.testing.assert_allclose(best.margins, X @ best.w[:2] + best.w[2], atol=1e-13 * (1 + start))
+
+
+def test_a_weighting_on_the_edge_of_the_dual_set_is_a_hair_inside():
+    problem = sorel.Problem(np.eye(4), np.arange(4.0), risk=sorel.CVaR(0.5))
+    move, center = np.array([2.0, -2.0, 0.5, -0.5]), np.ones(4)
+    for factor, share in ((1.0, 0.5), (4.0, 0.125)):
+        found = problem.engine._share_inside(factor * move, center)
+        assert share * (1.0 - 1e-13) < found < share
+    # A move that ends inside is made whole, but for that hair.
+    assert problem.engine._share_inside(0.01 * move, center) == pytest.approx(1.0, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_rows", "kept"),
+    [
+        (60, memory.FEW_COLUMNS, None, False),
+        (60, memory.FEW_COLUMNS + 1, None, True),
+        (30, 30, None, True),
+        (30, 31, None, False),  # larger than X
+        (600, 30, 50, False),  # rows that are sampled differ each time
+    ],
+)
+def test_which_hessians_are_made_from_the_last_one(n, d, n_rows, kept):
+    rng = np.random.default_rng(n)
+    X, y = rng.standard_normal((n, d)), rng.standard_normal(n)
+    engine = sorel.Problem(X, y, risk=sorel.Mean()).for_run().engine
+    point, dual = engine.point(np.zeros(d)), engine.uniform()
+    with mock.patch.object(LastGram, "of", autospec=True, side_effect=LastGram.of) as last:
+        hessian = engine.hessian(point, dual, n_rows=n_rows)
+    assert last.called is kept
+    if n_rows is None:
+        np.testing.assert_allclose(hessian, X.T @ X / n, atol=1e-12)

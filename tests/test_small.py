@@ -14,6 +14,7 @@ from sorel.engines.base import Engine, Settled
 from sorel.engines.small import _MOST_STARTS
 from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
+from sorel.permutahedron.cores import Uniform
 from sorel.problem import Problem
 from sorel.quadratic import step_of_few
 from sorel.solvers.augmented import Direction, State
@@ -429,3 +430,26 @@ def test_a_step_is_searched_until_half_of_its_descent_is_gone(
     descent = seen[0][0]
     assert descent > 0.0
     assert seen == [(descent, 0.5 * descent), (descent, 0.5e6)]
+
+
+@pytest.mark.parametrize(
+    ("risk", "eta", "sorts"), [(ESRM(2.0), 1.0, [0]), (ESRM(2.0), 0.0, []), (CVaR(0.3), 1.0, [])]
+)
+def test_losses_are_sorted_before_the_first_search_for_a_weighting(
+    risk: sorel.risks.Risk, eta: float, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(risk).engine
+    assert isinstance(engine, DenseEngine)
+    core, taken, searches, search = engine._projector.core, list[int](), list[int](), small.search
+    sort = core.sort if isinstance(core, Uniform) else None
+    assert sort is not None
+    monkeypatch.setattr(core, "sort", lambda z, attempt: taken.append(attempt) or sort(z, attempt))
+    monkeypatch.setattr(small, "search", lambda *parts: searches.append(1) or search(*parts))
+    point, center = engine.point(np.ones(4)), engine.uniform()
+    assert engine._small_steps is not None
+    for _ in range(2):
+        assert engine._small_steps.settle(point, center, eta) is not None
+    # One call finds an order that is sorted; the second one finds it as it was.
+    assert taken == sorts
+    if sorts:
+        assert len(searches) == 2
