@@ -300,3 +300,21 @@ def test_sums_over_rows_are_shared_or_made_at_once(order, threads, monkeypatch):
     w, out = rng.standard_normal(5), np.empty(300)
     engine._margins(w, out)
     np.testing.assert_allclose(out, full @ w, atol=1e-12)
+
+
+def test_sums_of_some_blocks():
+    engine = make(40, 3).engine
+    X, block, c = np.asarray(engine.stored()[0]), np.arange(40) % 5 - 1, np.linspace(1.0, 2.0, 40)
+    found = engine._block_sums(block.astype(np.int32), 1, 3, c)
+    expected = [(c[block == b, None] * X[block == b]).sum(axis=0) for b in (1, 2)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_rows_of_several_outputs_are_copied_up_to_a_limit(monkeypatch):
+    engine, rows = make(40, 3, loss="multinomial").engine, np.arange(0, 40, 4)
+    for limit, copied in ((10 * 3 * 8, True), (10 * 3 * 8 - 1, False)):
+        monkeypatch.setattr(dense, "_MAX_COPY", limit)
+        assert (engine._select(rows) is not None) is copied
+    # One output takes a list of rows where these lie one after another.
+    assert make(40, 3).engine._select(rows) is rows
+    assert sorel.Problem(np.ones((40, 3), order="F"), np.ones(40)).engine._select(rows) is None
