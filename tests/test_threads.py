@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -380,3 +381,25 @@ def test_sums_over_ranges_are_made_by_as_many_as_there_are(monkeypatch, threads)
 
     np.testing.assert_array_equal(team.accumulate(add, (2,)), [200.0, 200.0])
     assert parts == [list(range(min(threads, len(team.ranges))))]
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(6, 6), (None, 1)])
+def test_cores_where_the_system_does_not_tell_which_are_allowed(monkeypatch, counted, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    monkeypatch.setattr(_threads, "_quota", lambda: np.inf)
+    assert _threads._cores() == cores
+
+
+def test_only_libraries_of_linear_algebra_that_know_their_threads_count(monkeypatch):
+    libraries = [
+        {"user_api": "openmp", "num_threads": 1},
+        {"user_api": "blas", "num_threads": 4},
+        {"user_api": "blas", "num_threads": None},
+        {"user_api": "blas", "num_threads": 3},
+    ]
+    controller = SimpleNamespace(info=lambda: libraries)
+    monkeypatch.setattr(_threads, "_controller", lambda: controller)
+    assert _threads._library_threads() == 3
+    del libraries[1:]
+    assert _threads._library_threads() == sys.maxsize
