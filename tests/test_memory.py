@@ -622,3 +622,19 @@ def test_which_hessians_are_made_from_the_last_one(n, d, n_rows, kept):
     assert last.called is kept
     if n_rows is None:
         np.testing.assert_allclose(hessian, X.T @ X / n, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "turned"), [(8, False), (9, True)])
+def test_all_entries_of_a_dense_matrix_count(n, turned):
+    """Ten parameters cubed against four times 3 classes times ten entries a row."""
+    X = np.random.default_rng(0).standard_normal((n, 10))
+    problem = sorel.Problem(X, np.arange(n) % 3, loss="multinomial", penalty=sorel.L2(0.1))
+    assert (problem.engine._row_spectrum[1] is not None) is turned
+
+
+def test_what_a_deviation_stands_in_the_way_of():
+    engine = Setting(40, "linear", "deviation").engine
+    for operation in ("splitting", "batches"):
+        assert "a deviation has negative ones" in engine.obstacle(operation)
+        assert Setting(40).engine.obstacle(operation) is None
+    assert engine.obstacle("hessian") is None
