@@ -119,7 +119,9 @@ def test_small_matrices_have_loops_of_their_own(d, threads, monkeypatch):
 
 
 @pytest.mark.parametrize("signs", [(1,), (-1,), (1, -1), ()])
-def test_weights_of_either_sign(signs):
+@pytest.mark.parametrize("height", [7, 1000])
+def test_weights_of_either_sign(signs, height, monkeypatch):
+    monkeypatch.setattr(dense, "_TILE_SIZE", height * (FEW_COLUMNS + 1))
     engine = make(60, FEW_COLUMNS + 1).engine
     X, h = np.asarray(engine.stored()[0]), np.zeros(60)
     for k, sign in enumerate(signs):

@@ -638,3 +638,27 @@ def test_what_a_deviation_stands_in_the_way_of():
         assert "a deviation has negative ones" in engine.obstacle(operation)
         assert Setting(40).engine.obstacle(operation) is None
     assert engine.obstacle("hessian") is None
+
+
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_curvature_without_blocks_or_without_their_part(loss, blocks):
+    """With neither blocks nor eta there is nothing of a block in it."""
+    rng = np.random.default_rng(10)
+    X, y = rng.standard_normal((30, 3)), np.arange(30) % 3
+    engine = sorel.Problem(X, y, loss=loss, penalty=sorel.L2(0.1), risk=sorel.ESRM(2.0)).engine
+    point = engine.point(rng.standard_normal(engine.shape))
+    dual = engine.ascend(engine.uniform(), point, 1.0) if blocks else engine.worst_case(point)
+    assert (dual.n_blocks > 0) is blocks
+    eta, v = (0.0 if blocks else 1.0), rng.standard_normal(engine.shape)
+    found = engine.curvature(point, dual, eta).product(v)
+    lam = engine.weights(dual)
+    bends = engine.loss.curvature(y, X @ point.w)
+    if loss == "squared":
+        expected = X.T @ (lam * (X @ v))
+    else:
+        expected = X.T @ (lam[:, None] * np.einsum("iab,ib->ia", bends, X @ v))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        (engine.hessian(point, dual, eta) @ v.ravel()).reshape(v.shape), expected, atol=1e-11
+    )
