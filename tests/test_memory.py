@@ -6,7 +6,10 @@ their own, so every operation is checked on both sides of that number.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from helpers import brute_losses, make_data, make_loss
 import sorel
 from sorel._pool import WORTH_POOLING
 from sorel.engines import memory
+from sorel.engines.last_gram import LastGram
 from sorel.engines.memory import best_shift, shift_slack
 from sorel.losses import Linear
 
@@ -481,3 +485,199 @@ def test_rounding_of_weights_survives_squares_that_overflow():
     assert before == pytest.approx(2.0**-52 * np.linalg.norm(point.losses), rel=1e-9)
     np.multiply(point.losses, 1e200, out=point.losses)
     assert engine.weights_rounding(point) == pytest.approx(1e200 * before, rel=1e-12)
+
+
+def test_targets_and_weights_have_an_entry_per_row_and_labels_count_classes():
+    def check(targets, weight=None, outputs=1):
+        spec = SimpleNamespace(targets=targets, sample_weight=weight)
+        memory._check_lengths(spec, 3, outputs)
+
+    check(np.zeros(3))
+    check(np.array([0, 1, 2]), np.ones(3), 3)
+    for short in (np.zeros(2), np.zeros((3, 1))):
+        shape = re.escape(str(short.shape))
+        with pytest.raises(ValueError, match=f"^X has 3 rows but targets has shape {shape}; they"):
+            check(short)
+        with pytest.raises(ValueError, match=f"^X has 3 rows but sample_weight has shape {shape};"):
+            check(np.zeros(3), short)
+    for labels in ([0, 1, 3], [-1, 1, 2]):
+        with pytest.raises(
+            ValueError,
+            match=f"^targets must be the numbers 0 to 2 of the classes, got values from "
+            f"{min(labels)} to {max(labels)}$",
+        ):
+            check(np.array(labels), outputs=3)
+
+
+@by_weighting
+def test_the_scale_of_losses_is_their_spread_or_else_their_size(weighted):
+    """Ties leave the size of the losses, and a perfect fit what they are at zero margins."""
+    omega = np.array([0.5, 0.25, 0.25]) if weighted else np.full(3, 1.0 / 3.0)
+    X, far = np.eye(3), 1e3
+
+    def scale(losses):
+        y = np.sqrt(2.0 * far) * np.ones(3)
+        problem = sorel.Problem(X, y, sample_weight=omega if weighted else None)
+        return problem.engine.loss_scale(problem.engine.point(y - np.sqrt(2.0 * losses)))
+
+    for share in (0.5, 0.9, 1.1, 5.0):
+        away = np.array([1.0, 0.0, -1.0])
+        away -= omega @ away
+        losses = 10.0 + away * share * 1e-3 * 10.0 / (omega @ np.abs(away))
+        expected = 10.0 if share < 1.0 else share * 1e-3 * 10.0
+        assert scale(losses) == pytest.approx(expected, rel=1e-6)
+    assert scale(np.zeros(3)) == pytest.approx(np.finfo(float).eps * far, rel=1e-6)
+    nothing = sorel.Problem(X, np.zeros(3)).engine
+    assert nothing.loss_scale(nothing.point(np.zeros(3))) == 1.0
+
+
+def test_eigenvectors_of_the_rows_are_worth_no_more_than_products_with_them():
+    """Five parameters cubed against four times 3 classes, of ten entries or eleven: 125 to 120."""
+    rng = np.random.default_rng(0)
+    for entries, turned in ((10, False), (11, True)):
+        X = np.zeros((12, 5))
+        X[np.arange(entries), np.arange(entries) % 5] = rng.uniform(1.0, 2.0, entries)
+        X = scipy.sparse.csr_array(X)
+        problem = sorel.Problem(X, np.arange(12) % 3, loss="multinomial", penalty=sorel.L2(0.1))
+        values, vectors = problem.engine._row_spectrum
+        assert (vectors is not None) is turned
+        assert values.sum() == pytest.approx((X.data**2).sum() / 12)
+
+
+@by_weighting
+def test_sums_of_a_log_link_have_the_logarithms_of_the_targets_in_them(weighted):
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(8, 2)), np.array([0.0, 0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
+    omega = rng.uniform(0.5, 2.0, 8) if weighted else None
+    problem = sorel.Problem(
+        X, y, loss="poisson", penalty=sorel.L2(0.1), risk=sorel.ESRM(1.0), sample_weight=omega
+    )
+    engine, w = problem.engine, np.array([0.3, -0.4])
+    point = engine.point(w)
+    dual = engine.worst_case(point)
+    lam, z = engine.weights(dual), X @ w
+    positive = np.where(y > 0.0, y, 1.0)
+    losses = np.exp(z) - y - y * (z - np.log(positive))
+    slopes = np.abs(np.exp(z) - y)
+    expected = lam @ (np.abs(losses) + slopes * np.abs(np.log(positive))), lam @ slopes
+    found = engine.absolute_sums(point, dual)
+    assert found == pytest.approx((*expected, lam @ np.exp(z)), rel=1e-12)
+
+
+@pytest.mark.parametrize("risk", ["esrm", "deviation"])
+def test_what_is_borrowed_for_a_sum_is_given_back_and_nothing_else(risk):
+    here = Setting(WORTH_POOLING, "linear" if risk == "deviation" else "huber", risk)
+    engine = here.problem.for_run().engine
+    point, change = engine.point(here.w), engine.direction(here.delta)
+    dual = engine.worst_case(point)
+
+    def sums():
+        engine.gradient(point, dual)
+        engine.slope(point, dual, change)
+        engine.expected(point, dual)
+        engine.loss_scale(point)
+        engine.secant(dual, dual, point, point)
+
+    def free():
+        return [array for arrays in engine._pool._free.values() for array in arrays]
+
+    sums()
+    known = {id(array) for array in free()}
+    sums()
+    assert {id(array) for array in free()} == known
+    assert len(free()) == len(known)
+    held = (dual.density, point.margins, point.losses, change.margins)
+    assert not any(array is kept for array in free() for kept in held)
+
+
+@pytest.mark.parametrize("start", [0.0, 3.0, 8.0])
+def test_intercepts_of_classes_are_found_from_far_away(start):
+    """Where the slopes of each class add up to nothing; no value on the way is above the first."""
+    rng = np.random.default_rng(9)
+    X, y = rng.standard_normal((60, 2)), rng.integers(0, 3, 60)
+    y[:3] = [0, 1, 2]
+    engine = sorel.Problem(
+        X, y, loss="multinomial", penalty=sorel.L2(0.1), fit_intercept=True, risk=sorel.ESRM(1.0)
+    ).engine
+    w = np.zeros((3, 3))
+    w[-1] = [start, -start, 0.5 * start]
+    point = engine.point(w)
+    dual = engine.worst_case(point)
+    best = engine.best_intercept(point, dual)
+    lam = engine.weights(dual)
+    assert np.abs(lam @ best.slopes).max() <= 1e-15
+    assert engine.expected(best, dual) <= engine.expected(point, dual)
+    np.testing.assert_array_equal(best.w[:2], w[:2])
+    np.testing.assert_allclose(best.margins, X @ best.w[:2] + best.w[2], atol=1e-13 * (1 + start))
+
+
+def test_a_weighting_on_the_edge_of_the_dual_set_is_a_hair_inside():
+    problem = sorel.Problem(np.eye(4), np.arange(4.0), risk=sorel.CVaR(0.5))
+    move, center = np.array([2.0, -2.0, 0.5, -0.5]), np.ones(4)
+    for factor, share in ((1.0, 0.5), (4.0, 0.125)):
+        found = problem.engine._share_inside(factor * move, center)
+        assert share * (1.0 - 1e-13) < found < share
+    # A move that ends inside is made whole, but for that hair.
+    assert problem.engine._share_inside(0.01 * move, center) == pytest.approx(1.0, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_rows", "kept"),
+    [
+        (60, memory.FEW_COLUMNS, None, False),
+        (60, memory.FEW_COLUMNS + 1, None, True),
+        (30, 30, None, True),
+        (30, 31, None, False),  # larger than X
+        (600, 30, 50, False),  # rows that are sampled differ each time
+    ],
+)
+def test_which_hessians_are_made_from_the_last_one(n, d, n_rows, kept):
+    rng = np.random.default_rng(n)
+    X, y = rng.standard_normal((n, d)), rng.standard_normal(n)
+    engine = sorel.Problem(X, y, risk=sorel.Mean()).for_run().engine
+    point, dual = engine.point(np.zeros(d)), engine.uniform()
+    with mock.patch.object(LastGram, "of", autospec=True, side_effect=LastGram.of) as last:
+        hessian = engine.hessian(point, dual, n_rows=n_rows)
+    assert last.called is kept
+    if n_rows is None:
+        np.testing.assert_allclose(hessian, X.T @ X / n, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "turned"), [(8, False), (9, True)])
+def test_all_entries_of_a_dense_matrix_count(n, turned):
+    """Ten parameters cubed against four times 3 classes times ten entries a row."""
+    X = np.random.default_rng(0).standard_normal((n, 10))
+    problem = sorel.Problem(X, np.arange(n) % 3, loss="multinomial", penalty=sorel.L2(0.1))
+    assert (problem.engine._row_spectrum[1] is not None) is turned
+
+
+def test_what_a_deviation_stands_in_the_way_of():
+    engine = Setting(40, "linear", "deviation").engine
+    for operation in ("splitting", "batches"):
+        assert "a deviation has negative ones" in engine.obstacle(operation)
+        assert Setting(40).engine.obstacle(operation) is None
+    assert engine.obstacle("hessian") is None
+
+
+@pytest.mark.parametrize("loss", ["squared", "multinomial"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_curvature_without_blocks_or_without_their_part(loss, blocks):
+    """With neither blocks nor eta there is nothing of a block in it."""
+    rng = np.random.default_rng(10)
+    X, y = rng.standard_normal((30, 3)), np.arange(30) % 3
+    engine = sorel.Problem(X, y, loss=loss, penalty=sorel.L2(0.1), risk=sorel.ESRM(2.0)).engine
+    point = engine.point(rng.standard_normal(engine.shape))
+    dual = engine.ascend(engine.uniform(), point, 1.0) if blocks else engine.worst_case(point)
+    assert (dual.n_blocks > 0) is blocks
+    eta, v = (0.0 if blocks else 1.0), rng.standard_normal(engine.shape)
+    found = engine.curvature(point, dual, eta).product(v)
+    lam = engine.weights(dual)
+    bends = engine.loss.curvature(y, X @ point.w)
+    if loss == "squared":
+        expected = X.T @ (lam * (X @ v))
+    else:
+        expected = X.T @ (lam[:, None] * np.einsum("iab,ib->ia", bends, X @ v))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        (engine.hessian(point, dual, eta) @ v.ravel()).reshape(v.shape), expected, atol=1e-11
+    )

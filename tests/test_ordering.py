@@ -128,3 +128,79 @@ def test_an_order_is_sorted_anew_only_where_none_is_near():
     assert sorts(keep, values, None, keep) == 1
     assert sorts(keep, far, None, unknown) == 1
     assert sorts(Order(400, Pool()), values, None, unknown) == 1
+
+
+@pytest.mark.parametrize("also", [True, False])
+def test_an_item_sinks_among_the_sorted_ones_with_what_belongs_to_them(also):
+    """Against a sort of (value, number): ties by number, entries and ranks in step."""
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        values = rng.integers(0, 4, 8).astype(float)
+        rank = int(rng.integers(0, 8))
+        items = rng.permutation(8).astype(np.int32)
+        before = sorted(items[:rank], key=lambda item: (values[item], item))
+        order = np.array([*before, *items[rank:]], dtype=np.int32)
+        key, item = values[order], int(order[rank])
+        extra, position = 10.0 * values[order] + order, np.empty(8, np.int32)
+        position[order] = np.arange(8)
+        own = extra[rank]
+        place = ordering.sink(
+            key, order, rank, values[item], item,
+            position if also else None, extra if also else None,
+        )  # fmt: skip
+        expected = sorted([*before, item], key=lambda i: (values[i], i))
+        assert place == expected.index(item)
+        assert_array_equal(order, [*expected, *items[rank + 1 :]])
+        assert_array_equal(key, values[order])
+        if also:
+            assert_array_equal(position[order], np.arange(8))
+            extra[place] = own  # what sinks brings its entry along, or a new one
+            assert_array_equal(extra, 10.0 * values[order] + order)
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_short_sort_leaves_near_ties_alone(spread, sign):
+    """Keys are even up to an eighth of the way to the mean, and then grow like a logarithm."""
+    n = 1600
+    values = sign * np.exp(spread * np.random.default_rng(4).standard_normal(n)) - 3.0
+    room, order = ordering.room_to_sort(n), np.empty(n, np.int32)
+    assert ordering.sort_short(values, room, order)
+    assert sorted(order) == list(range(n))
+    even = max(values.mean() - values.min(), np.ptp(values) / n) / 8.0
+    # What the sort works with are distances from a place below the least value.
+    np.testing.assert_allclose(room[0], values - values.min() + even, rtol=1e-12)
+    # 22 bits tell doublings apart, and places within each.
+    resolution = room[0][order] * np.log2(np.ptp(values) / even + 2.0) * 2.0**-20
+    missed = np.maximum.accumulate(values[order]) - values[order]
+    assert np.all(missed <= resolution)
+
+
+def test_the_short_sort_of_one_value_that_sticks_out():
+    """Every value is looked at; where the rest is alike, keys are even for a range over n."""
+    for n in (1600, 1601, 1602, 1603):
+        beyond = np.full(n + 4, np.inf)
+        values, room, order = beyond[:n], ordering.room_to_sort(n), np.empty(n, np.int32)
+        for place in (0, 1, 2, 3, n - 4, n - 3, n - 2, n - 1):
+            for value in (5.0, -5.0):
+                values[:] = 1.0
+                values[place] = value
+                assert ordering.sort_short(values, room, order)
+                assert order[-1 if value > 0.0 else 0] == place
+                if value > 0.0 and n == 1600:
+                    assert room[0][1 if place == 0 else 0] == pytest.approx(4.0 / n / 8.0)
+    values[:] = 1.0
+    assert not ordering.sort_short(values, room, order)
+    for bad in (np.inf, -np.inf, np.nan):
+        values[7] = bad
+        assert not ordering.sort_short(values, room, order)
+    # A sum that is no number, of values whose range is one.
+    values[:] = 1e308 * (1.0 + 1e-3 * np.arange(n) / n)
+    assert not ordering.sort_short(values, room, order)
+
+
+def test_near_ties_are_repaired_after_one_sort():
+    rng = np.random.default_rng(5)
+    values = np.repeat(rng.standard_normal(800), 2) + 1e-12 * rng.standard_normal(1600)
+    rng.shuffle(values)
+    assert sorts(Order(1600, Pool()), values) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sorel.penalties import (
     SEPARABLE,
     SIMPLEX,
     Box,
+    Budget,
     ElasticNet,
     NonNegative,
     Penalty,
@@ -761,3 +763,45 @@ def test_differences_of_an_own_penalty_are_short():
             expected = delta + penalty.gradient(w)
             np.testing.assert_allclose(shortest, expected, rtol=0.0, atol=5e-4 * (length + size))
     assert Penalty.directional_derivative(penalty, w, 0.0 * w) == 0.0
+
+
+WRONG_BOUNDS = [
+    np.zeros((2, 2)), np.zeros((0,)), np.array(["1", "2"]), np.array([True, False]),
+    np.array([1.0, None], dtype=object), np.zeros((0, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", WRONG_BOUNDS, ids=lambda b: f"{b.dtype}{b.shape}")
+@pytest.mark.parametrize("side", ["lower", "upper"])
+def test_arrays_that_are_no_bounds(side, bound):
+    shape, kind = re.escape(str(bound.shape)), re.escape(str(bound.dtype))
+    with pytest.raises(TypeError, match=f"^{side} must be .* of shape {shape} and dtype {kind}"):
+        Box(1.0, **{side: bound})
+    with pytest.raises(TypeError, match=f"^{side} must be .* of shape {shape} and dtype {kind}"):
+        Budget(1.0, **{side: bound})
+
+
+@pytest.mark.parametrize("bound", [0.01, 1.0, 1e6])
+def test_how_far_beside_the_bounds_is_rounding(bound):
+    """A millionth of a millionth of the coefficient, or of 1 where that is more."""
+    slack = 1e-12 * max(1.0, bound)
+    for penalty in (Box(1.0, -bound, bound), Box(1.0, [-bound] * 2, [bound] * 2)):
+        for sign in (-1.0, 1.0):
+            for share, inside in ((0.5, True), (2.0, False)):
+                w = np.array([0.0, sign * (bound + share * slack)])
+                assert np.isfinite(penalty.value(w)) == inside
+                assert np.isfinite(penalty.fenchel_young(w, w)) == inside
+
+
+@pytest.mark.parametrize("d", [1, 4, 100])
+def test_how_far_beside_the_simplex_is_rounding(d):
+    penalty, w = Simplex(1.0), np.full(d, 1.0 / d)
+    for share, inside in ((0.5, True), (2.0, False)):
+        for sign in (-1.0, 1.0):
+            off = w.copy()
+            off[0] += sign * share * 1e-12 * np.sqrt(d)
+            assert np.isfinite(penalty.value(off)) == inside
+        if d > 1:
+            off = np.zeros(d)
+            off[:2] = 1.0 + share * 1e-12, -share * 1e-12
+            assert np.isfinite(penalty.value(off)) == inside

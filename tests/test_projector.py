@@ -88,6 +88,7 @@ def test_working_memory_of_short_vectors_is_kept_and_long_ones_go_back():
         first = core._work
         core.project(zeta, out, block)
         assert core._work is first
+        assert sum(map(len, pool._free.values())) == (2 if n == WORTH_POOLING else 0)
     core = Uniform(50 * ESRM(2.0).weights(50), Pool())
     (first, fresh), (second, _) = core.sorting(), core.sorting()
     assert fresh is None
@@ -141,3 +142,46 @@ def test_items_without_weight_are_left_out_and_others_are_not():
         projector = Projector(ESRM(2.0), 3, weight)
         projector.share(team)
         assert (projector.core.team is team) is shared
+
+
+@pytest.mark.parametrize("n", [100, 1600])
+def test_some_thousand_items_are_sorted_elsewhere_and_any_order_is_a_start(n):
+    core = Uniform(n * ESRM(2.0).weights(n), Pool())
+    assert core.moves() == 0
+    (mass, order, key, _, first, second), fresh = core.sorting()
+    assert (fresh is not None) is (n == 1600)
+    assert core.moves() == (1 if n == 1600 else 0)
+    assert mass is core.mass
+    assert [x.size for x in (order, key, first, second)] == [n] * 4
+    # An order that is known stays so.
+    core.sort(np.random.default_rng(0).standard_normal(n), 0)
+    core.sorting()
+    assert core.moves() == (1 if n == 1600 else 8)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_threshold_that_is_found_needs_no_order(weighted):
+    rng = np.random.default_rng(6)
+    omega = rng.dirichlet(np.ones(50)) if weighted else None
+    projector, zeta, out = Projector(CVaR(0.3), 50, omega), rng.standard_normal(50), np.empty(50)
+    projector.project(zeta, out)
+    assert projector.core._project_order is None
+    assert (
+        np.mean(out) == pytest.approx(1.0) if omega is None else omega @ out == pytest.approx(1.0)
+    )
+    # Where none is found, the order tells the same.
+    with mock.patch.object(type(projector.core.threshold), "project", return_value=-1):
+        other = projector.fork()
+        again = np.empty(50)
+        other.project(zeta, again)
+    assert other.core._project_order is not None
+    assert_allclose(again, out, atol=1e-12)
+
+
+def test_sizes_of_two_levels_add_up():
+    """At the bend of two levels stands what makes the sum right."""
+    for n, alpha in ((10, 0.37), (7, 0.5), (5, 1.0), (6, 0.05)):
+        mass = n * CVaR(alpha).weights(n)
+        threshold = Uniform(mass, Pool()).threshold
+        assert threshold.total == pytest.approx(n, rel=1e-15)
+        assert (threshold.low, threshold.high) == (mass[0], mass[-1])

@@ -11,7 +11,10 @@ import sorel
 from sorel import ESRM, L2, CVaR, Max, Mean
 from sorel.engines import DenseEngine
 from sorel.engines.base import Engine, Settled
+from sorel.engines.small import _MOST_STARTS
+from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
+from sorel.permutahedron.cores import Uniform
 from sorel.problem import Problem
 from sorel.quadratic import step_of_few
 from sorel.solvers.augmented import Direction, State
@@ -320,3 +323,133 @@ def test_lengths_close_in_on_the_minimum(minimum: float, power: float) -> None:
 def test_lengths_stay_within_the_limit() -> None:
     t, low, _, high, _ = next_length(1.0, -1.0, 0.0, -1.0, 1.0, np.inf, 1.5)
     assert (t, low, high) == (1.5, 1.0, 1.5)
+
+
+@pytest.mark.parametrize(("used", "packed"), [(2, True), (6, True), (7, False), (9, False)])
+def test_rows_with_curvature_are_put_together_where_they_are_few(used: int, packed: bool) -> None:
+    """Below seven tenths of ten rows they are copied, and the last row of the copy has weights."""
+    engine = make(CVaR(0.3), n=10).engine
+    assert isinstance(engine, DenseEngine)
+    point, dual = engine.point(np.ones(4)), engine.uniform()
+    dual.density[:] = np.where(np.arange(10) < used, 10.0 / used, 0.0)
+    assert engine._small_steps is not None
+    tile = engine._small_steps._work[2]
+    tile[-1] = -1.0
+    gradient = engine.gradient(point, dual)
+    found = engine.newton_point(point, dual, gradient, 0.1)
+    assert found is not None
+    np.testing.assert_allclose(found[2] + 0.1 * found[0].w, 0.0, atol=1e-12)
+    np.testing.assert_allclose(tile[-1, :used], 1.0 / used if packed else -1.0)
+
+
+class Script:
+    """Searches that end as they are told to, and what they are started with."""
+
+    def __init__(self, ends: list[tuple[float, int]]) -> None:
+        self.ends, self.moves, self.starts = ends, list[int](), list[list[float]]()
+
+    def __call__(self, *arguments: Any) -> int:
+        self.moves.append(arguments[14])
+        self.starts.append(list(arguments[13]))
+        trials, count = self.ends[min(len(self.moves), len(self.ends)) - 1]
+        arguments[17][small.TRIALS] = trials
+        return count
+
+
+FRESH = small.FRESH_START
+
+
+@pytest.mark.parametrize(
+    ("ends", "attempts"),
+    [
+        ([(1.0, 0)], []),
+        # Each trial has starts of its own: the first sort is a fast one, the second is stable.
+        ([(0.0, FRESH), (0.0, FRESH), (1.0, FRESH), (1.0, FRESH), (2.0, 0)], [0, 1, 0, 1]),
+        ([(0.0, FRESH), (1.0, FRESH), (2.0, FRESH), (3.0, 0)], [0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("n", [60, 1600])
+def test_orders_are_found_anew_as_often_as_a_trial_needs(
+    ends: list[tuple[float, int]], attempts: list[int], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(ESRM(2.0), n=n).engine
+    assert isinstance(engine, DenseEngine)
+    point, center = engine.point(np.ones(4)), engine.uniform()
+    core, taken, script = engine._projector.core, list[int](), Script(ends)
+    monkeypatch.setattr(core, "moves", lambda: 5)
+    monkeypatch.setattr(core, "sort", lambda target, attempt: taken.append(attempt) or 70)
+    monkeypatch.setattr(small, "search", script)
+    assert engine._small_steps is not None
+    settled = engine._small_steps.settle(point, center, 1.0)
+    assert settled is not None
+    # Where some thousand losses are sorted by the loop itself, what is left is the stable sort.
+    assert taken == (attempts if n == 60 else [1] * len(attempts))
+    assert script.moves == [5] + [70] * len(attempts)
+
+
+@pytest.mark.parametrize("risk", [ESRM(2.0), CVaR(0.3)], ids=repr)
+def test_a_projection_without_luck_is_given_up(
+    risk: sorel.risks.Risk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(risk).engine
+    assert isinstance(engine, DenseEngine)
+    steps, script = engine._small_steps, Script([(0.0, FRESH)])
+    assert steps is not None
+    threshold = engine._projector.core.threshold
+    if threshold is not None:
+        threshold.pivot, threshold.tau = 7, 0.25
+        monkeypatch.setattr(threshold, "bracket", lambda target: (1.0, 2.0, 3.0, 4.0))
+    monkeypatch.setattr(small, "search", script)
+    assert steps.settle(engine.point(np.ones(4)), engine.uniform(), 1.0) is None
+    assert len(script.moves) == _MOST_STARTS + 1
+    if threshold is not None:
+        # At first from the last threshold, then from a bracket; what it left is kept, and what was
+        # to bracket it is not.
+        assert script.starts[0][:2] == [7.0, 0.25]
+        assert script.starts[1:] == [[-1.0, 2.0, 1.0, 3.0, 4.0]] * _MOST_STARTS
+        assert (threshold.pivot, threshold.tau) == (-1, 2.0)
+        assert list(steps._start) == [-1.0, 2.0, 0.0, 0.0, 0.0]
+
+
+def test_a_step_is_searched_until_half_of_its_descent_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or half of what rounding makes of it, if that is more."""
+    problem = make(ESRM(2.0))
+    engine = problem.engine
+    assert isinstance(engine, DenseEngine)
+    state = State(problem, engine.point(np.ones(4)), engine.uniform(), 1.0)
+    steps, seen = engine._small_steps, list[tuple[float, float]]()
+    assert steps is not None
+    monkeypatch.setattr(steps, "search", lambda *parts: seen.append((parts[4], parts[5])))
+    for noise in (0.0, 1e6):
+        found = steps.step(
+            state.point, state.dual, state.center, 1.0, state.gradient, 0.1, 0.0, noise
+        )
+        assert found is None
+    descent = seen[0][0]
+    assert descent > 0.0
+    assert seen == [(descent, 0.5 * descent), (descent, 0.5e6)]
+
+
+@pytest.mark.parametrize(
+    ("risk", "eta", "sorts"), [(ESRM(2.0), 1.0, [0]), (ESRM(2.0), 0.0, []), (CVaR(0.3), 1.0, [])]
+)
+def test_losses_are_sorted_before_the_first_search_for_a_weighting(
+    risk: sorel.risks.Risk, eta: float, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(risk).engine
+    assert isinstance(engine, DenseEngine)
+    core, taken, searches, search = engine._projector.core, list[int](), list[int](), small.search
+    sort = core.sort if isinstance(core, Uniform) else None
+    assert sort is not None
+    monkeypatch.setattr(core, "sort", lambda z, attempt: taken.append(attempt) or sort(z, attempt))
+    monkeypatch.setattr(small, "search", lambda *parts: searches.append(1) or search(*parts))
+    point, center = engine.point(np.ones(4)), engine.uniform()
+    assert engine._small_steps is not None
+    for _ in range(2):
+        assert engine._small_steps.settle(point, center, eta) is not None
+    # One call finds an order that is sorted; the second one finds it as it was.
+    assert taken == sorts
+    if sorts:
+        assert len(searches) == 2

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -340,3 +341,65 @@ def test_one_thread_in_every_certificate(monkeypatch):
             result = sorel.solve(problem, "sorel", tol=1e-12, max_passes=5)
         problem.certificate(result.w, result.weights)
     assert seen == {1}
+
+
+@pytest.mark.parametrize(
+    ("threads", "items", "helpers"), [(1, 5, None), (4, 1, None), (4, 2, 1), (4, 4, 3), (4, 9, 3)]
+)
+def test_no_more_helpers_than_items_or_threads(monkeypatch, threads, items, helpers):
+    """The calling thread is one of them."""
+    asked, submitted = [], []
+    executor = _threads._executor
+
+    class Counted:
+        def __init__(self, workers):
+            asked.append(workers)
+            self.pool = executor(workers)
+
+        def submit(self, task):
+            submitted.append(task)
+            return self.pool.submit(task)
+
+    monkeypatch.setattr(_threads, "_executor", Counted)
+    found = Team(1000, threads).map(lambda item: item + 1, list(range(items)))
+    assert found == list(range(1, items + 1))
+    assert asked == ([] if helpers is None else [threads - 1])
+    assert len(submitted) == (helpers or 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_sums_over_ranges_are_made_by_as_many_as_there_are(monkeypatch, threads):
+    team = Team(200, threads)  # four ranges of 64 rows at most
+    parts = []
+    plain = Team.map
+    monkeypatch.setattr(
+        Team, "map", lambda self, task, items: plain(self, task, parts.append(items) or items)
+    )
+
+    def add(start, stop, out):
+        out += stop - start
+
+    np.testing.assert_array_equal(team.accumulate(add, (2,)), [200.0, 200.0])
+    assert parts == [list(range(min(threads, len(team.ranges))))]
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(6, 6), (None, 1)])
+def test_cores_where_the_system_does_not_tell_which_are_allowed(monkeypatch, counted, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    monkeypatch.setattr(_threads, "_quota", lambda: np.inf)
+    assert _threads._cores() == cores
+
+
+def test_only_libraries_of_linear_algebra_that_know_their_threads_count(monkeypatch):
+    libraries = [
+        {"user_api": "openmp", "num_threads": 1},
+        {"user_api": "blas", "num_threads": 4},
+        {"user_api": "blas", "num_threads": None},
+        {"user_api": "blas", "num_threads": 3},
+    ]
+    controller = SimpleNamespace(info=lambda: libraries)
+    monkeypatch.setattr(_threads, "_controller", lambda: controller)
+    assert _threads._library_threads() == 3
+    del libraries[1:]
+    assert _threads._library_threads() == sys.maxsize

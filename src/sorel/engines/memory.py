@@ -823,7 +823,7 @@ class MemoryEngine(Engine):
         caution: float = 0.0,
     ) -> FloatArray:
         block = dual.block
-        if block is None or dual.n_blocks == 0:
+        if dual.n_blocks == 0:
             block, eta = NO_BLOCKS, 0.0
         h = self._take((self.n_samples,))
         factor = None
@@ -1165,7 +1165,7 @@ class _ActiveRows(Curvature):
         self._engine = engine
         omega = (engine._omega, engine._weighted)
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
-        if block is None or n_blocks == 0 or eta == 0.0:
+        if n_blocks == 0 or eta == 0.0:
             n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
         h, pull = np.empty(n), np.empty(n)
         engine._each(
@@ -1273,7 +1273,7 @@ class _SoftmaxRows(Curvature):
     def __init__(self, engine: MemoryEngine, point: Any, dual: Any, eta: float):
         self._engine, self._point, self._dual = engine, point, dual
         self._n_blocks, block = dual.n_blocks, dual.block
-        if block is None or dual.n_blocks == 0 or eta == 0.0:
+        if dual.n_blocks == 0 or eta == 0.0:
             self._n_blocks, block, eta = 0, NO_BLOCKS, 0.0
         self._block, self._eta, self._selection = block, eta, None
         self._active = engine.y, point.slopes, dual.density, block

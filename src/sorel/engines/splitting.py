@@ -30,7 +30,7 @@ class MemorySplitting(Splitting):
         n = engine.n_samples
         self._omega = np.broadcast_to(np.asarray(engine._omega, dtype=np.float64), (n,))
         # Samples without weight are nowhere in the order.
-        self._used: Any = slice(None) if np.all(self._omega > 0.0) else self._omega > 0.0
+        self._used = self._omega > 0.0
         self._density = np.ones(n)
 
     def vector(self, w: FloatArray) -> Any:
@@ -59,8 +59,7 @@ class MemorySplitting(Splitting):
         worst = np.empty(len(key))
         self._engine._projector.worst_case(key, worst)
         order = np.lexsort((worst, key))
-        if not isinstance(self._used, slice):
-            order = order[self._used[order]]
+        order = order[self._used[order]]
         n = len(order)
         density, t, work = worst[order], np.empty(n), np.empty((4, n))
         pool_losses(

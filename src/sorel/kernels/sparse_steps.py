@@ -193,7 +193,7 @@ def sparse_margins(X, i, state, d, time, moves, lower, upper, runs, z):
             gap = np.int64(time - state[j, 0])
             u, drift = state[j, 1], factor * state[j, 2]
             m = (drift - (threshold if u > 0.0 else -threshold)) * scale
-            row = np.uint64(gap if gap < _RUN else _RUN - 1)
+            row = np.uint64(gap if gap < _RUN else 0)
             end = runs[row, 0] * u + runs[row, 1] * m
             along = runs[row, 2] * u + runs[row, 3] * m
             common = bool(gap < _RUN)
@@ -250,9 +250,10 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
     indptr, indices, data = X
     kind, factor, _, shrink, step, _, _, threshold, scale, prox_step, l2 = moves
     outputs = coefficients.shape[1]
+    halfway = time + 0.5
     if kind == SIMPLEX:
         for j in range(d):
-            state[j, 0] = time + 0.5
+            state[j, 0] = halfway
             for c in range(outputs):
                 state[j, 1 + c] = shrink * state[j, 1 + c] + factor * state[j, 1 + outputs + c]
     for b in range(rows.shape[0]):
@@ -260,7 +261,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
             late = state[j, 0] == time
-            state[j, 0] = time + 0.5
+            state[j, 0] = halfway
             for c in range(outputs):
                 u = state[j, 1 + c]
                 if late:
@@ -281,7 +282,7 @@ def sparse_batch_step(X, rows, coefficients, state, d, time, moves, lower, upper
         i = rows[b]
         for e in range(indptr[i], indptr[i + 1]):
             j = indices[e]
-            if state[j, 0] == time + 0.5:
+            if state[j, 0] == halfway:
                 state[j, 0] = time + 1.0
                 for c in range(outputs):
                     u = state[j, 1 + c]

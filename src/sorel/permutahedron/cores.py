@@ -159,7 +159,7 @@ class Uniform(Core):
             if count >= 0:
                 return count
             keep.sort(zeta, attempt, self.team)
-            attempt, moves = attempt + 1, MOVES_PER_ITEM
+            attempt, moves = 1, MOVES_PER_ITEM
 
     def _ordered(self, losses: FloatArray) -> Order:
         if self._value_order is None:
