@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sorel import budgeted
+from sorel.penalties import Budget
 
 LOWER, UPPER = np.array([-1.0, -1.0, 0.0, -2.0]), np.array([2.0, 1.0, 3.0, 0.0])
 COST = np.array([0.3, 0.0, 0.2, 0.1])
@@ -153,3 +154,133 @@ def test_a_pair_is_minimised_exactly_in_a_piece(b):
     # As many shifts as there are coordinates cross both kinks.
     assert along(y[0] - 0.25) <= along(best) + 1e-9
     assert y.sum() == pytest.approx(0.5)
+
+
+def test_violations_are_measured_against_the_terms_of_a_slope(monkeypatch):
+    rng = np.random.default_rng(2)
+    M = rng.standard_normal((8, 5))
+    H, gradient, w = M.T @ M, 3.0 * rng.standard_normal(5), rng.uniform(0.1, 0.4, 5)
+    previous, cost, l2 = np.array([0.4, 0.1, 0.2, 0.3]), np.array([0.3, 0.0, 0.2, 0.1]), 0.7
+    penalty = Budget(l2, 1.5, 0.05, 0.9, cost, previous)
+    seen, own = [], budgeted._violation
+
+    def violation(x, slope, *others):
+        seen.append((x.copy(), slope.copy(), *others))
+        return own(x, slope, *others)
+
+    monkeypatch.setattr(budgeted, "_violation", violation)
+    found, info = budgeted.minimize_budget(H, gradient, w, penalty, 4)
+    assert info.kkt <= 1e-13
+    A, lead = H.copy(), np.arange(5) < 4
+    A[lead, lead] += l2
+    origin, costs = np.append(previous, 0.0), np.append(cost, 0.0)
+    root = np.sqrt(np.diag(A))
+    for x, slope, passed, lower, upper, size, n in seen:
+        u = x + origin
+        assert n == 4
+        assert u[:4].sum() == pytest.approx(1.5, rel=1e-14)
+        np.testing.assert_array_equal(passed, costs)
+        np.testing.assert_allclose((lower + origin)[:4], 0.05)
+        np.testing.assert_allclose((upper + origin)[:4], 0.9)
+        np.testing.assert_allclose(slope, gradient + A @ (u - w) + l2 * lead * w, atol=1e-12)
+        terms = root * (root @ np.maximum(np.abs(u - w), np.abs(u))) + l2 * lead * np.abs(u)
+        np.testing.assert_allclose(size, np.abs(gradient) + costs + terms)
+    np.testing.assert_array_equal(found, seen[-1][0] + origin)
+
+
+@pytest.mark.parametrize(
+    ("violations", "rounds"),
+    [
+        # Solved, or nearly solved and no better by half for four rounds.
+        ([1e-3, budgeted._TOLERANCE, 1e-17], 2),
+        ([1e-3, 1e-11, 0.9e-11, 0.8e-11, 0.7e-11, 0.6e-11, 1e-16], 6),
+        ([1e-3, 1e-11, 1e-3, 1e-3, 1e-3, 1e-3, 1e-16], 6),
+        ([1e-3, 1e-11, 1e-3, 1e-3, 0.4e-11, 1e-3, 1e-3, 1e-3, 1e-3, 1e-16], 9),
+        ([1e-3, 0.9e-3, 0.8e-3, 0.7e-3, 0.6e-3, 0.55e-3, 0.52e-3, 1e-16], 8),
+    ],
+)
+def test_rounds_end_when_solved_or_when_nearly_so_and_no_better(monkeypatch, violations, rounds):
+    given, points = iter(violations), []
+
+    def violation(x, *others):
+        points.append(x.copy())
+        return next(given)
+
+    def elsewhere(A, x, *others):
+        x[:2] += np.array([1.0, -1.0]) / 2.0 ** (len(points) + 3)
+        return 2, 10.0 ** -len(points)
+
+    monkeypatch.setattr(budgeted, "_violation", violation)
+    monkeypatch.setattr(budgeted, "_shift_pairs", lambda *arguments: None)
+    monkeypatch.setattr(budgeted, "_minimize_on_face", elsewhere)
+    penalty = Budget(0.1, previous=np.array([0.25, 0.25, 0.5]))
+    w = np.full(3, 1 / 3)
+    found, info = budgeted.minimize_budget(np.eye(3), np.ones(3), w, penalty, 3)
+    assert len(points) == rounds
+    best = int(np.argmin(violations[:rounds]))
+    np.testing.assert_allclose(found, points[best] + [0.25, 0.25, 0.5])
+    assert info == (2 * (rounds - 1), violations[best], 0.1)
+
+
+def test_a_start_next_to_a_bound_or_a_kink_is_put_there(monkeypatch):
+    starts = []
+
+    def violation(x, *others):
+        starts.append(x.copy())
+        return 0.0
+
+    monkeypatch.setattr(budgeted, "_violation", violation)
+    previous = np.array([0.1, 0.2, 0.3, 0.0, 0.0])
+    cost = np.array([0.0, 0.0, 0.5, 0.0, 0.5])
+    penalty = Budget(0.1, 1.0, [0.4, 0.0, 0.0, 0.0, 0.0], [1.0, 0.1, 1.0, 1.0, 1.0], cost, previous)
+    w = np.array([0.4 + 1e-16, 0.1 - 1e-17, 0.3 + 5e-17, 0.15, 0.05])
+    budgeted.minimize_budget(np.eye(5), np.ones(5), w, penalty, 5)
+    (x,) = starts
+    assert x[0] == 0.4 - 0.1
+    assert x[1] == 0.1 - 0.2
+    assert x[2] == 0.0
+    np.testing.assert_allclose(x[3:], [0.15, 0.05])
+    w = np.array([0.4 + 1e-11, 0.1 - 1e-11, 0.3 + 1e-11, 0.15, 0.05 - 1e-11])
+    budgeted.minimize_budget(np.eye(5), np.ones(5), w, penalty, 5)
+    assert 0.5e-11 < starts[1][0] - 0.3 < 2e-11
+    assert 0.5e-11 < -0.1 - starts[1][1] < 2e-11
+    assert 0.5e-11 < starts[1][2] < 2e-11
+
+
+def test_a_step_is_bent_along_the_face():
+    lower, upper, cost = np.full(5, -1.0), np.full(5, 2.0), np.array([0.1, 0.1, 0.0, 0.1, 0.1])
+    x = np.array([0.5, -0.5, 0.5, 0.0, 0.7])
+    step = np.array([-1.0, 1.0, -0.7, 0.3, 0.0])
+    bent = budgeted._bend(x, step, cost, lower, upper, 1.1, 5)
+    # To the kinks and no further, while what was at one or does not move rests.
+    assert bent[0] >= 0.0
+    assert bent[1] <= 0.0
+    assert (bent[3], bent[4]) == (0.0, 0.7)
+    assert bent.sum() == pytest.approx(1.1, rel=1e-14)
+    # What is nearest to x + step among all of the face.
+    grid = np.linspace(-1.0, 2.0, 301)
+    a, b = np.meshgrid(grid[grid >= 0.0], grid[grid <= 0.0])
+    c = 1.1 - 0.7 - a - b
+    far = (a - x[0] - step[0]) ** 2 + (b - x[1] - step[1]) ** 2 + (c - x[2] - step[2]) ** 2
+    least = far[(c >= -1.0) & (c <= 2.0)].min()
+    assert np.sum((bent - x - step)[:3] ** 2) <= least + 1e-12
+
+
+def test_the_reduced_system_of_a_face():
+    rng = np.random.default_rng(3)
+    M = rng.standard_normal((9, 5))
+    A, slope = M.T @ M, rng.standard_normal(5)
+    free, reference = np.array([0, 3, 4]), np.array([1, 1, -1])
+    reduced, rhs = budgeted._reduce(A, slope, free, reference)
+    # Columns: the moves of all coordinates that go with one of each free one.
+    moves = np.zeros((5, 3))
+    moves[free, range(3)] = 1.0
+    moves[1, :2] = -1.0
+    np.testing.assert_allclose(reduced, moves.T @ A @ moves)
+    np.testing.assert_allclose(rhs, -moves.T @ slope)
+    # Columns that agree have next to no curvature, and a little is left to them.
+    equal = np.array([[2.0, 2.0], [2.0, 2.0]])
+    reduced, _ = budgeted._reduce(equal, slope, np.array([0]), np.array([1]))
+    assert reduced[0, 0] == budgeted._RIDGE * 4.0
+    reduced, _ = budgeted._reduce(-equal, slope, np.array([0]), np.array([-1]))
+    assert reduced[0, 0] == budgeted._RIDGE * 2.0
