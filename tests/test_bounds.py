@@ -400,7 +400,7 @@ def test_when_a_factor_takes_the_place_of_a_matrix(
         monkeypatch.setattr(problems, "sees_faintly", lambda M, answer=faint_factor: answer)
         curvature = SimpleNamespace(factor=lambda factor=factor: factor)
         stand_in = SimpleNamespace(
-            engine=SimpleNamespace(n_outputs=outputs, curvature=lambda *arguments: curvature),
+            engine=SimpleNamespace(n_outputs=outputs, curvature=lambda *_, own=curvature: own),
             penalty=penalty, n_samples=5, n_features=3, _has_faint_columns=faint_columns,
         )  # fmt: skip
         found, bent = Problem.by_factor(stand_in, None, None, None, w, w, u)
