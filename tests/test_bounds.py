@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import make_data
 
+import sorel
 from sorel import problem as problems
 from sorel.problem import REFINABLE_SIZE, Problem, _Bound
 
@@ -416,3 +418,182 @@ def test_when_a_factor_takes_the_place_of_a_matrix(
             assert bent is None
     penalty.compiled = False
     assert Problem.by_factor(stand_in, None, None, None, w, w, u) == (u, None)
+
+
+def test_the_least_value_of_losses_and_penalty():
+    X, y = make_data("squared", 20, 3, 0)
+    # The least of l2/2 |w|^2 over the simplex is at equal coefficients.
+    assert Problem(X, y, penalty=sorel.Simplex(0.6))._least_value == pytest.approx(0.1, rel=1e-14)
+    assert Problem(X, y, penalty=sorel.Simplex(0.6))._least_value <= 0.1
+    assert Problem(X, y, penalty=sorel.L2(0.6))._least_value == 0.0
+    lower = Problem(X, y, penalty=sorel.Box(0.5, 1.0, 2.0))._least_value
+    assert 0.75 * (1.0 - 3e-15) <= lower < 0.75
+    linear = {"loss": "linear", "penalty": sorel.Simplex(0.6)}
+    assert Problem(X, y, **linear)._least_value == -np.inf
+    whole = Problem(X, y, risk=sorel.Deviation(sorel.CVaR(0.5)), **linear)
+    assert whole._least_value == pytest.approx(0.1 - 2.0**-51 * whole._zero_loss, rel=1e-14)
+    part = sorel.Deviation(sorel.CVaR(0.5), 0.5)
+    assert Problem(X, y, risk=part, **linear)._least_value == -np.inf
+
+
+def test_the_size_of_the_losses_where_those_at_zero_are_none():
+    X, zero = np.array([[1.0, 3.0], [2.0, -1.0]]), [0.0, 0.0]
+    simplex = sorel.Simplex(0.1)
+    at_start = 0.5 * np.mean((X @ [0.5, 0.5]) ** 2)
+    assert Problem(X, zero, penalty=simplex)._zero_loss == pytest.approx(at_start, rel=1e-14)
+    # No such place, and the smallest number there is.
+    assert Problem(X, zero, penalty=sorel.L2(0.1))._zero_loss == problems._TINY
+    # Margins that cancel at the start: (0, 1) squared and halved, projected, is (1, 3) / 4.
+    X = np.array([[1.0, -1.0], [2.0, -2.0]])
+    problem = Problem(X, zero, penalty=simplex)
+    beside = 0.5 * np.mean((X @ simplex.project([0.0, 0.5])) ** 2)
+    assert problem._zero_loss == pytest.approx(beside, rel=1e-12)
+    # Exponentials of margins of 1, not those of the start.
+    X = np.array([[800.0, 800.0], [1.0, 1.0]])
+    poisson = Problem(X, [1.0, 1.0], loss="poisson", penalty=simplex)
+    at_zero = np.mean(np.abs(poisson.loss.value(np.ones(2), np.zeros(2))))
+    at_one = np.mean(np.abs(poisson.loss.value(np.ones(2), np.ones(2))))
+    assert poisson._zero_loss == pytest.approx(at_zero or at_one, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("size", "outputs", "quadratic", "cheap", "kept"),
+    [
+        (problems._WORTH_KEEPING, 1, True, True, True),
+        (problems._WORTH_KEEPING - 1, 1, True, True, False),
+        (problems._WORTH_KEEPING, 2, True, True, False),
+        (problems._WORTH_KEEPING, 1, False, True, False),
+        (problems._WORTH_KEEPING, 1, True, False, False),
+    ],
+)
+def test_which_matrices_are_kept(size, outputs, quadratic, cheap, kept):
+    stand_in = SimpleNamespace(
+        engine=SimpleNamespace(n_outputs=outputs, products_are_cheap=cheap),
+        penalty=SimpleNamespace(quadratic=quadratic), curvature=None,
+    )  # fmt: skip
+    hessian = np.eye(size)
+    assert Problem.keep_curvature(stand_in, hessian) is kept
+    assert stand_in.curvature is (hessian if kept else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "cheaper", "quadratic", "path"),
+    [
+        (problems.FEW_PARAMETERS, 5, True, True, "matrix"),
+        (problems.FEW_PARAMETERS + 1, 5, True, True, "rows"),
+        (problems.FEW_PARAMETERS + 1, 5, False, True, "matrix"),
+        (problems.FEW_PARAMETERS + 1, 5, True, False, "matrix"),
+        (problems.FEW_PARAMETERS + 1, 0, True, True, "matrix"),
+        (problems._FEW_PARAMETERS, 5, False, True, "matrix"),
+        (problems._FEW_PARAMETERS + 1, 5, False, True, "rows"),
+        (REFINABLE_SIZE, 0, False, True, "matrix"),
+        (REFINABLE_SIZE + 1, 0, False, True, "none"),
+    ],
+)
+def test_newton_points_from_a_matrix_or_from_rows(
+    monkeypatch, size, rows, cheaper, quadratic, path
+):
+    monkeypatch.setattr(
+        problems, "StepCosts", lambda engine, n: SimpleNamespace(rows_are_cheaper=cheaper)
+    )
+    monkeypatch.setattr(problems, "minimize_quadratic", lambda *arguments: (np.full(2, 7.0), None))
+    w, gradient = np.array([1.0, 2.0]), np.array([0.1, 0.2])
+    solved, kept, factored = [], [], []
+
+    def solve(right, l2):
+        solved.append((right, l2))
+        return np.full(2, 0.25)
+
+    part = SimpleNamespace(
+        engine=SimpleNamespace(hessian=lambda point, dual: "matrix"), rows=None, penalty=None,
+        n_penalized=2, take=lambda values: values, put=lambda w, u: u,
+    )  # fmt: skip
+    stand_in = SimpleNamespace(
+        engine=SimpleNamespace(
+            size=size, solves_by_rows=True, n_outputs=1,
+            curvature=lambda point, dual: SimpleNamespace(rows=rows, solve=solve),
+        ),
+        penalty=SimpleNamespace(quadratic=quadratic, l2=0.5, separable=True),
+        modulus=lambda: np.array([0.5, 0.0]), part=lambda w, gradient: part,
+        keep_curvature=kept.append,
+        by_factor=lambda *arguments: factored.append(1) or (np.full(2, 8.0), None),
+    )  # fmt: skip
+    point = SimpleNamespace(w=w)
+    if path == "none":
+        with pytest.raises(np.linalg.LinAlgError, match="more rows"):
+            Problem._newton_point(stand_in, point, None, gradient)
+        return
+    found = Problem._newton_point(stand_in, point, None, gradient)
+    if path == "rows":
+        np.testing.assert_array_equal(found, w + 0.25)
+        np.testing.assert_allclose(solved[0][0], [0.6, 0.2])
+        assert solved[0][1] == 0.5
+    else:
+        assert kept == ["matrix"]
+        np.testing.assert_array_equal(found, 7.0 if quadratic else 8.0)
+        if not quadratic:
+            # Where some rest, or coefficients hang together, the matrix has the last word.
+            for attribute, value in (("rows", [0]), ("separable", False)):
+                holder = part if attribute == "rows" else stand_in.penalty
+                own = getattr(holder, attribute)
+                setattr(holder, attribute, value)
+                again = Problem._newton_point(stand_in, point, None, gradient)
+                np.testing.assert_array_equal(again, 7.0)
+                setattr(holder, attribute, own)
+            assert len(factored) == 1
+
+
+def test_the_scale_of_losses_without_coefficients():
+    X, y = make_data("squared", 30, 2, 1)
+    own = 0.5 * np.mean((y - y.mean()) ** 2)
+    problem = Problem(X, y + 5.0, fit_intercept=True)
+    assert problem._scale == pytest.approx(own, rel=1e-12)
+    assert Problem(X, y + 5.0)._scale == pytest.approx(0.5 * np.mean((y + 5.0) ** 2), rel=1e-12)
+    # No less than a share, and nothing where targets are all alike.
+    far = Problem(X, y + 1e7, fit_intercept=True)
+    assert far._scale == pytest.approx(problems._OFFSET * far._zero_loss, rel=1e-12)
+    alike = Problem(X, np.full(30, 5.0), fit_intercept=True)
+    assert alike._scale == alike._zero_loss == 12.5
+
+
+def test_what_is_left_of_an_intercept_is_charged():
+    """The simple bound with an intercept is that at the best one, and what lies between them."""
+    X, y = make_data("logistic", 40, 2, 3)
+    problem = Problem(X, y, loss="logistic", penalty=sorel.L2(0.1), fit_intercept=True).for_run()
+    engine, rounding = problem.engine, problem._rounding()
+    point = engine.point(np.array([0.3, -0.2, 0.7]))
+    dual = engine.worst_case(point)
+    expected = engine.expected(point, dual)
+    penalty = problem.penalty_value(point.w)
+    found = problem._linear_bound(rounding, point, dual, expected, penalty, None, 1e-16)
+    best = engine.best_intercept(point, dual)
+    slope = engine.gradient(best, dual)[:2]
+    bracket = problem.penalty.fenchel_young(best.w[:2], -slope)
+    excess = expected - engine.expected(best, dual)
+    assert excess > 1e-3
+    assert found.total == pytest.approx(excess + bracket, rel=1e-9)
+    assert 0.0 < found.rounding < 1e-12
+    # At the best intercept the gradient that is given serves.
+    again = problem._linear_bound(
+        rounding, best, dual, engine.expected(best, dual), penalty, np.r_[slope, 0.0], 1e-16
+    )
+    assert again.total == pytest.approx(bracket, rel=1e-9)
+
+
+def test_parameters_of_one_output_may_be_flat():
+    X, y = make_data("multinomial", 20, 2, 0)
+    problem = Problem(X, y, loss="multinomial", penalty=sorel.L2(0.1))
+    w = np.arange(6.0)
+    np.testing.assert_array_equal(problem.check_parameters(w), w.reshape(2, 3))
+    for bad in (np.zeros(5), np.zeros((3, 2)), np.zeros((6, 1))):
+        with pytest.raises(ValueError, match="w must have shape"):
+            problem.check_parameters(bad)
+
+
+@pytest.mark.parametrize("reached", [0.9, 1.1])
+def test_moderate_losses(reached):
+    X, y = make_data("squared", 20, 2, 0)
+    problem = Problem(X, y)
+    way = np.sqrt(2.0 * reached * problems._MODERATE * problem._zero_loss / np.mean(X[:, 0] ** 2))
+    point = problem.engine.point(np.array([way, 0.0]))
+    assert problem.is_moderate(point) is (reached < 1.0)

@@ -284,3 +284,72 @@ def test_the_reduced_system_of_a_face():
     assert reduced[0, 0] == budgeted._RIDGE * 4.0
     reduced, _ = budgeted._reduce(-equal, slope, np.array([0]), np.array([-1]))
     assert reduced[0, 0] == budgeted._RIDGE * 2.0
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_pair_of_weights_has_anything_to_gain(seed, intercept):
+    """At the minimum no weight can go from one coordinate to another, and few solves lead there."""
+    rng = np.random.default_rng(seed)
+    d, p = 7, 7 + intercept
+    M = rng.standard_normal((12, p))
+    H, gradient, w = M.T @ M, 4.0 * rng.standard_normal(p), rng.uniform(0.0, 0.5, p)
+    cost = rng.uniform(0.0, 2.0, d) * (rng.random(d) < 0.6)
+    previous = rng.uniform(0.0, 0.4, d)
+    penalty = Budget(0.3, 1.2, -0.2, rng.uniform(0.3, 0.9, d), cost, previous)
+    u, info = budgeted.minimize_budget(H, gradient, w, penalty, d)
+    x, lower, upper = u[:d], penalty.lower, penalty.upper
+    assert x.sum() == pytest.approx(1.2, abs=1e-14)
+    assert np.all((x >= lower - 1e-15) & (x <= upper + 1e-15))
+    slope = gradient + H @ (u - w)
+    slope[:d] += 0.3 * x
+    near = np.abs(x - previous) <= 1e-14
+    right = slope[:d] + np.where(near | (x > previous), cost, -cost)
+    left = slope[:d] + np.where(near | (x < previous), -cost, cost)
+    gain = left[x > lower + 1e-14].max() - right[x < upper - 1e-14].min()
+    assert gain <= 1e-12 * np.abs(gradient).max()
+    np.testing.assert_allclose(slope[d:], 0.0, atol=1e-12)
+    assert info.kkt <= budgeted._TOLERANCE
+    assert 1 <= info.n_iter <= 5
+    assert info.shift == 0.0
+    # From there nothing is left to do.
+    again, info = budgeted.minimize_budget(H, gradient + H @ (u - w), u, penalty, d)
+    np.testing.assert_allclose(again, u, atol=1e-13)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_refuses_what_is_not_finite(bad):
+    arguments = [np.eye(3), np.ones(3), np.full(3, 1 / 3)]
+    arguments[bad] = arguments[bad].copy()
+    arguments[bad][..., 1] = np.nan
+    with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+        budgeted.minimize_budget(*arguments, Budget(0.1), 3)
+
+
+def test_nothing_moves_where_everything_is_at_its_bound():
+    u, info = budgeted.minimize_budget(
+        np.eye(2), np.zeros(2), np.array([0.5, 0.5]), Budget(0.1, 1.0, 0.5, 0.5), 2
+    )
+    np.testing.assert_array_equal(u, [0.5, 0.5])
+    assert (info.n_iter, info.kkt) == (0, 0.0)
+    # Nothing to give, and nothing to take.
+    slope, size = np.array([3.0, -2.0]), np.ones(2)
+    for x in ([0.0, 0.0], [1.0, 1.0]):
+        violation = budgeted._violation(
+            np.array(x), slope, np.zeros(2), np.zeros(2), np.ones(2), size, 2
+        )
+        assert violation == 0.0
+
+
+def test_a_bent_step_keeps_to_the_side_of_its_kinks():
+    """For each combination of side, cost and direction."""
+    lower, upper, total = np.full(9, -3.0), np.full(9, 3.0), 0.0
+    cost = np.array([0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0])
+    x = np.array([0.5, 0.5, -0.5, -0.5, 0.5, -0.5, 0.0, 0.0, 0.0])
+    step = np.array([0.9, -0.9, 0.9, -0.9, -0.9, 0.9, 0.4, 0.4, 0.0])
+    bent = budgeted._bend(x, step, cost, lower, upper, total, 9)
+    assert bent.sum() == pytest.approx(0.0, abs=1e-14)
+    # One shift for all that is not held.
+    shift = (bent - x - step)[0]
+    np.testing.assert_allclose(bent[[0, 3, 4, 5, 6]], (x + step + shift)[[0, 3, 4, 5, 6]])
+    np.testing.assert_array_equal(bent[[1, 2, 7, 8]], 0.0)
