@@ -110,6 +110,8 @@ def test_the_free_coordinates_of_a_face():
     assert face(0.0, 0.0, 0.0, -0.5, 0.0) == ([3, 4], [1, -1])
     assert face(2.0, -1.0, 3.0, -2.0, 1.0) == ([4], [-1])
     assert face(2.0, 1.0, 0.5, -2.0, 1.0) == ([4], [-1])
+    # The reference is not one that rests, however little its curvature.
+    assert face(0.5, 1.0, 0.0, -0.5, 0.0) == ([3, 4], [0, -1])
 
 
 def value(A, b, x):
@@ -353,3 +355,41 @@ def test_a_bent_step_keeps_to_the_side_of_its_kinks():
     shift = (bent - x - step)[0]
     np.testing.assert_allclose(bent[[0, 3, 4, 5, 6]], (x + step + shift)[[0, 3, 4, 5, 6]])
     np.testing.assert_array_equal(bent[[1, 2, 7, 8]], 0.0)
+
+
+@pytest.mark.parametrize("tolerance", [1e-7, 0.05])
+@pytest.mark.parametrize("seed", range(6))
+def test_weight_goes_where_it_promises_the_largest_decrease(seed, tolerance):
+    """To the least derivative, from where the minimum along the piece they share is lowest."""
+    rng = np.random.default_rng(seed)
+    M = rng.standard_normal((9, 6))
+    A, slope, cost = M.T @ M, 3.0 * rng.standard_normal(6), rng.choice([0.0, 0.4, 0.8], 6)
+    lower, upper = rng.uniform(-1.5, -0.5, 6), rng.uniform(0.5, 1.5, 6)
+    start = np.where(rng.random(6) < 0.3, lower, rng.uniform(-0.5, 0.5, 6))
+    start[0], tolerances = 0.0, tolerance * rng.random(6)
+    x, own = start.copy(), slope.copy()
+    for _ in range(2 * 6):
+        left = np.where(x > lower, own + np.where(x > 0.0, cost, -cost), -np.inf)
+        right = np.where(x < upper, own + np.where(x >= 0.0, cost, -cost), np.inf)
+        back = np.where((cost > 0.0) & (x > 0.0), np.minimum(x - lower, x), x - lower)
+        ahead = np.where((cost > 0.0) & (x < 0.0), np.minimum(upper - x, -x), upper - x)
+        to = np.argmin(right + tolerances)
+        excess, reach = left - right[to], np.minimum(back, ahead[to])
+        curvature = np.diag(A) + A[to, to] - 2.0 * A[to]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            amount = np.fmin(reach, excess / curvature)
+            decrease = amount * (excess - 0.5 * curvature * amount)
+        decrease[(excess <= tolerances + tolerances[to]) | (np.arange(6) == to)] = 0.0
+        source = np.argmax(decrease)
+        if decrease[source] <= 0.0:
+            break
+        x[to] += amount[source]
+        x[source] -= amount[source]
+        # Exactly on its border, where it has come to one.
+        for place in (lower, upper, np.where(cost > 0.0, 0.0, np.nan)):
+            x = np.where(np.abs(x - place) < 1e-14, place, x)
+        own += amount[source] * (A[to] - A[source])
+    found, found_slope = start.copy(), slope.copy()
+    budgeted._shift_pairs(A, found, found_slope, cost, lower, upper, tolerances, 6)
+    np.testing.assert_allclose(found, x, atol=1e-12)
+    np.testing.assert_allclose(found_slope, own, atol=1e-11)

@@ -843,3 +843,31 @@ def test_violations_are_measured_against_the_terms_of_a_slope(monkeypatch, name)
         terms = root * (root @ np.maximum(np.abs(u - w), np.abs(u))) + l2 * lead * np.abs(u)
         np.testing.assert_allclose(size, np.abs(gradient) + l1 + terms)
         assert np.all(l1 == 0.1 * lead) if name == "elastic" else not l1.any()
+
+
+@pytest.mark.parametrize(
+    ("share", "shift", "left"),
+    [
+        # A tenth is left each time: one refinement, or eight with a shifted factor.
+        (0.9, 0.0, 0.1**2),
+        (0.9, 1e-10, 0.1**9),
+        # Where it makes things worse it is not taken.
+        (2.5, 0.0, -1.5),
+        (2.5, 1e-10, -1.5),
+    ],
+)
+def test_what_a_linear_system_leaves_is_worked_off(monkeypatch, share, shift, left):
+    p = quadratic.FEW + 3
+    H, gradient, w = model(np.random.default_rng(11), p)
+    A = H + 0.3 * np.diag(np.arange(p) < p - 1)
+    monkeypatch.setattr(quadratic, "_factor", lambda A: (None, shift))
+    monkeypatch.setattr(
+        quadratic, "dpotrs", lambda factor, b, lower: (share * np.linalg.solve(A, b), 0)
+    )
+    u, info = minimize_quadratic(H, gradient, w, L2(0.3), p - 1)
+    slope = gradient + 0.3 * np.where(np.arange(p) < p - 1, w, 0.0)
+    exact = -np.linalg.solve(A, slope)
+    np.testing.assert_allclose(exact - (u - w), left * exact, rtol=1e-4)
+    assert info.n_iter == 1
+    assert info.shift == shift
+    assert info.kkt == pytest.approx(_relative_size(left * slope, slope, u - w, A), rel=1e-3)
