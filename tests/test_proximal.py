@@ -382,3 +382,21 @@ def test_a_search_ends_at_half_the_slope_in_any_units(monkeypatch, slope, sign):
     low = (0.0, 1.0 / 1.51) if sign < 0.0 else (1.0 / 1.51, 1.0)
     share = 1.0 / 1.51 if sign < 0.0 else 0.5
     assert trials[2] == pytest.approx(low[0] + share * (low[1] - low[0]), rel=1e-12)
+
+
+def test_a_matrix_that_is_not_quite_definite_is_shifted():
+    rng = np.random.default_rng(9)
+    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    A, b = turn @ np.diag([3.0, 1.0, -1e-10]) @ turn.T, rng.standard_normal(3)
+    largest = np.diag(A).max()
+    shifts = 4.0 * 2.0**-52 * 8.0 ** np.arange(20)
+    shift = shifts[np.argmax(shifts * largest > 1e-10)]
+    expected = np.linalg.solve(A + shift * largest * np.eye(3), b)
+    np.testing.assert_allclose(proximal._solve(A, b), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("gradient", [[0.0, 3.0], [0.0, 0.0], [-2.0, 1.0]])
+def test_the_largest_curvature_is_estimated_from_above(gradient):
+    found = proximal._largest_curvature(np.diag([4.0, 1.0]), np.array(gradient))
+    assert found == pytest.approx(1.1 * 4.0, rel=1e-4)
+    assert proximal._largest_curvature(np.zeros((2, 2)), np.array(gradient)) == 0.0
