@@ -871,3 +871,48 @@ def test_what_a_linear_system_leaves_is_worked_off(monkeypatch, share, shift, le
     assert info.n_iter == 1
     assert info.shift == shift
     assert info.kkt == pytest.approx(_relative_size(left * slope, slope, u - w, A), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["elastic", "nonnegative"])
+@pytest.mark.parametrize("p", [quadratic._MANY_FREE, quadratic._MANY_FREE - 1])
+def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
+    """By the values of the objective; with few parameters none is rough."""
+    rough, penalty = 0.1, make_penalty(name, 0.2)
+    H, gradient, w = np.eye(p), np.full(p, -1.0), np.full(p, 0.1)
+    places = iter([0.4, 0.6, 0.65, 0.66, 0.67, 0.68])
+    points, swept, enough = [], [], []
+
+    def violation(u, *others):
+        points.append(u.copy())
+        return 1e-3 * len(points) if len(points) < 6 else 0.0
+
+    def descend(A, u, slope, l1, lower, upper, tolerance, sweeps, slow, gained):
+        swept.append((sweeps, slow, gained))
+        return 0.7
+
+    def elsewhere(A, u, *others):
+        enough.append(others[-1])
+        u[:] = next(places)
+        return 1, 0.0
+
+    monkeypatch.setattr(quadratic, "_optimality", violation)
+    monkeypatch.setattr(quadratic, "_descend", descend)
+    monkeypatch.setattr(quadratic, "_minimize_on_face", elsewhere)
+    u, _ = minimize_quadratic(H, gradient, w, penalty, p, rough=rough)
+    if p < quadratic._MANY_FREE:
+        assert len(points) == 6
+        assert swept == [(quadratic._SWEEPS, 0.0, 0.0)] * 5
+        assert enough == [0.0] * 5
+        return
+    values = [objective(u, H, gradient, w, penalty, p) for u in points]
+    gained = values[0] - np.array(values)
+    little = [k for k in range(1, len(points)) if gained[k] - gained[k - 1] <= rough * gained[k]]
+    # The point of the last round, though others had smaller violations.
+    assert little == [len(points) - 1]
+    assert 2 < len(points) < 6
+    np.testing.assert_array_equal(u, points[-1])
+    for k, (sweeps, slow, before) in enumerate(swept):
+        assert sweeps == quadratic._ROUGH_SWEEPS
+        assert slow == pytest.approx(quadratic._SLOW * rough, rel=1e-14)
+        assert before == pytest.approx(gained[k], abs=1e-12)
+    np.testing.assert_allclose(enough, rough * (gained[: len(enough)] + 0.7), rtol=1e-12)
