@@ -21,7 +21,9 @@ from sorel.interior import (
 )
 from sorel.losses import Huber, SquaredHinge
 from sorel.solvers import Continuation, Newton, UnsupportedProblemError
+from sorel.solvers import interior as solver_module
 from sorel.solvers.auto import Auto
+from sorel.solvers.base import Run
 from sorel.solvers.interior import InteriorPoint
 
 
@@ -687,3 +689,166 @@ def test_its_place_among_the_methods():
         [[1.0], [2.0]], [1.0, 3.0], loss="poisson", risk="max", penalty=sorel.Simplex(0.1)
     )
     assert Auto()._order(exponentials)[:3] == [Newton, Continuation, InteriorPoint]
+
+
+class Scripted:
+    """A path whose steps are given: lengths, gaps, and how far w has come."""
+
+    def __init__(self, model, start):
+        self.model, self.start, self.number = model, start, 0
+        self.w = start.copy()
+
+    def step(self):
+        if self.number == len(self.script):
+            raise np.linalg.LinAlgError
+        self.length, self.gap, self.w[0] = self.script[self.number]
+        self.number += 1
+
+    @property
+    def weights(self):
+        return self.model.omega
+
+
+def rehearsed(monkeypatch, script, tol=1e-3, max_passes=1000.0, problem=None, w=None):
+    """What the solver makes of a scripted path: run, targets of its checks, and the path."""
+    made = []
+
+    class Path(Scripted):
+        def __init__(self, model, start):
+            super().__init__(model, start)
+            self.script = script
+            made.append(self)
+
+    monkeypatch.setattr(solver_module, "InteriorPath", Path)
+    if problem is None:
+        problem = sorel.Problem(
+            [[1.0], [-1.0]], [1.0, -1.0], risk=sorel.Max(), penalty=sorel.L2(1.0)
+        )
+    problem = problem.for_run()
+    run = Run(problem.start() if w is None else w, None, tol, max_passes, np.inf, 0)
+    iterates, targets = InteriorPoint()._inside(problem, run), []
+    try:
+        iterate = next(iterates)
+        while True:
+            targets.append(iterate.refine)
+            iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
+    except StopIteration as ended:
+        assert 0.0 <= ended.value <= 1.0
+    return run, targets, made[0]
+
+
+def objective_at(w):
+    """Of the problem above, whose losses are (1 - w)^2 / 2 both."""
+    return 0.5 * (1.0 - w) ** 2 + 0.5 * w**2
+
+
+def test_checks_are_tried_where_the_products_are_small(monkeypatch):
+    target = 1e-3 * objective_at(0.4)
+    script = [(1.0, 3.01 * target, 0.4), (1.0, 2.99 * target, 0.4), (1.0, 0.1 * target, 0.4)]
+    run, targets, _ = rehearsed(monkeypatch, script)
+    assert targets == pytest.approx([target, target, np.inf])
+    # One pass for the losses, two for the path and two for each step.
+    assert run.passes == 1 + 2 + 2 * 3
+    assert run.n_iter == 3
+    np.testing.assert_array_equal(run.w, [0.4])
+    assert run.dual is not None
+
+
+@pytest.mark.parametrize(
+    ("gap", "before", "now", "steps"),
+    [
+        # Next to nothing is left, and the objective stands still.
+        (0.99e-4, 0.4, 0.4, 2),
+        (1.01e-4, 0.4, 0.4, 3),
+        (0.99e-4, 0.0, 0.4, 3),
+        # The objective has risen.
+        (0.99e-4, 0.4, 0.399, 2),
+    ],
+)
+def test_steps_end_where_the_objective_stands_still(monkeypatch, gap, before, now, steps):
+    target = 1e-3 * objective_at(now)
+    script = [(1.0, 9.0, before), (1.0, gap * target, now), (1.0, 9.0, now)]
+    run, _, path = rehearsed(monkeypatch, script)
+    assert run.n_iter == path.number == steps
+
+
+@pytest.mark.parametrize(
+    ("fall", "steps"),
+    [(0.99e-2, 2), (1.01e-2, 3)],
+)
+def test_how_still_an_objective_has_to_stand(monkeypatch, fall, steps):
+    tol = 0.1
+    target = tol * objective_at(0.5)
+    # 0.25 + (w - 0.5)^2 is the objective.
+    before = 0.5 - np.sqrt(fall * target)
+    script = [(1.0, 9.0, before), (1.0, 1e-5 * target, 0.5), (1.0, 9.0, 0.5)]
+    run, _, path = rehearsed(monkeypatch, script, tol=tol)
+    assert run.n_iter == path.number == steps
+
+
+def test_short_steps_in_a_row_are_the_last(monkeypatch):
+    short, long = (0.99e-3, 9.0, 0.4), (1e-3, 9.0, 0.4)
+    for script, steps in [
+        ([short] * 20, 8),
+        ([long] * 20, 20),
+        ([short] * 7 + [long] + [short] * 20, 16),
+        ([long] * 101, 100),
+    ]:
+        run, targets, path = rehearsed(monkeypatch, script)
+        assert run.n_iter == path.number == steps
+        assert targets == [np.inf]
+
+
+def test_a_spent_budget_ends_interior_point_steps(monkeypatch):
+    script = [(1.0, 2e-3 * objective_at(0.4), 0.4)] * 20
+    run, targets, path = rehearsed(monkeypatch, script, max_passes=8.0)
+    # After three steps 9 of 8 passes are spent.
+    assert path.number == 3
+    assert len(targets) == 3
+    np.testing.assert_array_equal(run.w, [0.4])
+
+
+def test_a_start_that_overflows_is_not_taken(monkeypatch):
+    X = np.array([[1e4, 1e4], [1.0, 2.0]])
+    problem = sorel.Problem(
+        X, [1.0, 1.0], loss="poisson", risk="max", penalty=sorel.Box(1.0, [0.1, -1.0], 1.0)
+    )
+    fine = np.array([0.1, -0.1])
+    with np.errstate(all="ignore"):
+        _, _, path = rehearsed(monkeypatch, [], problem=problem, w=fine)
+        np.testing.assert_allclose(path.start, path.model.scaled(fine))
+    tame = sorel.Problem(
+        X / 1e4, [1.0, 1.0], loss="poisson", risk="max", penalty=sorel.Box(1.0, [0.1, -1.0], 1.0)
+    )
+    _, _, path = rehearsed(monkeypatch, [], problem=tame, w=fine)
+    np.testing.assert_allclose(path.start, path.model.scaled(tame.start()))
+
+
+@pytest.mark.parametrize(("gap", "goes_on"), [(0.49, True), (0.5, False), (np.inf, False)])
+def test_newton_goes_on_from_what_is_no_failure(monkeypatch, gap, goes_on):
+    problem = small("squared", sorel.CVaR(0.3), PENALTIES["box"])
+
+    def inside(self, problem, run):
+        yield "inside"
+        return gap
+
+    def newton(self, problem, run):
+        yield "newton"
+
+    monkeypatch.setattr(InteriorPoint, "_inside", inside)
+    monkeypatch.setattr(Newton, "iterates", newton)
+    run = Run(problem.start(), None, 1e-6, 10.0, np.inf, 0)
+    found = list(InteriorPoint().iterates(problem, run))
+    assert found == (["inside", "newton"] if goes_on else ["inside"])
+    spent = Run(problem.start(), None, 1e-6, 10.0, np.inf, 0, passes=10.0)
+    assert list(InteriorPoint().iterates(problem, spent)) == ["inside"]
+
+
+def test_problems_that_are_taken():
+    for loss, risk, penalty in [
+        ("squared", sorel.CVaR(0.3), PENALTIES["l2"]),
+        ("squared", sorel.Mean(), PENALTIES["box"]),
+        ("squared_hinge", sorel.Mean(), PENALTIES["l2"]),
+        ("squared_hinge", sorel.Max(), PENALTIES["elastic"]),
+    ]:
+        InteriorPoint().check(small(loss, risk, penalty))
