@@ -392,3 +392,27 @@ def test_what_moves_first_is_neither_at_a_bound_nor_at_a_kink(monkeypatch, penal
 def test_scales_of_columns_lose_nothing_in_any_units(scale):
     assert not loses_curvature(scale * np.diag([1.0, 1e-20]), 0.0, 2)
     assert loses_curvature(scale * np.diag([1.0, 0.0]), 0.0, 2)
+
+
+def test_rows_for_what_is_not_seen_in_the_units_of_the_columns():
+    rng = np.random.default_rng(12)
+    M = rng.normal(size=(2, 4)) * [1e-3, 1.0, 1e3, 1.0]
+    model = FactoredModel(M, 0.0, 4)
+    np.testing.assert_array_equal(model.M[:2], M)
+    np.testing.assert_array_equal(model.diagonal, 0.0)
+    scale = np.sqrt(np.sum(M**2, axis=0))
+    seen, extra = M / scale, model.M[2:] / scale
+    assert extra.shape == (2, 4)
+    np.testing.assert_allclose(extra @ seen.T, 0.0, atol=1e-12)
+    np.testing.assert_allclose(extra, factored._unseen(seen, factored._INVISIBLE), atol=1e-12)
+
+
+def test_several_outputs_see_less():
+    few, several = factored._INVISIBLE, factored._INVISIBLE_OF_SEVERAL
+    share = math.sqrt(few * several)
+    turn = np.linalg.qr(np.random.default_rng(13).normal(size=(2, 2)))[0]
+    # As above, columns of length 1 and singular values of this ratio.
+    M = turn @ np.diag([1.0, share]) @ np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(1 + share**2)
+    assert few < share < several
+    for n_outputs, rows in ((1, 2), (2, 3)):
+        assert len(FactoredModel(M, 0.0, 2, n_outputs).M) == rows

@@ -359,6 +359,13 @@ def test_newton_steps_end_with_gradients_of_rounding(monkeypatch):
         before = model.n_iter
         model._descend(x, np.zeros(3), step, before + 9)
         assert model.n_iter - before == steps
+    # Or where it is a tenth of what moves the multiplier, |x - u| / step.
+    for share, steps in ((0.99, 0), (1.01, 1)):
+        split = (z, x - [2.0, 0.0, 0.0], np.array([share * 0.1 * 2.0 / step, 0.0, 0.0]))
+        monkeypatch.setattr(model, "_split", lambda *arguments, split=split: split)
+        before = model.n_iter
+        model._descend(x, np.zeros(3), step, before + 9)
+        assert model.n_iter - before == steps
 
 
 @pytest.mark.parametrize("slope", [-0.01, -100.0])
@@ -395,8 +402,17 @@ def test_a_matrix_that_is_not_quite_definite_is_shifted():
     np.testing.assert_allclose(proximal._solve(A, b), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("gradient", [[0.0, 3.0], [0.0, 0.0], [-2.0, 1.0]])
+@pytest.mark.parametrize("gradient", [[0.0, 3.0], [0.0, 0.0], [-2.0, 1.0], [0.0, 1e12]])
 def test_the_largest_curvature_is_estimated_from_above(gradient):
     found = proximal._largest_curvature(np.diag([4.0, 1.0]), np.array(gradient))
     assert found == pytest.approx(1.1 * 4.0, rel=1e-4)
     assert proximal._largest_curvature(np.zeros((2, 2)), np.array(gradient)) == 0.0
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_differences_are_as_long_as_what_they_are_taken_of(size):
+    model = ProximalModel(np.eye(2), np.ones(2), np.zeros(2), sorel.NonNegative(1e-9), (2,))
+    # The derivative of the proximal map is 1 above 0 and 0 below.
+    found = model._newton_matrix(size * np.array([1.0, -1.0]), 0.5, 1e-5)
+    np.testing.assert_allclose(found, np.diag([1.0, 3.0]), rtol=1e-6)
+    assert np.isfinite(model._newton_matrix(np.zeros(2), 0.5, 1e-5)).all()
