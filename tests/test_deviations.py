@@ -152,6 +152,12 @@ def test_many_columns_have_a_spectrum(monkeypatch, rows, few, spectrum):
     np.testing.assert_allclose(held.diagonal(), matrix.var(axis=0), rtol=1e-8)
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_covariances_do_not_depend_on_the_units_of_the_targets(size):
+    held = make_bounds(y=size * Y)._covariance()
+    np.testing.assert_allclose(held.diagonal(), X.var(axis=0), rtol=1e-8)
+
+
 def deviation(w):
     losses = np.sort(Y - X @ w)
     return losses[N // 2 :].mean() - losses.mean()
