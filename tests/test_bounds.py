@@ -597,3 +597,110 @@ def test_moderate_losses(reached):
     way = np.sqrt(2.0 * reached * problems._MODERATE * problem._zero_loss / np.mean(X[:, 0] ** 2))
     point = problem.engine.point(np.array([way, 0.0]))
     assert problem.is_moderate(point) is (reached < 1.0)
+
+
+def linear_bound(
+    *, intercept=False, best="elsewhere", bracket=0.25, affine=False, spread=6e-3, summed=4e-3,
+    gradient=None,
+):  # fmt: skip
+    """The simple bound where all that it is made of is given, and what was asked for."""
+    asked = []
+    start, shifted = (SimpleNamespace(w=np.array([1.0, 2.0, b])) for b in (0.0, 0.5))
+    best = {"elsewhere": shifted, "here": start, "nowhere": None}[best]
+
+    def losses(point, dual, expected, margin_error):
+        asked.append((point, expected, round(margin_error, 9)))
+        return 3e-3, "slopes"
+
+    def spread_of(value, coef, slope, slopes, residual, sums=None):
+        assert (value, slopes) == (bracket, "slopes")
+        asked.append((round(residual, 9), sums))
+        return spread if sums is None else summed
+
+    rounding = SimpleNamespace(
+        difference=lambda value: 1e-3, shift=lambda w: 2e-3, losses=losses,
+        intercept=lambda point, dual, slope, slopes: (4e-3, 0.5), penalty_value=lambda value: 5e-3,
+        bracket=spread_of, affine_sums=lambda dual: "sums",
+    )  # fmt: skip
+    stand_in = SimpleNamespace(
+        engine=SimpleNamespace(
+            best_intercept=lambda point, dual: best, expected=lambda point, dual: 2.5,
+            gradient=lambda point, dual: asked.append("gradient") or np.array([0.1, 0.2, 0.3]),
+        ),
+        fit_intercept=intercept, n_features=2, coefficients=lambda w: w[:2],
+        penalty=SimpleNamespace(fenchel_young=lambda coef, slope: bracket),
+        loss=SimpleNamespace(affine=affine), unit=lambda value: 10.0 * value,
+    )  # fmt: skip
+    found = Problem._linear_bound(stand_in, rounding, start, None, 3.0, 1.0, gradient, 7e-3)
+    return found, asked, start, shifted
+
+
+def test_the_simple_bound_without_an_intercept():
+    found, asked, start, _ = linear_bound()
+    assert found == pytest.approx((0.25 + 14e-3, 14e-3), rel=1e-12)
+    assert asked == ["gradient", (start, 3.0, 7e-3), (0.0, None)]
+    _, asked, start, _ = linear_bound(gradient=np.zeros(3))
+    assert asked == [(start, 3.0, 7e-3), (0.0, None)]
+    assert linear_bound(bracket=np.inf)[0] == (np.inf, 0.0)
+
+
+def test_the_simple_bound_with_an_intercept():
+    gradient = np.zeros(3)
+    found, asked, _, shifted = linear_bound(intercept=True, gradient=gradient)
+    # 3 - 2.5 is lost to the intercept, with the errors of a difference and of a shift.
+    assert found == pytest.approx((0.5 + 0.25 + 19e-3, 19e-3), rel=1e-12)
+    assert asked == ["gradient", (shifted, 2.5, 9e-3), (0.5, None)]
+    found, asked, start, _ = linear_bound(intercept=True, best="here", gradient=gradient)
+    assert found == pytest.approx((0.25 + 18e-3, 18e-3), rel=1e-12)
+    assert asked == [(start, 3.0, 7e-3), (0.5, None)]
+    assert linear_bound(intercept=True, best="nowhere")[0] == (np.inf, 0.0)
+
+
+def test_terms_of_an_affine_gradient_are_added_up_where_that_may_pay():
+    border = problems._WORTH_SUMS * 10.0 * (3.0 + 1.0)
+    for spread, sums in [(0.99 * border, False), (1.01 * border, True)]:
+        for affine in (False, True):
+            found, asked, *_ = linear_bound(affine=affine, spread=spread, summed=0.5 * border)
+            assert ((0.0, "sums") in asked) is (affine and sums)
+            least = 0.5 * border if affine and sums else spread
+            assert found.rounding - 8e-3 == pytest.approx(least, rel=1e-6)
+    found, *_ = linear_bound(affine=True, spread=2.0 * border, summed=3.0 * border)
+    assert found.rounding - 8e-3 == pytest.approx(2.0 * border, rel=1e-6)
+
+
+def test_a_problem_with_the_maximum_apart(monkeypatch):
+    X, y = make_data("squared", 30, 3, 0)
+    mixture = sorel.Mixture([sorel.CVaR(0.5), sorel.Max()], [0.5, 0.5])
+    problem = Problem(X, y, risk=mixture)
+    other = problem.apart()
+    assert other.engine is not problem.engine
+    assert other._zero_loss == problem._zero_loss
+    assert other.objective(np.ones(3)) == pytest.approx(problem.objective(np.ones(3)), rel=1e-12)
+    monkeypatch.setattr(problems, "LARGEST_HESSIAN", 3)
+    assert problem.apart() is not None
+    monkeypatch.setattr(problems, "LARGEST_HESSIAN", 2)
+    assert problem.apart() is None
+    monkeypatch.undo()
+    plain = Problem(X, y, risk="max")
+    monkeypatch.setattr(plain.engine, "apart", lambda: pytest.fail("asked for in vain"))
+    assert plain.apart() is None
+    monkeypatch.setattr(problem.engine, "apart", lambda: None)
+    assert problem.apart() is None
+
+
+@pytest.mark.parametrize("name", ["in_single", "sample"])
+def test_problems_of_other_engines_that_may_not_be_had(monkeypatch, name):
+    X, y = make_data("squared", 30, 3, 0)
+    problem = Problem(X, y)
+    arguments = (5, np.random.default_rng(0)) if name == "sample" else ()
+    ask = problem.subsample if name == "sample" else problem.in_single
+    for engine in (Problem(X[:5], y[:5]).engine, None):
+        monkeypatch.setattr(problem.engine, name, lambda *given, engine=engine: engine)
+        other = ask(*arguments)
+        if engine is None:
+            assert other is None
+        else:
+            assert other.engine is engine
+            assert other.penalty is problem.penalty
+            with pytest.raises(TypeError, match="has the risk of its engine"):
+                other.with_risk("mean")
