@@ -671,7 +671,7 @@ def test_terms_of_an_affine_gradient_are_added_up_where_that_may_pay():
 def test_a_problem_with_the_maximum_apart(monkeypatch):
     X, y = make_data("squared", 30, 3, 0)
     mixture = sorel.Mixture([sorel.CVaR(0.5), sorel.Max()], [0.5, 0.5])
-    problem = Problem(X, y, risk=mixture)
+    problem = Problem(X, y, risk=mixture, sample_weight=np.linspace(1.0, 2.0, 30))
     other = problem.apart()
     assert other.engine is not problem.engine
     assert other._zero_loss == problem._zero_loss
