@@ -704,3 +704,42 @@ def test_problems_of_other_engines_that_may_not_be_had(monkeypatch, name):
             assert other.penalty is problem.penalty
             with pytest.raises(TypeError, match="has the risk of its engine"):
                 other.with_risk("mean")
+
+
+def test_what_a_bound_in_long_doubles_is_asked_for(monkeypatch):
+    stand_in = SimpleNamespace(engine=None, loss=None, penalty=None, unit=lambda value: 3.0 * value)
+    for answer, expected in [
+        (None, (np.inf, 0.0)),
+        (SimpleNamespace(value=np.longdouble(1.75), rounding=0.01), (0.25, 0.01)),
+        # No less than what rounding makes of it.
+        (SimpleNamespace(value=np.longdouble(1.995), rounding=0.01), (0.01, 0.01)),
+    ]:
+        asked = []
+
+        def extended(*arguments, answer=answer, asked=asked):
+            asked.append(arguments[-2:])
+            return answer
+
+        monkeypatch.setattr(problems, "extended_bound", extended)
+        found = Problem._extended_bound(stand_in, None, None, None, 2.0, 0.5)
+        assert found == pytest.approx(expected, rel=1e-12)
+        assert asked == [pytest.approx((problems._ENOUGH_DIGITS * 6.0, 1.5), rel=1e-14)]
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_the_least_gap_has_the_errors_of_losses_and_bracket(affine):
+    def bracket(value, coef, slope, slopes, residual, sums):
+        assert (value, residual, slopes) == (0.0, 0.0, "slopes")
+        assert sums == ("sums" if affine else None)
+        return 0.2
+
+    rounding = SimpleNamespace(
+        margins=lambda w: 0.1, losses=lambda point, dual, expected, error: (3.0 * error, "slopes"),
+        bracket=bracket, affine_sums=lambda dual: "sums",
+    )  # fmt: skip
+    stand_in = SimpleNamespace(
+        engine=SimpleNamespace(point=lambda w: None, expected=lambda point, dual: 1.0),
+        _rounding=lambda: rounding, coefficients=lambda w: w,
+        loss=SimpleNamespace(affine=affine),
+    )  # fmt: skip
+    assert Problem.least_gap(stand_in, np.ones(2), None) == pytest.approx(0.5, rel=1e-14)

@@ -170,9 +170,16 @@ def test_violations_are_measured_against_the_terms_of_a_slope(monkeypatch):
         seen.append((x.copy(), slope.copy(), *others))
         return own(x, slope, *others)
 
+    def shift(A, x, slope, cost, lower, upper, tolerance, n):
+        np.testing.assert_allclose(tolerance, budgeted._TOLERANCE * seen[-1][-2], rtol=1e-14)
+        shifted(A, x, slope, cost, lower, upper, tolerance, n)
+
+    shifted = budgeted._shift_pairs
     monkeypatch.setattr(budgeted, "_violation", violation)
+    monkeypatch.setattr(budgeted, "_shift_pairs", shift)
     found, info = budgeted.minimize_budget(H, gradient, w, penalty, 4)
     assert info.kkt <= 1e-13
+    assert len(seen) > 1
     A, lead = H.copy(), np.arange(5) < 4
     A[lead, lead] += l2
     origin, costs = np.append(previous, 0.0), np.append(cost, 0.0)
@@ -224,7 +231,8 @@ def test_rounds_end_when_solved_or_when_nearly_so_and_no_better(monkeypatch, vio
     assert info == (2 * (rounds - 1), violations[best], 0.1)
 
 
-def test_a_start_next_to_a_bound_or_a_kink_is_put_there(monkeypatch):
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_a_start_next_to_a_bound_or_a_kink_is_put_there(monkeypatch, size):
     starts = []
 
     def violation(x, *others):
@@ -232,21 +240,33 @@ def test_a_start_next_to_a_bound_or_a_kink_is_put_there(monkeypatch):
         return 0.0
 
     monkeypatch.setattr(budgeted, "_violation", violation)
-    previous = np.array([0.1, 0.2, 0.3, 0.0, 0.0])
+    previous = size * np.array([0.1, 0.2, 0.3, 0.15, 0.0])
     cost = np.array([0.0, 0.0, 0.5, 0.0, 0.5])
-    penalty = Budget(0.1, 1.0, [0.4, 0.0, 0.0, 0.0, 0.0], [1.0, 0.1, 1.0, 1.0, 1.0], cost, previous)
-    w = np.array([0.4 + 1e-16, 0.1 - 1e-17, 0.3 + 5e-17, 0.15, 0.05])
-    budgeted.minimize_budget(np.eye(5), np.ones(5), w, penalty, 5)
+    lower, upper = size * np.array([[0.4, 0.0, 0.0, 0.0, 0.0], [1.0, 0.1, 1.0, 1.0, 1.0]])
+    penalty = Budget(0.1, size, lower, upper, cost, previous)
+    w = size * np.array([0.4, 0.1, 0.3, 0.15, 0.05])
+    away = np.array([1.0, -1.0, 1.0, -1.0, 0.0])
+    budgeted.minimize_budget(np.eye(5), np.ones(5), w + 4e-16 * size * away, penalty, 5)
     (x,) = starts
-    assert x[0] == 0.4 - 0.1
-    assert x[1] == 0.1 - 0.2
-    assert x[2] == 0.0
-    np.testing.assert_allclose(x[3:], [0.15, 0.05])
-    w = np.array([0.4 + 1e-11, 0.1 - 1e-11, 0.3 + 1e-11, 0.15, 0.05 - 1e-11])
-    budgeted.minimize_budget(np.eye(5), np.ones(5), w, penalty, 5)
-    assert 0.5e-11 < starts[1][0] - 0.3 < 2e-11
-    assert 0.5e-11 < -0.1 - starts[1][1] < 2e-11
-    assert 0.5e-11 < starts[1][2] < 2e-11
+    np.testing.assert_array_equal(x[:3], [lower[0] - previous[0], upper[1] - previous[1], 0.0])
+    # There is no kink without a cost.
+    assert 0.0 < abs(x[3]) < 1e-15 * size
+    np.testing.assert_allclose(x[4], 0.05 * size)
+    budgeted.minimize_budget(np.eye(5), np.ones(5), w + 1e-11 * size * away, penalty, 5)
+    far = starts[1] - [lower[0] - previous[0], upper[1] - previous[1], 0.0, 0.0, 0.05 * size]
+    np.testing.assert_allclose(far, 1e-11 * size * away, rtol=1e-3, atol=1e-14 * size)
+
+
+def test_weights_that_stand_where_they_stood_and_cost_nothing_are_free():
+    rng = np.random.default_rng(4)
+    M = rng.standard_normal((6, 4))
+    H, gradient, w = M.T @ M, 0.1 * rng.standard_normal(4), np.full(4, 0.25)
+    found = [
+        budgeted.minimize_budget(H, gradient, w, Budget(0.1, previous=previous), 4)[0]
+        for previous in (0.0, w)
+    ]
+    np.testing.assert_allclose(*found, atol=1e-14)
+    assert np.abs(found[0] - w).max() > 1e-3
 
 
 def test_a_step_is_bent_along_the_face():
@@ -341,6 +361,9 @@ def test_nothing_moves_where_everything_is_at_its_bound():
             np.array(x), slope, np.zeros(2), np.zeros(2), np.ones(2), size, 2
         )
         assert violation == 0.0
+    # At their kinks both rest.
+    cost = np.array([3.0, 3.0])
+    assert budgeted._violation(np.zeros(2), slope, cost, -size, size, size, 2) == 0.0
 
 
 def test_a_bent_step_keeps_to_the_side_of_its_kinks():
@@ -362,7 +385,7 @@ def test_a_bent_step_keeps_to_the_side_of_its_kinks():
 def test_weight_goes_where_it_promises_the_largest_decrease(seed, tolerance):
     """To the least derivative, from where the minimum along the piece they share is lowest."""
     rng = np.random.default_rng(seed)
-    M = rng.standard_normal((9, 6))
+    M = rng.standard_normal((9, 6)) * 10.0 ** rng.uniform(-0.7, 0.3, 6)
     A, slope, cost = M.T @ M, 3.0 * rng.standard_normal(6), rng.choice([0.0, 0.4, 0.8], 6)
     lower, upper = rng.uniform(-1.5, -0.5, 6), rng.uniform(0.5, 1.5, 6)
     start = np.where(rng.random(6) < 0.3, lower, rng.uniform(-0.5, 0.5, 6))

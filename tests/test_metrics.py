@@ -331,6 +331,11 @@ def test_several_whole_labels_without_a_loss_are_an_error():
 def test_whole_numbers_are_still_numbers():
     assert cvar_loss([3, 5, 9], [2.5, 5.5, 8.0], 1.0) == pytest.approx((0.25 + 0.25 + 1) / 6)
     assert cvar_loss([0, 1], [0.5, 0.5], 1.0, loss="squared") == 0.125
+    # Whole predictions of which some are no label, all of one value, and of another type.
+    assert cvar_loss([3, 5, 9], [4, 5, 9], 1.0) == pytest.approx(1 / 6)
+    assert cvar_loss([3, 3], [3, 3], 1.0) == 0.0
+    assert cvar_loss([3, 5, 9], [3.0, 9.0, 9.0], 1.0) == pytest.approx(16 / 6)
+    assert cvar_loss([3.0, 5.0, 9.0], [3, 9, 9], 1.0) == pytest.approx(16 / 6)
     assert cvar_loss(np.array([1.0, 2.5], dtype=object), [1.0, 2.0], 1.0) == 0.0625
 
 
