@@ -153,6 +153,17 @@ def test_an_inner_loop_that_fails_is_undone(monkeypatch):
         np.testing.assert_array_equal(iterate.point.w, good)
 
 
+@pytest.mark.parametrize("value", [-1e4, 1e-4, 1e4])
+def test_an_inner_loop_may_rise_by_rounding(monkeypatch, value):
+    """In the units of the objective."""
+    slack = sorel_method._INNER_SLACK * abs(value)
+    values = iter([value, value + 0.9 * slack, value, value + 1.1 * slack] + [value] * 40)
+    monkeypatch.setattr(sorel_method, "_lagrangian", lambda problem, point, dual: next(values))
+    loops, *_ = auto_run(make_problem(), monkeypatch, lambda k, w: np.full(D, k + 1.0), checks=4)
+    starts = [w for _, _, w, _ in loops]
+    np.testing.assert_array_equal(starts[:3], [np.zeros(D), np.ones(D), np.ones(D)])
+
+
 def test_what_is_not_finite_is_undone(monkeypatch):
     problem = make_problem()
     loops, shown, _ = auto_run(problem, monkeypatch, lambda k, w: w + math.nan, checks=4)
