@@ -716,31 +716,42 @@ def test_a_bent_step_and_its_change():
     assert change == pytest.approx(value(bent) - value(u), rel=1e-12)
 
 
-def large_face(seed, m=80):
+# Shares of a step at which the first border is reached. In a stiff direction a bent step costs much.
+reaches = pytest.mark.parametrize("reach", [1.5, 0.95, 0.7, 0.3, 0.02])
+stiffness = pytest.mark.parametrize("stiff", [0.0, 100.0])
+
+
+def large_face(seed, stiff, m=80):
     rng = np.random.default_rng(seed)
     M = rng.standard_normal((2 * m, m))
-    A = M.T @ M / m + 0.1 * np.eye(m)
+    v = rng.choice([-1.0, 1.0], m)
+    A = M.T @ M / m + 0.1 * np.eye(m) + stiff * np.outer(v, v)
     return rng, A, quadratic._factor(A.copy())[0]
 
 
-@pytest.mark.parametrize("far", [0.02, 0.3, 1.0, 4.0])
+@reaches
+@stiffness
 @pytest.mark.parametrize("kinks", [False, True])
-def test_one_step_on_a_large_face_is_the_better_of_two(kinks, far):
+def test_one_step_on_a_large_face_is_the_better_of_two(kinks, stiff, reach):
     """Cut at the first border, or bent along all of them, by the values of the objective."""
-    rng, A, factor = large_face(1)
+    rng, A, factor = large_face(1, stiff)
     m = len(A)
     lower, upper = np.full(m, -1.0), np.full(m, 1.0)
     l1 = np.where(np.arange(m) % 2, 0.0, 0.3) * kinks
     x = rng.uniform(-0.9, 0.9, m)
-    rhs = far * rng.standard_normal(m)  # with the slope of l1 in it
+    rhs = rng.standard_normal(m)  # with the slope of l1 in it
+
+    def room(y):
+        ahead = np.where(y > 0.0, 1.0 - x, x + 1.0) / np.abs(y)
+        return np.where((l1 > 0.0) & (x * y < 0.0), np.minimum(ahead, np.abs(x / y)), ahead).min()
+
+    rhs *= room(np.linalg.solve(A, rhs)) / reach
     y = np.linalg.solve(A, rhs)
+    length = min(1.0, room(y))
+    assert length == pytest.approx(min(1.0, reach), rel=1e-9)
     bent = x + y
     bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
     bent = np.clip(bent, -1.0, 1.0)
-    room = np.where(y > 0.0, 1.0 - x, x + 1.0) / np.abs(y)
-    crosses = (l1 > 0.0) & (x * y < 0.0)
-    room = np.where(crosses, np.minimum(room, np.abs(x / y)), room)
-    length = min(1.0, room.min())
 
     def change(target):
         return -rhs @ (target - x) + 0.5 * (target - x) @ A @ (target - x)
@@ -753,29 +764,33 @@ def test_one_step_on_a_large_face_is_the_better_of_two(kinks, far):
     assert change(found) == pytest.approx(min(change(bent), change(x + length * y)), rel=1e-10)
     nearest = min((bent, x + length * y), key=change)
     np.testing.assert_allclose(found, nearest, atol=1e-10)
-    # Without enough of a gain it goes on, and never rises.
-    other, _ = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, 0.0)
-    assert change(other) <= change(found) + 1e-12
+    # That was enough of a gain, or it goes on, and never rises.
+    gain = -change(nearest)
+    for enough, last in ((1.0001 * gain, True), (0.9999 * gain, False)):
+        other, done = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, enough)
+        # Not done where it is left for a smaller face.
+        assert (done and np.array_equal(other, found)) is last
+        assert change(other) <= change(found) + 1e-12
 
 
-@pytest.mark.parametrize("far", [0.5e-3, 5e-3, 0.05, 0.5])
+@reaches
+@stiffness
 @pytest.mark.parametrize("intercept", [False, True])
-def test_one_step_on_a_large_simplex_is_the_better_of_two(monkeypatch, intercept, far):
-    rng = np.random.default_rng(2)
+def test_one_step_on_a_large_simplex_is_the_better_of_two(monkeypatch, intercept, stiff, reach):
     d = 81
     p = d + intercept
-    M = rng.standard_normal((2 * p, p))
-    full = M.T @ M / p + 0.1 * np.eye(p)
+    rng, full, _ = large_face(2, stiff, p)
     u = np.append(rng.dirichlet(np.ones(d)), np.full(int(intercept), 0.4))
-    slope = far * rng.standard_normal(p)
+    slope = rng.standard_normal(p)
     moves = np.eye(p)[:, 1:]
     moves[0, : d - 1] = -1.0  # the first is the reference
-    A, rhs = moves.T @ full @ moves, -moves.T @ slope
+    A = moves.T @ full @ moves
     factor = quadratic._factor(A.copy())[0]
-    y = moves @ np.linalg.solve(A, rhs)
+    y = -moves @ np.linalg.solve(A, moves.T @ slope)
     with np.errstate(divide="ignore"):
-        room = np.where(y[:d] < 0.0, u[:d] / -y[:d], np.inf)
-    length = min(1.0, room.min())
+        share = np.where(y[:d] < 0.0, u[:d] / -y[:d], np.inf).min() / reach
+    slope, y, length = share * slope, share * y, min(1.0, reach)
+    rhs = -moves.T @ slope
 
     def change(target):
         return slope @ (target - u) + 0.5 * (target - u) @ full @ (target - u)
@@ -916,3 +931,38 @@ def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
         assert slow == pytest.approx(quadratic._SLOW * rough, rel=1e-14)
         assert before == pytest.approx(gained[k], abs=1e-12)
     np.testing.assert_allclose(enough, rough * (gained[: len(enough)] + 0.7), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nonnegative", "simplex"])
+def test_which_faces_count_as_large(monkeypatch, name):
+    """Those of many free coordinates; of simplices one alone, and a system that was not shifted."""
+    many = quadratic._MANY_FREE
+    called = []
+    for kind in ("_minimize_on_large_face", "_minimize_on_large_simplex"):
+
+        def record(*arguments, kind=kind, own=getattr(quadratic, kind)):
+            called.append(kind)
+            return own(*arguments)
+
+        monkeypatch.setattr(quadratic, kind, record)
+    rng = np.random.default_rng(12)
+    # One coordinate of a simplex is the reference, and not free.
+    border = many + (name == "simplex")
+    large = ["_minimize_on_large_simplex" if name == "simplex" else "_minimize_on_large_face"]
+    for p, expected in ((border - 1, []), (border, large)):
+        called.clear()
+        H, w = np.eye(p), np.full(p, 1.0 / p)
+        gradient = 0.01 / p * rng.standard_normal(p)
+        u, _ = minimize_quadratic(H, gradient, w, make_penalty(name, 0.01), p)
+        assert u.min() > 0.0
+        assert called == expected
+    if name == "simplex":
+        called.clear()
+        w, gradient = np.full(2 * border, 1.0 / border), np.zeros(2 * border)
+        minimize_quadratic(np.eye(2 * border), gradient, w, Simplex(0.01), 2 * border, 2)
+        assert called == []
+        own = quadratic._factor
+        monkeypatch.setattr(quadratic, "_factor", lambda A: (own(A)[0], 1e-14))
+        w, gradient = np.full(border, 1.0 / border), 1e-4 * rng.standard_normal(border)
+        minimize_quadratic(np.eye(border), gradient, w, Simplex(0.01), border)
+        assert called == []
