@@ -716,7 +716,7 @@ def test_a_bent_step_and_its_change():
     assert change == pytest.approx(value(bent) - value(u), rel=1e-12)
 
 
-# Shares of a step at which the first border is reached. In a stiff direction a bent step costs much.
+# Shares of a step at which the first border is reached; in stiff directions bent steps cost much.
 reaches = pytest.mark.parametrize("reach", [1.5, 0.95, 0.7, 0.3, 0.02])
 stiffness = pytest.mark.parametrize("stiff", [0.0, 100.0])
 
@@ -771,6 +771,13 @@ def test_one_step_on_a_large_face_is_the_better_of_two(kinks, stiff, reach):
         # Not done where it is left for a smaller face.
         assert (done and np.array_equal(other, found)) is last
         assert change(other) <= change(found) + 1e-12
+    other, done = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, 0.0)
+    if done:
+        # Between the borders nothing is left to gain.
+        inside = (np.abs(other) < 1.0) & ((l1 == 0.0) | (other != 0.0))
+        left = A @ (other - x) - rhs
+        np.testing.assert_allclose(left[inside], 0.0, atol=1e-9 * np.abs(rhs).max())
+    assert done or reach < 0.1
 
 
 @reaches
@@ -937,12 +944,12 @@ def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
 def test_which_faces_count_as_large(monkeypatch, name):
     """Those of many free coordinates; of simplices one alone, and a system that was not shifted."""
     many = quadratic._MANY_FREE
-    called = []
+    called, known = [], vars(quadratic).copy()
     for kind in ("_minimize_on_large_face", "_minimize_on_large_simplex"):
 
-        def record(*arguments, kind=kind, own=getattr(quadratic, kind)):
+        def record(*arguments, kind=kind):
             called.append(kind)
-            return own(*arguments)
+            return known[kind](*arguments)
 
         monkeypatch.setattr(quadratic, kind, record)
     rng = np.random.default_rng(12)

@@ -478,6 +478,7 @@ def test_where_conjugate_gradients_end():
         ((1.0, -0.75, 0.0, -1.0, 1.0, math.inf, math.inf), (4.0, 1.0, -0.75, 4.0, math.inf)),
         ((1.0, -0.2, 0.0, -1.0, 1.0, math.inf, math.inf), (2.0, 1.0, -0.2, 2.0, math.inf)),
         ((1.0, -1.5, 0.0, -1.0, 1.0, math.inf, math.inf), (10.0, 1.0, -1.5, 10.0, math.inf)),
+        ((2.0, -0.75, 0.0, -1.0, 2.0, math.inf, math.inf), (8.0, 2.0, -0.75, 8.0, math.inf)),
         ((1.0, -0.75, 0.0, -1.0, 1.0, math.inf, 3.0), (3.0, 1.0, -0.75, 3.0, math.inf)),
         # Inside: the trial is the end of its side, and a secant says where between them.
         ((1.0, 3.0, 0.0, -1.0, 1.0, math.inf, 9.0), (0.25, 0.0, -1.0, 1.0, 3.0)),
