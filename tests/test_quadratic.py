@@ -370,6 +370,8 @@ def test_residuals_are_measured_against_their_terms():
     [
         # Both leave their bound in the first sweep, so there is a second, and no third.
         ([0.0, 0.0], [-3.0, -3.0], 0.0, 0.0, [1.125, 0.9375]),
+        # The second comes to its bound, so there is another sweep for the first.
+        ([1.0, 0.5], [-3.0, 4.0], 0.0, 0.0, [2.75, 0.0]),
         # Both change their sign.
         ([-1.0, -1.0], [-6.0, -6.0], 0.5, -np.inf, [1.0625, 0.71875]),
         # Neither: one sweep is enough.

@@ -405,3 +405,25 @@ def test_pairs_without_curvature_are_not_remembered(size):
     assert not memory.pairs
     memory.store(step, 1.1e-12 * step + across)
     assert len(memory.pairs) == 1
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e3, 1e200])
+@pytest.mark.parametrize(("strong", "smooth", "steps"), [(1.0, 0.5, 20), (0.1, 3.0, 4000)])
+def test_epochs_by_the_rate_of_proximal_svrg(ratio, strong, smooth, steps):
+    """With steps of 1 / (12 L) the error falls by this factor in each epoch."""
+    step = 1.0 / (12.0 * smooth)
+    share = 4.0 * smooth * step
+    rate = 1.0 / (strong * step * (1.0 - share) * steps)
+    rate += share * (steps + 1) / ((1.0 - share) * steps)
+    assert rate < 1.0
+    expected = max(1, int(np.ceil(np.log(ratio) / -np.log(rate))))
+    assert methods._epochs(ratio, strong, smooth, steps) == expected
+
+
+def test_without_l2_the_theorem_has_nothing_to_divide_by():
+    X, y = np.eye(3), np.ones(3)
+    flat = sorel.Problem(X, y, penalty=sorel.Simplex(0.0))
+    assert "which is 0 for Simplex(l2=0.0)" in SOREL("theory").obstacle(flat)
+    bent = sorel.Problem(X, y, penalty=sorel.Simplex(0.1))
+    for schedule, problem in (("paper", flat), ("auto", flat), ("theory", bent)):
+        assert SOREL(schedule).obstacle(problem) is None
