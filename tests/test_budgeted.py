@@ -380,7 +380,7 @@ def test_a_bent_step_keeps_to_the_side_of_its_kinks():
     np.testing.assert_array_equal(bent[[1, 2, 7, 8]], 0.0)
 
 
-@pytest.mark.parametrize("tolerance", [1e-7, 0.05])
+@pytest.mark.parametrize("tolerance", [1e-7, 0.05, 0.6])
 @pytest.mark.parametrize("seed", range(6))
 def test_weight_goes_where_it_promises_the_largest_decrease(seed, tolerance):
     """To the least derivative, from where the minimum along the piece they share is lowest."""

@@ -595,7 +595,7 @@ def test_pairs_of_a_simplex_are_minimised_exactly():
         assert abs(slope[6]) < 1e-11 * np.abs(b).max()
 
 
-@pytest.mark.parametrize("tolerance", [1e-7, 0.05])
+@pytest.mark.parametrize("tolerance", [1e-7, 0.05, 0.6])
 @pytest.mark.parametrize("seed", range(4))
 def test_weight_goes_where_it_promises_the_largest_decrease(seed, tolerance):
     """To the least slope, from wherever the minimum along the line through both is lowest."""
