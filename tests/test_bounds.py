@@ -743,3 +743,13 @@ def test_the_least_gap_has_the_errors_of_losses_and_bracket(affine):
         loss=SimpleNamespace(affine=affine),
     )  # fmt: skip
     assert Problem.least_gap(stand_in, np.ones(2), None) == pytest.approx(0.5, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "weight", [np.ma.masked_array(np.ones(20), np.arange(20) == 3), ["1"] * 20, ["a"] * 20]
+)
+def test_sample_weights_that_are_no_numbers_are_refused(weight):
+    X, y = make_data("squared", 20, 2, 0)
+    with pytest.raises(ValueError, match="sample_weight"):
+        Problem(X, y, sample_weight=weight)
+    Problem(X, y, sample_weight=None)

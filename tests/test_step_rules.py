@@ -514,3 +514,26 @@ def test_a_penalty_may_blow_up_alone():
 def test_sources_of_randomness_are_checked():
     with pytest.raises(ValueError, match="nonnegative int"):
         make_generator(-1)
+
+
+def test_the_gap_worth_a_hessian_follows_the_objective():
+    problem = SimpleNamespace(unit=lambda value: 3.0 * value, engine=SimpleNamespace(size=1))
+    watch = Watch(problem, SimpleNamespace(tol=1e-3, passes=7.0))
+    watch.saw(SimpleNamespace(primal=5.0))
+    assert watch.refine() == pytest.approx(1e-3 * 15.0, rel=1e-14)
+    assert watch._last_check == 7.0
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_checks_of_lbfgs_are_worth_the_gap_wanted(size):
+    X, y = make_data("squared", 40, 3, seed=1)
+    problem = Problem(X, size * y, risk="mean", penalty=sorel.L2(0.1))
+    run = make_run(problem)
+    iterates = lbfgs.LBFGS().iterates(problem, run)
+    count = 0
+    for iterate in iterates:
+        value = problem.objective(iterate.point.w)
+        assert iterate.refine == pytest.approx(run.tol * problem.unit(value), rel=1e-12)
+        count += 1
+    assert count >= 2
+    assert "no descent" in run.note
