@@ -497,7 +497,7 @@ def test_newton_points_from_a_matrix_or_from_rows(
         problems, "StepCosts", lambda engine, n: SimpleNamespace(rows_are_cheaper=cheaper)
     )
     monkeypatch.setattr(problems, "minimize_quadratic", lambda *arguments: (np.full(2, 7.0), None))
-    w, gradient = np.array([1.0, 2.0]), np.array([0.1, 0.2])
+    w, gradient = np.array([2.0, 4.0]), np.array([0.1, 0.2])
     solved, kept, factored = [], [], []
 
     def solve(right, l2):
@@ -526,7 +526,7 @@ def test_newton_points_from_a_matrix_or_from_rows(
     found = Problem._newton_point(stand_in, point, None, gradient)
     if path == "rows":
         np.testing.assert_array_equal(found, w + 0.25)
-        np.testing.assert_allclose(solved[0][0], [0.6, 0.2])
+        np.testing.assert_allclose(solved[0][0], [1.1, 0.2])
         assert solved[0][1] == 0.5
     else:
         assert kept == ["matrix"]
@@ -753,3 +753,41 @@ def test_sample_weights_that_are_no_numbers_are_refused(weight):
     with pytest.raises(ValueError, match="sample_weight"):
         Problem(X, y, sample_weight=weight)
     Problem(X, y, sample_weight=None)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_measure_of_the_worst_of_exponentials(intercept):
+    """Samples on the steep side of their loss count by the level of those on the flat side."""
+    X, y = make_data("gamma", 30, 2, 0)
+    problem = Problem(X, y, loss="gamma", risk="max", fit_intercept=intercept)
+    found = 0
+    for shift in (-3.0, -1.0, 1.0, 3.0) if intercept else (0.0,):
+        w = np.r_[4.0, -3.0, shift][: 2 + intercept]
+        ratio = y * np.exp(-(X @ w[:2] + shift))
+        # The loss is log(1 / ratio) + ratio - 1, its slope 1 - ratio, its curvature the ratio.
+        steep = ratio >= np.abs(1.0 - ratio)
+        level = np.max((ratio - np.log(ratio) - 1.0)[~steep], initial=0.0)
+        evened = problem.evened(w)
+        assert (evened is not None) == (steep.any() and level > 1.0)
+        if evened is not None:
+            measure = np.where(steep, 1.0 / level, 1.0)
+            np.testing.assert_allclose(evened.sample_weight, measure / measure.sum())
+            found += 1
+    assert found
+
+
+def test_working_sets_are_kept_for_one_engine_and_one_penalty():
+    X, y = make_data("squared", 20, 3, 0)
+    problem = Problem(X, y, penalty=sorel.ElasticNet(0.1, 0.1)).for_run()
+    arguments = problem.start(), np.ones(3)
+    problem.part(*arguments)
+    known = problem._working_sets
+    problem.part(*arguments)
+    assert problem._working_sets is known
+    other = problem.with_penalty(sorel.ElasticNet(0.1, 0.2))
+    again = problem.for_run()
+    for changed in (other, again):
+        changed.part(*arguments)
+        assert changed._working_sets is not known
+        assert changed._working_sets.engine is changed.engine
+        assert changed._working_sets.penalty is changed.penalty
