@@ -968,3 +968,26 @@ def test_which_faces_count_as_large(monkeypatch, name):
         w, gradient = np.full(border, 1.0 / border), 1e-4 * rng.standard_normal(border)
         minimize_quadratic(np.eye(border), gradient, w, Simplex(0.01), border)
         assert called == []
+
+
+@pytest.mark.parametrize("simplex", [False, True])
+def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch, simplex):
+    """A tenth is left by one solution, and a hundredth by two."""
+    rng, A, factor = large_face(3, 0.0)
+    m = len(A)
+    monkeypatch.setattr(
+        quadratic._Held, "solve", lambda self, right: 0.9 * np.linalg.solve(A, right)
+    )
+    rhs = 1e-3 / m * rng.standard_normal(m)
+    x = np.full(m, 1.0 / (m + 1))
+    if simplex:
+        u, free, reference = np.append(x, x[0]), np.arange(m), np.full(m, m)
+        found, done = quadratic._minimize_on_large_simplex(A, factor, rhs, u, free, reference)
+        assert found.sum() == pytest.approx(1.0, rel=1e-14)
+    else:
+        one = np.ones(m)
+        found, done = quadratic._minimize_on_large_face(
+            A, factor, rhs, x, 0.0 * one, 0.0 * one, one, 0.0
+        )
+    assert done
+    np.testing.assert_allclose(found[:m] - x, 0.99 * np.linalg.solve(A, rhs), rtol=1e-9)
