@@ -742,7 +742,7 @@ def rehearsed(monkeypatch, script, tol=1e-3, max_passes=1000.0, problem=None, w=
 
 
 def objective_at(w):
-    """Of the problem above, whose losses are (1 - w)^2 / 2 both."""
+    """Of the problem above, whose losses are both (1 - w)^2 / 2."""
     return 0.5 * (1.0 - w) ** 2 + 0.5 * w**2
 
 
