@@ -280,3 +280,11 @@ def test_losses_are_level_at_zero_alone():
     mean = problem.with_risk("mean")
     start = mean.engine.point(np.zeros(3))
     assert not State(mean, start, mean.engine.uniform(), 0.0).is_level()
+    # Losses that are equal elsewhere, or that are none of labels, are so by chance.
+    alike = sorel.Problem([[1.0], [1.0], [-1.0]], [1, 1, 0], risk=CVaR(0.5), loss="squared_hinge")
+    for w, level in ((0.0, True), (0.1, False)):
+        point = alike.engine.point(np.array([w]))
+        assert State(alike, point, alike.engine.uniform(), 0.0).is_level() is level
+    targets = sorel.Problem([[1.0], [2.0], [3.0]], np.ones(3), risk=CVaR(0.5))
+    point = targets.engine.point(np.zeros(1))
+    assert not State(targets, point, targets.engine.uniform(), 0.0).is_level()

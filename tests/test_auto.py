@@ -120,6 +120,37 @@ def test_how_many_rows_are_solved_first():
     assert rows_of_part(tall, d + 1) is None
 
 
+@pytest.mark.parametrize(
+    ("gaps", "taken", "best", "near"),
+    [
+        ([0.5, 0.1, 0.3, auto._PART_TOL, 1e-9], 4, 3, True),
+        ([0.5, 2.0 * auto._PART_TOL, 0.3], 3, 1, 2.0 * auto._PART_TOL <= auto._NEAR),
+        ([0.5, 1.01 * auto._NEAR, 0.6], 3, 1, False),
+        ([0.5, 0.99 * auto._NEAR, 0.6], 3, 1, True),
+        ([0.5, 0.5], 2, 1, False),
+    ],
+)
+def test_the_best_for_a_part_of_the_rows_is_the_start(monkeypatch, gaps, taken, best, near):
+    monkeypatch.setattr(auto, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(auto, "_ROWS_PER_PARAMETER", 1)
+    X, y = make_data("huber", 4000, 3, seed=2)
+    problem = Problem(X, 50.0 * y, loss="huber", penalty=sorel.L2(0.1))
+    seen = []
+
+    def rehearse(iterates, part, run):
+        for number, gap in enumerate(gaps):
+            seen.append(gap)
+            point = SimpleNamespace(w=np.full(3, float(number)))
+            yield SimpleNamespace(point=point), SimpleNamespace(relative_gap=gap, primal=0.0)
+
+    monkeypatch.setattr(auto, "rehearse", rehearse)
+    run = Run(problem.start(), None, 1e-6, 100, math.inf, 0)
+    Auto()._start_from_part(problem, run, Newton())
+    assert len(seen) == taken
+    assert run.near is near
+    np.testing.assert_array_equal(run.w, float(best))
+
+
 def test_a_start_from_a_part_of_the_rows(monkeypatch):
     monkeypatch.setattr(auto, "_LEAST_ROWS", 100)
     monkeypatch.setattr(auto, "_ROWS_PER_PARAMETER", 1)

@@ -488,7 +488,7 @@ def test_the_least_gap_is_that_of_rounding_alone():
         point, dual, problem.engine.expected(point, dual), charged.margins(result.w)
     )
     bracket = charged.bracket(0.0, result.w, 0.0 * result.w, slopes, 0.0)
-    assert least == pytest.approx(lost + bracket, rel=1e-12)
+    assert least == pytest.approx(lost + bracket, rel=1e-12, abs=0.0)
     assert 0.0 < least < 1e-12 * result.objective
 
 

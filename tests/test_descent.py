@@ -13,6 +13,8 @@ import sorel
 from sorel import Box, CVaR, ElasticNet, Mean, NonNegative, Problem
 from sorel.kernels import descent as loops
 from sorel.solvers import Newton, descent
+from sorel.solvers.augmented import State
+from sorel.solvers.base import Run
 
 PENALTIES = [ElasticNet(0.02, 0.1), NonNegative(0.05), Box(0.0, -0.2, 0.3), Box(0.1, 0.0, np.inf)]
 
@@ -199,3 +201,28 @@ def test_sweeps_that_are_worth_it():
     many = descent._sweeps(part(100, 1000))
     assert many == int(10 + descent._BY_COLUMN * 1000 + descent._BY_CUBE * 1000**3 / (100 * 1000))
     assert descent._sweeps(part(10, 10_000)) == descent._MOST_SWEEPS
+
+
+def test_descent_goes_on_until_its_bracket_is_closed(monkeypatch):
+    monkeypatch.setattr(descent, "_LEAST_WORK", 0)
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 12))
+    y = X[:, :3] @ rng.standard_normal(3) + 0.2 * rng.standard_normal(80)
+    problem = Problem(X, y, risk=Mean(), penalty=ElasticNet(1e-2, 0.1)).for_run()
+    engine, dual = problem.engine, problem.engine.uniform()
+
+    def descended(w):
+        run = Run(w, None, 1e-8, 1000, np.inf, 0)
+        state = descent.descend(State(problem, engine.point(w), dual, 0.0), run)
+        goal = descent._CLOSED * 1e-8 * problem.unit(state.value)
+        return state, run.passes, goal
+
+    state, cold, goal = descended(problem.start())
+    assert state.fenchel_young() <= goal
+    # From there one round is tried all the same, and is the last.
+    again, warm, goal = descended(state.point.w)
+    assert again.fenchel_young() <= goal
+    assert 1.0 < warm < cold
+    spent = Run(problem.start(), None, 1e-8, 5.0, np.inf, 0, passes=5.0)
+    start = State(problem, engine.point(problem.start()), dual, 0.0)
+    assert descent.descend(start, spent) is start

@@ -130,16 +130,17 @@ def test_the_unit_has_a_floor():
     assert bounds.unit(0.0) == pytest.approx(1e-6 * bounds.spread)
 
 
+@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5])
 @pytest.mark.parametrize("rank", [3, 5])
-def test_covariances_of_few_columns_and_of_many(rank):
+def test_covariances_of_few_columns_and_of_many(rank, size):
     """Both find the shortest of the nearest solutions, as a pseudoinverse does."""
     rng = np.random.default_rng(2)
-    factor = rng.normal(size=(5, rank)) @ rng.normal(size=(rank, 9))
+    factor = size * rng.normal(size=(5, rank)) @ rng.normal(size=(rank, 9))
     matrix, slope = factor.T @ factor, rng.normal(size=9)
     expected = np.linalg.pinv(matrix, rcond=1e-10) @ slope
     for held in (_Matrix(matrix), _Spectrum(factor.copy())):
         np.testing.assert_allclose(held.diagonal(), np.diag(matrix), rtol=1e-9)
-        np.testing.assert_allclose(held.solve(slope), expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(held.solve(slope), expected, rtol=1e-6, atol=1e-9 / size**2)
 
 
 @pytest.mark.parametrize(("rows", "few", "spectrum"), [(5, 8, True), (5, 9, False), (9, 3, False)])
@@ -150,6 +151,12 @@ def test_many_columns_have_a_spectrum(monkeypatch, rows, few, spectrum):
     held = make_bounds(matrix=matrix, y=np.arange(float(rows)))._covariance()
     assert isinstance(held, _Spectrum) is spectrum
     np.testing.assert_allclose(held.diagonal(), matrix.var(axis=0), rtol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_covariances_do_not_depend_on_the_units_of_the_targets(size):
+    held = make_bounds(y=size * Y)._covariance()
+    np.testing.assert_allclose(held.diagonal(), X.var(axis=0), rtol=1e-8)
 
 
 def deviation(w):

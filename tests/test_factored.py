@@ -349,3 +349,70 @@ def test_a_face_is_left_when_steps_are_small_or_full(monkeypatch, settled, steps
     u = minimize_factored(M, gradient, np.zeros(4), sorel.L2(0.3), 4, np.zeros(4))
     np.testing.assert_allclose(u, np.linalg.solve(M.T @ M + 0.3 * np.eye(4), -gradient))
     assert len(calls) == steps
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_poor_start_is_left_behind(name, intercept):
+    penalty, rng = PENALTIES[name], np.random.default_rng(10)
+    for _ in range(5):
+        M, gradient = rng.normal(size=(9, 5 + intercept)), 0.3 * rng.normal(size=5 + intercept)
+        w, start = np.zeros((2, 5 + intercept))
+        w[:5] = penalty.project(rng.normal(size=5))
+        start[:5] = penalty.project(2.0 * rng.normal(size=5))
+        exact, _ = minimize_quadratic(M.T @ M, gradient, w, penalty, 5)
+        u = minimize_factored(M, gradient, w, penalty, 5, start)
+        np.testing.assert_allclose(u, exact, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "start", "first"),
+    [
+        (sorel.ElasticNet(0.1, 0.1), [0.2, 0.0, -0.3, 0.0], [0, 2, 3]),
+        (sorel.NonNegative(0.1), [0.2, 0.0, 0.3, 0.0], [0, 2, 3]),
+        (sorel.Box(0.1, -0.2, 0.2), [0.2, -0.2, 0.0, 0.0], [2, 3]),
+        (sorel.L2(0.1), [0.2, 0.0, -0.3, 0.0], [0, 1, 2, 3]),
+    ],
+)
+def test_what_moves_first_is_neither_at_a_bound_nor_at_a_kink(monkeypatch, penalty, start, first):
+    calls, own = [], FactoredModel.solve
+
+    def solve(self, free, *arguments):
+        calls.append(np.flatnonzero(free).tolist())
+        return own(self, free, *arguments)
+
+    monkeypatch.setattr(FactoredModel, "solve", solve)
+    M, gradient = np.random.default_rng(11).normal(size=(9, 4)), np.full(4, 0.1)
+    # The last is an intercept.
+    minimize_factored(M, gradient, np.zeros(4), penalty, 3, np.array(start))
+    assert calls[0] == first
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_scales_of_columns_lose_nothing_in_any_units(scale):
+    assert not loses_curvature(scale * np.diag([1.0, 1e-20]), 0.0, 2)
+    assert loses_curvature(scale * np.diag([1.0, 0.0]), 0.0, 2)
+
+
+def test_rows_for_what_is_not_seen_in_the_units_of_the_columns():
+    rng = np.random.default_rng(12)
+    M = rng.normal(size=(2, 4)) * [1e-3, 1.0, 1e3, 1.0]
+    model = FactoredModel(M, 0.0, 4)
+    np.testing.assert_array_equal(model.M[:2], M)
+    np.testing.assert_array_equal(model.diagonal, 0.0)
+    scale = np.sqrt(np.sum(M**2, axis=0))
+    seen, extra = M / scale, model.M[2:] / scale
+    assert extra.shape == (2, 4)
+    np.testing.assert_allclose(extra @ seen.T, 0.0, atol=1e-12)
+    np.testing.assert_allclose(extra, factored._unseen(seen, factored._INVISIBLE), atol=1e-12)
+
+
+def test_several_outputs_see_less():
+    few, several = factored._INVISIBLE, factored._INVISIBLE_OF_SEVERAL
+    share = math.sqrt(few * several)
+    turn = np.linalg.qr(np.random.default_rng(13).normal(size=(2, 2)))[0]
+    # As above, columns of length 1 and singular values of this ratio.
+    M = turn @ np.diag([1.0, share]) @ np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(1 + share**2)
+    assert few < share < several
+    for n_outputs, rows in ((1, 2), (2, 3)):
+        assert len(FactoredModel(M, 0.0, 2, n_outputs).M) == rows

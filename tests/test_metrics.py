@@ -331,6 +331,11 @@ def test_several_whole_labels_without_a_loss_are_an_error():
 def test_whole_numbers_are_still_numbers():
     assert cvar_loss([3, 5, 9], [2.5, 5.5, 8.0], 1.0) == pytest.approx((0.25 + 0.25 + 1) / 6)
     assert cvar_loss([0, 1], [0.5, 0.5], 1.0, loss="squared") == 0.125
+    # Whole predictions of which some are no label, all of one value, and of another type.
+    assert cvar_loss([3, 5, 9], [4, 5, 9], 1.0) == pytest.approx(1 / 6)
+    assert cvar_loss([3, 3], [3, 3], 1.0) == 0.0
+    assert cvar_loss([3, 5, 9], [3.0, 9.0, 9.0], 1.0) == pytest.approx(16 / 6)
+    assert cvar_loss([3.0, 5.0, 9.0], [3, 9, 9], 1.0) == pytest.approx(16 / 6)
     assert cvar_loss(np.array([1.0, 2.5], dtype=object), [1.0, 2.0], 1.0) == 0.0625
 
 
@@ -354,3 +359,19 @@ def test_probabilities_lie_between_0_and_1_on_both_sides(wrong):
         sample_losses(["a", "b"], found, loss="log_loss")
     losses = sample_losses(["a", "b"], [[0.25, 0.75], [0.0, 1.0]], loss="log_loss")
     np.testing.assert_allclose(losses, [np.log(4.0), 0.0])
+
+
+@pytest.mark.parametrize("margins", [[-0.5, 0.25, 0.75], [0.25, 0.75, 1.5], [-0.5, 0.25, 1.5]])
+def test_margins_beyond_probabilities_are_margins(margins):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample_losses([1, -1, 1], margins, loss="logistic")
+    with pytest.warns(UserWarning, match=r"lies between 0\.25 and 0\.75; if these are"):
+        sample_losses([1, -1, 1], [0.5, 0.25, 0.75], loss="logistic")
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_means_that_are_not_positive_are_named(loss):
+    for wrong in (0.0, -1.0, np.nan):
+        with pytest.raises(ValueError, match=rf"y_pred\[1\] = {wrong}"):
+            sample_losses([1.0, 2.0, 3.0], [0.5, wrong, -2.0], loss=loss)

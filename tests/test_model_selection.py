@@ -27,6 +27,7 @@ from sorel import (
     SpectralRiskRegressorCV,
 )
 from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
+from sorel.model_selection import _Scorer
 from tests.helpers import make_data
 from tests.test_estimators import Interrupted, classification
 
@@ -296,3 +297,25 @@ def test_the_folds_are_told_of_from_the_second_level_on(verbose, capfd):
     printed = "".join(capfd.readouterr())
     assert ("[Parallel" in printed) == (verbose > 1)
     assert ("sorel:" in printed) == (verbose > 0)
+
+
+@pytest.mark.parametrize("size", [-100.0, 1e-3, 100.0])
+def test_means_may_be_worse_by_a_share_of_the_best(size):
+    scorer = _Scorer(None, 0.05, "squared")
+    best = min(0.9 * size, size, 2.0 * size)
+    for excess, chosen in ((0.04, 2), (0.06, 1)):
+        results = {
+            "mean_test_score": np.array([0.0, 1.0, 2.0]),
+            "mean_test_mean_loss": np.array([np.nan, best, best + excess * abs(best)]),
+            "constant_share": np.array([0.0, 0.0, 0.0]),
+        }
+        assert scorer.choose(results) == chosen
+    # Constant models are chosen where there are no others, and scores where no mean is known.
+    results["constant_share"] = np.array([0.0, 0.6, 0.0])
+    assert scorer.choose(results) == 2
+    results["constant_share"] = np.array([1.0, 0.5, 0.7])
+    results["mean_test_mean_loss"] = np.array([best, best, np.nan])
+    assert scorer.choose(results) == 1
+    results["mean_test_mean_loss"] = np.full(3, np.nan)
+    assert scorer.choose(results) == 2
+    assert _Scorer(None, None, "squared").choose(results) == 2

@@ -54,10 +54,10 @@ class Scripted(AugmentedLagrangian):
         return new
 
 
-def scripted(script, risk="esrm:2", passes=0.0, rounding=0.0, max_passes=1e6, **options):
+def scripted(script, risk="esrm:2", passes=0.0, rounding=0.0, max_passes=1e6, size=1.0, **options):
     """The checks of a run by number of steps and gap that each is worth, and what else it did."""
     X, y = make_data("squared", 40, 3, seed=1)
-    problem = Problem(X, y, risk=risk, penalty=sorel.L2(1e-3))
+    problem = Problem(X, size * y, risk=risk, penalty=sorel.L2(1e-3))
     run = Run(problem.start(), None, TOL, max_passes, math.inf, 0, **options)
     solver = Scripted(script)
     iterates = solver.iterates(problem, run)
@@ -163,6 +163,18 @@ def test_a_run_ends_when_centres_stand_idle():
     solver, run, _ = scripted(busy)
     assert len(solver.etas) == 10
     assert run.n_iter == 9
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_centre_is_idle_where_nothing_is_left_but_rounding(place, size):
+    """In any units of the targets."""
+    for share, idle in [(0.99, True), (1.01, False)]:
+        line = [0.0, 1.0, 0.0]
+        line[place] = share * augmented.ROUNDING / TOL
+        solver, _, _ = scripted([tuple(line)] * 20, size=size)
+        # A step that promises more than rounding, and more than the weights gained, is another one.
+        assert (len(solver.etas) == augmented._MAX_IDLE + 1) is idle
 
 
 def test_a_spent_budget_ends_a_run():
@@ -493,3 +505,29 @@ def test_matrices_that_are_too_large(penalty, size, refused):
             Newton().check(problem)
     else:
         Newton().check(problem)
+
+
+@pytest.mark.parametrize("root", [0.3, 1e-6, 1e-12])
+def test_a_line_search_without_end_goes_by_powers(monkeypatch, root):
+    """At a kink, after so many trials, by the geometric mean of the last lengths on its sides."""
+    monkeypatch.setattr(augmented, "MAX_TRIALS", 3)
+    problem, state = states("squared", sorel.L2(1e-9), 0.0, 0)
+    engine, tried = problem.engine, []
+
+    def derivative(point, delta, change, t, center, eta):
+        tried.append(t)
+        assert len(tried) < 200
+        return engine.moved(point, delta, change, t), center, -1.0 if t < root else 1.0
+
+    monkeypatch.setattr(engine, "tried", derivative)
+    direction = Direction(np.full(3, 1e-3), 1.0, 1.0)
+    _, _, length = Newton()._search_by_trials(state, direction, 1e-3)
+    assert length <= root
+    for k in range(3, len(tried) - 1):
+        below = [t for t in tried[: k + 1] if t < root]
+        above = [t for t in tried[: k + 1] if t >= root]
+        if below:
+            mean = math.sqrt(max(below)) * math.sqrt(min(above))
+            assert tried[k + 1] == pytest.approx(mean, rel=1e-12)
+    assert length == max(t for t in tried if t < root)
+    assert length >= 0.99 * root

@@ -334,3 +334,85 @@ def test_rounds_of_a_model(monkeypatch, separable, size):
     sizes = [largest / rounds[0][2] for *_, largest in rounds]
     assert sizes == pytest.approx([1, 1, 2, 2, 2])
     assert round(found[0]) == 105
+
+
+def test_the_first_point_is_that_of_a_proximal_gradient_step(monkeypatch):
+    rng = np.random.default_rng(8)
+    M = rng.standard_normal((9, 4))
+    w, gradient, penalty = rng.standard_normal(4), rng.standard_normal(4), sorel.NonNegative(0.2)
+    model = ProximalModel(M.T @ M, gradient, w, penalty, (4,))
+    monkeypatch.setattr(model, "_accelerate", lambda u, steps: (u, True))
+    step = 1.0 / model._largest
+    np.testing.assert_allclose(model.minimize(), penalty.prox(w - step * gradient, step))
+
+
+def test_newton_steps_end_with_gradients_of_rounding(monkeypatch):
+    w, gradient = np.array([1.0, -2.0, 0.5]), np.array([3.0, 0.0, 4.0])
+    model = ProximalModel(np.diag([2.0, 3.0, 4.0]), gradient, w, sorel.NonNegative(0.2), (3,))
+    x, z, step = np.array([4.0, 2.0, 0.5]), np.array([0.0, 0.6, 0.8]), 0.125
+    # |slope| = 5, |x - w| = 5 and |z| = 1.
+    rounding = 4.0 * 2.0**-52 * (5.0 + 5.0 * model._largest + 1.0 / step)
+    for share, steps in ((0.99, 0), (1.01, 1)):
+        split = (z, x, np.array([share * rounding, 0.0, 0.0]))
+        monkeypatch.setattr(model, "_split", lambda *arguments, split=split: split)
+        monkeypatch.setattr(model, "_search", lambda *arguments: (x, z, x, np.zeros(3)))
+        before = model.n_iter
+        model._descend(x, np.zeros(3), step, before + 9)
+        assert model.n_iter - before == steps
+    # Or where it is a tenth of what moves the multiplier, |x - u| / step.
+    for share, steps in ((0.99, 0), (1.01, 1)):
+        split = (z, x - [2.0, 0.0, 0.0], np.array([share * 0.1 * 2.0 / step, 0.0, 0.0]))
+        monkeypatch.setattr(model, "_split", lambda *arguments, split=split: split)
+        before = model.n_iter
+        model._descend(x, np.zeros(3), step, before + 9)
+        assert model.n_iter - before == steps
+
+
+@pytest.mark.parametrize("slope", [-0.01, -100.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_search_ends_at_half_the_slope_in_any_units(monkeypatch, slope, sign):
+    model = ProximalModel(np.eye(1), np.ones(1), np.zeros(1), sorel.NonNegative(0.2), (1,))
+    # Above half of the slope on the far side, above on the near side, below.
+    seen = [-0.51 * slope, sign * 0.51 * slope, sign * 0.49 * slope]
+    trials = []
+
+    def split(new, multiplier, step):
+        trials.append(float(new[0]))
+        return new, new, np.array([seen[len(trials) - 1]])
+
+    monkeypatch.setattr(model, "_split", split)
+    found = model._search(np.zeros(1), np.ones(1), slope, np.zeros(1), 1.0)
+    assert len(trials) == 3
+    assert found[0][0] == trials[-1]
+    # By the secant: the slopes at 0 and 1 are -1 and 0.51 of the first.
+    assert trials[:2] == pytest.approx([1.0, 1.0 / 1.51], rel=1e-12)
+    low = (0.0, 1.0 / 1.51) if sign < 0.0 else (1.0 / 1.51, 1.0)
+    share = 1.0 / 1.51 if sign < 0.0 else 0.5
+    assert trials[2] == pytest.approx(low[0] + share * (low[1] - low[0]), rel=1e-12)
+
+
+def test_a_matrix_that_is_not_quite_definite_is_shifted():
+    rng = np.random.default_rng(9)
+    turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    A, b = turn @ np.diag([3.0, 1.0, -1e-10]) @ turn.T, rng.standard_normal(3)
+    largest = np.diag(A).max()
+    shifts = 4.0 * 2.0**-52 * 8.0 ** np.arange(20)
+    shift = shifts[np.argmax(shifts * largest > 1e-10)]
+    expected = np.linalg.solve(A + shift * largest * np.eye(3), b)
+    np.testing.assert_allclose(proximal._solve(A, b), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("gradient", [[0.0, 3.0], [0.0, 0.0], [-2.0, 1.0], [0.0, 1e12]])
+def test_the_largest_curvature_is_estimated_from_above(gradient):
+    found = proximal._largest_curvature(np.diag([4.0, 1.0]), np.array(gradient))
+    assert found == pytest.approx(1.1 * 4.0, rel=1e-4)
+    assert proximal._largest_curvature(np.zeros((2, 2)), np.array(gradient)) == 0.0
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_differences_are_as_long_as_what_they_are_taken_of(size):
+    model = ProximalModel(np.eye(2), np.ones(2), np.zeros(2), sorel.NonNegative(1e-9), (2,))
+    # The derivative of the proximal map is 1 above 0 and 0 below.
+    found = model._newton_matrix(size * np.array([1.0, -1.0]), 0.5, 1e-5)
+    np.testing.assert_allclose(found, np.diag([1.0, 3.0]), rtol=1e-6)
+    assert np.isfinite(model._newton_matrix(np.zeros(2), 0.5, 1e-5)).all()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from own_penalties import Ball
 
+from sorel import quadratic
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.quadratic import (
     QuadraticInfo,
@@ -369,6 +370,8 @@ def test_residuals_are_measured_against_their_terms():
     [
         # Both leave their bound in the first sweep, so there is a second, and no third.
         ([0.0, 0.0], [-3.0, -3.0], 0.0, 0.0, [1.125, 0.9375]),
+        # The second comes to its bound, so there is another sweep for the first.
+        ([1.0, 0.5], [-3.0, 4.0], 0.0, 0.0, [2.75, 0.0]),
         # Both change their sign.
         ([-1.0, -1.0], [-6.0, -6.0], 0.5, -np.inf, [1.0625, 0.71875]),
         # Neither: one sweep is enough.
@@ -455,3 +458,536 @@ def test_many_free_coordinates_of_a_simplex_against_a_conic_solver(rank, l2, int
     move = u - w
     value = gradient @ move + 0.5 * move @ H @ move + 0.5 * l2 * u[:d] @ u[:d]
     assert value == pytest.approx(best, abs=1e-8)
+
+
+EPS, RIDGE = 2.0**-52, quadratic._RIDGE
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "l2", "added"),
+    [
+        ([4.0, 1.0, 2.0], 0.5, [0.5, 0.5]),
+        # Without l2 a ridge, in proportion to the curvature or to a little of the largest.
+        ([4.0, 1.0, 2.0], 0.0, [4.0 * RIDGE, RIDGE]),
+        ([4.0, 0.0, 2.0], 0.0, [4.0 * RIDGE, 4.0 * RIDGE**2]),
+        # And where there is none at all, to the steepest slope.
+        ([0.0, 0.0, 0.0], 0.0, [3.0 * RIDGE, 3.0 * RIDGE]),
+    ],
+)
+def test_the_curvature_and_the_slope_of_the_penalty(diagonal, l2, added):
+    A, slope, w = np.diag(diagonal) + 0.0, np.array([1.0, -3.0, 9.0]), np.array([2.0, 4.0, 8.0])
+    A[0, 1] = A[1, 0] = 0.25
+    flat = quadratic._add_penalty(A, slope, w, l2, 2)
+    np.testing.assert_allclose(np.diag(A)[:2], np.add(diagonal[:2], added), rtol=1e-15)
+    np.testing.assert_array_equal(slope, [1.0 + 2.0 * l2, -3.0 + 4.0 * l2, 9.0])
+    assert A[0, 1] == A[1, 0] == 0.25
+    assert flat == (diagonal[2] == 0.0)
+    assert A[2, 2] == (diagonal[2] or 1.0)
+
+
+def test_curvature_is_lent_to_intercepts_without_any():
+    for curvature, lent in [(1.01 * 3.0 * EPS**2, False), (0.99 * 3.0 * EPS**2, True)]:
+        intercepts = np.array([1.0, curvature])
+        assert quadratic._lend(intercepts, 3.0) == float(lent)
+        np.testing.assert_array_equal(intercepts, [1.0, 3.0 if lent else curvature])
+
+
+def test_negative_entries_of_a_diagonal_are_covered():
+    A = np.array([[2.0, 0.5, -0.25], [0.5, -1e-3, 1e-4], [-0.25, 1e-4, 1.0]])
+    covered = A.copy()
+    quadratic._cover_rounding(covered)
+    np.testing.assert_allclose(np.diag(covered), [2.006, 6e-3, 1.006], rtol=1e-14)
+    A = np.array([[-1.0, 0.5], [0.5, 2.0]])
+    quadratic._cover_rounding(A)
+    np.testing.assert_allclose(A, [[0.5, 0.5], [0.5, 2.5]], rtol=1e-14)
+
+
+@pytest.mark.parametrize("excess", [-0.5, 1e-12, 1e-9, 1e-3])
+def test_a_shift_is_the_first_of_a_sequence_that_is_enough(excess):
+    """The least eigenvalue of this matrix is minus the excess, and its diagonal 1."""
+    A = np.array([[1.0, 1.0 + excess], [1.0 + excess, 1.0]])
+    factor, shift = quadratic._factor(A)
+    shifts = 8.0 * 2.0 * EPS * 8.0 ** np.arange(16)
+    assert shift == (shifts[shifts > excess][0] if excess > 0.0 else 0.0)
+    lower = np.tril(factor)
+    np.testing.assert_allclose(lower @ lower.T, A + shift * np.eye(2), rtol=1e-15, atol=0)
+
+
+def slope_of_least_size(u, slope, l1, lower, upper):
+    """The derivative into the direction of descent, by trying both."""
+    h = 1e-7
+    moves = [t for t in (-h, h) if lower <= u + t <= upper]
+    changes = {t: slope * t + l1 * (abs(u + t) - abs(u)) for t in moves}
+    down = [t for t in moves if changes[t] < -1e-12]
+    return changes[down[0]] / down[0] if down else 0.0
+
+
+def test_violations_of_single_coordinates():
+    for u, slope, l1, (lower, upper) in itertools.product(
+        [-1.0, 0.0, 0.5, 2.0], [-3.0, -0.5, 0.0, 0.5, 3.0], [0.0, 1.0], [(-1.0, 2.0), (0.0, 0.5)]
+    ):
+        if lower <= u <= upper:
+            expected = slope_of_least_size(u, slope, l1, lower, upper)
+            found = quadratic._violation(u, slope, l1, lower, upper)
+            assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_violation_on_simplices_and_of_intercepts():
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        # Two simplices of four, every other coordinate, and one intercept.
+        u = np.append(rng.random(8) * (rng.random(8) < 0.6), 0.3)
+        u[:2] = 0.5
+        slope, size = rng.standard_normal(9), rng.uniform(1.0, 2.0, 9)
+        slope[8] *= rng.choice([0.01, 2.0])
+        none, l1 = np.full(9, np.inf), np.zeros(9)
+        expected = abs(slope[8]) / size[8]
+        for k in range(2):
+            own = np.arange(k, 8, 2)
+            support = min(own[u[own] > 0.0], key=lambda j: size[j])
+            for j in own:
+                excess = slope[support] - slope[j]
+                excess = abs(excess) if u[j] > 0.0 else excess
+                expected = max(expected, excess / (size[j] + size[support]))
+        found = quadratic._optimality(u, slope, l1, -none, none, size, np.eye(9), 8, 2)
+        assert found == pytest.approx(expected, rel=1e-14)
+        lower, upper = np.r_[np.zeros(8), -np.inf], none
+        found = quadratic._optimality(u, slope, l1 + 0.2, lower, upper, size, np.eye(9), 8, 0)
+        single = [
+            abs(quadratic._violation(u[j], slope[j], 0.2, lower[j], upper[j])) / size[j]
+            for j in range(9)
+        ]
+        assert found == pytest.approx(max(single), rel=1e-14)
+
+
+def test_sweeps_leave_what_is_within_its_tolerance_or_has_no_curvature():
+    A = np.diag([2.0, 2.0, 0.0, -1.0])
+    limits = np.zeros(4), np.full(4, -np.inf), np.full(4, np.inf)
+    u, slope = np.zeros(4), np.array([-1.0, -1.0, -1.0, -1.0])
+    quadratic._descend(A, u, slope, *limits, np.array([1.0, 0.99, 0.0, 0.0]), 5, 0.0, 0.0)
+    np.testing.assert_array_equal(u, [0.0, 0.5, 0.0, 0.0])
+    np.testing.assert_array_equal(slope, [-1.0, 0.0, -1.0, -1.0])
+
+
+def test_pairs_of_a_simplex_are_minimised_exactly():
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        M = rng.standard_normal((9, 7))
+        A, b = M.T @ M, 3.0 * rng.standard_normal(7)
+        x = np.array([0.5, 0.0, 0.3, 0.6, 0.2, 0.4, -0.1])  # two simplices of three, an intercept
+        u, slope = x.copy(), b + A @ x
+
+        def value(u, A=A, b=b):
+            return 0.5 * u @ A @ u + b @ u
+
+        quadratic._descend_pairs(A, u, slope, np.full(7, 1e-13), 6, 2)
+        np.testing.assert_allclose(slope, b + A @ u, atol=1e-11)
+        assert value(u) < value(x)
+        np.testing.assert_allclose(u[:6].reshape(3, 2).sum(axis=0), 1.0, rtol=1e-14)
+        assert u[:6].min() >= 0.0
+        assert abs(slope[6]) < 1e-11 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("tolerance", [1e-7, 0.05, 0.6])
+@pytest.mark.parametrize("seed", range(4))
+def test_weight_goes_where_it_promises_the_largest_decrease(seed, tolerance):
+    """To the least slope, from wherever the minimum along the line through both is lowest."""
+    rng = np.random.default_rng(seed)
+    M = rng.standard_normal((9, 5)) * 10.0 ** rng.uniform(-0.7, 0.3, 5)
+    A, x, slope = M.T @ M, rng.dirichlet(np.ones(5)), rng.standard_normal(5)
+    x[2], x[3] = 0.0, x[2] + x[3]
+    tolerances = tolerance * rng.random(5)
+    u, own = x.copy(), slope.copy()
+    for _ in range(2 * 5):
+        to = np.argmin(own + tolerances)
+        excess = own - own[to]
+        curvature = np.diag(A) + A[to, to] - 2.0 * A[to]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            moved = np.fmin(u, excess / curvature)
+        decrease = np.where(excess > tolerances + tolerances[to], moved * excess, 0.0)
+        decrease -= np.where(decrease > 0.0, 0.5 * curvature * moved**2, 0.0)
+        source = np.argmax(decrease)
+        if decrease[source] <= 0.0:
+            break
+        u[to] += moved[source]
+        u[source] -= moved[source]
+        own += moved[source] * (A[to] - A[source])
+    found, found_slope = x.copy(), slope.copy()
+    quadratic._descend_pairs(A, found, found_slope, tolerances, 5, 1)
+    np.testing.assert_allclose(found, u, atol=1e-12)
+    np.testing.assert_allclose(found_slope, own, atol=1e-11)
+
+
+def test_the_free_coordinates_of_a_face_and_their_references():
+    A = np.diag([4.0, 3.0, 2.0, 5.0, 1.0, 6.0, 1.0])
+    lower, upper = np.r_[np.zeros(6), -np.inf], np.full(7, np.inf)
+
+    def face(u, l1, upper, simplices):
+        places, references = np.empty((2, 7), np.int64), np.empty(max(simplices, 1), np.int64)
+        m = quadratic._face(
+            np.array(u), np.array(l1), lower, upper, A, 6, simplices, references, *places
+        )
+        return places[:, :m].tolist()
+
+    none = np.zeros(7)
+    u = [0.5, 0.0, 0.3, 0.6, 0.2, 0.4, 0.0]
+    assert face(u, none, upper, 0) == [[0, 2, 3, 4, 5, 6], [-1] * 6]
+    # Two simplices: the least curvature among 0, 2, 4 is that of 4, among 3, 5 that of 3.
+    assert face(u, none, upper, 2) == [[0, 2, 5, 6], [4, 4, 3, -1]]
+    assert face(u, none, np.array([0.5, 1, 1, 0.5, 1, 1, np.inf]), 0) == [[2, 4, 5, 6], [-1] * 4]
+    lower[:6] = -1.0
+    assert face(u, [0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1], upper, 0) == [[0, 1, 2, 3, 4, 5], [-1] * 6]
+
+
+def test_the_system_of_a_face():
+    rng = np.random.default_rng(8)
+    M = rng.standard_normal((9, 5))
+    A, slope, l1 = M.T @ M, rng.standard_normal(5), np.array([0.3, 0.0, 0.0, 0.2, 0.1])
+    u = np.array([0.5, 0.1, 0.2, -0.5, 0.0])
+    free, reference = np.array([0, 3, 2]), np.array([1, 1, -1])
+    reduced, rhs = np.empty((3, 3)), np.empty(3)
+    quadratic._reduce(A, u, slope, l1, free, reference, reduced, rhs)
+    moves = np.zeros((5, 3))
+    moves[free, range(3)] = 1.0
+    moves[1, :2] = -1.0
+    np.testing.assert_allclose(reduced, moves.T @ A @ moves)
+    np.testing.assert_allclose(rhs, -moves.T @ slope - [0.3, -0.2, 0.0])
+    for sign, ridge in [(1.0, 5.0), (-1.0, 2.0)]:
+        A = sign * np.array([[2.0, 2.5], [2.5, 3.0]])
+        reference = np.array([1 if sign > 0.0 else -1])
+        quadratic._reduce(A, u, slope, l1, np.array([0]), reference, reduced, rhs)
+        assert reduced[0, 0] == pytest.approx(RIDGE * ridge, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("u", "y", "expected"),
+    [
+        # The whole step fits; an infinite bound; a bound; the kink before it; the bound before it.
+        ([0.5, 0.5, 0.5], [0.2, -0.2], (1.0, -1, 0.0)),
+        ([0.5, 0.5, 0.5], [9e9, 0.0], (0.5 / 9e9, 2, 0.0)),
+        ([0.5, 0.5, 0.5], [0.0, 3.0], (0.5, 1, 2.0)),
+        ([0.5, 0.5, 0.5], [0.0, -1.0], (0.5, 1, 0.0)),
+        ([0.5, 1.5, 0.5], [0.0, 1.0], (0.5, 1, 2.0)),
+        ([0.5, -0.25, 0.5], [0.0, 1.0], (0.25, 1, 0.0)),
+        ([0.5, -0.25, 0.5], [0.0, -3.0], (0.25, 1, -1.0)),
+        ([-1.0, 0.5, 0.5], [0.25, -1.0], (0.5, 1, 0.0)),
+        ([0.5, 0.5, 0.5], [0.5, 0.0], (1.0, 2, 0.0)),
+        ([0.5, 0.5, 0.5], [-3.0, -1.0], (0.5, 1, 0.0)),
+    ],
+)
+def test_where_a_step_leaves_its_face(u, y, expected):
+    lower, upper = np.array([-np.inf, -1.0, 0.0]), np.array([np.inf, 2.0, np.inf])
+    step = np.zeros(3)
+    found = quadratic._breakpoint(
+        np.array(u), np.array([0.0, 0.1, 0.0]), lower, upper, np.array([0, 1]), np.array([2, -1]),
+        np.array(y), step,
+    )  # fmt: skip
+    assert found == pytest.approx(expected, rel=1e-14)
+    np.testing.assert_array_equal(step, [y[0], y[1], -y[0]])
+
+
+def test_a_kink_beyond_a_bound_is_none():
+    arguments = np.array([0.5]), np.array([0.1]), np.array([0.25]), np.array([2.0])
+    places = np.array([0]), np.array([-1])
+    found = quadratic._breakpoint(*arguments, *places, np.array([-1.0]), np.zeros(1))
+    assert found == (0.25, 0, 0.25)
+
+
+def test_a_bent_step_and_its_change():
+    rng = np.random.default_rng(9)
+    u, step = np.array([0.5, -0.5, 0.5, 0.0]), np.array([-1.0, 0.2, -0.2, 0.7])
+    l1 = np.array([0.1, 0.1, 0.0, 0.0])
+    bent = quadratic._bend(u, step, l1, ElasticNet(0.1, 0.1), 2, 1)
+    np.testing.assert_allclose(bent, [0.0, -0.3, 0.3, 0.7])
+    bent = quadratic._bend(u, step, np.zeros(4), Box(0.1, -0.2, 0.2), 2, 1)
+    np.testing.assert_allclose(bent, [-0.2, -0.2, 0.3, 0.7])
+    M = rng.standard_normal((5, 4))
+    A, b = M.T @ M, rng.standard_normal(4)
+
+    def value(x):
+        return 0.5 * x @ A @ x + b @ x + l1 @ np.abs(x)
+
+    change = quadratic._change(u, bent, b + A @ u, l1, A @ (bent - u))
+    assert change == pytest.approx(value(bent) - value(u), rel=1e-12)
+
+
+# Shares of a step at which the first border is reached; in stiff directions bent steps cost much.
+reaches = pytest.mark.parametrize("reach", [1.5, 0.95, 0.7, 0.3, 0.02])
+stiffness = pytest.mark.parametrize("stiff", [0.0, 100.0])
+
+
+def large_face(seed, stiff, m=80):
+    rng = np.random.default_rng(seed)
+    M = rng.standard_normal((2 * m, m))
+    v = rng.choice([-1.0, 1.0], m)
+    A = M.T @ M / m + 0.1 * np.eye(m) + stiff * np.outer(v, v)
+    return rng, A, quadratic._factor(A.copy())[0]
+
+
+@reaches
+@stiffness
+@pytest.mark.parametrize("kinks", [False, True])
+def test_one_step_on_a_large_face_is_the_better_of_two(kinks, stiff, reach):
+    """Cut at the first border, or bent along all of them, by the values of the objective."""
+    rng, A, factor = large_face(1, stiff)
+    m = len(A)
+    lower, upper = np.full(m, -1.0), np.full(m, 1.0)
+    l1 = np.where(np.arange(m) % 2, 0.0, 0.3) * kinks
+    x = rng.uniform(-0.9, 0.9, m)
+    rhs = rng.standard_normal(m)  # with the slope of l1 in it
+
+    def room(y):
+        ahead = np.where(y > 0.0, 1.0 - x, x + 1.0) / np.abs(y)
+        return np.where((l1 > 0.0) & (x * y < 0.0), np.minimum(ahead, np.abs(x / y)), ahead).min()
+
+    rhs *= room(np.linalg.solve(A, rhs)) / reach
+    y = np.linalg.solve(A, rhs)
+    length = min(1.0, room(y))
+    assert length == pytest.approx(min(1.0, reach), rel=1e-9)
+    bent = x + y
+    bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
+    bent = np.clip(bent, -1.0, 1.0)
+
+    def change(target):
+        return -rhs @ (target - x) + 0.5 * (target - x) @ A @ (target - x)
+
+    found, done = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, np.inf)
+    assert done
+    if length == 1.0:
+        np.testing.assert_allclose(found, x + y, rtol=1e-10)
+        return
+    assert change(found) == pytest.approx(min(change(bent), change(x + length * y)), rel=1e-10)
+    nearest = min((bent, x + length * y), key=change)
+    np.testing.assert_allclose(found, nearest, atol=1e-10)
+    # That was enough of a gain, or it goes on, and never rises.
+    gain = -change(nearest)
+    for enough, last in ((1.0001 * gain, True), (0.9999 * gain, False)):
+        other, done = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, enough)
+        # Not done where it is left for a smaller face.
+        assert (done and np.array_equal(other, found)) is last
+        assert change(other) <= change(found) + 1e-12
+    other, done = quadratic._minimize_on_large_face(A, factor, rhs, x, l1, lower, upper, 0.0)
+    if done:
+        # Between the borders nothing is left to gain.
+        inside = (np.abs(other) < 1.0) & ((l1 == 0.0) | (other != 0.0))
+        left = A @ (other - x) - rhs
+        np.testing.assert_allclose(left[inside], 0.0, atol=1e-9 * np.abs(rhs).max())
+    assert done or reach < 0.1
+
+
+@reaches
+@stiffness
+@pytest.mark.parametrize("intercept", [False, True])
+def test_one_step_on_a_large_simplex_is_the_better_of_two(monkeypatch, intercept, stiff, reach):
+    d = 81
+    p = d + intercept
+    rng, full, _ = large_face(2, stiff, p)
+    u = np.append(rng.dirichlet(np.ones(d)), np.full(int(intercept), 0.4))
+    slope = rng.standard_normal(p)
+    moves = np.eye(p)[:, 1:]
+    moves[0, : d - 1] = -1.0  # the first is the reference
+    A = moves.T @ full @ moves
+    factor = quadratic._factor(A.copy())[0]
+    y = -moves @ np.linalg.solve(A, moves.T @ slope)
+    with np.errstate(divide="ignore"):
+        share = np.where(y[:d] < 0.0, u[:d] / -y[:d], np.inf).min() / reach
+    slope, y, length = share * slope, share * y, min(1.0, reach)
+    rhs = -moves.T @ slope
+
+    def change(target):
+        return slope @ (target - u) + 0.5 * (target - u) @ full @ (target - u)
+
+    bent = u + y
+    bent[:d] = Simplex(0.0).project(bent[:d])
+    cut = u + length * y
+    monkeypatch.setattr(quadratic._Held, "add", lambda self, more: False)
+    free, reference = np.arange(1, p), np.where(np.arange(1, p) < d, 0, -1)
+    found, done = quadratic._minimize_on_large_simplex(A, factor, rhs, u, free, reference)
+    assert done is bool(length == 1.0)
+    expected = u + y if done else min((bent, cut), key=change)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+    assert found[:d].sum() == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("violations", "rounds"),
+    [
+        ([1e-3, quadratic._TOLERANCE, 1e-17], 2),
+        ([1e-3, 1e-11, 0.9e-11, 0.8e-11, 0.7e-11, 0.6e-11, 1e-16], 6),
+        ([1e-3, 1e-11, 1e-3, 1e-3, 1e-3, 1e-3, 1e-16], 6),
+        ([1e-3, 1e-11, 1e-3, 1e-3, 0.4e-11, 1e-3, 1e-3, 1e-3, 1e-3, 1e-16], 9),
+        ([1e-3, 0.9e-3, 0.8e-3, 0.7e-3, 0.6e-3, 0.55e-3, 0.52e-3, 1e-16], 8),
+    ],
+)
+def test_rounds_end_when_solved_or_when_nearly_so_and_no_better(monkeypatch, violations, rounds):
+    given, points = iter(violations), []
+
+    def violation(u, *others):
+        points.append(u.copy())
+        return next(given)
+
+    def elsewhere(A, u, *others):
+        u += 2.0 ** -len(points)
+        return 2, 10.0 ** -len(points)
+
+    monkeypatch.setattr(quadratic, "_optimality", violation)
+    monkeypatch.setattr(quadratic, "_descend", lambda *arguments: 0.0)
+    monkeypatch.setattr(quadratic, "_minimize_on_face", elsewhere)
+    u, info = minimize_quadratic(np.eye(3), np.ones(3), np.zeros(3), NonNegative(0.1), 3)
+    assert len(points) == rounds
+    best = int(np.argmin(violations[:rounds]))
+    np.testing.assert_array_equal(u, points[best])
+    assert info == (2 * (rounds - 1), violations[best], 0.1)
+
+
+@pytest.mark.parametrize("name", ["elastic", "nonnegative", "box", "simplex"])
+def test_violations_are_measured_against_the_terms_of_a_slope(monkeypatch, name):
+    H, gradient, w = model(np.random.default_rng(10), 5)
+    penalty, l2 = make_penalty(name, 0.7), 0.7
+    seen, own = [], quadratic._optimality
+
+    def violation(u, slope, l1, lower, upper, size, *others):
+        seen.append((u.copy(), slope.copy(), size.copy(), l1.copy()))
+        return own(u, slope, l1, lower, upper, size, *others)
+
+    monkeypatch.setattr(quadratic, "_optimality", violation)
+    minimize_quadratic(H, gradient, w, penalty, 4)
+    lead = np.arange(5) < 4
+    A = H + l2 * np.diag(lead)
+    root = np.sqrt(np.diag(A))
+    for u, slope, size, l1 in seen:
+        np.testing.assert_allclose(slope, gradient + A @ (u - w) + l2 * lead * w, atol=1e-12)
+        terms = root * (root @ np.maximum(np.abs(u - w), np.abs(u))) + l2 * lead * np.abs(u)
+        np.testing.assert_allclose(size, np.abs(gradient) + l1 + terms)
+        assert np.all(l1 == 0.1 * lead) if name == "elastic" else not l1.any()
+
+
+@pytest.mark.parametrize(
+    ("share", "shift", "left"),
+    [
+        # A tenth is left each time: one refinement, or eight with a shifted factor.
+        (0.9, 0.0, 0.1**2),
+        (0.9, 1e-10, 0.1**9),
+        # Where it makes things worse it is not taken.
+        (2.5, 0.0, -1.5),
+        (2.5, 1e-10, -1.5),
+    ],
+)
+def test_what_a_linear_system_leaves_is_worked_off(monkeypatch, share, shift, left):
+    p = quadratic.FEW + 3
+    H, gradient, w = model(np.random.default_rng(11), p)
+    A = H + 0.3 * np.diag(np.arange(p) < p - 1)
+    monkeypatch.setattr(quadratic, "_factor", lambda A: (None, shift))
+    monkeypatch.setattr(
+        quadratic, "dpotrs", lambda factor, b, lower: (share * np.linalg.solve(A, b), 0)
+    )
+    u, info = minimize_quadratic(H, gradient, w, L2(0.3), p - 1)
+    slope = gradient + 0.3 * np.where(np.arange(p) < p - 1, w, 0.0)
+    exact = -np.linalg.solve(A, slope)
+    np.testing.assert_allclose(exact - (u - w), left * exact, rtol=1e-4)
+    assert info.n_iter == 1
+    assert info.shift == shift
+    assert info.kkt == pytest.approx(_relative_size(left * slope, slope, u - w, A), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["elastic", "nonnegative"])
+@pytest.mark.parametrize("p", [quadratic._MANY_FREE, quadratic._MANY_FREE - 1])
+def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
+    """By the values of the objective; with few parameters none is rough."""
+    rough, penalty = 0.1, make_penalty(name, 0.2)
+    H, gradient, w = np.eye(p), np.full(p, -1.0), np.full(p, 0.1)
+    places = iter([0.4, 0.6, 0.65, 0.66, 0.67, 0.68])
+    points, swept, enough = [], [], []
+
+    def violation(u, *others):
+        points.append(u.copy())
+        return 1e-3 * len(points) if len(points) < 6 else 0.0
+
+    def descend(A, u, slope, l1, lower, upper, tolerance, sweeps, slow, gained):
+        swept.append((sweeps, slow, gained))
+        return 0.7
+
+    def elsewhere(A, u, *others):
+        enough.append(others[-1])
+        u[:] = next(places)
+        return 1, 0.0
+
+    monkeypatch.setattr(quadratic, "_optimality", violation)
+    monkeypatch.setattr(quadratic, "_descend", descend)
+    monkeypatch.setattr(quadratic, "_minimize_on_face", elsewhere)
+    u, _ = minimize_quadratic(H, gradient, w, penalty, p, rough=rough)
+    if p < quadratic._MANY_FREE:
+        assert len(points) == 6
+        assert swept == [(quadratic._SWEEPS, 0.0, 0.0)] * 5
+        assert enough == [0.0] * 5
+        return
+    values = [objective(u, H, gradient, w, penalty, p) for u in points]
+    gained = values[0] - np.array(values)
+    little = [k for k in range(1, len(points)) if gained[k] - gained[k - 1] <= rough * gained[k]]
+    # The point of the last round, though others had smaller violations.
+    assert little == [len(points) - 1]
+    assert 2 < len(points) < 6
+    np.testing.assert_array_equal(u, points[-1])
+    for k, (sweeps, slow, before) in enumerate(swept):
+        assert sweeps == quadratic._ROUGH_SWEEPS
+        assert slow == pytest.approx(quadratic._SLOW * rough, rel=1e-14)
+        assert before == pytest.approx(gained[k], abs=1e-12)
+    np.testing.assert_allclose(enough, rough * (gained[: len(enough)] + 0.7), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nonnegative", "simplex"])
+def test_which_faces_count_as_large(monkeypatch, name):
+    """Those of many free coordinates; of simplices one alone, and a system that was not shifted."""
+    many = quadratic._MANY_FREE
+    called, known = [], vars(quadratic).copy()
+    for kind in ("_minimize_on_large_face", "_minimize_on_large_simplex"):
+
+        def record(*arguments, kind=kind):
+            called.append(kind)
+            return known[kind](*arguments)
+
+        monkeypatch.setattr(quadratic, kind, record)
+    rng = np.random.default_rng(12)
+    # One coordinate of a simplex is the reference, and not free.
+    border = many + (name == "simplex")
+    large = ["_minimize_on_large_simplex" if name == "simplex" else "_minimize_on_large_face"]
+    for p, expected in ((border - 1, []), (border, large)):
+        called.clear()
+        H, w = np.eye(p), np.full(p, 1.0 / p)
+        gradient = 0.01 / p * rng.standard_normal(p)
+        u, _ = minimize_quadratic(H, gradient, w, make_penalty(name, 0.01), p)
+        assert u.min() > 0.0
+        assert called == expected
+    if name == "simplex":
+        called.clear()
+        w, gradient = np.full(2 * border, 1.0 / border), np.zeros(2 * border)
+        minimize_quadratic(np.eye(2 * border), gradient, w, Simplex(0.01), 2 * border, 2)
+        assert called == []
+        own = quadratic._factor
+        monkeypatch.setattr(quadratic, "_factor", lambda A: (own(A)[0], 1e-14))
+        w, gradient = np.full(border, 1.0 / border), 1e-4 * rng.standard_normal(border)
+        minimize_quadratic(np.eye(border), gradient, w, Simplex(0.01), border)
+        assert called == []
+
+
+@pytest.mark.parametrize("simplex", [False, True])
+def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch, simplex):
+    """A tenth is left by one solution, and a hundredth by two."""
+    rng, A, factor = large_face(3, 0.0)
+    m = len(A)
+    monkeypatch.setattr(
+        quadratic._Held, "solve", lambda self, right: 0.9 * np.linalg.solve(A, right)
+    )
+    rhs = 1e-3 / m * rng.standard_normal(m)
+    x = np.full(m, 1.0 / (m + 1))
+    if simplex:
+        u, free, reference = np.append(x, x[0]), np.arange(m), np.full(m, m)
+        found, done = quadratic._minimize_on_large_simplex(A, factor, rhs, u, free, reference)
+        assert found.sum() == pytest.approx(1.0, rel=1e-14)
+    else:
+        one = np.ones(m)
+        found, done = quadratic._minimize_on_large_face(
+            A, factor, rhs, x, 0.0 * one, 0.0 * one, one, 0.0
+        )
+    assert done
+    np.testing.assert_allclose(found[:m] - x, 0.99 * np.linalg.solve(A, rhs), rtol=1e-9)

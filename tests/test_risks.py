@@ -663,3 +663,22 @@ def test_functions_that_write_to_their_argument_harm_nobody():
     expected = CustomSpectrum(lambda u: 1.0 + u)
     for _ in range(2):
         assert_allclose(CustomSpectrum(careless).weights(5), expected.weights(5), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
+def test_densities_are_looked_at_between_the_points_of_a_grid(bad):
+    def density(u):
+        return np.where(np.asarray(u) * sorel.risks._PANELS % 1.0 == 0.0, 1.0, bad)
+
+    with pytest.raises(ValueError, match="finite and nonnegative on all"):
+        CustomSpectrum(density)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_a_density_may_fall_by_rounding_in_any_units(size):
+    sorel.risks._check_spectrum(size * np.array([1.0, 1.0 - 0.9e-12, 2.0]), 0.5e-12)
+    falls = size * np.array([1.0, 1.0 - 1.1e-12, 2.0])
+    with pytest.raises(ValueError, match=f"from {size!r} to .* at position 1"):
+        sorel.risks._check_spectrum(falls, 0.5e-12)
+    sorel.risks._check_spectrum(np.array([size]), 0.0)
+    sorel.risks._check_spectrum(np.array([size, size]), 0.0)

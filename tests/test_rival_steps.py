@@ -6,6 +6,7 @@ certified; it makes it another method than the one that is named.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from types import SimpleNamespace
@@ -426,6 +427,20 @@ def test_a_rate_that_fails_is_halved():
     allowed = drago.smoothing_gap(plain.problem, nu)
     steps = drago_steps(plain, None, nu, size, rate)
     follow(plain, Drago(), steps, 130, lambda k: 1e-9 if k == 3 else 1.9 * allowed)
+
+
+def test_a_rate_that_was_given_and_diverges_ends_the_run():
+    problem = Plain().problem
+    with np.errstate(all="ignore"):
+        run = Run(problem.start(), None, 1e-9, 1000, math.inf, 0)
+        shown, reply = 0, None
+        iterates = Drago(rate=1e9, nu=0.5).iterates(problem, run)
+        with contextlib.suppress(StopIteration):
+            while shown < 500:
+                iterate = iterates.send(reply)
+                reply, shown = problem.certify(iterate.point, iterate.dual), shown + 1
+    assert shown < 500
+    assert "lower rate=1e+09" in run.note
 
 
 def test_a_rate_fails_by_most_of_its_cycles(monkeypatch):

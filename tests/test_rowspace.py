@@ -10,7 +10,7 @@ import sorel
 from sorel.costs import StepCosts
 from sorel.engines import row_gram
 from sorel.engines.row_gram import RowGram
-from sorel.rowspace import RowSystem, Weights
+from sorel.rowspace import RowSystem, Weights, _Root
 
 
 def wide(n=30, d=120, loss="squared", seed=0):
@@ -182,3 +182,25 @@ def test_auto_goes_on_from_products_to_a_matrix_where_these_are_many(mixed):
     assert ("newton_cg then newton" in result.status) == mixed, result.status
     other = sorel.solve(problem, "newton", tol=1e-8)
     assert abs(other.objective - result.objective) <= 2e-8 * result.objective
+
+
+@pytest.mark.parametrize("full", [0.0, 0.5, 1.0])
+def test_a_root_of_the_weights(full):
+    """B B^T = diag(h) less a share of what would make a block singular, and its uses."""
+    rng = np.random.default_rng(5)
+    h, pull = rng.uniform(0.5, 2.0, 7), rng.standard_normal(7)
+    block = np.array([0, 0, -1, 1, 1, 1, -1], dtype=np.int32)
+    pull[block < 0] = 0.0
+    most = np.bincount(block + 1, pull**2 / h)[1:]
+    scale = full / most
+    C = np.diag(h)
+    for b in range(2):
+        inside = np.where(block == b, pull, 0.0)
+        C -= scale[b] * np.outer(inside, inside)
+    root = _Root(Weights(h, pull, block, scale))
+    B = np.column_stack([root.times(column) for column in np.eye(7)])
+    np.testing.assert_allclose(B @ B.T, C, atol=1e-12)
+    np.testing.assert_allclose(np.column_stack([root.adjoint(c) for c in np.eye(7)]), B.T)
+    M = rng.standard_normal((9, 7))
+    K = M.T @ M
+    np.testing.assert_allclose(root.congruent(K.copy()), B.T @ K @ B, atol=1e-12)

@@ -16,6 +16,7 @@ from sorel.solvers import (
     UnsupportedProblemError,
 )
 from sorel.solvers import sorel as methods
+from sorel.solvers.base import Run
 from sorel.solvers.sorel import Brake
 
 
@@ -329,3 +330,100 @@ def test_dual_ascent_goes_back_where_the_value_drops_and_not_for_ever():
     # A value as good as the window's is no drop, and a short window tells nothing.
     ascent.step(problem, point, dual, 0.4, 0.0)
     assert ascent.rejections == 0
+
+
+def test_theory_at_every_outer_iteration(monkeypatch):
+    """The level that G holds for never falls; tau, the epochs and their lengths follow k."""
+    problem = make().for_run()
+    engine, mu = problem.engine, problem.penalty.l2
+    ends = [np.full(engine.shape, c) for c in (3.0, -0.1, 0.2, 0.0)]
+    epochs, asked, duals = [], [], []
+    ascend = type(engine).ascend
+
+    def averaged(problem, run, point, dual, gradient, plan):
+        epochs.append((plan, point, dual))
+        return ends[len(epochs) - 1]
+
+    def ascending(self, dual, point, eta, previous=None, theta=0.0):
+        duals.append((eta, theta, point, previous))
+        return ascend(self, dual, point, eta, previous, theta)
+
+    monkeypatch.setattr(methods, "_averaged_epoch", averaged)
+    monkeypatch.setattr(methods, "_epochs", lambda *arguments: asked.append(arguments) or 1)
+    monkeypatch.setattr(type(engine), "ascend", ascending)
+    run = Run(problem.start(), None, 1e-15, 1e6, np.inf, 0)
+    iterates = SOREL(schedule="theory").iterates(problem, run)
+    iterate = next(iterates)
+    for _ in range(3):
+        iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
+    assert run.n_iter == 3
+    assert run.passes >= 4.0
+    monkeypatch.undo()
+    level = 0.0
+    for k, (plan, point, dual) in enumerate(epochs):
+        level = max(level, problem.objective(point.w))
+        eta, theta, now, before = duals[k]
+        assert eta == pytest.approx(mu * (k + 1) / (8.0 * engine.jacobian_bound(level)))
+        assert theta == pytest.approx(k / (k + 1))
+        assert now is point
+        assert before is (epochs[k - 1][1] if k else point)
+        smooth, tau = engine.smoothness(dual).component, 4.0 / (mu * (k + 1))
+        steps = int(np.ceil(96.0 * smooth / (mu + 1.0 / tau))) + 2
+        assert (plan.step, plan.tau) == pytest.approx((1.0 / (12.0 * smooth), tau))
+        assert plan.steps == steps
+        np.testing.assert_array_equal(plan.center, point.w)
+        error = problem.penalty.fenchel_young(point.w, -engine.gradient(point, dual))
+        delta = min(mu / (8.0 * (k + 5)), mu / (k + 1.0) ** 6)
+        assert asked[k] == pytest.approx((error / delta, mu + 1.0 / tau, smooth, steps))
+
+
+def test_the_brake_sees_the_steps_that_led_to_a_point(monkeypatch):
+    problem, rate = make(), 0.03
+    n, seen = problem.n_samples, []
+    monkeypatch.setattr(
+        Brake, "look", lambda self, engine, time, steps, *others: seen.append((time, *steps))
+    )
+    solver = SOREL(schedule="stable", dual_step=rate, step_size=1e-3)
+    quietly(problem, solver, tol=1e-15, max_passes=9)
+    assert len(seen) >= 3
+    for k, entry in enumerate(seen, start=1):
+        assert entry == pytest.approx((k + 1.0, rate * k, 20.0 * n / k))
+
+
+def test_what_a_schedule_needs_of_an_engine():
+    for schedule in ("paper", "stable"):
+        assert SOREL(schedule, step_size=0.1).needs() != SOREL(schedule).needs()
+    assert SOREL("auto", step_size=0.1).needs() == SOREL("auto").needs() == SOREL.operations
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e4])
+def test_pairs_without_curvature_are_not_remembered(size):
+    memory = methods._Memory()
+    step, across = size * np.array([1.0, 0.0]), size * np.array([0.0, 1.0])
+    memory.store(step, 0.9e-12 * step + across)
+    memory.store(step, -step)
+    assert not memory.pairs
+    memory.store(step, 1.1e-12 * step + across)
+    assert len(memory.pairs) == 1
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e3, 1e200])
+@pytest.mark.parametrize(("strong", "smooth", "steps"), [(1.0, 0.5, 20), (0.1, 3.0, 4000)])
+def test_epochs_by_the_rate_of_proximal_svrg(ratio, strong, smooth, steps):
+    """With steps of 1 / (12 L) the error falls by this factor in each epoch."""
+    step = 1.0 / (12.0 * smooth)
+    share = 4.0 * smooth * step
+    rate = 1.0 / (strong * step * (1.0 - share) * steps)
+    rate += share * (steps + 1) / ((1.0 - share) * steps)
+    assert rate < 1.0
+    expected = max(1, int(np.ceil(np.log(ratio) / -np.log(rate))))
+    assert methods._epochs(ratio, strong, smooth, steps) == expected
+
+
+def test_without_l2_the_theorem_has_nothing_to_divide_by():
+    X, y = np.eye(3), np.ones(3)
+    flat = sorel.Problem(X, y, penalty=sorel.Simplex(0.0))
+    assert "which is 0 for Simplex(l2=0.0)" in SOREL("theory").obstacle(flat)
+    bent = sorel.Problem(X, y, penalty=sorel.Simplex(0.1))
+    for schedule, problem in (("paper", flat), ("auto", flat), ("theory", bent)):
+        assert SOREL(schedule).obstacle(problem) is None

@@ -266,6 +266,40 @@ def test_weight_on_a_simplex_moves_to_lower_slopes(small_sets):
     np.testing.assert_array_equal(part.rows, [0, 1, 3])
 
 
+def test_sets_are_for_penalties_that_let_coefficients_rest_and_for_enough_work(monkeypatch):
+    X, y = wide_data(20, 6)
+    for penalty in (ElasticNet(0.1, 0.1), sorel.L2(0.1)):
+        engine = Problem(X, y, penalty=penalty, fit_intercept=True).engine
+        # Rows, parameters and columns.
+        for least, enough in ((20 * 7 * 6, True), (20 * 7 * 6 + 1, False)):
+            monkeypatch.setattr(module, "_LEAST_WORK", least)
+            useful = enough and not penalty.quadratic
+            assert WorkingSets(engine, penalty)._useful is useful
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sets_whose_copies_are_large_give_way_to_all_columns(small_sets, monkeypatch, dtype):
+    X, y = wide_data(20, 6)
+    penalty = ElasticNet(0.5, 1.0)
+    engine = Problem(X.astype(dtype), y, penalty=penalty).engine
+    w = np.array([0.0, 3.0, 0.0, 0.0, 2.0, 0.0])
+    bytes_of_two = 2 * 20 * np.dtype(dtype).itemsize
+    for largest, chosen in ((bytes_of_two, 2), (bytes_of_two - 1, 6)):
+        monkeypatch.setattr(module, "_LARGEST_COPY", largest)
+        part = WorkingSets(engine, penalty).choose(w, np.zeros(6))
+        assert part.engine.n_features == chosen
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.33, 6), (0.34, 2)])
+def test_sets_of_most_columns_give_way_to_all(small_sets, monkeypatch, share, chosen):
+    monkeypatch.setattr(module, "_WORTH_CHOOSING", share)
+    X, y = wide_data(20, 6)
+    penalty = ElasticNet(0.5, 1.0)
+    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
+    w = np.array([0.0, 3.0, 0.0, 0.0, 2.0, 0.0])
+    assert sets.choose(w, np.zeros(6)).engine.n_features == chosen
+
+
 def test_too_many_columns_are_named(small_sets, monkeypatch):
     monkeypatch.setattr(module, "LARGEST_HESSIAN", 4)
     monkeypatch.setattr(module, "_LARGEST_SET", 3)

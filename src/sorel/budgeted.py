@@ -71,7 +71,7 @@ def minimize_budget(
     lent = _add_penalty(A, slope_at_w, w, penalty.l2, n)
     root = np.sqrt(np.maximum(A.diagonal(), 0.0))
     # The smallest normal number keeps an empty row (0 = 0) from dividing by zero.
-    fixed_size = np.abs(gradient) + cost + _TINY
+    fixed_size = np.maximum(np.abs(gradient) + cost, _TINY)
 
     start = np.array(w, dtype=np.float64)
     start[:n] = penalty.project(start[:n])

@@ -93,7 +93,7 @@ def loses_curvature(hessian: Array, l2: float, n_rows: int) -> bool:
         return False
     if not _EPS * largest > _MOST_ROUNDING * l2:
         return False
-    root = np.sqrt(np.maximum(diagonal, _EPS * _EPS * largest)) + _TINY
+    root = np.maximum(np.sqrt(np.maximum(diagonal, _EPS * _EPS * largest)), _TINY)
     factor, failed = dpotrf((hessian / root / root[:, None]).T, lower=1, clean=0)
     return bool(failed) or not float(factor.diagonal().min()) >= _FAINT
 

@@ -464,7 +464,7 @@ class InteriorPath:
     @property
     def gap(self) -> float:
         """Sum of all products of slacks and multipliers, and the blur."""
-        return self._blur + sum(float(np.vdot(x, y)) for x, y in self._pairs())
+        return self._blur + self._products()
 
     @property
     def length(self) -> float:
@@ -488,7 +488,7 @@ class InteriorPath:
         if self._blur > 0.0:
             self._sharpen()
         system = _System(self)
-        gap = self.gap - self._blur
+        gap = self._products()
         careful = self._length < _SHORT
         ahead = system.direction([-x * y for x, y in self._pairs()])
         length = min(1.0, self._longest(ahead))
@@ -519,6 +519,9 @@ class InteriorPath:
         if self._length >= _FULL:
             self._blur *= _NEXT_BLUR
             self.model.loss = BlurredHinge(self._blur)
+
+    def _products(self) -> float:
+        return sum((float(np.vdot(x, y)) for x, y in self._pairs()), 0.0)
 
     def _pairs(self) -> list[tuple[FloatArray, FloatArray]]:
         return list(zip(self._slacks, self._multipliers, strict=True))

@@ -369,7 +369,7 @@ def _minimize_active_set(
     u = np.array(w, dtype=np.float64)
     _project(u, penalty, n_penalized, n_outputs)
     # The smallest normal number keeps an empty row (0 = 0) from dividing by zero.
-    fixed_size = np.abs(gradient) + l1 + _TINY
+    fixed_size = np.maximum(np.abs(gradient) + l1, _TINY)
 
     best, best_kkt, since_best = u, math.inf, 0
     n_iter, shift = 0, lent
