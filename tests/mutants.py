@@ -110,6 +110,7 @@ TESTS = {
                         "work:sparse"],
     "solvers/continuation.py": ["test_step_rules.py", "test_newton.py", "work:solver"],
     "solvers/interior.py": ["test_interior.py"],
+    "solvers/row_space.py": ["test_row_space.py"],
     "solvers/descent.py": ["test_descent.py", "test_newton.py", "work:small", "work:wide"],
     "solvers/quasi_newton.py": ["test_step_rules.py", "test_quasi_newton.py", "work:dense"],
     "solvers/newton.py": ["test_outer_loop.py", "test_newton.py", "test_rowspace.py",

@@ -29,7 +29,7 @@ from sorel._threads import thread_count
 from sorel.conjugate import Solution, minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines import trusting_engine
-from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
 from sorel.extended import can_extend, extended_bound
 from sorel.factored import loses_curvature, loses_penalty, minimize_factored, sees_faintly
@@ -618,11 +618,7 @@ class Problem:
         if not isinstance(self.risk, Mixture) or self.engine.size > LARGEST_HESSIAN:
             return None
         engine = self.engine.apart()
-        if engine is None:
-            return None
-        other = Problem.from_engine(engine, self.penalty)
-        other._zero_loss = self._zero_loss
-        return other
+        return None if engine is None else self._on(engine)
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
@@ -640,7 +636,19 @@ class Problem:
         """
         part = engine.with_risk(risk)
         assert part is not None, "rows in memory take any risk"
-        other = Problem.from_engine(part, self.penalty)
+        return self._on(part)
+
+    def turned(self) -> tuple[Problem, Turned] | None:
+        """The same problem in the space of the rows, and the way there and back, under L2 alone.
+
+        None where there is no such: see :meth:`sorel.engines.Engine.turned`.
+        """
+        turned = self.engine.turned() if self.penalty.quadratic else None
+        return None if turned is None else (self._on(turned.engine), turned)
+
+    def _on(self, engine: Engine) -> Problem:
+        """The penalty of this problem on an engine of its kind; gaps are measured as here."""
+        other = Problem.from_engine(engine, self.penalty)
         other._zero_loss = self._zero_loss
         return other
 

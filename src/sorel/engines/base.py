@@ -118,6 +118,34 @@ class Dual:
     __slots__ = ()
 
 
+class Turned(NamedTuple):
+    """The same problem in coordinates of the space that the rows of X span.
+
+    Under L2 the solution lies in that space, and products with the square matrix that takes the
+    place of X cost less where there are fewer rows than columns.
+
+    Attributes
+    ----------
+    engine : Engine
+        The problem with a triangular factor of X X^T in the place of X. Its weightings are those of
+        the engine that made it.
+    into, back : callable
+        Parameters in these coordinates, of the part of w that margins depend on, and the way back.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> problem = sorel.Problem([[3.0, 0.0, 4.0], [1.0, 1.0, 1.0]], [1.0, 2.0])
+    >>> turned = problem.engine.turned()
+    >>> turned.engine.n_features, turned.into(np.array([0.6, 0.0, 0.8]))
+    (2, array([1., 0.]))
+    """
+
+    engine: Engine
+    into: Callable[[FloatArray], FloatArray]
+    back: Callable[[FloatArray], FloatArray]
+
+
 class Curvature(ABC):
     """The matrix of :meth:`Engine.hessian` at one point, held for many products with it.
 
@@ -733,6 +761,14 @@ class Engine(ABC):
         Engine or None
             None where an engine has no way to do so, or the rows miss a class: a model for those
             left may have no finite intercept.
+        """
+        return None
+
+    def turned(self) -> Turned | None:
+        """The same problem in the space of the rows; None where that is not to be had.
+
+        Takes the inner products of all rows, so there should not be many, and these should be
+        far from dependent.
         """
         return None
 

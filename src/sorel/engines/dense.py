@@ -286,8 +286,13 @@ class DenseEngine(SampledEngine):
             self.shape,
         )
 
+    def _with_square(self, X: FloatArray) -> Engine:
+        return DenseEngine(X, self.spec)
+
     def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
-        left = np.ascontiguousarray(self._X[rows], np.float64)
+        # All rows, in their order, need no copy.
+        every = len(rows) == self.n_samples
+        left = np.ascontiguousarray(self._X if every else self._X[rows], np.float64)
         right = left if others is rows else np.ascontiguousarray(self._X[others], np.float64)
         return np.asarray(left @ right.T)
 

@@ -18,12 +18,14 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf
 
 from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting
+from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting, Turned
 from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
@@ -83,6 +85,10 @@ _OF_RISK = ("_rank_mass", "_effective_share")
 _WORTH_TURNING = 4.0
 # A system of rows is solved to this share of the gradient, in so many rounds at most.
 _SOLVED, _REFINEMENTS = 1e-6, 2
+
+# Rows are too near to dependent where a pivot of their inner products is less than this share of
+# the largest: what they have of their own drowns in rounding errors.
+_LEAST_PIVOT = 1e-5
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
@@ -412,6 +418,33 @@ class MemoryEngine(Engine):
         if self._known_gram is None:
             self._known_gram = RowGram(self.n_samples, self._row_products)
         return self._known_gram.of(rows)
+
+    def turned(self) -> Turned | None:
+        if not self.solves_by_rows or self.n_outputs > 1 or self.n_samples > MAX_ROWS:
+            return None
+        n, d = self.n_samples, self.n_features
+        factor, failed = dpotrf(self._row_gram(np.arange(n)).T, lower=1, clean=1, overwrite_a=1)
+        pivots = factor.diagonal()
+        if failed or not pivots.min() >= _LEAST_PIVOT * pivots.max():
+            return None
+        factor = np.ascontiguousarray(factor)
+
+        def into(w: FloatArray) -> FloatArray:
+            coef, image = w.copy(), np.empty(n)
+            coef[d:] = 0.0
+            self._margins(coef, image)
+            return np.append(solve_triangular(factor, image, lower=True), w[d:])
+
+        def back(v: FloatArray) -> FloatArray:
+            w = self._adjoint(solve_triangular(factor, v[:n], lower=True, trans="T"))
+            w[d:] = v[n:]
+            return w
+
+        return Turned(self._with_square(factor), into, back)
+
+    def _with_square(self, X: FloatArray) -> Engine:
+        """The same problem with this matrix in the place of X."""
+        raise NotImplementedError
 
     # Points.
 

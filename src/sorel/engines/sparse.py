@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.csr import checked_csr
+from sorel.engines.dense import DenseEngine
 from sorel.engines.memory import WORTH_SHARING_X, shared_property
 from sorel.engines.sampled import SampledEngine, ScaledColumns, Steps
 from sorel.engines.views import writable_view
@@ -139,6 +140,9 @@ class SparseEngine(SampledEngine):
         if self.fit_intercept:
             out[-1] = h.sum()
         return out
+
+    def _with_square(self, X: FloatArray) -> Engine:
+        return DenseEngine(X, self.spec)
 
     def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
         left = self._matrix[rows].astype(np.float64)

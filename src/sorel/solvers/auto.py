@@ -33,6 +33,7 @@ from sorel.solvers.newton import (
 )
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.quasi_newton import QuasiNewton
+from sorel.solvers.row_space import RowSpace, pays
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
 
@@ -262,6 +263,8 @@ class Auto(Solver):
             elif engine.products_are_cheap:
                 if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
                     first = self._before_matrix(problem, _products_of_matrix(problem))
+                if pays(problem):
+                    first = [RowSpace, *first]
             elif size > _FEW_PARAMETERS:
                 first = [NewtonCG]
             return [*first, *dense, SOREL]

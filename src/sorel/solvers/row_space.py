@@ -1,0 +1,113 @@
+"""A problem of few rows and many columns, solved in the space of its rows.
+
+Under L2 the solution is a combination of the rows of X. With X X^T = L L^T, the problem with L in
+the place of X has the same losses, risk and norm at v as this one at w = X^T L^-T v, and products
+with L take n^2 operations instead of n d. Where samples tie by the hundred, as under CVaR, that is
+worth the matrix. What is found is certified as a point of the problem itself.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from sorel.engines.base import Dual, FloatArray, Turned
+from sorel.engines.row_gram import MAX_ROWS
+from sorel.problem import Problem
+from sorel.solvers.base import (
+    Iterate,
+    Iterates,
+    Run,
+    Solver,
+    UnsupportedProblemError,
+    rehearse,
+)
+from sorel.solvers.newton_cg import NewtonCG
+
+# Numbers in X for each one in L, and numbers in X, from which on the way there and back pays.
+_WORTH_TURNING, _LEAST_NUMBERS = 2, 200_000
+
+# The share of the tolerance that is used up on the way, and that of the passes that are left.
+_SHARE, _SHARE_OF_PASSES = 0.7, 0.75
+
+# Passes over the small matrix without a tenth of the gap gone after which others have their turn.
+_PATIENCE = 1000
+
+
+class RowSpace(Solver):
+    """Newton steps by products in the space of the rows; for `auto`.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.row_space import RowSpace
+    >>> X = np.random.default_rng(0).standard_normal((50, 4000))
+    >>> problem = sorel.Problem(X, X[:, 0], risk=sorel.CVaR(0.2))
+    >>> sorel.solve(problem, solver=RowSpace()).converged
+    True
+    """
+
+    name: ClassVar[str] = "row_space"
+
+    def check(self, problem: Problem) -> None:
+        if not pays(problem):
+            raise UnsupportedProblemError(
+                f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
+                f"most {MAX_ROWS} rows and {_WORTH_TURNING} times as many columns, "
+                f"{_LEAST_NUMBERS} numbers in all; use solver='auto'"
+            )
+
+    def iterates(self, problem: Problem, run: Run) -> Iterates:
+        found = problem.turned()
+        run.passes += 1.0
+        if found is None:
+            run.note = "the rows of X are all but dependent"
+            return
+        small, turned = found
+        began, cheaper = run.passes, problem.engine.entries / problem.n_samples**2
+        inner = Run(
+            turned.into(run.w),
+            run.dual,
+            _SHARE * run.tol,
+            _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
+            run.deadline,
+            run.random_state,
+            near=run.near,
+        )
+        best: tuple[FloatArray, Dual] | None = None
+        least, known, since, target = np.inf, np.inf, 0.0, 0.0
+        try:
+            for iterate, certificate in rehearse(NewtonCG().iterates(small, inner), small, inner):
+                run.passes, run.n_iter = began + inner.passes / cheaper, inner.n_iter
+                if certificate.relative_gap < least:
+                    best, least = (iterate.point.w, iterate.dual), certificate.relative_gap
+                    target = run.tol * problem.unit(certificate.primal)
+                if least < 0.9 * known:
+                    known, since = least, inner.passes
+                if least <= inner.tol or inner.passes - since > _PATIENCE:
+                    break
+                if run.wants_check and best is not None:
+                    yield _back(problem, turned, *best, 0.0)
+        except (KeyboardInterrupt, SystemError):
+            # Inside compiled code Ctrl-C comes out as the other.
+            if best is not None:
+                run.latest = _back(problem, turned, *best, target)
+            raise
+        if best is not None:
+            run.passes += 2.0
+            yield _back(problem, turned, *best, target)
+
+
+def _back(problem: Problem, turned: Turned, v: FloatArray, dual: Dual, refine: float) -> Iterate:
+    """What was found in the space of the rows, as parameters of the problem."""
+    return Iterate(problem.engine.point(turned.back(v)), dual, None, refine)
+
+
+def pays(problem: Problem) -> bool:
+    """Whether the space of the rows is so much smaller that it is worth the way there."""
+    engine, n = problem.engine, problem.n_samples
+    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.solves_by_rows
+    if not served or not problem.has_two_levels or problem.loss.affine:
+        return False
+    return n <= MAX_ROWS and engine.entries >= max(_WORTH_TURNING * n * n, _LEAST_NUMBERS)
