@@ -137,7 +137,7 @@ class Turned(NamedTuple):
     >>> import numpy as np, sorel
     >>> problem = sorel.Problem([[3.0, 0.0, 4.0], [1.0, 1.0, 1.0]], [1.0, 2.0])
     >>> turned = problem.engine.turned()
-    >>> turned.engine.n_features, turned.into(np.array([0.6, 0.0, 0.8]))
+    >>> turned.engine.n_features, turned.into(np.array([0.6, 0.0, 0.8])).round(6) + 0.0
     (2, array([1., 0.]))
     """
 
