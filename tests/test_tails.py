@@ -249,6 +249,15 @@ def test_small_problems_and_short_numbers_are_not_served(monkeypatch):
     assert Tails(1e-6, 1000, 0)._serves(short)
 
 
+def test_an_engine_that_gives_no_rows_is_not_asked_for_losses(monkeypatch):
+    """All losses of a cluster would be a long way to come for nothing."""
+    problem = make_problem(risk=CVaR(0.1))
+    start = sorel.solve(problem)
+    monkeypatch.delattr("sorel.engines.memory.MemoryEngine.on_rows")
+    monkeypatch.setattr(sorel.Problem, "losses", None)
+    assert Tails(1e-6, 1000, 0).solve(problem, start) is None
+
+
 def test_equal_losses_are_not_chosen_from():
     """At zero coefficients all labels have one loss: any rows would be the worst of them."""
     X, y = make_data("logistic", 600, 4, 3)
