@@ -291,6 +291,11 @@ def test_slow_steps_leave_passes_to_interior_point_steps():
     assert turns(SparseNewton, lambda k: 0.85**k, others, cost=5.0)[0] == math.inf
 
 
+def test_a_sequence_of_problems_is_followed_to_its_end():
+    assert turns(Continuation, lambda k: 1.0, [SOREL])[0] == math.inf
+    assert turns(NewtonCG, lambda k: 1.0, [SOREL])[0] < math.inf
+
+
 def test_a_trial_is_extended_as_it_began():
     """On a logarithmic scale, from a relative gap of 1 to what it would be in the end."""
     rng = np.random.default_rng(0)

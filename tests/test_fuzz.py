@@ -235,6 +235,9 @@ def test_overflow_is_told_from_a_failure():
         (555, 7380),  # a Huber loss of little but its kink
         (4001, 5023),
         (779, 690),  # running sums of many sample weights
+        (311116, 927),  # all but an exact fit, which comes at the end of a sequence of problems
+        (311116, 759),
+        (301118, 1910),
     ],
 )
 def test_problems_that_were_hard(seed, number):

@@ -856,3 +856,15 @@ def test_problems_that_are_taken():
         ("squared_hinge", sorel.Max(), PENALTIES["elastic"]),
     ]:
         InteriorPoint().check(small(loss, risk, penalty))
+
+
+def test_steps_that_no_longer_halve_the_products_are_left(monkeypatch):
+    patience = solver_module._PATIENCE
+    still = [(1.0, 1.0, 0.1)] * 90
+    _, _, path = rehearsed(monkeypatch, still)
+    assert path.number == patience + 1
+    # A little more than a half is not enough, however often, and a half is.
+    slow = [(1.0, 0.51 if k % 2 else 1.0, 0.1) for k in range(90)]
+    assert rehearsed(monkeypatch, slow)[2].number == patience + 1
+    halving = [(1.0, 0.5 ** (k // 20), 0.1) for k in range(90)]
+    assert rehearsed(monkeypatch, halving)[2].number == 90

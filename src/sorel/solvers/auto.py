@@ -338,6 +338,9 @@ class Auto(Solver):
         # The next method has a better measure for the weights of exponentials.
         quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience = _NEWTON_PATIENCE if quickly else _PATIENCE
+        if isinstance(solver, Continuation):
+            # Its gap falls at the end of the sequence, and not before.
+            patience = np.inf
         trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
         before_inside = type(solver) is Newton and InteriorPoint in others[:1]

@@ -28,6 +28,9 @@ _MOST_STEPS, _MOST_SHORT, _SHORT = 100, 8, 1e-3
 # no more than the last share of it.
 _WORTH_CHECK, _DONE, _STILL = 3.0, 1e-4, 1e-2
 
+# Steps that may fail to halve the sum of these products.
+_PATIENCE = 24
+
 # A relative gap that has led nowhere: Newton's method does not go on from there.
 _FAILED = 0.5
 
@@ -81,7 +84,8 @@ class InteriorPoint(Newton):
         path = InteriorPath(model, model.scaled(start))
         run.passes += 2
         short, value = 0, np.inf
-        for _ in range(_MOST_STEPS):
+        halved, since = np.inf, 0
+        for number in range(_MOST_STEPS):
             try:
                 path.step()
             except np.linalg.LinAlgError:
@@ -89,7 +93,9 @@ class InteriorPoint(Newton):
             run.passes += 2
             run.n_iter += 1
             short = short + 1 if path.length < _SHORT else 0
-            if run.exhausted or short >= _MOST_SHORT:
+            if path.gap <= 0.5 * halved:
+                halved, since = path.gap, number
+            if run.exhausted or short >= _MOST_SHORT or number - since >= _PATIENCE:
                 break
             w, dual = self._found(problem, path)
             point = engine.point(w)
