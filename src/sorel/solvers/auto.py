@@ -337,7 +337,7 @@ class Auto(Solver):
         quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
         # The next method has a better measure for the weights of exponentials.
         quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
-        patience = _NEWTON_PATIENCE if quickly else _PATIENCE
+        patience: float = _NEWTON_PATIENCE if quickly else _PATIENCE
         if isinstance(solver, Continuation):
             # Its gap falls at the end of the sequence, and not before.
             patience = np.inf
