@@ -736,6 +736,13 @@ def test_exponentials_at_the_start_are_no_unit(domain):
     assert result.objective < 1.0
 
 
+def test_margins_that_cancel_but_for_rounding_are_no_unit():
+    problem = Problem([[0.1, 0.2, -0.3]], [0.0], penalty=sorel.Simplex(0.0))
+    assert 0.0 < problem.losses(problem.start())[0] < 1e-30
+    assert problem.unit(0.0) > 1e-9
+    assert sorel.solve(problem).converged
+
+
 def test_margins_that_cancel_at_the_start_are_no_unit():
     problem = Problem([[1.0, -2.0, 1.0]], [0.0], penalty=sorel.Simplex(0.0))
     assert problem.unit(0.0) > 1e-9

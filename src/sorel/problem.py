@@ -351,13 +351,11 @@ class Problem:
         if self.loss.curvature_bound == np.inf and isinstance(targets, np.ndarray):
             # Exponentials at the start may be of any size; those of margins of 1 are not.
             return float(np.mean(np.abs(self.loss.value(targets, np.ones(len(targets))))))
-        size = self._size_at(start)
-        if size == 0.0:
-            # Margins may cancel at the start, and nowhere else.
-            beside = np.linspace(0.0, 1.0, start.size).reshape(start.shape) ** 2 / start.size
-            beside[: self.n_features] = self.penalty.project(beside[: self.n_features])
-            size = self._size_at(beside)
-        return size
+        # Margins may cancel at the start, but for rounding, and nowhere else.
+        beside = np.linspace(0.0, 1.0, start.size).reshape(start.shape) ** 2 / start.size
+        beside[: self.n_features] = self.penalty.project(beside[: self.n_features])
+        size, other = self._size_at(start), self._size_at(beside)
+        return size if size > _ALIKE * other else other
 
     @cached_property
     def _levels(self) -> tuple[float, float] | None:
