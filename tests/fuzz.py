@@ -560,9 +560,10 @@ class Case:
 
     def _spectral(self, losses: Any, omega: Any) -> Any:
         order = np.argsort(losses, kind="stable")
-        reach = np.cumsum(omega[order])
+        # Summed from above, since the errors of a long running sum end up in its last item: from
+        # below that is the largest loss, which has the largest density.
+        reach = 1 - np.append(np.cumsum(omega[order][:0:-1])[::-1], Long(0))
         if self.parts["weight"] is None:
-            # The errors of a long running sum all end up in the weight of the largest loss.
             reach = np.arange(1, len(order) + 1) / Long(len(order))
         reach[-1] = 1
         S = self.parts["risk"].cumulative(np.concatenate([[Long(0)], reach]))

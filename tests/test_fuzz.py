@@ -237,6 +237,7 @@ def test_overflow_is_told_from_a_failure():
         (779, 690),  # running sums of many sample weights
         (311116, 927),  # all but an exact fit, which comes at the end of a sequence of problems
         (311116, 759),
+        (311116, 7939),  # running sums of sample weights again, and a large density at their end
         (301118, 1910),
     ],
 )
