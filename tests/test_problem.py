@@ -749,6 +749,26 @@ def test_margins_that_cancel_at_the_start_are_no_unit():
     assert sorel.solve(problem).converged
 
 
+@pytest.mark.parametrize("kind", [np.asarray, np.asfortranarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("loss", ["gamma", "poisson"])
+def test_exponentials_of_samples_without_weight_may_overflow(loss, kind):
+    """0 times infinity is not a number, and a sample without weight is nobody's concern."""
+    X = np.array([[-28500.0, 24800.0], [-722000.0, 105000.0], [20000.0, -30000.0]])
+    X, y, weight = -X if loss == "poisson" else X, [14.9, 4.5, 2.0], [1.0, 0.0, 0.0]
+    more = {"risk": "esrm:2", "loss": loss, "penalty": sorel.Simplex(2e-4)}
+    problem = Problem(kind(X), y, sample_weight=weight, **more)
+    result = sorel.solve(problem)
+    alone = sorel.solve(Problem(kind(X[:1]), y[:1], **more))
+    assert result.converged
+    assert result.objective == pytest.approx(alone.objective, rel=1e-5)
+    np.testing.assert_array_equal(result.weights, [1.0, 0.0, 0.0])
+    # Who asks for the losses gets those of all samples.
+    with np.errstate(over="ignore"):
+        expected = problem.loss.value(np.array(y), X @ result.w)
+    np.testing.assert_allclose(problem.losses(result.w), expected, rtol=1e-6, atol=1e-9)
+    assert np.isinf(problem.losses(result.w)).any()
+
+
 def test_losses_near_overflow_have_a_certificate():
     problem = Problem(
         [[540.0], [550.0], [300.0]], [1.0, 2.0, 3.0], risk="esrm:2", loss="poisson",

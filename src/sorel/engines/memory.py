@@ -205,6 +205,11 @@ class MemoryEngine(Engine):
         else:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         self._overflows = not spec.loss.curvature_bound < np.inf
+        # Exponentials of samples without weight may overflow: 0 times that is not 0. Their margins
+        # stay at 0, where it matters to nobody.
+        self._unused = np.empty(0, np.intp)
+        if self._weighted and self._overflows:
+            self._unused = np.flatnonzero(self._omega == 0.0)
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._use_pool()
         self._use_risk()
@@ -455,11 +460,19 @@ class MemoryEngine(Engine):
             point.margins.fill(0.0)
         else:
             self._margins(point.w, point.margins)
+            if self._unused.size:
+                point.margins[self._unused] = 0.0
         self._fill_losses(point)
         return point
 
     def losses(self, point: Any) -> FloatArray:
-        return np.array(point.losses)
+        losses = np.array(point.losses)
+        if self._unused.size:
+            margins, every = np.empty(self._margin_shape), np.empty(self.n_samples)
+            self._margins(point.w, margins)
+            self._loops.losses_at(*self._loss_args, margins, every)
+            losses[self._unused] = every[self._unused]
+        return losses
 
     def is_finite(self, point: Any) -> bool:
         return not self._overflows or bool(np.all(np.isfinite(point.losses)))
@@ -467,6 +480,8 @@ class MemoryEngine(Engine):
     def direction(self, delta: FloatArray) -> Change:
         change = Change(self._take(self._margin_shape), self._recycler)
         self._margins(np.ascontiguousarray(delta), change.margins)
+        if self._unused.size:
+            change.margins[self._unused] = 0.0
         return change
 
     def moved(self, point: Any, delta: FloatArray, direction: Any, step: float) -> MemoryPoint:
