@@ -239,6 +239,8 @@ def test_overflow_is_told_from_a_failure():
         (311116, 759),
         (311116, 7939),  # running sums of sample weights again, and a large density at their end
         (301118, 1910),
+        (311117, 7809),  # exponentials of samples without weight
+        (311118, 9381),  # a gap that is rounding, and less than that at a last look
     ],
 )
 def test_problems_that_were_hard(seed, number):

@@ -38,7 +38,7 @@ _TAMING_TOL, _TAMING_PASSES = 0.1, 100
 _LARGEST_ENTRY = 1e150
 
 # Ends of a run that nobody needs to be warned of.
-_STOPPED, _INTERRUPTED = "stopped by the callback", "interrupted"
+_STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
 
 
 class ConvergenceWarning(UserWarning):
@@ -509,7 +509,8 @@ def solve_quietly(
         if saver is not None:
             saver.save(last=True)
     last = ledger.history[-1]
-    converged = last.best_relative_gap <= tol or ledger.negligible
+    # A last certificate may leave less of the gap, and of the rounding that it was measured by.
+    converged = ending == _CONVERGED or last.best_relative_gap <= tol or ledger.negligible
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -564,7 +565,7 @@ def _drive(
             if callback is not None and callback(ledger.history[-1]):
                 return _STOPPED
             if ledger.finished:
-                return "converged"
+                return _CONVERGED
             if run.passes >= run.max_passes:
                 return f"max_passes={run.max_passes:g} reached"
             if now() >= run.deadline:
