@@ -54,6 +54,19 @@ def test_two_passes_for_each_outer_iteration():
     assert batched.passes == pytest.approx(1 + 1.8 * batched.n_iter)
 
 
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match=r"'auto', 'paper', 'stable', 'theory'.*'odd'"):
+        SOREL("odd")
+    with pytest.raises(ValueError, match=r"dual_step.*-2"):
+        SOREL("paper", dual_step=-2)
+
+
+@pytest.mark.parametrize("step", ["step_size", "dual_step"])
+def test_theory_takes_no_step_from_outside(step):
+    with pytest.raises(ValueError, match=rf"theorem.*{step}=0\.1"):
+        SOREL("theory", **{step: 0.1})
+
+
 def test_theory_refuses_an_intercept():
     with pytest.raises(UnsupportedProblemError, match="strongly convex"):
         sorel.solve(make(fit_intercept=True), SOREL("theory"))
