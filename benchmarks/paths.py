@@ -106,8 +106,8 @@ def paths(sizes: Sizes) -> Iterator[Row]:
                         )
                         sorel.solve(problem, tol=TOL)
 
-            # The fits of a path are many: one run of them is a large enough sample.
-            yield Row("path", f"{n} x {d}, {loss}, {name}", least(warm, 1), least(cold, 1))
+            times = least(warm, sizes.repeats), least(cold, sizes.repeats)
+            yield Row("path", f"{n} x {d}, {loss}, {name}", *times)
 
 
 def searches(sizes: Sizes) -> Iterator[Row]:

@@ -107,7 +107,7 @@ def _back(problem: Problem, turned: Turned, v: FloatArray, dual: Dual, refine: f
 def pays(problem: Problem) -> bool:
     """Whether the space of the rows is so much smaller that it is worth the way there."""
     engine, n = problem.engine, problem.n_samples
-    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.solves_by_rows
-    if not served or not problem.has_two_levels or problem.loss.affine:
+    if n > MAX_ROWS or engine.entries < max(_WORTH_TURNING * n * n, _LEAST_NUMBERS):
         return False
-    return n <= MAX_ROWS and engine.entries >= max(_WORTH_TURNING * n * n, _LEAST_NUMBERS)
+    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.solves_by_rows
+    return served and problem.has_two_levels and not problem.loss.affine
