@@ -440,9 +440,9 @@ def test_single_samples_where_they_are_to_be_had(monkeypatch):
         "offers",
         lambda self, name: name != "epoch" and offers(self, name),
     )
+    monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
     assert Auto()._order(problem) == [Newton, InteriorPoint, Continuation]
     monkeypatch.setattr(auto, "MAX_SIZE", 1000)
-    monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
     assert Auto()._order(problem) == [SOREL]
 
 

@@ -15,6 +15,7 @@ import sorel
 from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
 from sorel import working_sets as module
 from sorel.losses import parse_loss
+from sorel.solvers import newton
 from sorel.working_sets import TooManyColumnsError, WorkingSets
 
 PENALTIES = {
@@ -177,7 +178,8 @@ def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, lo
     assert alone.objective == pytest.approx(result.objective, rel=2e-6)
 
 
-def test_a_start_on_few_columns_keeps_the_sums_and_the_intercepts():
+def test_a_start_on_few_columns_keeps_the_sums_and_the_intercepts(monkeypatch):
+    monkeypatch.setattr(module, "LARGEST_HESSIAN", 2000)
     X = np.random.default_rng(0).standard_normal((12, 700))
     labels = np.arange(12) % 3
     problem = Problem(X, labels, loss="multinomial", penalty=Simplex(0.1), fit_intercept=True)
@@ -193,6 +195,41 @@ def test_a_start_on_few_columns_keeps_the_sums_and_the_intercepts():
         held = np.flatnonzero(new[:-1, k])
         assert set(held) == set(np.argsort(gradient[:-1, k])[:21])
     assert module.carried_by_few(problem.engine, new)
+
+
+def test_weight_that_nobody_has_spread_goes_to_few_columns():
+    rng = np.random.default_rng(0)
+    few = Problem(rng.standard_normal((5, 300)), np.ones(5), penalty=Simplex(0.1))
+    assert module.carried_by_few(few.engine, few.start())
+    many = Problem(
+        rng.standard_normal((5, 301)), np.ones(5), penalty=Simplex(0.1), fit_intercept=True
+    )
+    w = many.start()
+    w[-1] = 3.0
+    assert not module.carried_by_few(many.engine, w)
+    # A start that somebody chose is kept, however many columns it has.
+    w[:2] += 0.001, -0.001
+    assert module.carried_by_few(many.engine, w)
+    # So are those of several classes, whose columns are shared.
+    several = Problem(
+        rng.standard_normal((6, 400)), np.arange(6) % 3, loss="multinomial", penalty=Simplex(0.1)
+    )
+    assert module.carried_by_few(several.engine, several.start())
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0)], ids=repr)
+def test_few_of_many_columns_are_found_without_a_matrix_of_all(risk, sizes, monkeypatch):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((800, 500))
+    y = X[:, :4].sum(axis=1) + rng.standard_t(3, 800)
+    problem = Problem(X, y, risk=risk, loss="huber", penalty=Simplex(1e-4), fit_intercept=True)
+    result = solved(problem, tol=1e-6)
+    assert "(newton)" in result.status
+    assert max(sizes) < 250
+    monkeypatch.setattr(newton, "carried_by_few", lambda engine, w: True)
+    spread = solved(problem, tol=1e-6)
+    assert max(sizes) == 500
+    assert spread.objective == pytest.approx(result.objective, rel=2e-6)
 
 
 def test_a_dense_solution_is_left_to_others(monkeypatch):

@@ -40,6 +40,9 @@ _LEAST_NEW = 64
 _GROWTH = 3
 _MORE_ON_SIMPLEX = 128
 
+# Columns over which the weight of a simplex may be spread evenly, which shares are up to rounding.
+_SPREAD, _EVEN = 300, 1e-9
+
 # A set that holds more than this share of the columns, or whose copy takes more bytes than this,
 # gives way to all of them. Columns that were chosen before stay where that does not make the set
 # larger than needed by more than this factor.
@@ -181,9 +184,16 @@ def can_rest(engine: Engine, penalty: Penalty) -> bool:
 
 
 def carried_by_few(engine: Engine, w: FloatArray) -> bool:
-    """Whether so few columns carry the weight of a simplex that steps can be taken from there."""
-    outputs = engine.n_outputs
-    carrying = np.count_nonzero(w[: engine.n_features].reshape(-1, outputs).any(axis=1))
+    """Whether so few columns carry the weight of a simplex that steps should be taken from there.
+
+    Where a Hessian of all columns is at hand, they should be unless the weight is spread evenly:
+    then nobody has chosen the columns, and most are in vain.
+    """
+    outputs, coef = engine.n_outputs, w[: engine.n_features]
+    carrying = np.count_nonzero(coef.reshape(-1, outputs).any(axis=1))
+    if engine.size <= LARGEST_HESSIAN:
+        even = np.ptp(coef) <= _EVEN * np.abs(coef[0])
+        return bool(outputs > 1 or carrying <= _SPREAD or not np.all(even))
     return bool((carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX)
 
 

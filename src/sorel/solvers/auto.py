@@ -271,7 +271,7 @@ class Auto(Solver):
         many_rows = problem.n_samples >= _ROWS_PER_COLUMN * size
         samples_first = problem.by_parts and many_rows and engine.n_outputs == 1
         few = size <= (_FEW_RESTING if samples_first else _FEW_PARAMETERS)
-        if few or (not problem.by_parts and problem.n_samples <= size):
+        if few or few_carry or (not problem.by_parts and problem.n_samples <= size):
             return [*dense, SOREL]
         if problem.by_parts:
             if problem.has_fixed_weights and problem.penalty.smooth_in_bounds:

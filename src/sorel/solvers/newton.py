@@ -78,7 +78,7 @@ class Newton(AugmentedLagrangian):
         if problem.engine.size > MAX_SIZE and problem.penalty.quadratic and not by_rows:
             yield from NewtonCG().iterates(problem, run)
             return
-        if problem.engine.size > MAX_SIZE and is_on_simplex(problem):
+        if is_on_simplex(problem):
             self._leave_most_at_rest(problem, run)
         try:
             yield from super().iterates(problem, run)
