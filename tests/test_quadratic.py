@@ -460,30 +460,29 @@ def test_many_free_coordinates_of_a_simplex_against_a_conic_solver(rank, l2, int
     assert value == pytest.approx(best, abs=1e-8)
 
 
-def large_simplex(seed, d=150, intercept=True, decay=0.0):
-    """A model on a simplex whose columns are nearly alike in part."""
+def large_simplex(seed, d=150, intercept=True):
+    """A model whose minimiser on a simplex has most of the coordinates, but not all."""
     rng = np.random.default_rng(seed)
     p = d + intercept
-    M = rng.standard_normal((2 * d, p)) + rng.standard_normal((2 * d, 1))
-    M *= np.exp(-decay * np.arange(p) / p)
-    gradient = 0.05 * rng.standard_normal(p)
-    w = np.append(rng.dirichlet(np.full(d, 0.3)), np.zeros(int(intercept)))
-    return M.T @ M / (2 * d), gradient, w, Simplex(1e-3), d
+    M = rng.standard_normal((3 * d, p))
+    gradient = 0.003 * rng.standard_normal(p)
+    w = np.append(rng.dirichlet(np.ones(d)), np.zeros(int(intercept)))
+    return M.T @ M / (3 * d), gradient, w, Simplex(1e-3), d
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_guesses_at_a_support_find_the_minimiser(seed, monkeypatch):
-    model = large_simplex(seed, intercept=seed % 2 == 0, decay=seed % 3)
-    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: 0)
+    model = large_simplex(seed, intercept=seed % 2 == 0)
+    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: (False, 0))
     slow, _ = minimize_quadratic(*model)
     monkeypatch.undo()
 
     def never(*arguments):
         raise AssertionError("the support was not found")
 
-    monkeypatch.setattr(quadratic, "_descend_pairs", never)
+    monkeypatch.setattr(quadratic, "_minimize_on_face", never)
     quick, info = minimize_quadratic(*model)
-    assert 1 < np.count_nonzero(slow[: model[-1]]) < model[-1]
+    assert quadratic._MANY_FREE < np.count_nonzero(slow[: model[-1]]) < model[-1]
     assert info.kkt <= quadratic._TOLERANCE
     np.testing.assert_allclose(quick, slow, rtol=0.0, atol=1e-13)
 
@@ -501,8 +500,9 @@ def test_guesses_that_do_not_settle_change_nothing(name, value, monkeypatch):
     monkeypatch.setattr(quadratic, name, value)
     A = H + np.diag(np.append(np.full(d, penalty.l2), 0.0))
     slope = gradient + penalty.l2 * np.append(w[:d], 0.0) - A @ w
-    count = quadratic._guess_support(A, slope, u, d)
-    if name == "_FEWER":
+    settled, count = quadratic._guess_support(A, slope, u, d)
+    assert settled == (name == "_FEWER")
+    if settled:
         assert count > 20
         np.testing.assert_allclose(u, best, rtol=0.0, atol=1e-13)
         return
@@ -517,8 +517,8 @@ def test_guesses_that_do_not_settle_change_nothing(name, value, monkeypatch):
 def test_guesses_end_where_there_is_no_factor_or_no_number():
     d = 80
     u, slope = np.full(d, 1.0 / d), np.linspace(-1.0, 1.0, d)
-    assert quadratic._guess_support(-np.eye(d), slope, u, d) == 1
-    assert quadratic._guess_support(1e-300 * np.eye(d), 1e300 * slope, u, d) == 1
+    assert quadratic._guess_support(-np.eye(d), slope, u, d) == (False, 1)
+    assert quadratic._guess_support(1e-300 * np.eye(d), 1e300 * slope, u, d) == (False, 1)
     np.testing.assert_array_equal(u, 1.0 / d)
 
 
@@ -526,8 +526,13 @@ def test_a_sum_that_is_off_by_rounding_wakes_nothing(monkeypatch):
     H, gradient, w, penalty, d = large_simplex(1)
     w[: d // 2] = 0.0
     w[:d] *= (1.0 - 4.0 * EPS) / w[:d].sum()
-    seen = []
-    monkeypatch.setattr(quadratic, "_guess_support", lambda A, slope, u, n: seen.append(u > 0) or 0)
+    seen, descend = [], quadratic._descend_pairs
+
+    def record(A, u, *rest):
+        seen.append(u > 0.0)
+        return descend(A, u, *rest)
+
+    monkeypatch.setattr(quadratic, "_descend_pairs", record)
     minimize_quadratic(H, gradient, w, penalty, d)
     np.testing.assert_array_equal(seen[0][:d], w[:d] > 0.0)
 
@@ -1011,7 +1016,7 @@ def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
 def test_which_faces_count_as_large(monkeypatch, name):
     """Those of many free coordinates; of simplices one alone, and a system that was not shifted."""
     many = quadratic._MANY_FREE
-    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: 0)
+    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: (False, 0))
     called, known = [], vars(quadratic).copy()
     for kind in ("_minimize_on_large_face", "_minimize_on_large_simplex"):
 

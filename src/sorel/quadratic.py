@@ -6,7 +6,8 @@ An L2 penalty takes one Cholesky solve. The others take an active-set method: co
 descent (pairwise on the simplex) finds the face on which the minimiser lies, a Cholesky solve
 minimises over that face, and the two alternate until the optimality conditions hold to rounding.
 Both moves only ever decrease the objective, so no face is minimised twice and the method is finite.
-On a large simplex guesses at the face, many coordinates at a time, come first.
+On a simplex with many coordinates free after the first sweeps, guesses at the face that change many
+of them at a time come next.
 A budget has such faces too, in `budgeted.py`. A penalty that is not one of the package's own has
 none that could be known here, and takes the proximal method of `proximal.py`.
 """
@@ -383,10 +384,8 @@ def _minimize_active_set(
     # The smallest normal number keeps an empty row (0 = 0) from dividing by zero.
     fixed_size = np.maximum(np.abs(gradient) + l1, _TINY)
 
-    n_iter, shift = 0, lent
-    if n_simplices == 1 and n_penalized >= _MANY_FREE:
-        n_iter = _guess_support(A, slope_at_w - A @ w, u, n_penalized)
     best, best_kkt, since_best = u, math.inf, 0
+    n_iter, shift = 0, lent
     rough = rough if p >= _MANY_FREE and not n_simplices else 0.0
     start = gained = 0.0
     for rounds in range(_MAX_ROUNDS):
@@ -420,6 +419,10 @@ def _minimize_active_set(
         if n_simplices:
             _descend_pairs(A, u, slope, _TOLERANCE * size, n_penalized, n_simplices)
             gain = 0.0
+            if rounds == 0 and n_simplices == 1 and np.count_nonzero(u > 0.0) >= _MANY_FREE:
+                settled, n_iter = _guess_support(A, slope_at_w - A @ w, u, n_penalized)
+                if settled:
+                    continue
         else:
             gain = _descend(
                 A, u, slope, l1, lower, upper, _TOLERANCE * size,
@@ -434,12 +437,13 @@ def _minimize_active_set(
     return best, QuadraticInfo(n_iter, best_kkt, shift)
 
 
-def _guess_support(A: Array, slope: Array, u: Array, n_penalized: int) -> int:
-    """Minimise over a large simplex by guesses at the support; `u` stays where they do not settle.
+def _guess_support(A: Array, slope: Array, u: Array, n_penalized: int) -> tuple[bool, int]:
+    """Minimise over a large simplex by guesses at the support, of which that of `u` is the first.
 
     `slope` is that of the model at zero. With the minimiser of a guess, those of its coefficients
     that are negative leave the support, and those join it whose slope is below the common one:
-    many at a time, which takes a few factorisations. Returns their number.
+    many at a time, which takes a few factorisations. Returns whether that came to an end, without
+    which `u` stays what it was, and their number.
     """
     curvature = A.diagonal()
     root = np.sqrt(np.maximum(curvature, 0.0))
@@ -450,14 +454,14 @@ def _guess_support(A: Array, slope: Array, u: Array, n_penalized: int) -> int:
         places = np.flatnonzero(free)
         factor, failed = dpotrf(A[np.ix_(places, places)], lower=1, clean=0, overwrite_a=1)
         if failed:
-            return count
+            return False, count
         tied = (places < n_penalized).astype(np.float64)
         alone, along = dpotrs(factor, np.c_[-slope[places], tied], lower=1)[0].T
         common = (1.0 - float(tied @ alone)) / float(tied @ along)
         v = np.zeros_like(u)
         v[places] = alone + common * along
         if not np.isfinite(v).all():
-            return count
+            return False, count
         own = slope + A @ v
         rounding = _TOLERANCE * (np.abs(slope) + root * float(root @ np.abs(v)))
         # In the unit of a slope, all of them.
@@ -470,16 +474,16 @@ def _guess_support(A: Array, slope: Array, u: Array, n_penalized: int) -> int:
             alone = dpotrs(factor, common * tied - own[places], lower=1)[0]
             u[places] += alone - float(tied @ alone) / float(tied @ along) * along
             np.maximum(u[:n_penalized], 0.0, out=u[:n_penalized])
-            return count
+            return True, count
         better = len(wrong) < fewest
         fewest, since = (len(wrong), 0) if better else (fewest, since + 1)
         if since == _NO_BETTER:
-            return count
+            return False, count
         share = min(_MORE * share, 1.0) if better else _FEWER * share
         kept = len(wrong) - max(1, int(share * len(wrong)))
         changed = wrong[np.argpartition(excess[wrong], kept)[kept:]]
         free[changed] ^= True
-    return _GUESSES
+    return False, _GUESSES
 
 
 def _project(u: Array, penalty: Penalty, n_penalized: int, n_outputs: int) -> None:
