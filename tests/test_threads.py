@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -104,6 +105,48 @@ def test_the_library_gets_its_threads_back_whoever_ends_first():
         assert set(blas_threads()) <= {1}
         second.__exit__(None, None, None)
         assert blas_threads() == before
+
+
+def in_a_thread(work):
+    """What a function returns in a thread of its own."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def limited():
+    with limit_blas():
+        return blas_threads()
+
+
+def test_the_library_is_limited_from_any_thread():
+    """Whichever thread set its limit last, and whoever is the first and the last to ask for one."""
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        for ask in (limited, lambda: in_a_thread(limited), limited):
+            assert set(ask()) <= {1}
+            assert blas_threads() == before
+        limit_blas().__enter__()
+        in_a_thread(limit_blas().__enter__)
+        limit_blas().__exit__(None, None, None)
+        assert set(blas_threads()) <= {1}
+        in_a_thread(lambda: limit_blas().__exit__(None, None, None))
+        assert blas_threads() == before
+        in_a_thread(limit_blas().__enter__)
+        limit_blas().__exit__(None, None, None)
+        assert blas_threads() == before
+
+
+def test_a_limit_of_the_user_s_ends_as_it_should_after_a_run_in_another_thread():
+    before = blas_threads()
+    with threadpool_limits(2, user_api="blas"):
+        with threadpool_limits(1, user_api="blas"):
+            in_a_thread(limited)
+            assert set(blas_threads()) <= {1}
+        assert blas_threads() != [1] * len(blas_threads())
+    assert blas_threads() == before
 
 
 def test_how_many_threads_there_were_before_the_limit():

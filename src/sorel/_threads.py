@@ -158,7 +158,8 @@ class _BlasLimit:
     """One limit for all who ask for it, set by the first and lifted by the last.
 
     Limits that each caller set and restored for itself would, with callers in several threads, be
-    restored in the wrong order and stay.
+    restored in the wrong order and stay. For the same reason threadpoolctl listens to one thread at
+    a time only, until that lets go: here any thread may be the first, and another one the last.
     """
 
     def __init__(self) -> None:
@@ -176,14 +177,25 @@ class _BlasLimit:
         with self._lock:
             if self._users == 0:
                 self._before = _library_threads()
+                _let_go()
                 self._limiter = _controller().limit(limits=1, user_api="blas")
+                _let_go()
             self._users += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
+                _let_go()
                 self._limiter.restore_original_limits()
+                _let_go()
+
+
+def _let_go() -> None:
+    """Let threadpoolctl listen to whichever thread comes next, as before version 3.8."""
+    for library in _controller().lib_controllers:
+        if hasattr(library, "clear_controlling_thread"):
+            library.clear_controlling_thread(force=True)
 
 
 _blas_limit = _BlasLimit()
