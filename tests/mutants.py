@@ -31,6 +31,7 @@ TESTS = {
     "risks.py": ["test_risks.py", "test_decisions.py"],
     "losses.py": ["test_losses.py", "test_deviances.py"],
     "quadratic.py": ["test_quadratic.py", "test_decisions.py", "work:model"],
+    "simplices.py": ["test_simplices.py"],
     "proximal.py": ["test_proximal.py", "test_decisions.py", "test_own_penalty.py", "work:model"],
     "conjugate.py": ["test_step_rules.py", "test_problem.py", "test_newton.py", "work:solver"],
     "costs.py": ["test_costs.py", "test_rowspace.py"],

@@ -9,7 +9,8 @@ import sorel
 from sorel import L2, CVaR, Extremile
 from sorel.losses import Huber
 from sorel.solvers import augmented
-from sorel.solvers.augmented import EtaSchedule, Pace, State
+from sorel.solvers.augmented import CostlyError, EtaSchedule, Pace, State
+from sorel.solvers.newton_cg import Resting
 
 PACE = Pace(first=4.0, warm=100.0, growth=10.0, easy=3, full=0.0, short=0.1)
 
@@ -288,3 +289,14 @@ def test_losses_are_level_at_zero_alone():
     targets = sorel.Problem([[1.0], [2.0], [3.0]], np.ones(3), risk=CVaR(0.5))
     point = targets.engine.point(np.zeros(1))
     assert not State(targets, point, targets.engine.uniform(), 0.0).is_level()
+
+
+def test_a_search_for_weights_goes_on_as_long_as_steps_do_not_take_far_more_products():
+    method = Resting()
+    for products, most in ((6, 60), (20, 60), (57, 80), (197, 228), (10, 250), (60, 60)):
+        assert method.most_products(None, None) == most
+        if products < most:
+            method.took(products, most)
+            continue
+        with pytest.raises(CostlyError):
+            method.took(products, most)

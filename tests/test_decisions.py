@@ -889,10 +889,11 @@ def order_of(n, d, penalty, loss="squared", risk="cvar:0.5"):
         # A simplex of one output, of which few columns carry the solution.
         ((30, 1000), sorel.Simplex(0.1), {}, ["Newton", "InteriorPoint"]),
         ((1002, 1001), sorel.Simplex(0.1), {}, ["Newton", "InteriorPoint"]),
-        # Of several: a matrix up to a thousand parameters or with few rows.
-        ((1003, 333), sorel.Simplex(0.1), {"loss": "multinomial"}, ["Newton", "InteriorPoint"]),
-        ((1002, 334), sorel.Simplex(0.1), {"loss": "multinomial"}, ["Newton", "InteriorPoint"]),
-        ((1003, 334), sorel.Simplex(0.1), {"loss": "multinomial"}, ["SOREL", "Newton"]),
+        # Of several: the same, but as weights move only up to two thousand, or with few rows.
+        ((2002, 666), sorel.Simplex(0.1), {"loss": "multinomial"}, ["Newton", "InteriorPoint"]),
+        ((2001, 667), sorel.Simplex(0.1), {"loss": "multinomial"}, ["Newton", "InteriorPoint"]),
+        ((2002, 667), sorel.Simplex(0.1), {"loss": "multinomial"}, ["SOREL", "Newton"]),
+        ((2002, 667), sorel.Simplex(0.1), {"loss": "multinomial", "risk": "mean"}, ["Newton"]),
         # Bounds, at which coefficients rest: single samples first if there are many of them.
         ((1750, 350), sorel.Box(0.1, -1.0, 1.0), {}, ["Newton", "InteriorPoint"]),
         ((1755, 351), sorel.Box(0.1, -1.0, 1.0), {}, ["SparseNewton", "SOREL", "Newton"]),

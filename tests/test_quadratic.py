@@ -470,58 +470,6 @@ def large_simplex(seed, d=150, intercept=True):
     return M.T @ M / (3 * d), gradient, w, Simplex(1e-3), d
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_guesses_at_a_support_find_the_minimiser(seed, monkeypatch):
-    model = large_simplex(seed, intercept=seed % 2 == 0)
-    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: (False, 0))
-    slow, _ = minimize_quadratic(*model)
-    monkeypatch.undo()
-
-    def never(*arguments):
-        raise AssertionError("the support was not found")
-
-    monkeypatch.setattr(quadratic, "_minimize_on_face", never)
-    quick, info = minimize_quadratic(*model)
-    assert quadratic._MANY_FREE < np.count_nonzero(slow[: model[-1]]) < model[-1]
-    assert info.kkt <= quadratic._TOLERANCE
-    np.testing.assert_allclose(quick, slow, rtol=0.0, atol=1e-13)
-
-
-@pytest.mark.parametrize(("name", "value"), [("_GUESSES", 1), ("_NO_BETTER", 0), ("_FEWER", 0.0)])
-def test_guesses_that_do_not_settle_change_nothing(name, value, monkeypatch):
-    H, gradient, w, penalty, d = large_simplex(5)
-    best, _ = minimize_quadratic(H, gradient, w, penalty, d)
-    u = w.copy()
-    if name == "_FEWER":
-        # One change at a time is slow, but gets there.
-        monkeypatch.setattr(quadratic, "_MORE", 0.0)
-        monkeypatch.setattr(quadratic, "_GUESSES", 1000)
-        monkeypatch.setattr(quadratic, "_NO_BETTER", 1000)
-    monkeypatch.setattr(quadratic, name, value)
-    A = H + np.diag(np.append(np.full(d, penalty.l2), 0.0))
-    slope = gradient + penalty.l2 * np.append(w[:d], 0.0) - A @ w
-    settled, count = quadratic._guess_support(A, slope, u, d)
-    assert settled == (name == "_FEWER")
-    if settled:
-        assert count > 20
-        np.testing.assert_allclose(u, best, rtol=0.0, atol=1e-13)
-        return
-    # Without a guess that is better than none, the first one is the last.
-    assert count == 1
-    np.testing.assert_array_equal(u, w)
-    found, info = minimize_quadratic(H, gradient, w, penalty, d)
-    assert info.kkt <= quadratic._TOLERANCE
-    np.testing.assert_allclose(found, best, rtol=0.0, atol=1e-13)
-
-
-def test_guesses_end_where_there_is_no_factor_or_no_number():
-    d = 80
-    u, slope = np.full(d, 1.0 / d), np.linspace(-1.0, 1.0, d)
-    assert quadratic._guess_support(-np.eye(d), slope, u, d) == (False, 1)
-    assert quadratic._guess_support(1e-300 * np.eye(d), 1e300 * slope, u, d) == (False, 1)
-    np.testing.assert_array_equal(u, 1.0 / d)
-
-
 def test_a_sum_that_is_off_by_rounding_wakes_nothing(monkeypatch):
     H, gradient, w, penalty, d = large_simplex(1)
     w[: d // 2] = 0.0
@@ -852,40 +800,6 @@ def test_one_step_on_a_large_face_is_the_better_of_two(kinks, stiff, reach):
     assert done or reach < 0.1
 
 
-@reaches
-@stiffness
-@pytest.mark.parametrize("intercept", [False, True])
-def test_one_step_on_a_large_simplex_is_the_better_of_two(monkeypatch, intercept, stiff, reach):
-    d = 81
-    p = d + intercept
-    rng, full, _ = large_face(2, stiff, p)
-    u = np.append(rng.dirichlet(np.ones(d)), np.full(int(intercept), 0.4))
-    slope = rng.standard_normal(p)
-    moves = np.eye(p)[:, 1:]
-    moves[0, : d - 1] = -1.0  # the first is the reference
-    A = moves.T @ full @ moves
-    factor = quadratic._factor(A.copy())[0]
-    y = -moves @ np.linalg.solve(A, moves.T @ slope)
-    with np.errstate(divide="ignore"):
-        share = np.where(y[:d] < 0.0, u[:d] / -y[:d], np.inf).min() / reach
-    slope, y, length = share * slope, share * y, min(1.0, reach)
-    rhs = -moves.T @ slope
-
-    def change(target):
-        return slope @ (target - u) + 0.5 * (target - u) @ full @ (target - u)
-
-    bent = u + y
-    bent[:d] = Simplex(0.0).project(bent[:d])
-    cut = u + length * y
-    monkeypatch.setattr(quadratic._Held, "add", lambda self, more: False)
-    free, reference = np.arange(1, p), np.where(np.arange(1, p) < d, 0, -1)
-    found, done = quadratic._minimize_on_large_simplex(A, factor, rhs, u, free, reference)
-    assert done is bool(length == 1.0)
-    expected = u + y if done else min((bent, cut), key=change)
-    np.testing.assert_allclose(found, expected, atol=1e-10)
-    assert found[:d].sum() == pytest.approx(1.0, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("violations", "rounds"),
     [
@@ -1012,44 +926,26 @@ def test_a_rough_minimum_ends_where_a_round_gains_little(monkeypatch, name, p):
     np.testing.assert_allclose(enough, rough * (gained[: len(enough)] + 0.7), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["nonnegative", "simplex"])
-def test_which_faces_count_as_large(monkeypatch, name):
-    """Those of many free coordinates; of simplices one alone, and a system that was not shifted."""
-    many = quadratic._MANY_FREE
-    monkeypatch.setattr(quadratic, "_guess_support", lambda *arguments: (False, 0))
-    called, known = [], vars(quadratic).copy()
-    for kind in ("_minimize_on_large_face", "_minimize_on_large_simplex"):
+def test_which_faces_count_as_large(monkeypatch):
+    """Those of many free coordinates."""
+    called, own = [], quadratic._minimize_on_large_face
 
-        def record(*arguments, kind=kind):
-            called.append(kind)
-            return known[kind](*arguments)
+    def record(*arguments):
+        called.append(len(arguments[0]))
+        return own(*arguments)
 
-        monkeypatch.setattr(quadratic, kind, record)
+    monkeypatch.setattr(quadratic, "_minimize_on_large_face", record)
     rng = np.random.default_rng(12)
-    # One coordinate of a simplex is the reference, and not free.
-    border = many + (name == "simplex")
-    large = ["_minimize_on_large_simplex" if name == "simplex" else "_minimize_on_large_face"]
-    for p, expected in ((border - 1, []), (border, large)):
+    for p in (quadratic._MANY_FREE - 1, quadratic._MANY_FREE):
         called.clear()
         H, w = np.eye(p), np.full(p, 1.0 / p)
         gradient = 0.01 / p * rng.standard_normal(p)
-        u, _ = minimize_quadratic(H, gradient, w, make_penalty(name, 0.01), p)
+        u, _ = minimize_quadratic(H, gradient, w, NonNegative(0.01), p)
         assert u.min() > 0.0
-        assert called == expected
-    if name == "simplex":
-        called.clear()
-        w, gradient = np.full(2 * border, 1.0 / border), np.zeros(2 * border)
-        minimize_quadratic(np.eye(2 * border), gradient, w, Simplex(0.01), 2 * border, 2)
-        assert called == []
-        own = quadratic._factor
-        monkeypatch.setattr(quadratic, "_factor", lambda A: (own(A)[0], 1e-14))
-        w, gradient = np.full(border, 1.0 / border), 1e-4 * rng.standard_normal(border)
-        minimize_quadratic(np.eye(border), gradient, w, Simplex(0.01), border)
-        assert called == []
+        assert called == ([p] if p == quadratic._MANY_FREE else [])
 
 
-@pytest.mark.parametrize("simplex", [False, True])
-def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch, simplex):
+def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch):
     """A tenth is left by one solution, and a hundredth by two."""
     rng, A, factor = large_face(3, 0.0)
     m = len(A)
@@ -1058,14 +954,9 @@ def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch, simplex
     )
     rhs = 1e-3 / m * rng.standard_normal(m)
     x = np.full(m, 1.0 / (m + 1))
-    if simplex:
-        u, free, reference = np.append(x, x[0]), np.arange(m), np.full(m, m)
-        found, done = quadratic._minimize_on_large_simplex(A, factor, rhs, u, free, reference)
-        assert found.sum() == pytest.approx(1.0, rel=1e-14)
-    else:
-        one = np.ones(m)
-        found, done = quadratic._minimize_on_large_face(
-            A, factor, rhs, x, 0.0 * one, 0.0 * one, one, 0.0
-        )
+    one = np.ones(m)
+    found, done = quadratic._minimize_on_large_face(
+        A, factor, rhs, x, 0.0 * one, 0.0 * one, one, 0.0
+    )
     assert done
-    np.testing.assert_allclose(found[:m] - x, 0.99 * np.linalg.solve(A, rhs), rtol=1e-9)
+    np.testing.assert_allclose(found - x, 0.99 * np.linalg.solve(A, rhs), rtol=1e-9)

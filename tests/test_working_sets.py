@@ -210,11 +210,26 @@ def test_weight_that_nobody_has_spread_goes_to_few_columns():
     # A start that somebody chose is kept, however many columns it has.
     w[:2] += 0.001, -0.001
     assert module.carried_by_few(many.engine, w)
-    # So are those of several classes, whose columns are shared.
+    # Columns of several classes are shared.
     several = Problem(
-        rng.standard_normal((6, 400)), np.arange(6) % 3, loss="multinomial", penalty=Simplex(0.1)
+        rng.standard_normal((6, 301)), np.arange(6) % 3, loss="multinomial", penalty=Simplex(0.1)
     )
-    assert module.carried_by_few(several.engine, several.start())
+    w = several.start()
+    assert not module.carried_by_few(several.engine, w)
+    w[0] = 0.0
+    assert module.carried_by_few(several.engine, w)
+
+
+def test_classes_on_simplices_of_many_columns_are_solved_from_few(sizes):
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((600, 400))
+    y = np.argmax(8.0 * X[:, :3] + rng.gumbel(size=(600, 3)), axis=1)
+    problem = Problem(X, y, risk="mean", loss="multinomial", penalty=Simplex(1e-3))
+    result = solved(problem, tol=1e-9)
+    assert "(newton)" in result.status
+    assert max(sizes) < 600 < problem.engine.size
+    other = sorel.solve(problem, "sorel", tol=1e-6)
+    assert other.objective == pytest.approx(result.objective, rel=2e-6)
 
 
 @pytest.mark.parametrize("risk", [CVaR(0.1), ESRM(2.0)], ids=repr)

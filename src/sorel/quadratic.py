@@ -6,8 +6,8 @@ An L2 penalty takes one Cholesky solve. The others take an active-set method: co
 descent (pairwise on the simplex) finds the face on which the minimiser lies, a Cholesky solve
 minimises over that face, and the two alternate until the optimality conditions hold to rounding.
 Both moves only ever decrease the objective, so no face is minimised twice and the method is finite.
-On a simplex with many coordinates free after the first sweeps, guesses at the face that change many
-of them at a time come next.
+Simplices with many coordinates free after the first sweeps have a module of their own,
+`simplices.py`, which finds the face by other means.
 A budget has such faces too, in `budgeted.py`. A penalty that is not one of the package's own has
 none that could be known here, and takes the proximal method of `proximal.py`.
 """
@@ -23,8 +23,9 @@ from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 
 from sorel._compiled import compiled
 from sorel.kernels.cholesky import minimize_few
-from sorel.penalties import SIMPLEX, Budget, Penalty, Simplex
+from sorel.penalties import SIMPLEX, Budget, Penalty
 from sorel.proximal import ProximalModel
+from sorel.simplices import minimize_on_simplices
 
 __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
 
@@ -57,11 +58,6 @@ _MOST_HELD = 0.3
 
 # What is no further from a simplex is on it, but for rounding.
 _ON_SIMPLEX = 1e-12
-
-# Guesses at the support of a minimiser on a large simplex, and how many in a row may be no better.
-# After one that is not, a smaller share of what is wrong with it is changed, and then more again.
-_GUESSES, _NO_BETTER = 60, 10
-_FEWER, _MORE = 0.5, 1.5
 
 # Curvature that is added where the penalty has none, relative to what is there.
 _RIDGE = 1e-12
@@ -419,10 +415,13 @@ def _minimize_active_set(
         if n_simplices:
             _descend_pairs(A, u, slope, _TOLERANCE * size, n_penalized, n_simplices)
             gain = 0.0
-            if rounds == 0 and n_simplices == 1 and np.count_nonzero(u > 0.0) >= _MANY_FREE:
-                settled, n_iter = _guess_support(A, slope_at_w - A @ w, u, n_penalized)
+            if rounds == 0 and np.count_nonzero(u > 0.0) >= _MANY_FREE:
+                settled, n_iter = minimize_on_simplices(
+                    A, slope_at_w - A @ w, u, n_penalized, n_simplices
+                )
                 if settled:
                     continue
+                slope = slope_at_w + A @ (u - w)
         else:
             gain = _descend(
                 A, u, slope, l1, lower, upper, _TOLERANCE * size,
@@ -435,55 +434,6 @@ def _minimize_active_set(
         n_iter += solves
         shift = max(shift, round_shift)
     return best, QuadraticInfo(n_iter, best_kkt, shift)
-
-
-def _guess_support(A: Array, slope: Array, u: Array, n_penalized: int) -> tuple[bool, int]:
-    """Minimise over a large simplex by guesses at the support, of which that of `u` is the first.
-
-    `slope` is that of the model at zero. With the minimiser of a guess, those of its coefficients
-    that are negative leave the support, and those join it whose slope is below the common one:
-    many at a time, which takes a few factorisations. Returns whether that came to an end, without
-    which `u` stays what it was, and their number.
-    """
-    curvature = A.diagonal()
-    root = np.sqrt(np.maximum(curvature, 0.0))
-    free = u > 0.0
-    free[n_penalized:] = True
-    fewest, since, share = math.inf, 0, 1.0
-    for count in range(1, _GUESSES + 1):
-        places = np.flatnonzero(free)
-        factor, failed = dpotrf(A[np.ix_(places, places)], lower=1, clean=0, overwrite_a=1)
-        if failed:
-            return False, count
-        tied = (places < n_penalized).astype(np.float64)
-        alone, along = dpotrs(factor, np.c_[-slope[places], tied], lower=1)[0].T
-        common = (1.0 - float(tied @ alone)) / float(tied @ along)
-        v = np.zeros_like(u)
-        v[places] = alone + common * along
-        if not np.isfinite(v).all():
-            return False, count
-        own = slope + A @ v
-        rounding = _TOLERANCE * (np.abs(slope) + root * float(root @ np.abs(v)))
-        # In the unit of a slope, all of them.
-        excess = np.where(free, -curvature * v, common - rounding - own)
-        excess[n_penalized:] = 0.0
-        wrong = np.flatnonzero(excess > 0.0)
-        if len(wrong) == 0:
-            u[:] = v
-            # What rounding has left, with the same sum.
-            alone = dpotrs(factor, common * tied - own[places], lower=1)[0]
-            u[places] += alone - float(tied @ alone) / float(tied @ along) * along
-            np.maximum(u[:n_penalized], 0.0, out=u[:n_penalized])
-            return True, count
-        better = len(wrong) < fewest
-        fewest, since = (len(wrong), 0) if better else (fewest, since + 1)
-        if since == _NO_BETTER:
-            return False, count
-        share = min(_MORE * share, 1.0) if better else _FEWER * share
-        kept = len(wrong) - max(1, int(share * len(wrong)))
-        changed = wrong[np.argpartition(excess[wrong], kept)[kept:]]
-        free[changed] ^= True
-    return False, _GUESSES
 
 
 def _project(u: Array, penalty: Penalty, n_penalized: int, n_outputs: int) -> None:
@@ -538,15 +488,6 @@ def _minimize_on_face(
                 return n_iter, shift
             slope += A[:, free] @ (after - before)
             continue
-        if m >= _MANY_FREE and n_simplices == 1 and used_shift == 0.0:
-            target, done = _minimize_on_large_simplex(reduced, factor, rhs, u, free, reference)
-            if done:
-                u[:] = target
-                return n_iter, shift
-            if np.any((target <= lower) & (u > lower)):
-                slope += A @ (target - u)
-                u[:] = target
-                continue
         y = dpotrs(factor, rhs, lower=1)[0]
         y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
         step = np.zeros(p)
@@ -678,58 +619,6 @@ def _minimize_on_large_face(
         at_rest[held.places] = False
         if not held.add(np.flatnonzero(at_rest)):
             return x, False
-
-
-def _minimize_on_large_simplex(
-    A: Array, factor: Array, rhs: Array, u: Array, free: Indices, reference: Indices
-) -> tuple[Array, bool]:
-    """The same on a face of one simplex, whose reference takes up what the others give away.
-
-    `A` and `rhs` are those of the free coordinates with their reference eliminated; those outside
-    of the simplex have none. Where the reference itself is used up, another has to take its place.
-    """
-    m, tied = len(free), reference >= 0
-    place = int(reference[tied][0])
-    u, slope = u.copy(), -rhs
-    held = _Held(factor)
-    while True:
-        y = held.solve(-slope)
-        x, kept = u[free], float(u[place])
-        shrinks = tied & (y < 0.0)
-        room = np.full(m, math.inf)
-        room[shrinks] = x[shrinks] / -y[shrinks]
-        given = float(y[tied].sum())
-        length = min(float(room.min()), kept / given if given > 0.0 else math.inf)
-        if length >= 1.0:
-            y += held.solve(-slope - A @ y)
-            given = float(y[tied].sum())
-        whole = np.append((x + y)[tied], kept - given)
-        if length >= 1.0 and whole.min() >= 0.0:
-            u[free], u[place] = x + y, whole[-1]
-            return u, True
-        # All that fits of the step, or the whole of it bent into the simplex.
-        length = min(length, 1.0)
-        cut = x + length * y
-        cut[tied & (room <= length)] = 0.0
-        bent = x + y
-        whole = Simplex(0.0).project(whole)
-        bent[tied] = whole[:-1]
-        product = A @ (bent - x)
-        gain_bent = -float((slope + 0.5 * product) @ (bent - x))
-        gain_cut = length * (0.5 * length - 1.0) * float(slope @ y)
-        if gain_bent > gain_cut:
-            u[free], u[place] = bent, whole[-1]
-            slope = slope + product
-        else:
-            u[free], u[place] = cut, max(kept - length * given, 0.0)
-            slope = slope + A @ (cut - x)
-        if u[place] <= 0.0:
-            return u, False
-        at_rest = tied & (u[free] <= 0.0)
-        at_rest[held.places] = False
-        more = np.flatnonzero(at_rest)
-        if len(more) == 0 or not held.add(more):
-            return u, False
 
 
 def _bend(

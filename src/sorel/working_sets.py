@@ -193,7 +193,7 @@ def carried_by_few(engine: Engine, w: FloatArray) -> bool:
     carrying = np.count_nonzero(coef.reshape(-1, outputs).any(axis=1))
     if engine.size <= LARGEST_HESSIAN:
         even = np.ptp(coef) <= _EVEN * np.max(coef)
-        return bool(outputs > 1 or carrying <= _SPREAD or not even)
+        return bool(carrying <= _SPREAD or not even)
     return bool((carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX)
 
 

@@ -41,6 +41,9 @@ from sorel.solvers.subgradient import Subgradient
 # the penalty is not quadratic, or a product costs a journey to the data.
 _FEW_PARAMETERS = 1000
 
+# The same for classes on simplices as weights move.
+_FEW_ON_SIMPLICES = 2000
+
 # Where coefficients may rest, and a matrix of all columns takes many rows for each of them, it is
 # left to the end beyond so many. Where none may rest, fewer rows than columns are too few for
 # single samples to tell the way.
@@ -247,8 +250,9 @@ class Auto(Solver):
     def _order(self, problem: Problem) -> list[type[Solver]]:
         """Methods that come into question: the cheapest first, the most robust last."""
         engine, size = problem.engine, problem.engine.size
-        # On a simplex few columns carry the solution, those of one output.
-        few_carry = is_on_simplex(problem) and engine.n_outputs == 1
+        # On a simplex few columns carry the solution, but for losses of classes that come to tie.
+        may_tie = engine.n_outputs > 1 and not problem.has_fixed_weights
+        few_carry = is_on_simplex(problem) and (not may_tie or size <= _FEW_ON_SIMPLICES)
         affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
         dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
         if affordable and problem.can_be_evened:

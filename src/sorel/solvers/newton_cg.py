@@ -21,9 +21,9 @@ from sorel.solvers.base import Run, UnsupportedProblemError
 _FORCING = 0.3
 _MAX_PRODUCTS = 250
 
-# Products of a step towards weights for which the start is the solution: where there are such, ties
-# are many, and few products suffice.
-_FEW_PRODUCTS = 60
+# Products of a step towards weights for which the start is the solution, at least, and in those of
+# the step before: where there are such weights, ties are many, and few products suffice at first.
+_FEW_PRODUCTS, _MORE_PRODUCTS = 60, 4
 
 
 class NewtonCG(AugmentedLagrangian):
@@ -80,7 +80,7 @@ class NewtonCG(AugmentedLagrangian):
 
 
 class Resting(NewtonCG):
-    """The same in search of weights for the start, for as long as steps take few products.
+    """The same in search of weights for the start, as long as steps do not take far more products.
 
     Examples
     --------
@@ -92,9 +92,13 @@ class Resting(NewtonCG):
     True
     """
 
+    def __init__(self) -> None:
+        self._latest = 0
+
     def most_products(self, problem: Problem, curvature: Curvature) -> int:
-        return _FEW_PRODUCTS
+        return min(max(_FEW_PRODUCTS, _MORE_PRODUCTS * self._latest), _MAX_PRODUCTS)
 
     def took(self, products: int, most: int) -> None:
         if products >= most:
             raise CostlyError
+        self._latest = products
