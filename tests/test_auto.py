@@ -18,11 +18,12 @@ from scipy.optimize import brentq
 
 import sorel
 from sorel.problem import Problem
-from sorel.solvers import NewtonCG, Run, UnsupportedProblemError, auto
+from sorel.solvers import NewtonCG, Run, UnsupportedProblemError, auto, newton_cg
 from sorel.solvers.augmented import CostlyError
-from sorel.solvers.auto import Auto, _Quick, _Thrifty
+from sorel.solvers.auto import Auto, _Balancing, _Classes, _Quick, _Thrifty
 from sorel.solvers.continuation import Continuation
 from sorel.solvers.interior import InteriorPoint
+from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton
 from sorel.solvers.sorel import SOREL
 
@@ -56,16 +57,19 @@ def test_how_many_steps_from_gradients_alone(monkeypatch, shared, matrix):
     assert found == min(least + auto._STEPS_WITH_MATRIX, auto._MANY_STEPS)
 
 
-def test_products_may_cost_a_share_of_what_a_matrix_would_have(monkeypatch):
+@pytest.mark.parametrize("small", FLAGS)
+def test_products_may_cost_a_share_of_what_a_matrix_would_have(monkeypatch, small):
     prices(monkeypatch, lambda rows, steps: rows * steps)
-    problem = SimpleNamespace(engine=None, n_samples=200)
+    entries = auto._SMALL if small else auto._SMALL + 1
+    problem = SimpleNamespace(engine=SimpleNamespace(entries=entries), n_samples=200)
+    of_matrix = auto._SHARE_WHERE_SMALL if small else auto._SHARE_OF_MATRIX
     solver, spent = _Thrifty(), 0
     for step, (share, products) in enumerate(
         [(0.52, 30), (0.43, 60), (0.11, 5), (0.52, 20)], start=1
     ):
         most = solver.most_products(problem, SimpleNamespace(share=share))
         steps = step + auto._ON_CREDIT
-        allowed = int(auto._SHARE_OF_MATRIX * share * 200 * steps - spent)
+        allowed = int(of_matrix * share * 200 * steps - spent)
         assert most == max(allowed, auto._LEAST_PRODUCTS)
         solver.took(products, most)
         spent += products
@@ -78,13 +82,14 @@ def test_products_may_cost_a_share_of_what_a_matrix_would_have(monkeypatch):
         solver.most_products(problem, SimpleNamespace(share=0.5))
 
 
-def rows_of_part(n, d, share=1.0, quadratic=False, offers=True):
+def rows_of_part(n, d, share=1.0, quadratic=False, offers=True, kinks=False):
     """How many rows are asked for, or None."""
     asked = []
     problem = SimpleNamespace(
         n_samples=n,
         n_features=d,
         is_quadratic=quadratic,
+        penalty=SimpleNamespace(quadratic=not kinks),
         engine=SimpleNamespace(
             size=d, effective_share=lambda: share, offers=lambda name: offers and name == "sample"
         ),
@@ -104,6 +109,10 @@ def test_how_many_rows_are_solved_first():
     assert rows_of_part(few - 8, 2) is None
     assert rows_of_part(few, 2, quadratic=True) is None
     assert rows_of_part(few, 2, offers=False) is None
+    # Kinks are for larger parts alone.
+    more = int(least / auto._WITH_KINKS)
+    assert rows_of_part(more, 2, kinks=True) == least
+    assert rows_of_part(more - 20, 2, kinks=True) is None
     # A share of all rows, of few numbers in all.
     many = 4 * int(least / share)
     assert rows_of_part(many, 2) == int(share * many)
@@ -197,22 +206,27 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
 
 @pytest.mark.parametrize(("smooth", "shared", "fixed"), list(itertools.product(FLAGS, repeat=3)))
 @pytest.mark.parametrize("bends", ["unevenly", "evenly", "constantly"])
-def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends):
+@pytest.mark.parametrize(("labels", "small"), list(itertools.product(FLAGS, repeat=2)))
+def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labels, small):
     """Gradients alone where a matrix costs so many products, products where it costs so many."""
     monkeypatch.setattr(auto, "has_smooth_risk", lambda problem: smooth)
     monkeypatch.setattr(auto, "shares_matrix", lambda problem: shared)
-    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, products_are_cheap=True)
+    entries = auto._SMALL if small else auto._SMALL + 1
+    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, products_are_cheap=True, entries=entries)
     problem = SimpleNamespace(
         engine=engine, has_fixed_weights=fixed, bends_evenly=bends != "unevenly",
-        is_quadratic=bends == "constantly",
+        is_quadratic=bends == "constantly", loss=SimpleNamespace(is_classifier=labels),
     )  # fmt: skip
+    level = labels and not fixed
     limits = {"unevenly": auto._WORTH_GRADIENTS if fixed else auto._WORTH_TRACKING,
               "evenly": auto._WORTH_FEW_MATRICES, "constantly": auto._WORTH_ONE_MATRIX}  # fmt: skip
     products = auto._WORTH_SHARED_MATRIX if shared else auto._WORTH_FEW_MATRICES
+    if level or (small and not fixed and not shared):
+        products = auto._WORTH_EARLY
     if not smooth:
         products = auto._WORTH_PRODUCTS
     for matrix in (1.0, *(k * limit for limit in (limits[bends], products) for k in (0.999, 1))):
-        expected = [_Quick] if smooth and matrix >= limits[bends] else []
+        expected = [_Quick] if smooth and not level and matrix >= limits[bends] else []
         expected += [_Thrifty] if matrix >= products else []
         assert Auto()._before_matrix(problem, matrix) == expected
     # A matrix that is not to be had leaves products without a limit.
@@ -220,7 +234,7 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends):
     engine.products_are_cheap = False
     assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
     engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True
-    assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth else [])
+    assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth and not level else [])
 
 
 def quadratic_order(monkeypatch, size, cheap=True, even=False, classes=False, few_rows=False):
@@ -243,7 +257,7 @@ def test_the_order_of_methods_under_a_quadratic_penalty(monkeypatch):
     for even, limit in ((False, auto._FEW_COLUMNS), (True, auto.FEW_PARAMETERS)):
         assert order(limit, even=even) == matrix
         assert order(limit + 1, even=even) == ["before 77.0", *matrix]
-    assert order(5000, classes=True) == [NewtonCG, *matrix]
+    assert order(5000, classes=True) == [_Classes, *matrix]
     assert order(auto._FEW_PARAMETERS, cheap=False) == matrix
     assert order(auto._FEW_PARAMETERS + 1, cheap=False) == [NewtonCG, *matrix]
     assert order(MAX_SIZE)[1:] == matrix
@@ -297,19 +311,20 @@ def test_a_sequence_of_problems_is_followed_to_its_end():
 
 
 def test_a_trial_is_extended_as_it_began():
-    """On a logarithmic scale, from a relative gap of 1 to what it would be in the end."""
+    """On a logarithmic scale, from the first gap to what it would be in the end."""
     rng = np.random.default_rng(0)
     ends = []
     for _ in range(300):
-        gap, tol = 10.0 ** rng.uniform(-5, 0.5), 10.0 ** rng.uniform(-7, -2)
+        first, tol = 10.0 ** rng.uniform(-2, 0), 10.0 ** rng.uniform(-7, -2)
+        gap = first * 10.0 ** rng.uniform(-4, 0)
         began, gone = rng.uniform(0, 500), rng.uniform(auto._FIRST_LOOK, 100)
         limit = began + 100
-        digits = max(-math.log10(gap), 0.0)
+        digits = math.log10(first / gap)
         in_the_end = -math.log10(gap) + digits / gone * (100 - gone)
         if abs(in_the_end + math.log10(tol)) < 1e-9:
             continue
         run = SimpleNamespace(passes=began + gone, tol=tol)
-        ends.append(Auto._leads_nowhere(gap, run, began, limit))
+        ends.append(Auto._leads_nowhere(first, gap, run, began, limit))
         assert ends[-1] == (gap > tol and in_the_end < -math.log10(tol))
     assert 30 < sum(ends) < 270
 
@@ -389,18 +404,46 @@ def test_products_leave_some_passes_to_matrices():
     assert turns(NewtonCG, lambda k: 0.85**k, [Newton], cost=5.0, max_passes=600)[0] == math.inf
 
 
-def test_trials_of_the_stochastic_method():
-    """Where coefficients may rest, a hundred passes before a matrix, and fewer in vain."""
+@pytest.mark.parametrize("method", [SOREL, LBFGS])
+def test_trials_before_a_matrix(monkeypatch, method):
+    """Where coefficients may rest, some passes before a matrix, and fewer in vain."""
     lasso = sorel.ElasticNet(0.1, 0.1)
-    assert turns(SOREL, lambda k: 1e-9, [Newton], penalty=lasso)[0] == auto._TRIAL + 2
-    assert turns(SOREL, lambda k: 0.5, [Newton], penalty=lasso)[0] == auto._FIRST_LOOK + 1
+    monkeypatch.setattr(auto, "_trial_passes", lambda problem: 40.0)
+    assert turns(method, lambda k: 1e-9, [Newton], penalty=lasso)[0] == 40 + 2
+    # What the method before had reached is not its own.
+    for gap in (3.0, 0.5, 1e-6):
+        found, _ = turns(method, lambda k, gap=gap: gap, [Newton], penalty=lasso)
+        assert found == auto._FIRST_LOOK + 1
+    found, _ = turns(method, lambda k: max(0.5**k, 1e-9), [Newton], penalty=lasso)
+    assert found == 40 + 2
+
+
+def test_how_long_a_trial_may_be(monkeypatch):
+    class Priced:
+        def __init__(self, engine, rows):
+            self.matrix, self.product = 7.0 * rows, 0.5 * rows
+
+    monkeypatch.setattr(auto, "StepCosts", Priced)
+    for carrying, quadratic, passes in (
+        (10.0, False, auto._TRIAL_OF_MATRICES * 1.4),
+        (0.1, False, auto._FIRST_LOOK),
+        (90.0, False, auto._TRIAL),
+        (90.0, True, 12.6),
+    ):
+        monkeypatch.setattr(auto, "carrying_rows", lambda engine, carrying=carrying: carrying)
+        problem = SimpleNamespace(engine=SimpleNamespace(n_samples=100), is_quadratic=quadratic)
+        assert auto._trial_passes(problem) == pytest.approx(passes)
+
+
+def test_the_stochastic_method_without_a_matrix_to_follow():
+    lasso = sorel.ElasticNet(0.1, 0.1)
     assert turns(SOREL, lambda k: 0.5, [Continuation], penalty=lasso)[0] == auto._PATIENCE + 2
     assert turns(SOREL, lambda k: 0.5, [Newton])[0] == auto._PATIENCE + 2
 
 
-def costly_turn(fixed, products_follow, warm=False, latest=True):
+def costly_turn(fixed, products_follow, warm=False, latest=True, rows=30):
     """The start that is left when a method finds that it costs more than others."""
-    X, y = make_data("squared", 30, 2, seed=0)
+    X, y = make_data("squared", rows, 2, seed=0)
     problem = Problem(X, y, risk="mean" if fixed else "cvar:0.5")
     run = Run(problem.start(), None, 1e-9, 1e9, math.inf, 0)
     before = sorel.solvers.Iterate(problem.engine.point(np.ones(2)), problem.engine.uniform())
@@ -428,6 +471,10 @@ def test_where_a_method_starts_after_one_that_cost_too_much():
     assert costly_turn(fixed=True, products_follow=True) == 7.0
     assert costly_turn(fixed=False, products_follow=True) == 0.0
     assert costly_turn(fixed=False, products_follow=True, warm=True) == 7.0
+    # Few rows come to tie as well.
+    assert costly_turn(fixed=False, products_follow=False, rows=2) == 0.0
+    assert costly_turn(fixed=False, products_follow=False, rows=3) == 7.0
+    assert costly_turn(fixed=True, products_follow=False, rows=2) == 7.0
 
 
 def test_single_samples_where_they_are_to_be_had(monkeypatch):
@@ -447,21 +494,20 @@ def test_single_samples_where_they_are_to_be_had(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("first", "classes", "started"),
+    ("first", "started"),
     [
-        (Newton, False, "newton"),
-        (_Quick, False, "newton"),
-        (_Thrifty, False, "newton"),
-        (NewtonCG, False, None),
-        (NewtonCG, True, "newton_cg"),
-        (SOREL, True, None),
+        (Newton, "newton"),
+        (_Quick, "newton"),
+        (_Thrifty, "newton"),
+        (NewtonCG, None),
+        (_Classes, "newton_cg"),
+        (SOREL, None),
     ],
 )
-def test_who_starts_from_a_part_of_the_rows(monkeypatch, first, classes, started):
+def test_who_starts_from_a_part_of_the_rows(monkeypatch, first, started):
     """Steps of second order from one matrix, or for several classes, and not from known weights."""
     problem, found = Problem(*make_data("squared", 30, 2, seed=0)), []
     monkeypatch.setattr(Auto, "_order", lambda self, problem: [first])
-    monkeypatch.setattr(auto, "classes_by_products", lambda engine: classes)
     monkeypatch.setattr(Auto, "_turn", lambda *arguments: iter(()))
     monkeypatch.setattr(
         Auto, "_start_from_part", lambda self, problem, run, solver: found.append(solver.name)
@@ -474,3 +520,56 @@ def test_who_starts_from_a_part_of_the_rows(monkeypatch, first, classes, started
     run.dual = problem.engine.uniform()
     assert list(Auto().iterates(problem, run)) == []
     assert found == []
+
+
+def level_problem(n=1500, d=120, condition=1e6):
+    """Labels that columns tell little of: weights of a tail make 0 the solution."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d)) * np.geomspace(1.0, condition**-0.5, d)
+    axis = rng.standard_normal(d)
+    X -= np.outer(X @ axis, 2.0 / (axis @ axis) * axis)
+    y = np.where(0.3 * X[:, 0] + rng.logistic(size=n) > 0.0, 1.0, -1.0)
+    return Problem(X, y, risk="esrm:2", loss="logistic", penalty=sorel.L2(1.0 / n))
+
+
+@pytest.mark.parametrize("dear", FLAGS)
+def test_a_matrix_finds_weights_for_the_start_where_products_are_too_many(monkeypatch, dear):
+    problem, taken = level_problem(), []
+    own = Newton.direction
+
+    def direction(self, state, run, caution):
+        taken.append(state.eta)
+        return own(self, state, run, caution)
+
+    monkeypatch.setattr(Newton, "direction", direction)
+    monkeypatch.setattr(auto, "_FOR_BALANCE", 0.0 if dear else math.inf)
+    monkeypatch.setattr(newton_cg, "_FEW_PRODUCTS", 3)
+    result = sorel.solve(problem, solver=_Classes(), tol=1e-6)
+    assert result.converged
+    # At the largest eta of all, at which losses are as good as linear.
+    assert (max(taken, default=0.0) > 1e5) is not dear
+    best = sorel.solve(problem, "newton", tol=1e-9)
+    assert result.objective == pytest.approx(best.objective, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "most"), [(3.0, 8), (20.9, 20), (60.0, 60), (99.0, 60), (101.0, 60)]
+)
+def test_products_towards_weights_for_the_start(monkeypatch, matrix, most):
+    """No more than a matrix costs, where that is what follows."""
+    monkeypatch.setattr(auto, "_products_for_balance", lambda problem: matrix)
+    method = _Balancing()
+    assert method.most_products(None, None) == most
+    method.took(min(most, 59) - 1, most)
+    later = 4 * (min(most, 59) - 1)
+    limit = max(int(matrix), 8) if matrix <= auto._FOR_BALANCE else math.inf
+    assert method.most_products(None, None) == min(max(60, later), 250, limit)
+
+
+def test_who_finds_weights_for_the_start_by_a_matrix():
+    for kind in (_Quick, _Thrifty, _Classes):
+        assert type(kind().resting()) is _Balancing
+    costs = auto.StepCosts(level_problem().engine, 1500)
+    assert auto._products_for_balance(level_problem()) == costs.matrix / costs.product
+    many = Problem(np.zeros((2, MAX_SIZE + 1), np.float32), [-1.0, 1.0], loss="logistic")
+    assert auto._products_for_balance(many) == math.inf

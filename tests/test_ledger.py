@@ -156,7 +156,7 @@ def test_half_of_the_gap_gone_is_progress():
 def test_a_gap_that_no_longer_falls_is_looked_at_more_closely():
     """After some passes, and each time in vain later than before."""
     patience, run = solving._PATIENCE, make_run()
-    ledger = ledger_of(*[certificate(2.0, 1.0)] * 20, run=run)
+    ledger = ledger_of(*[certificate(2.0, 1.0, 1.1 / solving._RESOLVED)] * 20, run=run)
     iterate = Iterate(SimpleNamespace(w=np.zeros(1)), "weights")
     looks = []
     for passes in (0.0, patience, patience + 1, 2 * patience + 2, 2 * patience + 4, 6 * patience):
@@ -176,6 +176,14 @@ def test_a_gap_that_no_longer_falls_is_looked_at_more_closely():
     assert ledger.problem.looks == 4
 
 
+def test_a_gap_far_above_rounding_is_not():
+    run = make_run()
+    ledger = ledger_of(*[certificate(2.0, 1.0, 0.9 / solving._RESOLVED)] * 2, run=run)
+    for run.passes in (0.0, 1000.0):
+        ledger.check(Iterate(SimpleNamespace(w=np.zeros(1)), "weights"))
+    assert ledger.problem.looks == 0
+
+
 def test_the_seconds_leave_out_what_checks_take(monkeypatch):
     time = [100.0]
     monkeypatch.setattr(solving, "now", lambda: time[0])
@@ -186,7 +194,7 @@ def test_the_seconds_leave_out_what_checks_take(monkeypatch):
     def certify(seconds, passes):
         def check(point, dual, **more):
             time[0] += seconds
-            return certificate(2.0, 1.0, passes=passes)
+            return certificate(2.0, 1.0, rounding=0.1, passes=passes)
 
         stub.certify = check
         ledger.check(Iterate(SimpleNamespace(w=np.zeros(1)), "weights"))

@@ -25,8 +25,9 @@ from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
 # Passes without half of the gap gone after which a gap that is no more than rounding is left alone,
-# and any other one is looked at more closely.
-_PATIENCE = 50.0
+# and another one is looked at more closely, up to so many times what rounding leaves: long doubles
+# have three digits more, and bounds on errors some in reserve.
+_PATIENCE, _RESOLVED = 50.0, 1e6
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
@@ -208,7 +209,8 @@ class _Ledger:
         if certificate.passes == 0.0:
             self._checking += now() - begin
         self._enter(iterate.point.w, iterate.dual, certificate)
-        if self.run.passes > self._halved[0] + self._wait and not self.finished:
+        stalled = self.run.passes > self._halved[0] + self._wait and not self.finished
+        if stalled and self.gap <= _RESOLVED * self.rounding:
             self._look_closer(iterate)
         return certificate
 

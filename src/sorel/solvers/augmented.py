@@ -118,7 +118,7 @@ class Pace(NamedTuple):
     warm: float = 100.0
     growth: float = 10.0
     easy: int = 3
-    full: float = 0.0
+    full: float = 0.5
     short: float = 0.1
     hard: int = 12
 

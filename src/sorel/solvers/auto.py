@@ -17,7 +17,7 @@ import numpy as np
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
-from sorel.solvers.augmented import CostlyError
+from sorel.solvers.augmented import CostlyError, Direction, State
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
 from sorel.solvers.interior import InteriorPoint
@@ -31,7 +31,7 @@ from sorel.solvers.newton import (
     is_on_simplex,
     shares_matrix,
 )
-from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.newton_cg import NewtonCG, Resting
 from sorel.solvers.quasi_newton import QuasiNewton
 from sorel.solvers.row_space import RowSpace, pays
 from sorel.solvers.sorel import SOREL
@@ -47,13 +47,15 @@ _FEW_ON_SIMPLICES = 2000
 # Where coefficients may rest, and a matrix of all columns takes many rows for each of them, it is
 # left to the end beyond so many. Where none may rest, fewer rows than columns are too few for
 # single samples to tell the way.
-_FEW_RESTING, _ROWS_PER_COLUMN = 350, 5
+_FEW_RESTING, _ROWS_PER_COLUMN = 350, 3
 
 # A random part of the rows is solved first: so many for each parameter, of those that carry the
 # risk, at least this share of all rows where that is few numbers, and never more than the last
-# share. How well, and for how many passes over the part.
+# share; less where the penalty has kinks, at which a part may settle on the wrong side. How well,
+# and for how many passes over the part.
 _ROWS_PER_PARAMETER = 50
 _LEAST_ROWS, _SHARE, _LARGEST_SHARE = 10_000, 0.04, 0.125
+_WITH_KINKS = 0.05
 _PART_NUMBERS = 10_000_000
 _PART_TOL, _PART_PASSES = 1e-3, 100
 _NEAR = 0.1
@@ -65,6 +67,13 @@ _NEAR = 0.1
 # lost.
 _WORTH_PRODUCTS, _WORTH_WITH_TIES, _WORTH_WITH_SQUARES = 18.0, 30.0, 50.0
 _SHARE_OF_MATRIX, _LEAST_PRODUCTS, _ON_CREDIT = 0.7, 8, 2
+
+# Where weights move smoothly, they are tried from the first number on if X is no larger than the
+# second, or losses are equal at the start. Steps from so small a matrix take longer than counted.
+_WORTH_EARLY, _SMALL, _SHARE_WHERE_SMALL = 8.0, 1e5, 2.0
+
+# Where the start may be the solution, a matrix follows products if it costs no more than so many.
+_FOR_BALANCE = 100.0
 
 # They leave some of the passes of a run to matrices, which need fewer, but more time for each.
 _SHARE_OF_BUDGET = 0.8
@@ -84,8 +93,8 @@ _STEPS_FOR_MATRICES, _STEPS_WITH_MATRIX, _MANY_STEPS = 25.0, 15.0, 200.0
 _WORTH_ONE_MATRIX, _WORTH_FEW_MATRICES, _WORTH_SHARED_MATRIX = 60.0, 30.0, 150.0
 
 # Where coefficients may rest, but do not, so many passes of the stochastic method come before a
-# matrix of all columns: enough where the problem is easy.
-_TRIAL = 100
+# matrix of all columns, enough where the problem is easy, or as many as cost so many matrices.
+_TRIAL, _TRIAL_OF_MATRICES = 100.0, 15.0
 
 # After so many of them it is known whether they lead anywhere.
 _FIRST_LOOK = 10
@@ -100,8 +109,33 @@ _PATIENCE, _NEWTON_PATIENCE = 250, 100
 _SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
 
 
+class _Balancing(Resting):
+    """Steps to weights that make the start the solution: by products, then from a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._newton: Newton | None = None
+
+    def most_products(self, problem: Problem, curvature: Curvature) -> int:
+        most, matrix = super().most_products(problem, curvature), _products_for_balance(problem)
+        return min(most, max(int(matrix), _LEAST_PRODUCTS)) if matrix <= _FOR_BALANCE else most
+
+    def direction(self, state: State, run: Run, caution: float) -> Direction:
+        if self._newton is None:
+            try:
+                return super().direction(state, run, caution)
+            except CostlyError:
+                if _products_for_balance(state.problem) > _FOR_BALANCE:
+                    raise
+                self._newton = Newton()
+        return self._newton.direction(state, run, caution)
+
+
 class _Quick(QuasiNewton):
     """Steps from gradients alone, as long as the rest of them promises to cost less than others."""
+
+    def resting(self) -> Resting:
+        return _Balancing()
 
     def most_steps(self, problem: Problem) -> float:
         engine = problem.engine
@@ -155,18 +189,29 @@ class _Quick(QuasiNewton):
             yield Iterate(point, run.dual, gradient, found.refine)
 
 
+class _Classes(NewtonCG):
+    """Steps by products that the curvature of the classes preconditions."""
+
+    def resting(self) -> Resting:
+        return _Balancing()
+
+
 class _Thrifty(NewtonCG):
     """Steps by products for as long as none costs more than a matrix; for one run."""
 
     def __init__(self) -> None:
         self._steps, self._spent, self._costly = _ON_CREDIT, 0, False
 
+    def resting(self) -> Resting:
+        return _Balancing()
+
     def most_products(self, problem: Problem, curvature: Curvature) -> int:
         if self._costly:
             raise CostlyError
         self._steps += 1
         costs = StepCosts(problem.engine, curvature.share * problem.n_samples)
-        left = _SHARE_OF_MATRIX * costs.products(self._steps) - self._spent
+        share = _SHARE_WHERE_SMALL if problem.engine.entries <= _SMALL else _SHARE_OF_MATRIX
+        left = share * costs.products(self._steps) - self._spent
         return max(int(left), _LEAST_PRODUCTS)
 
     def took(self, products: int, most: int) -> None:
@@ -201,7 +246,7 @@ class Auto(Solver):
         if first is None:
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
-        classes = waiting[first] is NewtonCG and classes_by_products(problem.engine)
+        classes = waiting[first] is _Classes
         if run.dual is None and (waiting[first] in (Newton, _Quick, _Thrifty) or classes):
             self._start_from_part(problem, run, NewtonCG() if classes else Newton())
         while first is not None:
@@ -221,11 +266,12 @@ class Auto(Solver):
         costs next to nothing. What is certified later is certified on all rows.
         """
         engine, n = problem.engine, problem.n_samples
-        if _LARGEST_SHARE * n < _LEAST_ROWS or not engine.offers("sample") or problem.is_quadratic:
+        largest = (_LARGEST_SHARE if problem.penalty.quadratic else _WITH_KINKS) * n
+        if largest < _LEAST_ROWS or not engine.offers("sample") or problem.is_quadratic:
             return
         needed = _ROWS_PER_PARAMETER * engine.size / engine.effective_share()
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
-        if rows > _LARGEST_SHARE * n or rows * problem.n_features > 2 * _PART_NUMBERS:
+        if rows > largest or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
         # Always the same rows: nobody expects chance in a method without settings.
         part = problem.subsample(rows, np.random.default_rng(0))
@@ -263,7 +309,7 @@ class Auto(Solver):
                 return [*self._before_matrix(problem, np.inf), SOREL]
             first: list[type[Solver]] = []
             if classes_by_products(engine):
-                first = [NewtonCG]
+                first = [_Classes]
             elif engine.products_are_cheap:
                 if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
                     first = self._before_matrix(problem, _products_of_matrix(problem))
@@ -291,26 +337,28 @@ class Auto(Solver):
         if problem.bends_evenly:
             quick = _WORTH_ONE_MATRIX if problem.is_quadratic else _WORTH_FEW_MATRICES
         products = _WORTH_SHARED_MATRIX if shared else _WORTH_FEW_MATRICES
+        # Losses of labels are equal at the start, where gradients alone tell little of the weights.
+        level = problem.loss.is_classifier and not problem.has_fixed_weights
+        small = problem.engine.entries <= _SMALL and not problem.has_fixed_weights and not shared
+        if level or small:
+            products = _WORTH_EARLY
         if not smooth:
             quick, products = np.inf, _WORTH_PRODUCTS
         if problem.engine.size <= FEW_PARAMETERS:
             products = np.inf
         by_products = _Thrifty if matrix < np.inf else NewtonCG
         first: list[type[Solver]] = []
-        if matrix >= quick and problem.engine.products_are_cheap:
+        if matrix >= quick and problem.engine.products_are_cheap and not level:
             first = [_Quick]
         return [*first, by_products] if matrix >= products else first
 
     @staticmethod
-    def _leads_nowhere(gap: float, run: Run, began: float, limit: float) -> bool:
-        """Whether a trial that goes on as it began will end above the tolerance.
-
-        A relative gap begins at 1, about.
-        """
+    def _leads_nowhere(first: float, gap: float, run: Run, began: float, limit: float) -> bool:
+        """Whether a trial that goes on as from its first gap will end above the tolerance."""
         gone = run.passes - began
         if gone < _FIRST_LOOK or gap <= run.tol:
             return False
-        digits = -np.log(min(gap, 1.0))
+        digits = np.log(max(first / gap, 1.0))
         return bool(digits * (limit - run.passes) < gone * np.log(gap / run.tol))
 
     def _first_able(self, problem: Problem, solvers: list[type[Solver]]) -> int | None:
@@ -335,7 +383,7 @@ class Auto(Solver):
         iterates = solver.iterates(problem, run)
         note = run.note
         best: tuple[FloatArray, Dual] | None = None
-        best_gap, since = np.inf, run.passes
+        best_gap, first_gap, since = np.inf, 0.0, run.passes
         # The gap of affine losses is large until the last, since none can be refined.
         refinable = not problem.loss.affine
         quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
@@ -345,8 +393,8 @@ class Auto(Solver):
         if isinstance(solver, Continuation):
             # Its gap falls at the end of the sequence, and not before.
             patience = np.inf
-        trial = isinstance(solver, SOREL) and Newton in others and problem.by_parts
-        began, limit = run.passes, run.passes + _TRIAL if trial else np.inf
+        trial = isinstance(solver, SOREL | LBFGS) and Newton in others and problem.by_parts
+        began, limit = run.passes, run.passes + _trial_passes(problem) if trial else np.inf
         before_inside = type(solver) is Newton and InteriorPoint in others[:1]
         if before_inside:
             limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
@@ -364,7 +412,9 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
-                if trial and self._leads_nowhere(best_gap, run, began, limit):
+                # A gap that is larger tells nothing of how far the tolerance is.
+                first_gap = first_gap or min(best_gap, 1.0)
+                if trial and self._leads_nowhere(first_gap, best_gap, run, began, limit):
                     break
                 if before_inside and limit < run.passes:
                     # Whether such steps are to be had is asked where it matters.
@@ -379,8 +429,10 @@ class Auto(Solver):
             # No better than others at finding the way, and further along it than at any check.
             if run.latest is not None:
                 best = run.latest.point.w, run.latest.dual
-            if cold and not problem.has_fixed_weights and self._follows(problem, others, NewtonCG):
-                # Where losses have come to spread little, ties are many: products take longer from
+            moves = not problem.has_fixed_weights
+            few_rows = problem.n_samples <= problem.engine.size
+            if cold and moves and (few_rows or self._follows(problem, others, NewtonCG)):
+                # Where losses have come to spread little, ties are many: steps take longer from
                 # there than from the start.
                 best = None
         except (StopIteration, np.linalg.LinAlgError):
@@ -391,6 +443,21 @@ class Auto(Solver):
         run.latest = run.latest or before
         if best is not None:
             run.w, run.dual = best
+
+
+def _products_for_balance(problem: Problem) -> float:
+    """Products that cost as much as the matrix of a step in which all rows have curvature."""
+    costs = StepCosts(problem.engine, problem.n_samples)
+    return costs.matrix / costs.product if problem.engine.size <= MAX_SIZE else np.inf
+
+
+def _trial_passes(problem: Problem) -> float:
+    """Passes over the data that the stochastic method may take before a matrix has its turn."""
+    engine = problem.engine
+    matrix = StepCosts(engine, carrying_rows(engine)).matrix
+    steps = 1.0 if problem.is_quadratic else _TRIAL_OF_MATRICES
+    passes = steps * matrix / StepCosts(engine, engine.n_samples).product
+    return min(max(passes, _FIRST_LOOK), _TRIAL)
 
 
 def _products_of_matrix(problem: Problem) -> float:

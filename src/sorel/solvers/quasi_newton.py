@@ -46,7 +46,7 @@ class QuasiNewton(AugmentedLagrangian):
     name: ClassVar[str] = "quasi_newton"
 
     # Steps are cheap, so an inner problem may take many before eta is to blame.
-    pace: ClassVar[Pace] = Pace(50.0, warm=50.0, growth=3.0, easy=20, short=0.02, hard=60)
+    pace: ClassVar[Pace] = Pace(50.0, warm=50.0, growth=3.0, easy=20, full=0.0, short=0.02, hard=60)
 
     # What a step promised is about what is left.
     promising: ClassVar[float] = 0.1
