@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import astuple
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -432,8 +434,57 @@ def test_the_least_value_of_losses_and_penalty():
     assert Problem(X, y, **linear)._least_value == -np.inf
     whole = Problem(X, y, risk=sorel.Deviation(sorel.CVaR(0.5)), **linear)
     assert whole._least_value == pytest.approx(0.1 - 2.0**-51 * whole._zero_loss, rel=1e-14)
+    mixture = sorel.Mixture((sorel.CVaR(0.5), sorel.CVaR(0.1)), (0.5, 0.5))
+    mixed = Problem(X, y, risk=sorel.Deviation(mixture), **linear)
+    missing = 2.0**-51 * (20 * mixed._zero_loss + np.abs(X).max(axis=0).sum())
+    assert 0.1 - mixed._least_value == pytest.approx(missing, rel=0.1)
     part = sorel.Deviation(sorel.CVaR(0.5), 0.5)
     assert Problem(X, y, risk=part, **linear)._least_value == -np.inf
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [sorel.L2(0.3), sorel.NonNegative(0.3), sorel.Box(0.3, 5.0, np.inf), sorel.Box(0.0, -1.0, 2.0)],
+    ids=repr,
+)
+def test_what_rounded_shares_may_make_of_losses(penalty):
+    """The least of g(w) - e |loss of one sample|, by a search over a grid, in large units."""
+    share = 2.0**-51
+    X, y = np.array([[1e15], [-3e15]]), np.array([2e15, 1e15])
+    mixture = sorel.Mixture((sorel.CVaR(0.5), sorel.CVaR(0.1)), (0.5, 0.5))
+    problem = Problem(X, y, loss="linear", penalty=penalty, risk=sorel.Deviation(mixture))
+    grid = np.linspace(-10.0, 10.0, 20001)
+    inside = [w for w in grid if np.isfinite(penalty.value(np.array([w])))]
+    worst = min(
+        penalty.value(np.array([w])) - share * np.abs(y - X[:, 0] * w).max() for w in inside
+    )
+    least = min(penalty.value(np.array([w])) for w in inside)
+    assert least - problem._rounded_shares(mixture) <= worst
+    assert problem._rounded_shares(mixture) < 10.0 * max(least - worst, 1.0)
+
+
+def test_shares_of_a_mixture_that_do_not_add_up_make_no_wrong_certificate():
+    """One row, far from zero margins: all that is left of the risk is what the shares miss 1 by."""
+    rng = np.random.default_rng(0)
+    missed = 0
+    for _ in range(40):
+        share = rng.uniform()
+        shares = share, float(np.nextafter(1.0 - share, rng.integers(2)))
+        lack = sum(map(Fraction, shares)) - 1
+        missed += lack < 0
+        X, l2 = 10.0 ** rng.uniform(0.0, 3.0, (1, 28)), 7e-5
+        mixture = sorel.Mixture((sorel.CVaR(0.1), sorel.CVaR(0.001)), shares)
+        problem = Problem(
+            X, [1e-3], risk=sorel.Deviation(mixture), loss="linear", penalty=sorel.Simplex(l2)
+        )
+        result = sorel.solve(problem)
+        for w in (np.full(28, 1.0 / 28.0), result.w):
+            w = [Fraction(value) / sum(map(Fraction, w)) for value in w]
+            loss = Fraction(1e-3) - sum(map(operator.mul, map(Fraction, X[0]), w))
+            ridge = Fraction(l2) / 2 * sum(value * value for value in w)
+            assert Fraction(problem._least_value) <= ridge - abs(lack * loss)
+            assert Fraction(result.dual) <= ridge - abs(lack * loss)
+    assert missed > 5
 
 
 def test_the_size_of_the_losses_where_those_at_zero_are_none():

@@ -797,11 +797,35 @@ class Problem:
         """
         lowest = self.loss.lower_bound
         if isinstance(self.risk, Deviation):
-            lowest = -_ROUNDED_SHARES * self._zero_loss if self.risk.share == 1.0 else -np.inf
+            lowest = -self._rounded_shares(self.risk.risk) if self.risk.share == 1.0 else -np.inf
         if lowest == -np.inf:
             return -np.inf
         least = -self.penalty.conjugate(np.zeros(self._coefficient_shape))
         return lowest + least - 1e-15 * abs(least)
+
+    def _rounded_shares(self, risk: Risk) -> float:
+        """What shares that do not quite add up to 1 may make of the losses, the penalty included.
+
+        No loss is larger than the sum of all at zero margins, and what margins add to it. Where
+        nothing bounds a coefficient, the penalty does.
+        """
+        if not isinstance(risk, Mixture):
+            return _ROUNDED_SHARES * self._zero_loss
+        largest = _ROUNDED_SHARES * self.n_samples * self._zero_loss
+        columns = self.engine.column_scale()
+        if columns is None or not self.loss.lipschitz < np.inf:
+            return largest
+        steepest = _ROUNDED_SHARES * self.loss.lipschitz * columns
+        bounds = self.penalty.bounds(len(columns))
+        if bounds is None:
+            bounds = np.full_like(columns, np.inf), np.full_like(columns, np.inf)
+        reach = np.abs(bounds)
+        free = steepest[np.isinf(reach).any(axis=0)]
+        reach[np.isinf(reach)] = 0.0
+        largest += float(steepest @ reach.max(axis=0))
+        if len(free):
+            largest += float(free @ free) / (2.0 * self.penalty.l2) if self.penalty.l2 else np.inf
+        return largest
 
     def _linear_bound(
         self,
