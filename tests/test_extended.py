@@ -303,7 +303,11 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     engine = model.engine
     X, lam = model.X, model.lam
     margins = model.margins(w)
-    state = model.state(w, margins, moves)
+    before = None
+    if moves:
+        # What margins were on the way counts where it was more.
+        before = SimpleNamespace(moves=moves - 1, sizes=1.5 * model._sizes(w))
+    state = model.state(w, margins, before)
     outputs = engine.n_outputs
     wide = w.reshape(len(w), outputs)
     z = X @ wide[:3] + (wide[3] if intercept else 0)
@@ -334,6 +338,7 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
     error = 64 * UNIT * size
     sizes = np.abs(X) @ np.abs(wide[:3]) + (np.abs(wide[3]) if intercept else 0)
     seen = z - y[:, None] if loss == "squared" else z
+    sizes *= 1.5 if moves else 1.0
     away = (3 + 4 + 2 * (8 + 3) * moves) * sizes + 4 * (np.abs(seen) + logs[:, None])
     error += 2 * UNIT * np.sum(np.abs(weighted) * away)
     error += 64 * UNIT * (np.sum(lam * np.abs(losses)) + abs(value))
@@ -373,7 +378,7 @@ def test_the_bound_less_its_errors(loss, penalty, intercept, moves):
 def test_a_newton_step_in_long_doubles_ends_at_the_minimum(loss, penalty, intercept):
     """Of a squared loss at once; for others what is left falls with its square."""
     model, w = made(loss, penalty, intercept, n=30)
-    state = model.state(w, model.margins(w), 0)
+    state = model.state(w, model.margins(w))
     for step in range(2 if loss == "squared" else 12):
         moved = model.stepped(state, blurred=step == 0)
         if moved is None:
@@ -392,7 +397,7 @@ def test_a_newton_step_in_long_doubles_ends_at_the_minimum(loss, penalty, interc
 @longer
 def test_margins_that_were_moved_are_computed_anew_where_the_domain_cut_the_step():
     model, w = made("squared", sorel.Box(0.0, -0.5, 2.0), n=30)
-    start = model.state(w, model.margins(w), 4)
+    start = model.state(w, model.margins(w))._replace(moves=4)
     # In the middle of the box margins move along; at a bound the step ends elsewhere.
     across = -1.2 * w.astype(float)
     for step, moves in ((across, 5), (0.01 * across, 5), (np.array([5.0, 0.0, 0.0]), 0)):
@@ -407,9 +412,28 @@ def test_margins_that_were_moved_are_computed_anew_where_the_domain_cut_the_step
 
 
 @longer
+def test_margins_that_come_from_far_away_are_known_as_far_as_they_were_there():
+    """A first Newton step down an exponential leads out to 1e41, and the next ones back."""
+    X = np.array([[13.8, 65.1, 22.0, 8.8], [11.0, 65.1, 22.8, 9.7]])
+    problem = sorel.Problem(
+        X, [1.0, 1.0], risk=sorel.CVaR(0.7), loss="poisson", penalty=sorel.ElasticNet(0.22, 0.03)
+    )
+    rng = np.random.default_rng(0)
+    for share in rng.uniform(0.29, 0.71, 40):
+        w, lam = (
+            np.array([0.32, 0.89, 1.31, 0.29]) + 0.1 * rng.standard_normal(4),
+            [share, 1 - share],
+        )
+        assert problem.certificate(np.zeros(4), lam).primal == 0.0
+        certificate = problem.certificate(w, lam)
+        assert certificate.dual <= 0.0
+        assert certificate.gap >= certificate.primal
+
+
+@longer
 def test_steps_that_lead_up_are_cut_to_a_quarter():
     model, w = made("squared", sorel.L2(0.3))
-    state = model.state(w, model.margins(w), 0)
+    state = model.state(w, model.margins(w))
     whole = model._step(state, False)
     for factor, cuts in ((1.0, 0), (7.0, 1), (30.0, 2), (-1.0, None)):
         with mock.patch.object(model, "_step", lambda state, blurred, f=factor: f * whole):
@@ -426,7 +450,7 @@ def test_steps_that_lead_up_are_cut_to_a_quarter():
 def test_slopes_of_blurred_margins_are_those_of_the_side_that_bends():
     """A squared hinge bends before its kink: on which side the margin is, doubles cannot say."""
     model, w = made("squared_hinge", sorel.L2(0.3))
-    state = model.state(w, model.margins(w), 0)
+    state = model.state(w, model.margins(w))
     y, error = model.y, 8.0 * 2.0**-53 * model._sizes(w)
     for share, bends in ((0.5, True), (-0.5, True), (2.0, False), (-2.0, True)):
         # y z is 1 and that share of the error more.
@@ -446,7 +470,7 @@ def test_which_models_are_taken_by_their_rows(monkeypatch):
         model, w = made(loss, penalty, scale=scale)
         if faint:
             model.X[:, 1] = model.X[:, 0] * (1 + Long(1e-9) * np.cos(np.arange(9)))
-        state = model.state(w, model.margins(w), 0)
+        state = model.state(w, model.margins(w))
         rooted = None
         if model.engine.n_outputs == 1:
             rooted = model._rooted(model._slopes(state, False)[1])

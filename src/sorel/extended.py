@@ -124,7 +124,7 @@ def extended_bound(
         point = engine.best_intercept(point, dual) or point
     with np.errstate(all="ignore"):
         start = model.inside(point.w.astype(Long))
-        state = model.state(start, model.margins(start), 0)
+        state = model.state(start, model.margins(start))
         if state is None:
             return None
         best, idle = state, 0
@@ -149,12 +149,14 @@ class _State(NamedTuple):
     """Where the Newton steps are: parameters, gradient of lam . l, lam . l + g, and the bound.
 
     The margins are those of w up to rounding. Moved along with the steps, they resolve what w
-    cannot: the bound asks for slopes of margins near X w, and not for X w itself.
+    cannot: the bound asks for slopes of margins near X w, and not for X w itself. What they were
+    rounded against are the largest sizes on the way.
     """
 
     w: LongArray
     margins: LongArray
     moves: int
+    sizes: LongArray
     gradient: LongArray
     value: LongArray
     bound: Bound
@@ -240,10 +242,17 @@ class _Model:
         sizes = self._products(self.sizes, np.abs(w[:d]))
         return sizes + np.abs(w[d]) if self.engine.fit_intercept else sizes
 
-    def state(self, w: LongArray, margins: LongArray, moves: int) -> _State | None:
-        """Everything at w; None where it is not finite."""
+    def state(
+        self, w: LongArray, margins: LongArray, before: _State | None = None
+    ) -> _State | None:
+        """Everything at w; None where it is not finite.
+
+        The margins are those of a state before that were moved, or computed from w.
+        """
         engine, lam, d = self.engine, self.lam, self.engine.n_features
-        sizes = self._sizes(w)
+        sizes, moves = self._sizes(w), 0
+        if before is not None:
+            sizes, moves = np.maximum(sizes, before.sizes), before.moves + 1
         losses, slopes = self.formulas(self.y, margins)
         if losses.dtype != Long or slopes.dtype != Long:
             return None
@@ -277,7 +286,7 @@ class _Model:
         if not np.isfinite(value):
             return None
         bound = Bound(value - bracket - error, float(error))
-        return _State(w, margins, moves, gradient, value, bound)
+        return _State(w, margins, moves, sizes, gradient, value, bound)
 
     @staticmethod
     def _products(matrix: LongArray, v: LongArray) -> LongArray:
@@ -348,11 +357,11 @@ class _Model:
             return None
         for _ in range(_MAX_CUTS):
             w = self.inside(state.w + step)
-            margins, moves = state.margins + self._moves(step), state.moves + 1
             beside = np.abs(w - state.w - step)
             if np.any(beside > self.drift * _UNIT * (np.abs(state.w) + np.abs(step))):
-                margins, moves = self.margins(w), 0
-            new = self.state(w, margins, moves)
+                new = self.state(w, self.margins(w))
+            else:
+                new = self.state(w, state.margins + self._moves(step), state)
             if new is not None and (
                 new.value <= state.value + _LEVEL * abs(state.value)
                 or new.bound.value > state.bound.value
