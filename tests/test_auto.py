@@ -226,7 +226,7 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     if not smooth:
         products = auto._WORTH_PRODUCTS
     for matrix in (1.0, *(k * limit for limit in (limits[bends], products) for k in (0.999, 1))):
-        expected = [_Quick] if smooth and not level and matrix >= limits[bends] else []
+        expected = [_Quick] if smooth and matrix >= limits[bends] else []
         expected += [_Thrifty] if matrix >= products else []
         assert Auto()._before_matrix(problem, matrix) == expected
     # A matrix that is not to be had leaves products without a limit.
@@ -234,7 +234,7 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     engine.products_are_cheap = False
     assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
     engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True
-    assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth and not level else [])
+    assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth else [])
 
 
 def quadratic_order(monkeypatch, size, cheap=True, even=False, classes=False, few_rows=False):
@@ -567,9 +567,30 @@ def test_products_towards_weights_for_the_start(monkeypatch, matrix, most):
 
 
 def test_who_finds_weights_for_the_start_by_a_matrix():
-    for kind in (_Quick, _Thrifty, _Classes):
+    for kind in (_Thrifty, _Classes):
         assert type(kind().resting()) is _Balancing
     costs = auto.StepCosts(level_problem().engine, 1500)
     assert auto._products_for_balance(level_problem()) == costs.matrix / costs.product
     many = Problem(np.zeros((2, MAX_SIZE + 1), np.float32), [-1.0, 1.0], loss="logistic")
     assert auto._products_for_balance(many) == math.inf
+
+
+@pytest.mark.parametrize("noisy", FLAGS)
+def test_gradients_alone_hand_over_where_the_start_may_be_the_solution(monkeypatch, noisy):
+    """Noisy labels leave a tail nothing to gain; those that columns tell are worth many steps."""
+    problem, called = level_problem(d=300, condition=1.0), []
+    if not noisy:
+        X, _ = problem.engine.stored()
+        labels = np.where(X[:, :9].sum(axis=1) > 0.0, 1.0, -1.0)
+        problem = Problem(X, labels, risk="esrm:2", loss="logistic", penalty=sorel.L2(0.1))
+    own = _Quick._balance
+
+    def balance(self, *arguments):
+        called.append(self)
+        return own(self, *arguments)
+
+    monkeypatch.setattr(_Quick, "_balance", balance)
+    result = sorel.solve(problem)
+    assert result.converged
+    assert len(called) == noisy
+    assert ("(quasi_newton)" in result.status) is not noisy

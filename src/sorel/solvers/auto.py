@@ -134,8 +134,9 @@ class _Balancing(Resting):
 class _Quick(QuasiNewton):
     """Steps from gradients alone, as long as the rest of them promises to cost less than others."""
 
-    def resting(self) -> Resting:
-        return _Balancing()
+    def _balance(self, start: State, w: FloatArray, state: State, run: Run) -> Iterates:
+        # Weights that make the start the solution are found by products, or from a matrix.
+        raise CostlyError
 
     def most_steps(self, problem: Problem) -> float:
         engine = problem.engine
@@ -337,7 +338,7 @@ class Auto(Solver):
         if problem.bends_evenly:
             quick = _WORTH_ONE_MATRIX if problem.is_quadratic else _WORTH_FEW_MATRICES
         products = _WORTH_SHARED_MATRIX if shared else _WORTH_FEW_MATRICES
-        # Losses of labels are equal at the start, where gradients alone tell little of the weights.
+        # Losses of labels are equal at the start, and gradients alone hand over if they stay so.
         level = problem.loss.is_classifier and not problem.has_fixed_weights
         small = problem.engine.entries <= _SMALL and not problem.has_fixed_weights and not shared
         if level or small:
@@ -348,7 +349,7 @@ class Auto(Solver):
             products = np.inf
         by_products = _Thrifty if matrix < np.inf else NewtonCG
         first: list[type[Solver]] = []
-        if matrix >= quick and problem.engine.products_are_cheap and not level:
+        if matrix >= quick and problem.engine.products_are_cheap:
             first = [_Quick]
         return [*first, by_products] if matrix >= products else first
 
