@@ -69,6 +69,7 @@ TESTS = {
     "kernels/logistic.py": ["test_kernels.py", "test_losses.py"],
     "kernels/descent.py": ["test_descent.py"],
     "kernels/small.py": ["test_small.py", "work:small"],
+    "rounds.py": ["test_augmented.py", "test_outer_loop.py", "test_small.py", "work:small"],
     "kernels/cholesky.py": ["test_small.py", "test_quadratic.py"],
     "kernels/margins.py": ["test_splitting.py", "test_kernels.py", "test_decisions.py",
                            "test_rivals.py", "work:rivals"],

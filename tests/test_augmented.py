@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import sorel
-from sorel import L2, CVaR, Extremile
+from sorel import L2, CVaR, Extremile, rounds
 from sorel.losses import Huber
-from sorel.solvers import augmented
-from sorel.solvers.augmented import CostlyError, EtaSchedule, Pace, State
+from sorel.rounds import EtaSchedule, Pace
+from sorel.solvers.augmented import CostlyError, State
 from sorel.solvers.newton_cg import Resting
 
 PACE = Pace(first=4.0, warm=100.0, growth=10.0, easy=3, full=0.0, short=0.1)
@@ -130,7 +130,7 @@ def test_steps_cut_short_again_and_again_send_eta_back():
     schedule.note(0.05)
     assert schedule.stuck
     assert schedule.retreat() == pytest.approx(1.2)
-    assert schedule.steps == 0
+    assert schedule.numbers[rounds.STEPS] == 0.0
     # It then grows more slowly, and picks up pace again.
     grown = [solved_in(schedule, 1) for _ in range(3)]
     factors = np.diff(np.log([1.2, *grown]))
@@ -194,17 +194,17 @@ def test_a_schedule_does_not_depend_on_the_units_of_the_losses(scale, warm):
             assert ours.retreat() * scale == pytest.approx(plain.retreat(), rel=1e-12)
         elif rng.random() < 0.8:
             assert ours.advance() * scale == pytest.approx(plain.advance(), rel=1e-12)
-        near = abs(plain.eta / augmented._MAX_ETA - 1.0) < 1e-9
+        near = abs(plain.eta / rounds._MAX_ETA - 1.0) < 1e-9
         assert near or ours.capped is plain.capped
         capped += plain.capped
     assert capped
     # Where the spread has shrunk, eta may go further, and never less far.
-    before, eta = ours._largest, ours.eta
+    before, eta = ours.numbers[rounds.LARGEST], ours.eta
     ours.rescale(scale / 100.0)
-    assert ours._largest == pytest.approx(100.0 * before)
+    assert ours.numbers[rounds.LARGEST] == pytest.approx(100.0 * before)
     assert ours.eta == max(eta, PACE.first * 100.0 / scale)
     ours.rescale(100.0 * scale)
-    assert ours._largest == pytest.approx(100.0 * before)
+    assert ours.numbers[rounds.LARGEST] == pytest.approx(100.0 * before)
 
 
 def noisy_labels(n, d, classes=2, seed=0):

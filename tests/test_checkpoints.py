@@ -246,21 +246,25 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("solver", "operation", "risk"),
+    ("solver", "operation", "call", "options"),
     [
-        ("newton", "newton_step", CVaR(0.1)),
-        ("newton_cg", "search", CVaR(0.1)),
-        ("lbfgs", "point", sorel.ESRM(1.0)),
+        ("newton", "walk", 1, {"risk": CVaR(0.1)}),
+        ("newton", "tried", 6, {"risk": CVaR(0.1), "loss": sorel.losses.Huber(1.0)}),
+        ("newton_cg", "search", 6, {"risk": CVaR(0.1)}),
+        ("lbfgs", "point", 6, {"risk": sorel.ESRM(1.0)}),
     ],
 )
-def test_errors_leave_a_checkpoint_of_the_progress(path, monkeypatch, solver, operation, risk):
+def test_errors_leave_a_checkpoint_of_the_progress(
+    path, monkeypatch, solver, operation, call, options
+):
     # These solvers check rarely: what they have done since the last check is saved too.
-    problem = make_problem(risk=risk, penalty=L2(0.01))
+    weight = np.linspace(1.0, 2.0, 400) if operation == "tried" else None
+    problem = make_problem(penalty=L2(0.01), sample_weight=weight, **options)
     original, calls = getattr(problem.engine, operation), []
 
     def fail(*args):
         calls.append(args)
-        if len(calls) == 6:
+        if len(calls) == call:
             raise ZeroDivisionError("mine")
         return original(*args)
 
@@ -918,16 +922,11 @@ def test_the_command_resumes(table, capsys):
 def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
     from sorel.engines import DenseEngine
 
-    original, calls = DenseEngine.newton_step, []
-
     def interrupted(*args):
-        calls.append(args)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return original(*args)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(DenseEngine, "newton_step", interrupted)
+        patch.setattr(DenseEngine, "walk", interrupted)
         assert fit("--tol", "1e-9") == 130
     first, last = capsys.readouterr().err.splitlines()
     assert first == "the state of the fit is in fit.ckpt; the same command goes on from there"

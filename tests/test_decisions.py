@@ -19,7 +19,7 @@ from own_penalties import Ball, GroupLasso, OwnElasticNet
 from scipy.optimize import brentq
 
 import sorel
-from sorel import extended, factored, proximal, rounding
+from sorel import extended, factored, proximal, rounding, rounds
 from sorel import problem as problems
 from sorel.engines import memory
 from sorel.engines.base import Engine
@@ -524,8 +524,8 @@ def test_the_unit_of_a_gap():
     assert problem.unit(-3.0) == problem.unit(3.0) == 3.0
     assert problem.unit(0.5 * floor) == problem.unit(0.0) == pytest.approx(floor)
     assert problem.unit(2.0 * floor) == 2.0 * floor
-    assert problem.margin_rounding(4.0 * problem._zero_loss) == problems._EPS
-    assert problem.margin_rounding(problem._zero_loss / 4.0) == 2.0 * problems._EPS
+    assert problem.margin_rounding(4.0 * problem._zero_loss) == rounds._EPS
+    assert problem.margin_rounding(problem._zero_loss / 4.0) == 2.0 * rounds._EPS
     linear = Problem(X, y, loss="linear", penalty=sorel.Simplex(0.1))
     spread = problems._SPREAD_SHARE * linear._spread
     losses = linear.losses(linear.start())

@@ -14,6 +14,7 @@ from helpers import make_data
 from own_penalties import OwnElasticNet
 
 import sorel
+from sorel import rounds
 from sorel.penalties import Box, ElasticNet, NonNegative, Simplex
 from sorel.problem import Certificate, Problem
 from sorel.solvers import Newton, Run, UnsupportedProblemError, augmented, newton
@@ -95,7 +96,7 @@ def test_checks_where_a_step_promises_little():
 
 def test_checks_where_weights_stand_still():
     """A risk of two levels falls short by what the move of the weights has gained."""
-    still = augmented._NEARLY_STILL
+    still = rounds._NEARLY_STILL
     script = [(1.0, 1.0, 1.01 * still), (1.0, 1.0, 0.99 * still), (OFTEN, 1.0, 0.0)]
     _, _, checks = scripted(script, risk="cvar:0.5")
     assert [check for check in checks if check[1] == 1] == [(2, 1)]
@@ -110,7 +111,7 @@ def test_no_more_is_spent_on_checks_than_on_steps():
 
 
 def test_checks_from_time_to_time():
-    beat = augmented._HEARTBEAT
+    beat = augmented.HEARTBEAT
     _, _, checks = scripted([(OFTEN, 1.0, 0.0)] * (2 * beat + 5))
     assert checks == [(beat + 1, 0), (2 * beat + 2, 0), (2 * beat + 6, END)]
     # Somebody looks on.
@@ -119,7 +120,7 @@ def test_checks_from_time_to_time():
 
 
 def test_caution_after_a_step_cut_short(monkeypatch):
-    monkeypatch.setattr(augmented, "_NO_CAUTION", 2e-3)
+    monkeypatch.setattr(rounds, "_NO_CAUTION", 2e-3)
     lengths = [1.0, 0.05, 1.0, 1.0, 1.0, 1.0, 1.0, 0.1]
     solver, _, _ = scripted([(OFTEN, length, 0.0) for length in lengths])
     expected = [0.0, 0.0, 1.0, 0.1, 0.01, 0.001, 0.0, 0.0, 0.0]
@@ -151,7 +152,7 @@ def test_the_centre_moves_when_the_inner_problem_is_done(before, last, moves):
 
 def test_eta_goes_back_where_steps_are_cut_short():
     solver, _, _ = scripted([(OFTEN, 0.05, 0.0)] * 3)
-    assert solver.etas[2] == pytest.approx(augmented._SHRINKAGE * solver.etas[0])
+    assert solver.etas[2] == pytest.approx(rounds._SHRINKAGE * solver.etas[0])
     assert solver.etas[3] == solver.etas[2]
 
 
@@ -212,7 +213,7 @@ def test_margins_are_computed_anew_before_they_drift(moves, fresh, monkeypatch):
 
     The step for the plain average is the first of them.
     """
-    per_move = augmented._DRIFT * TOL / 3.5
+    per_move = rounds.DRIFT * TOL / 3.5
     monkeypatch.setattr(Problem, "margin_rounding", lambda self, unit: per_move)
     solver, _, _ = scripted([(OFTEN, 1.0, 0.0)] * moves)
     assert all(point is solver.points[0] for point in solver.points[:3])
@@ -235,7 +236,7 @@ def test_losses_that_have_become_far_smaller_let_eta_go_further(monkeypatch):
     scripted(script)
     assert len(rescaled) == 2
     monkeypatch.setattr(augmented.EtaSchedule, "capped", False)
-    monkeypatch.setattr(augmented, "_FAR_BETTER", 1.1)
+    monkeypatch.setattr(augmented, "FAR_BETTER", 1.1)
     scripted(script)
     assert len(rescaled) == 4
 
@@ -437,7 +438,7 @@ def test_weights_for_which_the_start_is_the_solution():
     assert balance(1e4, script) == ([], 3 + augmented._MAX_FAILURES + 2)
     assert balance(1e4, [(6e3, 1.0, 0.0), (4e3, 1.0, 0.0), (2.9e3, 1.0, 0.0), *script]) == ([], 4)
     # So do steps cut short, and a value below that of the start.
-    full = augmented._FULL_ENOUGH
+    full = rounds.FULL_ENOUGH
     assert balance(1e4, [(1e3, 0.99 * full, 0.0)])[1] == 1
     assert balance(1e4, [(1e3, full, 0.0), (1e2, 0.0, 0.0)])[1] == 2
     assert balance(1e4, [(1e3, 1.0, 1.01)])[1] == 1

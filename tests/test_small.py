@@ -9,15 +9,19 @@ import pytest
 
 import sorel
 from sorel import ESRM, L2, CVaR, Max, Mean
+from sorel._compiled import plain
 from sorel.engines import DenseEngine
 from sorel.engines.base import Engine, Settled
-from sorel.engines.small import _MOST_STARTS
+from sorel.engines.small import _MOST_STARTS, SmallSteps
 from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.permutahedron.cores import Uniform
 from sorel.problem import Problem
 from sorel.quadratic import step_of_few
-from sorel.solvers.augmented import Direction, State
+from sorel.rounding import Path
+from sorel.rounds import BUDGET, ETA, LARGEST, ROUNDING, EtaSchedule, next_caution
+from sorel.solvers import Run
+from sorel.solvers.augmented import HEARTBEAT, Direction, Progress, State
 from sorel.solvers.newton import Newton
 
 RISKS = (CVaR(0.3), ESRM(3.0), Mean(), Max())
@@ -453,3 +457,204 @@ def test_losses_are_sorted_before_the_first_search_for_a_weighting(
     assert taken == sorts
     if sorts:
         assert len(searches) == 2
+
+
+# Several rounds and steps in one call.
+
+
+def start_of(problem: Problem, eta: float) -> tuple[State, Progress]:
+    """A state some way from the solution, and the beginning of its rounds."""
+    engine = problem.engine
+    state = State(problem, engine.point(np.full(engine.shape, 0.3)), engine.uniform(), eta)
+    schedule = EtaSchedule(Newton.pace, Newton.pace.first / eta, warm=False)
+    return state, Progress(schedule, Path(state.point.w), problem.unit(state.value), 0.0)
+
+
+def make_run(tol: float) -> Run:
+    return Run(np.zeros(1), None, tol, 1000.0, np.inf, 0)
+
+
+def one_by_one(state: State, run: Run, progress: Progress, passes: float) -> State:
+    """The loop in Python until as many passes are spent, with no look at any point."""
+    solver, schedule, problem = Newton(), progress.schedule, state.problem
+    while run.passes < passes:
+        noise = ROUNDING * problem.unit(state.value)
+        if schedule.is_solved(state.moved, state.predicted, state.length, progress.used, noise):
+            run.n_iter += 1
+            center = problem.engine.as_center(state.dual)
+            state = State(problem, state.point, center, schedule.advance())
+        elif schedule.stuck:
+            state = State(problem, state.point, state.center, schedule.retreat())
+        progress.used = progress.caution
+        state = solver._step(state, run, progress.caution)
+        schedule.note(state.length)
+        progress.caution = next_caution(progress.caution, schedule.is_short(state.length))
+    return state
+
+
+# An intercept of which no loss has curvature takes a step of another kind.
+@pytest.mark.parametrize(
+    ("loss", "intercept"), [*((loss, False) for loss in LOSSES), ("squared", True)]
+)
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(3.0), Max(), CVaR(0.02)], ids=repr)
+@pytest.mark.parametrize("eta", [1.0, 1e3])
+@pytest.mark.parametrize("n", [60, 1600])
+def test_a_walk_goes_where_single_steps_go(
+    risk: sorel.risks.Risk, loss: str, intercept: bool, eta: float, n: int
+) -> None:
+    problem, other = make(risk, loss, intercept, n), make(risk, loss, intercept, n)
+    (state, progress), run = start_of(problem, eta), make_run(1e-7)
+    walked = Newton()._walk(state, run, progress)
+    assert walked is not None
+    assert run.passes >= 2.0
+    (state, single), again = start_of(other, eta), make_run(1e-7)
+    expected = one_by_one(state, again, single, run.passes)
+    assert (again.passes, again.n_iter) == (run.passes, run.n_iter)
+    assert walked.eta == pytest.approx(expected.eta, rel=1e-12)
+    np.testing.assert_allclose(progress.schedule.numbers, single.schedule.numbers, rtol=1e-9)
+    assert (progress.caution, progress.used) == (single.caution, single.used)
+    assert walked.length == pytest.approx(expected.length, rel=1e-6)
+    np.testing.assert_allclose(walked.point.w, expected.point.w, rtol=1e-7, atol=1e-9)
+    assert walked.value == pytest.approx(expected.value, rel=1e-10)
+    # Whatever the way there, what is known of the end is so.
+    fresh = problem.engine.point(walked.point.w)
+    np.testing.assert_allclose(
+        problem.engine.losses(walked.point), problem.engine.losses(fresh), rtol=1e-9, atol=1e-12
+    )
+    settled = Engine.settle(problem.engine, fresh, walked.center, walked.eta)
+    assert walked.value == pytest.approx(
+        State(problem, fresh, walked.center, walked.eta, settled).value, rel=1e-11
+    )
+    np.testing.assert_allclose(walked.gradient, settled.gradient, rtol=1e-6, atol=1e-8)
+    assert np.all(progress.path.reach >= np.abs(walked.point.w) * (1.0 - 1e-15))
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(3.0)], ids=repr)
+def test_a_walk_ends_where_a_look_is_due(risk: sorel.risks.Risk) -> None:
+    # After a number of passes, at the end of the budget, or where a certificate may succeed.
+    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-300)
+    progress.checked = 4.0 - HEARTBEAT
+    assert Newton()._walk(state, run, progress) is not None
+    assert 4.0 < run.passes <= 6.0 or run.passes == 2.0
+    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-9)
+    run.max_passes = 6.0
+    assert Newton()._walk(state, run, progress) is not None
+    assert run.passes == 6.0
+    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-4)
+    walked = Newton()._walk(state, run, progress)
+    assert walked is not None
+    target = 1e-4 * walked.problem.unit(walked.value)
+    certificate = walked.problem.certify(walked.point, walked.dual, refine=target)
+    assert certificate.gap <= 10.0 * target
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(3.0)], ids=repr)
+@pytest.mark.parametrize("tol", [1e-5, 1e-7])
+def test_nobody_is_asked_to_look_at_weights_with_much_to_gain(
+    risk: sorel.risks.Risk, tol: float
+) -> None:
+    (state, progress), run = start_of(make(risk, n=200), 1.0), make_run(tol)
+    walked = Newton()._walk(state, run, progress)
+    assert walked is not None
+    assert run.passes < HEARTBEAT
+    problem = walked.problem
+    shortfall = problem.engine.shortfall(walked.point, walked.dual)
+    assert shortfall <= (1.0 + 1e-6) * tol * problem.unit(walked.value)
+
+
+def test_a_walk_leaves_to_others_what_is_not_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walks(problem: Problem, **changes: Any) -> bool:
+        (state, progress), run = start_of(problem, 1.0), make_run(1e-6)
+        for name, value in changes.items():
+            setattr(progress if hasattr(progress, name) else run, name, value)
+        return Newton()._walk(state, run, progress) is not None
+
+    assert walks(make(CVaR(0.3)))
+    # Somebody looks on, steps share a matrix, or rounding blurs certificates.
+    assert not walks(make(CVaR(0.3)), watched=True)
+    assert not walks(make(CVaR(0.3)), resembles=True)
+    assert not walks(make(CVaR(0.3)), coarse=True)
+    # Losses that are far smaller than those that eta was measured by, or eta at its end.
+    (state, progress), run = start_of(make(CVaR(0.3)), 1.0), make_run(1e-6)
+    progress.schedule.note(1.0)
+    state.predicted, progress.measured = 0.0, 1e3 * abs(state.value)
+    assert Newton()._walk(state, run, progress) is None
+    progress.measured = abs(state.value)
+    progress.schedule.numbers[LARGEST] = progress.schedule.numbers[ETA]
+    assert Newton()._walk(state, run, progress) is None
+    # An objective that is not its own unit.
+    (state, progress), run = start_of(make(CVaR(0.3)), 1.0), make_run(1e-6)
+    state.value = 0.0
+    assert Newton()._walk(state, run, progress) is None
+    # Without luck in the projection there is no step, and what was begun is of no account.
+    (state, progress), run = start_of(make(CVaR(0.3)), 1.0), make_run(1e-6)
+    monkeypatch.setattr(SmallSteps, "_sorted_anew", lambda *args: small.FRESH_START)
+    assert Newton()._walk(state, run, progress) is None
+
+
+def test_a_projection_without_luck_at_a_new_centre_is_made_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = make(ESRM(3.0))
+    (state, progress), run = start_of(problem, 1.0), make_run(1e-6)
+    progress.schedule.note(1.0)
+    state.predicted = 0.0  # the round is over
+    own = small.walk
+
+    def luckless(*args: Any) -> int:
+        # An order of which nothing may be repaired.
+        args[-13][BUDGET] = -1.0
+        return int(own(*args))
+
+    monkeypatch.setattr(small, "walk", luckless)
+    monkeypatch.setattr(Uniform, "sort", lambda *args: -1)
+    walked = Newton()._walk(state, run, progress)
+    assert walked is not None
+    assert run.n_iter == 1
+    assert run.passes == 0.0
+    monkeypatch.undo()
+    fresh = Engine.settle(problem.engine, walked.point, walked.center, walked.eta)
+    assert walked.moved == pytest.approx(fresh.distance / (2.0 * walked.eta), rel=1e-9, abs=1e-12)
+    assert walked.predicted == np.inf
+
+
+def test_what_weights_have_to_gain() -> None:
+    rng = np.random.default_rng(0)
+    problem = make(ESRM(3.0), n=50)
+    core = problem.engine._projector.core  # type: ignore[attr-defined] # in memory
+    for _ in range(20):
+        losses = rng.exponential(size=50)
+        density = sorel.project_permutahedron(rng.standard_normal(50), core.mass)
+        order = np.argsort(losses + 0.01 * rng.standard_normal(50)).astype(np.int32)
+        gain = small_gain(losses, density, core.mass, order)
+        assert gain == pytest.approx(core.shortfall(losses, density), abs=1e-12)
+    # Too far from the order: what it tells, which is less.
+    gain = small_gain(losses, density, core.mass, np.argsort(-losses).astype(np.int32))
+    assert gain <= core.shortfall(losses, density)
+
+
+def small_gain(losses: Any, density: Any, mass: Any, order: Any) -> float:
+    key, room = np.empty(len(losses)), np.empty(len(losses), np.int32)
+    return float(plain(small._gain_of_order)(losses, density, mass, order, key, room))
+
+
+@pytest.mark.parametrize("tied", [2, 5, 30])
+def test_what_tied_weights_have_to_gain(tied: int) -> None:
+    rng = np.random.default_rng(tied)
+    gain = plain(small._gain_of_ties)
+    low, high = 0.0, 2.0
+    losses = np.sort(rng.exponential(size=40))
+    block = np.full(40, -1, np.int32)
+    block[20 - tied // 2 : 20 - tied // 2 + tied] = 0
+    density = np.where(np.arange(40) < 20, low, high)
+    free = block >= 0
+    density[free] = np.clip(1.0 + 0.3 * rng.standard_normal(tied), low, high)
+    expected = 0.0
+    rest = density[free].sum()
+    for loss in losses[free][::-1]:
+        share = min(rest, high)
+        expected += share * loss
+        rest -= share
+    expected -= float(density[free] @ losses[free])
+    assert gain(losses, density, block, low, high, np.empty(40)) == pytest.approx(expected)
+    assert gain(losses, density, block, low, high, np.empty(tied - 1)) == 0.0

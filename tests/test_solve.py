@@ -413,8 +413,8 @@ UNEVEN = np.linspace(1.0, 2.0, 60)
 @pytest.mark.parametrize(
     ("solver", "weight", "operation"),
     [
-        ("auto", None, "newton_step"),
-        ("newton", None, "newton_step"),
+        ("auto", None, "walk"),
+        ("newton", None, "walk"),
         ("newton_cg", None, "search"),
         ("auto", UNEVEN, "tried"),
         ("newton", UNEVEN, "tried"),
@@ -458,12 +458,15 @@ def test_errors_of_a_callback_are_the_callers():
         solve(make_problem(), "newton", callback=callback)
 
 
+FEW, MANY = ("settle", "walk"), ("gradient", "hessian", "ascend", "tried", "expected")
+
+
 @pytest.mark.parametrize(
-    ("weight", "operation"),
-    [(None, name) for name in ("settle", "newton_step")]
-    + [(UNEVEN, name) for name in ("gradient", "hessian", "ascend", "tried", "expected")],
+    ("weight", "operation", "call"),
+    [(None, name, call) for name in FEW for call in (1, 2, 7)]
+    + [(UNEVEN, name, call) for name in MANY for call in (1, 2, 7)]
+    + [(None, "newton_step", 1)],
 )
-@pytest.mark.parametrize("call", [1, 2, 7])
 def test_interruption_inside_the_engine(monkeypatch, weight, operation, call):
     problem = make_problem(risk=CVaR(0.1), sample_weight=weight)
     original = getattr(problem.engine, operation)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
+from sorel._compiled import plain
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
@@ -47,6 +48,7 @@ from sorel.risks import (
     parse_risk,
 )
 from sorel.rounding import Path, Rounding
+from sorel.rounds import margin_rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import (
     LARGEST_HESSIAN,
@@ -112,7 +114,8 @@ _MODERATE = 1e6
 # The least of these units.
 _TINY = 1e-290
 
-_EPS = float(np.finfo(np.float64).eps)
+# A few numbers are not worth a call of compiled code.
+_margin_rounding = plain(margin_rounding)
 
 
 @dataclass(frozen=True)
@@ -1128,6 +1131,12 @@ class Problem:
         # The exact floor takes some work, and hardly ever matters.
         return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
 
+    def scales(self) -> tuple[float, float]:
+        """The size from which on an objective is its own unit, and the loss at zero margins."""
+        free = self.loss.lower_bound == -np.inf
+        least = _SPREAD_SHARE * self._spread if free else _FLOOR * self._zero_loss
+        return least, self._zero_loss
+
     @cached_property
     def _spread(self) -> float:
         """Mean deviation of the losses from their mean, at the start or beside it."""
@@ -1182,7 +1191,7 @@ class Problem:
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return _EPS * max(1.0, self._zero_loss / unit) ** 0.5
+        return _margin_rounding(self._zero_loss, unit)
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sorel.losses import Loss
 from sorel.penalties import Kernel
 from sorel.risks import Risk
+from sorel.rounds import Rounds
 
 FloatArray = NDArray[np.float64]
 
@@ -529,6 +530,24 @@ class Engine(ABC):
         The penalty is l2/2 |.|^2, and `gradient` that of lam . l at the point, where `dual` is the
         maximiser. Values below `noise` are rounding. Returns what :meth:`search` does, and the
         decrease that the model predicts.
+        """
+        return None
+
+    def walk(
+        self,
+        point: Point,
+        dual: Dual,
+        center: Dual,
+        gradient: FloatArray,
+        l2: float,
+        rounds: Rounds,
+    ) -> tuple[Point, Dual, Settled | None] | None:
+        """Rounds and Newton steps of the augmented Lagrangian, in one call; None without such.
+
+        They go on by the rules of :mod:`sorel.rounds` until somebody is to look at the point, and
+        change the numbers of `rounds`. The penalty is l2/2 |.|^2. Returns the last point, the
+        centre of the round there, and the augmented Lagrangian where it is known. None also says
+        that there is nothing to be done without a look.
         """
         return None
 

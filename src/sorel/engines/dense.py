@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._threads import Team, background, immediately
-from sorel.engines.base import Engine, FloatArray, Point, Settled, Spec
+from sorel.engines.base import Dual, Engine, FloatArray, Point, Settled, Spec
 from sorel.engines.handles import MemoryPoint
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
@@ -22,6 +22,7 @@ from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
 from sorel.kernels import losses as compiled_losses
 from sorel.permutahedron.cores import Uniform
+from sorel.rounds import Rounds
 
 # Up to this many rows what happens between the loops of a Newton step is worth sparing.
 _FEW_ROWS = 10_000
@@ -145,6 +146,15 @@ class DenseEngine(SampledEngine):
         end, decrease = found
         moved = MemoryPoint(end.w, self, end.margins, end.losses)
         return moved, end.settled, end.length, decrease
+
+    def walk(
+        self, point: Any, dual: Any, center: Any, gradient: FloatArray, l2: float, rounds: Rounds
+    ) -> tuple[Point, Dual, Settled | None] | None:
+        steps = self._small_steps
+        end = None if steps is None else steps.walk(point, dual, center, gradient, l2, rounds)
+        if end is None:
+            return None
+        return MemoryPoint(end.w, self, end.margins, end.losses), end.center, end.settled
 
     def newton_point(
         self, point: Any, dual: Any, gradient: FloatArray, l2: float

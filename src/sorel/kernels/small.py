@@ -1,4 +1,4 @@
-"""A Newton step of a small problem in two calls: the step, and the line search along it.
+"""Newton steps of a small problem: a step, the line search along it, or many of both in one call.
 
 A problem of some hundred rows spends more time between the loops of a step than inside them. Here
 X is dense, the samples have equal weights and one margin each, and the penalty is l2. X comes by
@@ -19,14 +19,64 @@ from sorel.kernels.losses import (
     majorant_curvature,
 )
 from sorel.line_search import MAX_TRIALS, next_length
-from sorel.permutahedron.ordering import MOVES_PER_ITEM, sort_short
+from sorel.permutahedron.ordering import MOVES_PER_ITEM, repair, sort_short
 from sorel.permutahedron.pooling import project_sorted
 from sorel.permutahedron.thresholds import COLD_TRIALS, WARM_TRIALS, project_levels
+from sorel.rounds import (
+    BLOCKS,
+    BUDGET,
+    CAUTION,
+    DECIDE,
+    DRIFT,
+    ETA,
+    EVALUATE,
+    EXPECTATION,
+    FAR_BETTER,
+    GAINED,
+    LARGEST,
+    LEAST_UNIT,
+    LEFT,
+    LOOK,
+    MEASURED,
+    MOST_PASSES,
+    MOVES,
+    NEXT_CHECK,
+    PASSES,
+    PHASE,
+    PREDICTED,
+    PROMISED,
+    PROMISING,
+    RESUMED,
+    ROUNDING,
+    ROUNDS,
+    SEARCH,
+    SHORT,
+    SIDE,
+    STEP,
+    TAKEN,
+    TOL,
+    TWO_LEVELS,
+    USED,
+    VALUE,
+    ZERO_LOSS,
+    advance,
+    is_ready,
+    is_solved,
+    is_stuck,
+    margin_rounding,
+    next_caution,
+    note_step,
+    retreat,
+)
 
 # What a search is given and leaves: the length to try, the ends of the bracket and the derivatives
 # there, the trials so far, or -1 before the margins of the step are known, and the derivative that
 # is small enough; then lam . l and |q - q_k|^2 at its end.
 LENGTH, LOW, SLOPE_LOW, HIGH, SLOPE_HIGH, TRIALS, ENOUGH, EXPECTED, DISTANCE = range(9)
+
+# To stay where it is, or to try a step of length 1, and nothing is known beyond it.
+STAY = (0.0, 0.0, 0.0, 0.0, 0.0, -1.0, math.inf, 0.0, 0.0)
+GO = (1.0, 0.0, 0.0, 1.0, math.inf, -1.0, math.inf, 0.0, 0.0)
 
 # Where a search for the threshold of two levels starts: an item and the threshold relative to it,
 # which it also leaves; with -1 for the item, a reference and bounds, if there are any.
@@ -38,6 +88,12 @@ FRESH_START, NO_STEP = -1, -2
 
 # Rows of the table of vectors: change of the margins, curvatures, slopes.
 CHANGE, CURVATURE, SLOPES, N_VECTORS = range(4)
+
+# Weights between two levels that are looked at, at most, to see what they have to gain.
+MOST_TIED = 100
+
+# The end of a walk.
+ARRIVED = 0
 
 # Columns that are taken together: rows of zeros at the end of X^T make them come out even.
 TOGETHER = 4
@@ -355,3 +411,198 @@ def search(
     _multiply_back(Xt, c, wide[1], gradient)
     numbers[EXPECTED], numbers[DISTANCE] = expected * omega[0], distance * omega[0]
     return count
+
+
+@compiled(inline=True)
+def _fenchel_young(gradient, w, l2, n_penalized):
+    """The second bracket of the certificate: |gradient + l2 w|^2 / (2 l2), coefficients alone."""
+    total = 0.0
+    for j in range(n_penalized):
+        slope = gradient[j] + l2 * w[j]
+        total += slope * slope
+    return 0.5 * total / l2
+
+
+@compiled(inline=True)
+def _gain_of_order(losses, density, mass, order, key, room):
+    """What the weights have to gain from the losses: all of it, or what a near order tells.
+
+    `order` is that of the last projection; `key` and `room` are for its repair.
+    """
+    for i in range(order.shape[0]):
+        room[i] = order[i]
+    known = repair(losses, room, key, order.shape[0])
+    most = 0.0
+    expected = 0.0
+    for i in range(order.shape[0]):
+        most += mass[i] * (key[i] if known else losses[order[i]])
+        expected += density[i] * losses[i]
+    return most - expected
+
+
+@compiled(inline=True)
+def _gain_of_ties(losses, density, block, low, high, tied):
+    """What weights of two levels have to gain from changes among those that are between them.
+
+    `tied` is room for some vector; where it is too short for the rest, nothing is known.
+    """
+    count = 0
+    share = 0.0
+    expected = 0.0
+    for i in range(block.shape[0]):
+        if block[i] >= 0:
+            if count == MOST_TIED or count == tied.shape[0]:
+                return 0.0
+            # The largest first.
+            rank = count
+            while rank > 0 and tied[rank - 1] < losses[i]:
+                tied[rank] = tied[rank - 1]
+                rank -= 1
+            tied[rank] = losses[i]
+            count += 1
+            share += density[i] - low
+            expected += (density[i] - low) * losses[i]
+    most = 0.0
+    for rank in range(count):
+        part = min(max(share, 0.0), high - low)
+        most += part * tied[rank]
+        share -= part
+    return most - expected
+
+
+@compiled(inline=True)
+def _is_due(limits, progress):
+    """Whether it is time for a look, whatever that may find."""
+    if progress[PASSES] >= limits[MOST_PASSES] or progress[PASSES] > limits[NEXT_CHECK]:
+        return True
+    unit = abs(progress[VALUE])
+    return margin_rounding(limits[ZERO_LOSS], unit) * progress[MOVES] > DRIFT * limits[TOL]
+
+
+@compiled(inline=True)
+def _is_worth_look(limits, progress, target, bracket):
+    """Whether a certificate may succeed, as far as the steps tell."""
+    ready = is_ready(
+        progress[GAINED], progress[PREDICTED], target, limits[PROMISING], limits[TWO_LEVELS] > 0.0
+    )
+    return (ready and progress[PASSES] >= limits[RESUMED]) or bracket <= target
+
+
+@compiled
+def walk(
+    Xt, y, code, delta, omega, l2, n_penalized, levels, start, moves, sorting, fresh, limits,
+    schedule, pace, progress, numbers, places, parameters, reach, blocks, table, wide, rows, tile,
+    sums, H, factor,
+):  # fmt: skip
+    """Rounds and steps of the augmented Lagrangian, until somebody is to look at the point.
+
+    The rows of `places` are margins, losses and densities of the point, and of the next one, and
+    the centre; those of `parameters` are w and the gradient, of both. The rules are those of
+    :mod:`sorel.rounds`; what they leave to others ends the walk as well. Returns ARRIVED; after
+    FRESH_START the same call goes on where it stopped.
+    """
+    p = parameters.shape[1]
+    center = places[6]
+    while True:
+        side = int(progress[SIDE])
+        other = 1 - side
+        margins, density = places[3 * side], places[3 * side + 2]
+        w, gradient = parameters[2 * side], parameters[2 * side + 1]
+        unit = abs(progress[VALUE])
+        noise = ROUNDING * unit
+        if progress[PHASE] <= DECIDE:
+            if not limits[LEAST_UNIT] <= unit < math.inf:
+                return ARRIVED
+            looks, progress[PHASE] = progress[PHASE] == LOOK, LOOK
+            target = limits[TOL] * unit
+            if looks and _is_due(limits, progress):
+                return ARRIVED
+            gained, predicted = progress[GAINED], progress[PREDICTED]
+            solved = is_solved(schedule, gained, predicted, progress[TAKEN], progress[USED], noise)
+            bracket = _fenchel_young(gradient, w, l2, n_penalized)
+            if looks and _is_worth_look(limits, progress, target, bracket):
+                # The weights may have more to gain than the gap wanted.
+                gain = 0.0
+                if sorting is not None:
+                    gain = _gain_of_order(
+                        places[3 * side + 1], density, sorting[0], sorting[1], sorting[2],
+                        blocks[other],
+                    )  # fmt: skip
+                if levels is not None:
+                    gain = _gain_of_ties(
+                        places[3 * side + 1], density, blocks[side], levels[0], levels[1],
+                        table[CHANGE],
+                    )  # fmt: skip
+                # What does not fall from round to round may be rounding, and is for a certificate.
+                gain *= omega[0]
+                if gain <= target or (solved and gain > 0.5 * progress[LEFT]):
+                    return ARRIVED
+                if solved:
+                    progress[LEFT] = gain
+            progress[PHASE] = STEP
+            if solved:
+                still = max(gained, predicted) <= noise
+                rescales = schedule[ETA] >= schedule[LARGEST]
+                if still or rescales or unit < FAR_BETTER * limits[MEASURED]:
+                    progress[PHASE] = LOOK
+                    return ARRIVED
+                for i in range(center.shape[0]):
+                    center[i] = density[i]
+                progress[ROUNDS] += 1.0
+                advance(schedule, pace)
+                progress[PHASE] = EVALUATE
+            elif is_stuck(schedule, pace):
+                retreat(schedule)
+                progress[PHASE] = EVALUATE
+            if progress[PHASE] == EVALUATE:
+                numbers[:] = STAY
+        if progress[PHASE] == STEP:
+            descent, progress[PROMISED] = newton_step(
+                Xt, y, code, delta, omega, margins, w, gradient, density, blocks[side],
+                int(progress[BLOCKS]), schedule[ETA], progress[CAUTION], l2, n_penalized, table,
+                rows, tile, sums, H, factor,
+            )  # fmt: skip
+            if not descent > 0.0:
+                progress[PHASE] = LOOK
+                return ARRIVED
+            progress[USED] = progress[CAUTION]
+            numbers[:] = GO
+            numbers[SLOPE_LOW], numbers[ENOUGH] = -descent, 0.5 * max(descent, noise)
+            progress[PHASE] = SEARCH
+        stays = progress[PHASE] == EVALUATE
+        count = search(
+            Xt, y, code, delta, omega, margins, w, w if stays else factor[p + 1], center,
+            schedule[ETA], l2, n_penalized, levels, start, int(progress[BUDGET]), sorting, fresh,
+            numbers, table, wide, places[3 * other : 3 * other + 3], blocks[other],
+            parameters[2 * other + 1],
+        )  # fmt: skip
+        if count == FRESH_START:
+            return FRESH_START
+        if count == NO_STEP:
+            progress[PHASE] = LOOK
+            return ARRIVED
+        # What a fresh start was given for one search is of no use to the next.
+        for i in range(REFERENCE, ABOVE + 1):
+            start[i] = 0.0
+        length = numbers[LENGTH]
+        square = 0.0
+        for j in range(p):
+            parameters[2 * other, j] = w[j] if stays else w[j] + length * factor[p + 1, j]
+            reach[j] = max(reach[j], abs(parameters[2 * other, j]))
+            if j < n_penalized:
+                square += parameters[2 * other, j] * parameters[2 * other, j]
+        progress[BUDGET] = moves
+        progress[SIDE], progress[BLOCKS] = other, count
+        progress[EXPECTATION] = numbers[EXPECTED]
+        progress[GAINED] = numbers[DISTANCE] / (2.0 * schedule[ETA])
+        progress[VALUE] = numbers[EXPECTED] - progress[GAINED] + 0.5 * l2 * square
+        if stays:
+            progress[PREDICTED], progress[TAKEN] = math.inf, 1.0
+            progress[PHASE] = STEP
+        else:
+            progress[PREDICTED], progress[TAKEN] = max(progress[PROMISED], 0.0), length
+            progress[PASSES] += 2.0
+            progress[MOVES] += 1.0
+            note_step(schedule, pace, length)
+            progress[CAUTION] = next_caution(progress[CAUTION], length < pace[SHORT])
+            progress[PHASE] = LOOK

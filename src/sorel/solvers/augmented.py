@@ -15,55 +15,43 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from sorel._compiled import plain
 from sorel.engines.base import Dual, FloatArray, Point, Settled
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.rounding import Path
+from sorel.rounds import (
+    DRIFT,
+    FAR_BETTER,
+    FULL_ENOUGH,
+    ROUNDING,
+    EtaSchedule,
+    Pace,
+    is_ready,
+    next_caution,
+)
 from sorel.solvers.apart import iterates_apart
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
-# problem, and the one beyond which the weights would be nothing but the rounding of eta * l.
+# problem.
 _NEAR_ETA = 10.0
-_MAX_ETA = 1e15
 
-# eta grows after an easy inner problem and shrinks after one of many Newton steps. When so many
-# steps in a row are cut short, new samples keep joining the ties: eta came too far ahead, goes back
-# and grows more slowly for a while.
-_HOPELESS = 40
-_SHORT_STEPS = 2
-_SHRINKAGE = 0.3
-_LEAST_GROWTH = 2.0
-_SLOWDOWN, _CONFIDENCE = 0.3, 1.2
-
-# An inner problem is done when its last step promised less than what the move of the weights has
-# gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
-_FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
-
-# Relative to the objective, changes below this are rounding; so many idle centres end a run.
-ROUNDING = 1e-15
+# So many idle centres end a run.
 _MAX_IDLE = 4
 
-# Margins that are moved along and along drift away from X w: compute them afresh before the drift
-# reaches this share of the tolerance.
-_DRIFT = 0.01
-
-# The same after a certificate of which rounding errors are so large a share of the gap wanted.
+# Margins are computed afresh after a certificate of which rounding errors are so large a share of
+# the gap wanted.
 _BLUR = 0.1
 
 # Passes after which a check is made though it will hardly succeed: others may want to step in.
-_HEARTBEAT = 50
-
-# What the weights may still gain where a certificate is tried, in gaps wanted.
-_NEARLY_STILL = 2.0
-
-# An objective that has come down to this share of what it was makes losses of another size.
-_FAR_BETTER = 0.01
+HEARTBEAT = 50
 
 # A trial whose losses overflow is followed by one at this share of its length.
 _OVERFLOW = 0.1
@@ -72,11 +60,6 @@ _OVERFLOW = 0.1
 # margins of 1e7 meet an exponential, the derivatives at its ends differ by so much that a secant
 # through them hardly moves one of them, and the minimum lies at a kink between them.
 _HALVINGS = 50
-
-# After a step cut short the curvature of the losses is taken from parabolas above them, and less so
-# after every full step.
-_EASE, _NO_CAUTION = 0.1, 1e-3
-
 
 # Losses that differ by less, relative to them, count as equal. The eta at which they all but stay
 # so, relative to their inverse, and what is left of the curvature at least.
@@ -87,126 +70,12 @@ _LEVEL, _LEVEL_ETA, _LEAST_SHARE = 1e-12, 1e6, 1e-3
 _WORTH_REFINING, _MAX_FAILURES = 100.0, 2
 
 # A few numbers are not worth a call of compiled code.
-_NEXT_LENGTH = getattr(next_length, "py_func", next_length)
+_next_length = plain(next_length)
+_is_ready, _next_caution = plain(is_ready), plain(next_caution)
 
 
 class CostlyError(Exception):
     """Steps of this kind would cost more than those of another: `auto` knows which."""
-
-
-class Pace(NamedTuple):
-    """How fast eta goes ahead, which is a matter of what a Newton step costs at a large eta.
-
-    Attributes
-    ----------
-    first, warm : float
-        First step from uniform weights and from those of a similar problem, in units of
-        1 / (spread of the losses).
-    growth : float
-        Factor after an easy inner problem.
-    easy : int
-        Newton steps of an easy inner problem, at most.
-    full : float
-        Length of each of them, at least.
-    short : float
-        Length below which a step counts as cut short.
-    hard : int
-        Steps of an inner problem beyond which it counts as hard.
-    """
-
-    first: float = 4.0
-    warm: float = 100.0
-    growth: float = 10.0
-    easy: int = 3
-    full: float = 0.5
-    short: float = 0.1
-    hard: int = 12
-
-
-class EtaSchedule:
-    """The step eta of the weights, which adapts to what the inner problems cost.
-
-    It grows after an easy inner problem and shrinks after a hard one. Where Newton steps are cut
-    short again and again, eta came too far ahead: it goes back, and grows more slowly for a while.
-
-    Parameters
-    ----------
-    pace : Pace
-        How fast it may go.
-    scale : float
-        Spread of the losses; eta is measured in its inverse.
-    warm : bool
-        Whether the run starts near a solution.
-    gentle : bool, default=False
-        Whether eta should grow slowly at first: where the weights are nearly right, those that
-        they tie are worth more than a large eta, which would tie others.
-
-    Attributes
-    ----------
-    eta : float
-        The step of the current inner problem.
-    steps : int
-        Newton steps that the current inner problem has taken.
-
-    Examples
-    --------
-    >>> from sorel.solvers.augmented import EtaSchedule, Pace
-    >>> schedule = EtaSchedule(Pace(first=4.0, growth=10.0), scale=1.0, warm=False)
-    >>> schedule.note(1.0)  # one full Newton step solved the inner problem
-    >>> schedule.advance()
-    40.0
-    """
-
-    def __init__(self, pace: Pace, scale: float, warm: bool, gentle: bool = False) -> None:
-        self._pace = pace
-        self._largest = _MAX_ETA / scale
-        self._growth = min(_LEAST_GROWTH, pace.growth) if gentle else pace.growth
-        self.eta = (pace.warm if warm else pace.first) / scale
-        self.steps = self._cuts = 0
-        self._shortest = 1.0
-
-    def note(self, length: float) -> None:
-        """Take note of a Newton step, of which the part `length` was taken."""
-        self.steps += 1
-        self._shortest = min(self._shortest, length)
-        self._cuts = self._cuts + 1 if self.is_short(length) else 0
-
-    def is_short(self, length: float) -> bool:
-        """Whether a step counts as cut short."""
-        return length < self._pace.short
-
-    @property
-    def capped(self) -> bool:
-        """Whether eta has come as far as rounding allows, for losses of the size it knows."""
-        return self.eta >= self._largest
-
-    def rescale(self, scale: float) -> None:
-        """Take note that the losses have another spread by now: after a far better fit, less."""
-        self._largest = max(self._largest, _MAX_ETA / scale)
-        self.eta = max(self.eta, self._pace.first / scale)
-
-    @property
-    def stuck(self) -> bool:
-        """Whether the inner problem is too hard at this eta."""
-        return self.steps >= max(_HOPELESS, self._pace.hard) or self._cuts >= _SHORT_STEPS
-
-    def advance(self) -> float:
-        """The eta of the next inner problem, when this one is solved."""
-        if self.steps <= self._pace.easy and self._shortest >= self._pace.full:
-            self.eta = min(self._growth * self.eta, self._largest)
-            self._growth = min(_CONFIDENCE * self._growth, self._pace.growth)
-        elif self.steps > self._pace.hard:
-            self.eta *= _SHRINKAGE
-        self.steps = self._cuts = 0
-        self._shortest = 1.0
-        return self.eta
-
-    def retreat(self) -> float:
-        """A smaller eta for an inner problem that is stuck."""
-        self.eta *= _SHRINKAGE
-        self._growth = max(_SLOWDOWN * self._growth, _LEAST_GROWTH)
-        self.steps = self._cuts = 0
-        return self.eta
 
 
 class State:
@@ -257,6 +126,46 @@ class Direction(NamedTuple):
     delta: FloatArray
     descent: float
     decrease: float
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the rounds of a run have come, beside the state.
+
+    Attributes
+    ----------
+    schedule : EtaSchedule
+        The step of the weights.
+    path : Path
+        How the margins of the state were moved since they were computed from X.
+    measured : float
+        The unit of the gap when the spread of the losses was last measured.
+    checked, resumed : float
+        Passes at the last check, and those before which no certificate is to be refined.
+    caution, used : float
+        Of the next step, and of the last one; see Engine.hessian.
+    idle : int
+        Rounds in a row that have changed nothing.
+    blurred : bool
+        Whether rounding errors of the margins were a large part of the last certificate.
+    coarse : bool
+        Whether they ever were, so that certificates tell more than steps do.
+    """
+
+    schedule: EtaSchedule
+    path: Path
+    measured: float
+    checked: float
+    resumed: float = 0.0
+    caution: float = 0.0
+    used: float = 0.0
+    idle: int = 0
+    blurred: bool = False
+    coarse: bool = False
+
+    def note_reply(self, passes: float, spent: float) -> None:
+        """Take note of a certificate that was to be refined: no more goes there than to steps."""
+        self.checked, self.resumed = passes, passes + spent
 
 
 class AugmentedLagrangian(Solver):
@@ -321,71 +230,74 @@ class AugmentedLagrangian(Solver):
             del start
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
         state = State(problem, point, center, schedule.eta)
-        measured = problem.unit(state.value)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
         run.dual = None
-        idle = 0
-        checked, resumed = run.passes, 0.0
-        caution = used = 0.0
-        blurred = False
+        progress = Progress(schedule, path, problem.unit(state.value), run.passes)
         while not run.exhausted:
+            path = progress.path
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
             unit = problem.unit(state.value)
             target, noise = run.tol * unit, ROUNDING * unit
-            if blurred or problem.margin_rounding(unit) * path.moves > _DRIFT * run.tol:
+            drift = problem.margin_rounding(unit) * path.moves
+            if progress.blurred or drift > DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
-                state, path, blurred = fresh, Path(state.point.w), False
-            # Under two levels the shortfall is about as much as the move of the weights has gained.
-            ready = not problem.has_two_levels or state.moved <= _NEARLY_STILL * target
-            ready = ready and state.predicted <= self.promising * target
-            if ready and run.passes >= resumed:
+                state, path = fresh, Path(state.point.w)
+                progress.path, progress.blurred = path, False
+            ready = _is_ready(
+                state.moved, state.predicted, target, self.promising, problem.has_two_levels
+            )
+            if ready and run.passes >= progress.resumed:
                 reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
-                checked = run.passes
-                # No more is spent on certificates in vain than on steps.
-                resumed = checked + reply.passes
-                blurred = path.moves > 0 and reply.rounding > _BLUR * target
+                progress.note_reply(run.passes, reply.passes)
+                progress.blurred = path.moves > 0 and reply.rounding > _BLUR * target
+                progress.coarse = progress.coarse or progress.blurred
             elif (
                 run.wants_check
-                or run.passes > checked + _HEARTBEAT
+                or run.passes > progress.checked + HEARTBEAT
                 or state.fenchel_young() <= target
             ):
                 yield Iterate(state.point, state.dual, state.gradient, path=path)
-                checked = run.passes
-            # A step cut short has gained little of what it promised, and a cautious one promised
-            # less than there is: both leave work to do.
-            share = 1.0 if state.length >= _FULL_ENOUGH and used <= _CAUTIOUS else _CUT_SHARE
-            if schedule.steps > 0 and state.predicted <= max(share * state.moved, noise):
+                progress.checked = run.passes
+            walked = self._walk(state, run, progress)
+            if walked is not None:
+                state = walked
+                continue
+            if schedule.is_solved(state.moved, state.predicted, state.length, progress.used, noise):
                 run.n_iter += 1
-                idle = idle + 1 if max(state.moved, state.predicted) <= noise else 0
-                if idle > _MAX_IDLE:
+                still = max(state.moved, state.predicted) <= noise
+                progress.idle = progress.idle + 1 if still else 0
+                if progress.idle > _MAX_IDLE:
                     break
-                if idle == 1 and run.passes >= resumed:
+                if progress.idle == 1 and run.passes >= progress.resumed:
                     # As good as it gets: what a larger eta makes of the weights may be rounding.
                     reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
-                    checked = run.passes
-                    resumed = checked + reply.passes
+                    progress.note_reply(run.passes, reply.passes)
                 center = engine.as_center(state.dual)
-                if schedule.capped or unit < _FAR_BETTER * measured:
+                if schedule.capped or unit < FAR_BETTER * progress.measured:
                     schedule.rescale(engine.loss_scale(state.point))
-                    measured = unit
+                    progress.measured = unit
                 state = State(problem, state.point, center, schedule.advance())
                 del center
             elif schedule.stuck:
                 state = State(problem, state.point, state.center, schedule.retreat())
-            used = caution
+            progress.used = progress.caution
             try:
-                state = self._step(state, run, caution)
+                state = self._step(state, run, progress.caution)
             except np.linalg.LinAlgError:
                 # Beyond what rounding allows, the curvature may have no meaning left.
                 break
             schedule.note(state.length)
-            caution = 1.0 if schedule.is_short(state.length) else _eased(caution)
+            progress.caution = _next_caution(progress.caution, schedule.is_short(state.length))
             path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
-        yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
+        yield Iterate(state.point, state.dual, state.gradient, np.inf, progress.path)
+
+    def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
+        """Where rounds and steps lead that need no check, all at once; None if one by one."""
+        return None
 
     def first_step(self, state: State, run: Run) -> State:
         """A state near the minimum of the plain average, from where the run starts."""
@@ -444,7 +356,7 @@ class AugmentedLagrangian(Solver):
             except CostlyError:
                 return
             # Steps are cut short where weights come to their limits: there are no such weights.
-            if state.length < _FULL_ENOUGH or state.value + off < start.value - target:
+            if state.length < FULL_ENOUGH or state.value + off < start.value - target:
                 return
 
     def _step(self, state: State, run: Run, caution: float) -> State:
@@ -514,7 +426,7 @@ class AugmentedLagrangian(Solver):
                     limit = _reach(problem.penalty, problem.coefficients(state.point.w), -backwards)
                 if t >= limit:
                     return point, dual, t
-            t, low, slope_low, high, slope_high = _NEXT_LENGTH(
+            t, low, slope_low, high, slope_high = _next_length(
                 t, slope, low, slope_low, high, slope_high, np.inf if limit is None else limit
             )
             if trial >= MAX_TRIALS and 0.0 < low < t < high:
@@ -546,7 +458,3 @@ def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(delta == 0.0, np.inf, (ahead - coef) / delta)
     return max(float(room.min()), 1.0)
-
-
-def _eased(caution: float) -> float:
-    return _EASE * caution if caution > _NO_CAUTION else 0.0

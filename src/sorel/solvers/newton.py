@@ -12,13 +12,21 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel import rounds
 from sorel.conjugate import minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, sampled_rows
 from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
-from sorel.solvers.augmented import ROUNDING, AugmentedLagrangian, Direction, State
+from sorel.rounds import ROUNDING
+from sorel.solvers.augmented import (
+    HEARTBEAT,
+    AugmentedLagrangian,
+    Direction,
+    Progress,
+    State,
+)
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
@@ -102,6 +110,42 @@ class Newton(AugmentedLagrangian):
         if not can_descend(state.problem):
             return super().first_step(state, run)
         return descend(state, run)
+
+    def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
+        problem = state.problem
+        if not problem.penalty.quadratic or run.resembles or run.wants_check or progress.coarse:
+            return None
+        schedule = progress.schedule
+        least, zero_loss = problem.scales()
+        limits = np.array([
+            run.tol, least, zero_loss, self.promising, problem.has_two_levels,
+            run.max_passes - run.passes, progress.checked + HEARTBEAT - run.passes,
+            progress.resumed - run.passes, progress.measured,
+        ])  # fmt: skip
+        numbers = np.zeros(rounds.N_PROGRESS)
+        numbers[rounds.VALUE], numbers[rounds.GAINED] = state.value, state.moved
+        numbers[rounds.PREDICTED], numbers[rounds.TAKEN] = state.predicted, state.length
+        numbers[rounds.CAUTION], numbers[rounds.USED] = progress.caution, progress.used
+        numbers[rounds.MOVES] = progress.path.moves
+        reach = np.zeros(problem.engine.size)
+        found = problem.engine.walk(
+            state.point, state.dual, state.center, state.gradient, problem.penalty.l2,
+            rounds.Rounds(schedule.numbers, schedule.pace, limits, numbers, reach),
+        )  # fmt: skip
+        if found is None:
+            return None
+        point, center, settled = found
+        run.passes += float(numbers[rounds.PASSES])
+        run.n_iter += int(numbers[rounds.ROUNDS])
+        moves = int(numbers[rounds.MOVES]) - progress.path.moves
+        if moves:
+            progress.path.walk(reach, moves)
+        if numbers[rounds.ROUNDS]:
+            progress.idle = 0
+        progress.caution, progress.used = numbers[[rounds.CAUTION, rounds.USED]].tolist()
+        new = State(problem, point, center, schedule.eta, settled)
+        new.predicted, new.length = float(numbers[rounds.PREDICTED]), float(numbers[rounds.TAKEN])
+        return new
 
     def _step(self, state: State, run: Run, caution: float) -> State:
         problem, point = state.problem, state.point

@@ -15,7 +15,8 @@ import numpy as np
 from sorel.engines.base import Dual, FloatArray
 from sorel.kernels import vectors
 from sorel.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, Pace, State
+from sorel.rounds import Pace
+from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.newton_cg import Resting
 
