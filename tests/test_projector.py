@@ -90,16 +90,13 @@ def test_working_memory_of_short_vectors_is_kept_and_long_ones_go_back():
         assert core._work is first
         assert sum(map(len, pool._free.values())) == (2 if n == WORTH_POOLING else 0)
     core = Uniform(50 * ESRM(2.0).weights(50), Pool())
-    (first, fresh), (second, _) = core.sorting(), core.sorting()
-    assert fresh is None
+    (first, _), (second, _) = core.sorting(), core.sorting()
     assert all(one is other for one, other in zip(first, second, strict=True))
 
 
 def test_an_order_is_repaired_once_it_is_known():
     core = Uniform(30 * ESRM(2.0).weights(30), Pool())
     zeta, out, block = np.linspace(-1.0, 2.0, 30), np.empty(30), np.empty(30, np.int32)
-    assert core.moves() == 0
-    core.sorting()
     assert core.moves() == 0
     core.sort(zeta, 0)
     assert core.moves() == moves_per_item(30)
@@ -145,18 +142,13 @@ def test_items_without_weight_are_left_out_and_others_are_not():
 
 
 @pytest.mark.parametrize("n", [100, 1600])
-def test_some_thousand_items_are_sorted_elsewhere_and_any_order_is_a_start(n):
+def test_where_items_are_sorted_elsewhere_any_order_is_a_start(n):
     core = Uniform(n * ESRM(2.0).weights(n), Pool())
     assert core.moves() == 0
-    (mass, order, key, _, first, second), fresh = core.sorting()
-    assert (fresh is not None) is (n == 1600)
-    assert core.moves() == (1 if n == 1600 else 0)
+    (mass, order, key, _, first, second), (distance, *_) = core.sorting()
+    assert core.moves() == moves_per_item(n) == (1 if n == 1600 else 8)
     assert mass is core.mass
-    assert [x.size for x in (order, key, first, second)] == [n] * 4
-    # An order that is known stays so.
-    core.sort(np.random.default_rng(0).standard_normal(n), 0)
-    core.sorting()
-    assert core.moves() == (1 if n == 1600 else 8)
+    assert [x.size for x in (order, key, first, second, distance)] == [n] * 5
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -15,11 +15,20 @@ from sorel.engines.base import Engine, Settled
 from sorel.engines.small import _MOST_STARTS, SmallSteps
 from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
-from sorel.permutahedron.cores import Uniform
 from sorel.problem import Problem
 from sorel.quadratic import step_of_few
 from sorel.rounding import Path
-from sorel.rounds import BUDGET, ETA, LARGEST, ROUNDING, EtaSchedule, next_caution
+from sorel.rounds import (
+    BUDGET,
+    ETA,
+    EVALUATE,
+    LARGEST,
+    PHASE,
+    ROUNDING,
+    ROUNDS,
+    EtaSchedule,
+    next_caution,
+)
 from sorel.solvers import Run
 from sorel.solvers.augmented import HEARTBEAT, Direction, Progress, State
 from sorel.solvers.newton import Newton
@@ -337,7 +346,7 @@ def test_rows_with_curvature_are_put_together_where_they_are_few(used: int, pack
     point, dual = engine.point(np.ones(4)), engine.uniform()
     dual.density[:] = np.where(np.arange(10) < used, 10.0 / used, 0.0)
     assert engine._small_steps is not None
-    tile = engine._small_steps._work[2]
+    tile = engine._small_steps._work[3]
     tile[-1] = -1.0
     gradient = engine.gradient(point, dual)
     found = engine.newton_point(point, dual, gradient, 0.1)
@@ -347,14 +356,14 @@ def test_rows_with_curvature_are_put_together_where_they_are_few(used: int, pack
 
 
 class Script:
-    """Searches that end as they are told to, and what they are started with."""
+    """Walks that end as they are told to, and what they are started with."""
 
     def __init__(self, ends: list[tuple[float, int]]) -> None:
         self.ends, self.moves, self.starts = ends, list[int](), list[list[float]]()
 
     def __call__(self, *arguments: Any) -> int:
-        self.moves.append(arguments[14])
-        self.starts.append(list(arguments[13]))
+        self.moves.append(int(arguments[15][BUDGET]))
+        self.starts.append(list(arguments[8]))
         trials, count = self.ends[min(len(self.moves), len(self.ends)) - 1]
         arguments[17][small.TRIALS] = trials
         return count
@@ -367,9 +376,9 @@ FRESH = small.FRESH_START
     ("ends", "attempts"),
     [
         ([(1.0, 0)], []),
-        # Each trial has starts of its own: the first sort is a fast one, the second is stable.
-        ([(0.0, FRESH), (0.0, FRESH), (1.0, FRESH), (1.0, FRESH), (2.0, 0)], [0, 1, 0, 1]),
-        ([(0.0, FRESH), (1.0, FRESH), (2.0, FRESH), (3.0, 0)], [0, 0, 0]),
+        # Each trial has starts of its own. The fast sort has had its turn in the loop.
+        ([(0.0, FRESH), (0.0, FRESH), (1.0, FRESH), (1.0, FRESH), (2.0, 0)], [1, 1, 1, 1]),
+        ([(0.0, FRESH), (1.0, FRESH), (2.0, FRESH), (3.0, 0)], [1, 1, 1]),
     ],
 )
 @pytest.mark.parametrize("n", [60, 1600])
@@ -382,12 +391,11 @@ def test_orders_are_found_anew_as_often_as_a_trial_needs(
     core, taken, script = engine._projector.core, list[int](), Script(ends)
     monkeypatch.setattr(core, "moves", lambda: 5)
     monkeypatch.setattr(core, "sort", lambda target, attempt: taken.append(attempt) or 70)
-    monkeypatch.setattr(small, "search", script)
+    monkeypatch.setattr(small, "walk", script)
     assert engine._small_steps is not None
     settled = engine._small_steps.settle(point, center, 1.0)
     assert settled is not None
-    # Where some thousand losses are sorted by the loop itself, what is left is the stable sort.
-    assert taken == (attempts if n == 60 else [1] * len(attempts))
+    assert taken == attempts
     assert script.moves == [5] + [70] * len(attempts)
 
 
@@ -403,7 +411,7 @@ def test_a_projection_without_luck_is_given_up(
     if threshold is not None:
         threshold.pivot, threshold.tau = 7, 0.25
         monkeypatch.setattr(threshold, "bracket", lambda target: (1.0, 2.0, 3.0, 4.0))
-    monkeypatch.setattr(small, "search", script)
+    monkeypatch.setattr(small, "walk", script)
     assert steps.settle(engine.point(np.ones(4)), engine.uniform(), 1.0) is None
     assert len(script.moves) == _MOST_STARTS + 1
     if threshold is not None:
@@ -415,48 +423,38 @@ def test_a_projection_without_luck_is_given_up(
         assert list(steps._start) == [-1.0, 2.0, 0.0, 0.0, 0.0]
 
 
-def test_a_step_is_searched_until_half_of_its_descent_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_is_searched_until_half_of_its_descent_is_gone() -> None:
     """Or half of what rounding makes of it, if that is more."""
     problem = make(ESRM(2.0))
     engine = problem.engine
     assert isinstance(engine, DenseEngine)
     state = State(problem, engine.point(np.ones(4)), engine.uniform(), 1.0)
-    steps, seen = engine._small_steps, list[tuple[float, float]]()
+    steps = engine._small_steps
     assert steps is not None
-    monkeypatch.setattr(steps, "search", lambda *parts: seen.append((parts[4], parts[5])))
+    descent = step_by_parts(state, 0.0)[0].descent
     for noise in (0.0, 1e6):
         found = steps.step(
             state.point, state.dual, state.center, 1.0, state.gradient, 0.1, 0.0, noise
         )
-        assert found is None
-    descent = seen[0][0]
-    assert descent > 0.0
-    assert seen == [(descent, 0.5 * descent), (descent, 0.5e6)]
+        assert found is not None
+        enough = steps._numbers[small.ENOUGH]
+        assert enough == pytest.approx(0.5 * max(descent, noise), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("risk", "eta", "sorts"), [(ESRM(2.0), 1.0, [0]), (ESRM(2.0), 0.0, []), (CVaR(0.3), 1.0, [])]
-)
-def test_losses_are_sorted_before_the_first_search_for_a_weighting(
-    risk: sorel.risks.Risk, eta: float, sorts: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("n", [60, 1600])
+def test_losses_are_sorted_where_they_are_projected(
+    n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make(risk).engine
+    engine = make(ESRM(2.0), n=n).engine
     assert isinstance(engine, DenseEngine)
-    core, taken, searches, search = engine._projector.core, list[int](), list[int](), small.search
-    sort = core.sort if isinstance(core, Uniform) else None
-    assert sort is not None
-    monkeypatch.setattr(core, "sort", lambda z, attempt: taken.append(attempt) or sort(z, attempt))
-    monkeypatch.setattr(small, "search", lambda *parts: searches.append(1) or search(*parts))
+    core = engine._projector.core
+    monkeypatch.setattr(core, "sort", lambda *args: pytest.fail("sorted elsewhere"))
     point, center = engine.point(np.ones(4)), engine.uniform()
     assert engine._small_steps is not None
-    for _ in range(2):
-        assert engine._small_steps.settle(point, center, eta) is not None
-    # One call finds an order that is sorted; the second one finds it as it was.
-    assert taken == sorts
-    if sorts:
-        assert len(searches) == 2
+    settled = engine._small_steps.settle(point, center, 1.0)
+    assert settled is not None
+    monkeypatch.undo()
+    assert_same(settled, Engine.settle(engine, point, center, 1.0), engine)
 
 
 # Several rounds and steps in one call.
@@ -588,7 +586,7 @@ def test_a_walk_leaves_to_others_what_is_not_for_it(monkeypatch: pytest.MonkeyPa
     assert Newton()._walk(state, run, progress) is None
     # Without luck in the projection there is no step, and what was begun is of no account.
     (state, progress), run = start_of(make(CVaR(0.3)), 1.0), make_run(1e-6)
-    monkeypatch.setattr(SmallSteps, "_sorted_anew", lambda *args: small.FRESH_START)
+    monkeypatch.setattr(SmallSteps, "_go", lambda *args: small.FRESH_START)
     assert Newton()._walk(state, run, progress) is None
 
 
@@ -599,21 +597,26 @@ def test_a_projection_without_luck_at_a_new_centre_is_made_elsewhere(
     (state, progress), run = start_of(problem, 1.0), make_run(1e-6)
     progress.schedule.note(1.0)
     state.predicted = 0.0  # the round is over
-    own = small.walk
+    density = state.dual.density.copy()  # type: ignore[attr-defined] # in memory
 
     def luckless(*args: Any) -> int:
-        # An order of which nothing may be repaired.
-        args[-13][BUDGET] = -1.0
-        return int(own(*args))
+        # The centre has moved and eta has grown, and there the projection fails.
+        if args[15][PHASE] != EVALUATE:
+            args[18][6] = density
+            args[12][ETA] *= 10.0
+            args[15][ROUNDS], args[15][PHASE] = 1.0, EVALUATE
+        return small.FRESH_START
 
     monkeypatch.setattr(small, "walk", luckless)
-    monkeypatch.setattr(Uniform, "sort", lambda *args: -1)
+    monkeypatch.setattr(DenseEngine, "settle", Engine.settle)
     walked = Newton()._walk(state, run, progress)
     assert walked is not None
     assert run.n_iter == 1
     assert run.passes == 0.0
     monkeypatch.undo()
     fresh = Engine.settle(problem.engine, walked.point, walked.center, walked.eta)
+    assert walked.eta == 10.0
+    np.testing.assert_allclose(60 * problem.engine.weights(walked.center), density, rtol=1e-14)
     assert walked.moved == pytest.approx(fresh.distance / (2.0 * walked.eta), rel=1e-9, abs=1e-12)
     assert walked.predicted == np.inf
 

@@ -55,7 +55,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _EASE, _NO_CAUTION = 0.1, 1e-3
 
 # The numbers of a schedule, and those of its pace.
-ETA, LARGEST, GROWTH, STEPS, CUTS, SHORTEST = range(6)
+ETA, LARGEST, GROWTH, STEPS, CUTS, SHORTEST, N_SCHEDULE = range(7)
 FIRST, WARM, FASTEST, EASY, FULL, SHORT, HARD = range(7)
 
 # What ends rounds that are taken at once: the tolerance, the size from which on an objective is its
@@ -65,15 +65,16 @@ FIRST, WARM, FASTEST, EASY, FULL, SHORT, HARD = range(7)
 TOL, LEAST_UNIT, ZERO_LOSS, PROMISING, TWO_LEVELS = range(5)
 MOST_PASSES, NEXT_CHECK, RESUMED, MEASURED, N_LIMITS = range(5, 10)
 
-# Where they stand. The augmented Lagrangian, lam . l in it and what the weights gain, what the last
-# step promised and how much of it was taken, the caution of the next step and of the last; passes,
-# rounds and moves of the margins.
-VALUE, EXPECTATION, GAINED, PREDICTED, TAKEN, CAUTION, USED = range(7)
-PASSES, ROUNDS, MOVES = range(7, 10)
+# Where they stand. The augmented Lagrangian, lam . l and |q - q_k|^2 in it, and what the weights
+# gain, what the last step promised and how much of it was taken, the caution of the next step and
+# of the last; passes, rounds and moves of the margins.
+VALUE, EXPECTATION, APART, GAINED, PREDICTED, TAKEN, CAUTION, USED = range(8)
+PASSES, ROUNDS, MOVES = range(8, 11)
 # What the loop itself keeps: what comes next, which of two places holds the point, its blocks, the
 # moves per item that the next repair of the order may take, what the step under way promises, and
-# what the weights had to gain at the end of the last round, where that was looked at.
-PHASE, SIDE, BLOCKS, BUDGET, PROMISED, LEFT, N_PROGRESS = range(10, 17)
+# what the weights had to gain at the end of the last round, where that was looked at. Whether one
+# operation is all that is wanted, and whether margins at its end are to be computed from X.
+PHASE, SIDE, BLOCKS, BUDGET, PROMISED, LEFT, ALONE, AFRESH, N_PROGRESS = range(11, 20)
 
 # What comes next: to see whether somebody is to look at the point, or only whether the round is
 # over; to evaluate the point for another centre or eta; a Newton step; the search along it.

@@ -151,10 +151,12 @@ class DenseEngine(SampledEngine):
         self, point: Any, dual: Any, center: Any, gradient: FloatArray, l2: float, rounds: Rounds
     ) -> tuple[Point, Dual, Settled | None] | None:
         steps = self._small_steps
-        end = None if steps is None else steps.walk(point, dual, center, gradient, l2, rounds)
-        if end is None:
+        found = None if steps is None else steps.walk(point, dual, center, gradient, l2, rounds)
+        if found is None:
             return None
-        return MemoryPoint(end.w, self, end.margins, end.losses), end.center, end.settled
+        end, known = found
+        moved = MemoryPoint(end.w, self, end.margins, end.losses)
+        return moved, end.center, end.settled if known else None
 
     def newton_point(
         self, point: Any, dual: Any, gradient: FloatArray, l2: float

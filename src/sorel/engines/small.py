@@ -8,61 +8,55 @@ needed, and gives the results their handles.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sorel.engines.base import FloatArray, Settled
 from sorel.engines.handles import MemoryDual
 from sorel.kernels import small
 from sorel.permutahedron.cores import Uniform
 from sorel.rounds import (
+    AFRESH,
+    ALONE,
+    APART,
     BLOCKS,
     BUDGET,
+    CAUTION,
     DECIDE,
     ETA,
     EVALUATE,
     EXPECTATION,
-    GAINED,
     LEFT,
+    N_LIMITS,
+    N_PROGRESS,
+    N_SCHEDULE,
     PASSES,
     PHASE,
+    PROMISED,
+    ROUNDING,
     ROUNDS,
+    SEARCH,
     SIDE,
+    STEP,
+    TAKEN,
+    VALUE,
+    Pace,
     Rounds,
 )
 
 __all__ = ["SmallSteps", "by_columns"]
 
 
-# A sort that leaves too much to repair is followed by one that leaves nothing.
+# Where a sort in the loop leaves too much to repair, one that leaves nothing takes its place. No
+# search has more than so many fresh starts.
 _MOST_STARTS = 2
 _STABLE = 1
 
 
 class End(NamedTuple):
-    """Where a step ends.
-
-    Attributes
-    ----------
-    w, margins, losses : array
-        The point.
-    settled : Settled
-        The augmented Lagrangian there.
-    length : float
-        The part of the step that was taken.
-    """
-
-    w: FloatArray
-    margins: FloatArray
-    losses: FloatArray
-    settled: Settled
-    length: float
-
-
-class Walked(NamedTuple):
-    """Where several steps end.
+    """Where a step ends, or several.
 
     Attributes
     ----------
@@ -70,15 +64,26 @@ class Walked(NamedTuple):
         The point.
     center : MemoryDual
         The centre of the round there.
-    settled : Settled or None
-        The augmented Lagrangian there, where it is known.
+    settled : Settled
+        The augmented Lagrangian there.
+    length : float
+        The part of the last step that was taken.
     """
 
     w: FloatArray
     margins: FloatArray
     losses: FloatArray
     center: Any
-    settled: Settled | None
+    settled: Settled
+    length: float
+
+
+class _Room(NamedTuple):
+    """What a walk works on: see :func:`sorel.kernels.small.walk`."""
+
+    places: FloatArray
+    parameters: FloatArray
+    blocks: NDArray[np.int32]
 
 
 class SmallSteps:
@@ -104,13 +109,13 @@ class SmallSteps:
         width, n = Xt.shape
         self._n, self._d, self._size, self._core = n, d, size, core
         self._data = (Xt, y, code, delta, np.full(1, 1.0 / n))
-        self._table, self._wide = np.empty((small.N_VECTORS, n)), np.zeros((2, width))
         self._no_blocks = np.full(n, -1, np.int32)
         factor = np.empty((size + 4, size))
-        self._step, self._end = factor[size + 1], factor[size + 3]
+        self._step = factor[size + 1]
         # Blocks have two items at least.
         self._work = (
-            self._table,
+            np.empty((small.N_VECTORS, n)),
+            np.zeros((2, width)),
             np.empty(n, np.uint32),
             np.zeros((width + 1, small.TILE)),
             np.empty((width + 1, n // 2)),
@@ -123,7 +128,11 @@ class SmallSteps:
             self._sorting, self._fresh = core.sorting()
         else:
             self._levels = core.threshold.low, core.threshold.high, core.threshold.total
-        self._nowhere, self._origin = np.zeros(n), np.zeros(size)
+        # For operations that are asked for alone.
+        self._alone = Rounds(
+            np.zeros(N_SCHEDULE), np.zeros(len(Pace._fields)), np.zeros(N_LIMITS),
+            np.zeros(N_PROGRESS), np.zeros(size),
+        )  # fmt: skip
 
     def step(
         self,
@@ -137,28 +146,17 @@ class SmallSteps:
         noise: float,
     ) -> tuple[End, float] | None:
         """The end of the step, and what its model promises: see :meth:`Engine.newton_step`."""
-        block = self._no_blocks if dual.block is None else dual.block
-        descent, decrease = small.newton_step(
-            *self._data, point.margins, point.w, gradient, dual.density, block, dual.n_blocks, eta,
-            caution, l2, self._d, *self._work,
-        )  # fmt: skip
-        if not descent > 0.0:
-            return None
-        enough = 0.5 * max(descent, noise)
-        end = self.search(point, center, eta, self._step, descent, enough, l2)
-        return None if end is None else (end, decrease)
+        room, progress = self._room(point, dual, center, gradient), self._begin(STEP, eta)
+        progress[BLOCKS], progress[CAUTION] = dual.n_blocks, caution
+        progress[VALUE] = noise / ROUNDING
+        end = self._finish(room, center, l2)
+        return None if end is None else (end, float(progress[PROMISED]))
 
     def refine(self, point: Any, dual: Any, gradient: FloatArray, l2: float) -> End | None:
         """See :meth:`Engine.newton_point`."""
-        descent, _ = small.newton_step(
-            *self._data, point.margins, point.w, gradient, dual.density, self._no_blocks, 0, 0.0,
-            0.0, l2, self._d, *self._work,
-        )  # fmt: skip
-        if math.isnan(descent):
-            return None
-        # From margins of 0, so that those at the end are computed from X.
-        self._numbers[:] = small.GO
-        return self._run(self._nowhere, self._origin, self._end, dual, 0.0, l2)
+        room, progress = self._room(point, dual, dual, gradient), self._begin(STEP, 0.0)
+        progress[AFRESH] = 1.0
+        return self._finish(room, dual, l2)
 
     def search(
         self,
@@ -171,132 +169,117 @@ class SmallSteps:
         l2: float,
     ) -> End | None:
         """See :meth:`Engine.search`."""
+        self._begin(SEARCH, eta)
+        self._step[:] = delta
         self._numbers[:] = small.GO
         self._numbers[small.SLOPE_LOW], self._numbers[small.ENOUGH] = -descent, enough
-        return self._run(point.margins, point.w, delta, center, eta, l2)
+        return self._finish(self._room(point, None, center, None), center, l2)
 
     def settle(self, point: Any, center: Any, eta: float) -> Settled | None:
         """See :meth:`Engine.settle`; None where the projection has no luck."""
-        if eta > 0.0 and self._levels is None and not self._core.moves():
-            # Nothing is known yet, and the weights at the start are nearly alike.
-            self._core.sort(point.losses, 0)
+        self._begin(EVALUATE, eta)
         self._numbers[:] = small.STAY
-        end = self._run(point.margins, point.w, point.w, center, eta, 0.0)
+        end = self._finish(self._room(point, None, center, None), center, 0.0)
         return None if end is None else end.settled
 
     def walk(
         self, point: Any, dual: Any, center: Any, gradient: FloatArray, l2: float, rounds: Rounds
-    ) -> Walked | None:
-        """See :meth:`Engine.walk`."""
-        n, core = self._n, self._core
-        places, parameters = np.empty((7, n)), np.empty((4, self._size))
-        places[0], places[1], places[2] = point.margins, point.losses, dual.density
-        places[6] = center.density
-        parameters[0], parameters[1] = point.w, gradient
-        blocks = np.empty((2, n), np.int32)
-        blocks[0] = self._no_blocks if dual.block is None else dual.block
+    ) -> tuple[End, bool] | None:
+        """The end, and whether the augmented Lagrangian is known there: see :meth:`Engine.walk`."""
+        room = self._room(point, dual, center, gradient)
+        room.places[1] = point.losses
         progress, schedule = rounds.progress, rounds.schedule
-        usual = core.moves() if core.threshold is None else 0
-        progress[SIDE], progress[BLOCKS], progress[PHASE] = 0.0, dual.n_blocks, DECIDE
-        progress[LEFT] = math.inf
+        progress[BLOCKS], progress[PHASE], progress[LEFT] = dual.n_blocks, DECIDE, math.inf
         eta = schedule[ETA]
-
-        def go_on(moves: int) -> int:
-            progress[BUDGET] = moves
-            return small.walk(
-                *self._data, l2, self._d, self._levels, self._start, usual, self._sorting,
-                self._fresh, rounds.limits, schedule, rounds.pace, progress, self._numbers, places,
-                parameters, rounds.reach, blocks, self._table, self._wide, *self._work[1:],
-            )  # fmt: skip
-
-        def where() -> tuple[Any, FloatArray]:
-            mark = self._numbers[small.TRIALS], progress[PASSES], progress[ROUNDS], schedule[ETA]
-            return mark, places[5 - 3 * int(progress[SIDE])]
-
-        self._sorted_anew(go_on, where)
+        self._go(room, rounds, l2)
         if progress[PASSES] == progress[ROUNDS] == 0.0 and schedule[ETA] == eta:
             return None
-        side = int(progress[SIDE])
-        w, gradient = parameters[2 * side], parameters[2 * side + 1]
-        margins, losses, density = places[3 * side : 3 * side + 3]
         if progress[ROUNDS] > 0.0:
-            center = MemoryDual(places[6], None)
-        if progress[PHASE] == EVALUATE:
-            # Without luck in the projection, nothing is known for the new centre or eta.
-            return Walked(w, margins, losses, center, None)
-        dual = MemoryDual(density, None)
-        dual.block, dual.n_blocks = blocks[side], int(progress[BLOCKS])
-        distance = 2.0 * schedule[ETA] * progress[GAINED]
-        settled = Settled(dual, float(progress[EXPECTATION]), float(distance), gradient)
-        return Walked(w, margins, losses, center, settled)
+            center = MemoryDual(room.places[6], None)
+        # Without luck in the projection, nothing is known for the new centre or eta.
+        return self._end(room, rounds, center), progress[PHASE] != EVALUATE
 
-    def _run(
-        self,
-        margins: FloatArray,
-        w: FloatArray,
-        step: FloatArray,
-        center: Any,
-        eta: float,
-        l2: float,
-    ) -> End | None:
-        """Search as the numbers say; None without a step, or without luck in the projection."""
-        n = self._n
-        room, block, gradient = np.empty((3, n)), np.empty(n, np.int32), np.empty(self._size)
-        numbers = self._numbers
-        count = self._sorted_anew(
-            lambda moves: small.search(
-                *self._data, margins, w, step, center.density, eta, l2, self._d, self._levels,
-                self._start, moves, self._sorting, self._fresh, numbers, self._table, self._wide,
-                room, block, gradient,
-            ),
-            lambda: (numbers[small.TRIALS], room[2]),
-        )  # fmt: skip
-        if count < 0:
+    def _room(self, point: Any, dual: Any, center: Any, gradient: FloatArray | None) -> _Room:
+        """Places for this point and the next one; what is not given is not looked at."""
+        room = _Room(
+            np.empty((7, self._n)), np.empty((4, self._size)), np.empty((2, self._n), np.int32)
+        )
+        room.places[0], room.places[6], room.parameters[0] = point.margins, center.density, point.w
+        if dual is not None:
+            room.places[2], room.parameters[1] = dual.density, gradient
+            room.blocks[0] = self._no_blocks if dual.block is None else dual.block
+        return room
+
+    def _begin(self, phase: int, eta: float) -> FloatArray:
+        """The progress of one operation."""
+        progress = self._alone.progress
+        progress[:] = 0.0
+        progress[PHASE], progress[ALONE] = phase, 1.0
+        self._alone.schedule[ETA] = eta
+        return progress
+
+    def _finish(self, room: _Room, center: Any, l2: float) -> End | None:
+        """The end of one operation; None without a step, or without luck in the projection."""
+        if self._go(room, self._alone, l2) != small.ARRIVED:
             return None
+        return self._end(room, self._alone, center)
+
+    def _end(self, room: _Room, rounds: Rounds, center: Any) -> End:
+        """The point that was reached."""
+        progress, eta = rounds.progress, float(rounds.schedule[ETA])
+        side = int(progress[SIDE])
+        w, gradient = room.parameters[2 * side : 2 * side + 2]
+        margins, losses, density = room.places[3 * side : 3 * side + 3]
         dual = center
         if eta > 0.0:
-            dual = MemoryDual(room[2], None)
-            dual.block, dual.n_blocks = block, count
-        length, *_, expected, distance = numbers.tolist()
-        settled = Settled(dual, expected, distance, gradient)
-        # Most steps are taken whole, and a product more is a call more.
-        if length > 0.0:
-            w = w + step if length == 1.0 else w + length * step
-        return End(w, room[0], room[1], settled, length)
+            dual = MemoryDual(density, None)
+            dual.block, dual.n_blocks = room.blocks[side], int(progress[BLOCKS])
+        settled = Settled(dual, float(progress[EXPECTATION]), float(progress[APART]), gradient)
+        return End(w, margins, losses, center, settled, float(progress[TAKEN]))
 
-    def _sorted_anew(
-        self, search: Callable[[int], int], where: Callable[[], tuple[Any, FloatArray]]
-    ) -> int:
-        """What a search returns, given the moves per item that a repair of the order may take.
-
-        Where it asks for a fresh start of the projection it is called again. Then `where` tells how
-        far it had come, and what it was to project.
-        """
-        core, threshold, start, moves = self._core, self._core.threshold, self._start, 0
+    def _go(self, room: _Room, rounds: Rounds, l2: float) -> int:
+        """Walk, with a fresh start of the projection wherever one is needed."""
+        core, threshold, start, progress = (
+            self._core,
+            self._core.threshold,
+            self._start,
+            rounds.progress,
+        )
+        usual = 0
         if threshold is None:
-            moves = core.moves()
+            usual = core.moves()
         else:
             # Without an item to start from, and without bounds, the search stops at the target.
             start[small.PIVOT], start[small.TAU] = threshold.pivot, threshold.tau
+        progress[BUDGET] = usual
         starts, last = 0, None
         while True:
-            count = search(moves)
+            count = small.walk(
+                *self._data, l2, self._d, self._levels, start, usual, self._sorting, self._fresh,
+                *rounds, self._numbers, *room, *self._work,
+            )  # fmt: skip
             if count != small.FRESH_START:
                 break
-            mark, target = where()
+            # As long as nothing comes of it.
+            mark = (
+                self._numbers[small.TRIALS],
+                progress[PASSES],
+                progress[ROUNDS],
+                rounds.schedule[ETA],
+            )
             starts, last = starts + 1 if mark == last else 1, mark
             if starts > _MOST_STARTS:
                 break
+            target = room.places[5 - 3 * int(progress[SIDE])]
             if threshold is None:
-                moves = core.sort(target, starts - 1 if self._fresh is None else _STABLE)
+                progress[BUDGET] = core.sort(target, _STABLE)
             else:
                 reference, tau, below, above = threshold.bracket(target)
                 start[:] = -1.0, tau, reference, below, above
         if threshold is not None:
             threshold.pivot, threshold.tau = int(start[small.PIVOT]), float(start[small.TAU])
-            if starts > 0:
-                start[small.REFERENCE :] = 0.0
-        return count
+            start[small.REFERENCE :] = 0.0
+        return int(count)
 
 
 def by_columns(X: Any, intercept: bool) -> FloatArray:

@@ -23,6 +23,9 @@ from sorel.permutahedron.ordering import MOVES_PER_ITEM, repair, sort_short
 from sorel.permutahedron.pooling import project_sorted
 from sorel.permutahedron.thresholds import COLD_TRIALS, WARM_TRIALS, project_levels
 from sorel.rounds import (
+    AFRESH,
+    ALONE,
+    APART,
     BLOCKS,
     BUDGET,
     CAUTION,
@@ -314,8 +317,8 @@ def _project_two_levels(target, levels, start, block):
     return min(count, 1)
 
 
-@compiled
-def newton_step(
+@compiled(inner=True)
+def _newton_step(
     Xt, y, code, delta, omega, margins, w, gradient, density, block, blocks, eta, caution, l2,
     n_penalized, table, rows, tile, sums, H, factor,
 ):  # fmt: skip
@@ -338,15 +341,15 @@ def newton_step(
     return minimize_few(H, gradient, w, l2, n_penalized, factor, factor[p + 3])
 
 
-@compiled
-def search(
+@compiled(inner=True)
+def _search(
     Xt, y, code, delta, omega, margins, w, step, center, eta, l2, n_penalized, levels, start, moves,
     sorting, fresh, numbers, table, wide, room, block, gradient,
 ):  # fmt: skip
     """Go along a step until the derivative is small, and evaluate the augmented Lagrangian there.
 
-    Weights of two levels come with `levels` and `start`, others with `sorting`, and with `fresh`
-    where they are sorted here; None for the rest.
+    Weights of two levels come with `levels` and `start`, others with `sorting` and with `fresh`, in
+    which they are sorted; None for the rest.
     The rows of `room` become margins, losses and densities. With a length of 0, w itself is
     evaluated. Returns the number of blocks; after FRESH_START the same call goes on where it
     stopped.
@@ -377,14 +380,13 @@ def search(
                 count = project_sorted(
                     density, mass, order, key, moves, bounds, work, spills, density, block
                 )
-                if fresh is not None:
-                    sorted_anew = count < 0 and sort_short(density, fresh, order)
-                    if sorted_anew:
-                        # Few near ties are left to repair.
-                        count = project_sorted(
-                            density, mass, order, key, MOVES_PER_ITEM, bounds, work, spills,
-                            density, block,
-                        )  # fmt: skip
+                sorted_anew = count < 0 and sort_short(density, fresh, order)
+                if sorted_anew:
+                    # Few near ties are left to repair.
+                    count = project_sorted(
+                        density, mass, order, key, MOVES_PER_ITEM, bounds, work, spills, density,
+                        block,
+                    )  # fmt: skip
             if levels is not None:
                 count = _project_two_levels(density, levels, start, block)
         if count < 0:
@@ -411,6 +413,13 @@ def search(
     _multiply_back(Xt, c, wide[1], gradient)
     numbers[EXPECTED], numbers[DISTANCE] = expected * omega[0], distance * omega[0]
     return count
+
+
+@compiled(inline=True)
+def _set_numbers(numbers, values):
+    """An assignment of all would compile what to say of arrays that do not match."""
+    for i in range(numbers.shape[0]):
+        numbers[i] = values[i]
 
 
 @compiled(inline=True)
@@ -490,16 +499,17 @@ def _is_worth_look(limits, progress, target, bracket):
 
 @compiled
 def walk(
-    Xt, y, code, delta, omega, l2, n_penalized, levels, start, moves, sorting, fresh, limits,
-    schedule, pace, progress, numbers, places, parameters, reach, blocks, table, wide, rows, tile,
+    Xt, y, code, delta, omega, l2, n_penalized, levels, start, moves, sorting, fresh, schedule,
+    pace, limits, progress, reach, numbers, places, parameters, blocks, table, wide, rows, tile,
     sums, H, factor,
 ):  # fmt: skip
     """Rounds and steps of the augmented Lagrangian, until somebody is to look at the point.
 
     The rows of `places` are margins, losses and densities of the point, and of the next one, and
     the centre; those of `parameters` are w and the gradient, of both. The rules are those of
-    :mod:`sorel.rounds`; what they leave to others ends the walk as well. Returns ARRIVED; after
-    FRESH_START the same call goes on where it stopped.
+    :mod:`sorel.rounds`; what they leave to others ends the walk as well. It may begin in the middle
+    of a round, and end after one operation. Returns ARRIVED, or NO_STEP where none leads down;
+    after FRESH_START the same call goes on where it stopped.
     """
     p = parameters.shape[1]
     center = places[6]
@@ -555,22 +565,32 @@ def walk(
                 retreat(schedule)
                 progress[PHASE] = EVALUATE
             if progress[PHASE] == EVALUATE:
-                numbers[:] = STAY
+                _set_numbers(numbers, STAY)
         if progress[PHASE] == STEP:
-            descent, progress[PROMISED] = newton_step(
+            descent, progress[PROMISED] = _newton_step(
                 Xt, y, code, delta, omega, margins, w, gradient, density, blocks[side],
                 int(progress[BLOCKS]), schedule[ETA], progress[CAUTION], l2, n_penalized, table,
                 rows, tile, sums, H, factor,
             )  # fmt: skip
-            if not descent > 0.0:
-                progress[PHASE] = LOOK
-                return ARRIVED
+            progress[PHASE] = LOOK
+            _set_numbers(numbers, GO)
+            if progress[AFRESH] > 0.0:
+                if math.isnan(descent):
+                    return NO_STEP
+                # From margins of 0, so that those at the end are computed from X.
+                for i in range(margins.shape[0]):
+                    margins[i] = 0.0
+                for j in range(p):
+                    w[j] = 0.0
+                    factor[p + 1, j] = factor[p + 3, j]
+            elif descent > 0.0:
+                numbers[SLOPE_LOW], numbers[ENOUGH] = -descent, 0.5 * max(descent, noise)
+            else:
+                return NO_STEP
             progress[USED] = progress[CAUTION]
-            numbers[:] = GO
-            numbers[SLOPE_LOW], numbers[ENOUGH] = -descent, 0.5 * max(descent, noise)
             progress[PHASE] = SEARCH
         stays = progress[PHASE] == EVALUATE
-        count = search(
+        count = _search(
             Xt, y, code, delta, omega, margins, w, w if stays else factor[p + 1], center,
             schedule[ETA], l2, n_penalized, levels, start, int(progress[BUDGET]), sorting, fresh,
             numbers, table, wide, places[3 * other : 3 * other + 3], blocks[other],
@@ -580,7 +600,7 @@ def walk(
             return FRESH_START
         if count == NO_STEP:
             progress[PHASE] = LOOK
-            return ARRIVED
+            return NO_STEP
         # What a fresh start was given for one search is of no use to the next.
         for i in range(REFERENCE, ABOVE + 1):
             start[i] = 0.0
@@ -593,7 +613,10 @@ def walk(
                 square += parameters[2 * other, j] * parameters[2 * other, j]
         progress[BUDGET] = moves
         progress[SIDE], progress[BLOCKS] = other, count
-        progress[EXPECTATION] = numbers[EXPECTED]
+        progress[EXPECTATION], progress[APART] = numbers[EXPECTED], numbers[DISTANCE]
+        if progress[ALONE] > 0.0:
+            progress[TAKEN] = length
+            return ARRIVED
         progress[GAINED] = numbers[DISTANCE] / (2.0 * schedule[ETA])
         progress[VALUE] = numbers[EXPECTED] - progress[GAINED] + 0.5 * l2 * square
         if stays:

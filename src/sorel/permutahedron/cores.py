@@ -23,7 +23,6 @@ from sorel.permutahedron.ordering import (
     Order,
     borrow,
     index_type,
-    is_short,
     moves_per_item,
     room_to_sort,
 )
@@ -113,18 +112,16 @@ class Uniform(Core):
             self._mass[self._bend] = middle
         return self._mass
 
-    def sorting(self) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+    def sorting(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What a projection by a sort works with, from the mass on, and what the sort does.
 
-        None for the latter where a list is sorted elsewhere. Where it is not, the order that stands
-        here is as good a start as any.
+        The order that stands here is as good a start as any.
         """
         keep, bounds = self._general()
         if self._work is None:
             self._work = borrow(self.pool, self.n, 2)
-        fresh = room_to_sort(self.n) if is_short(self.n) else None
-        keep.known = keep.known or fresh is not None
-        return (self.mass, keep.order, keep.key, bounds, *self._work), fresh
+        keep.known = True
+        return (self.mass, keep.order, keep.key, bounds, *self._work), room_to_sort(self.n)
 
     def moves(self) -> int:
         """Moves per item that repairing the order may take: none where there is no order yet."""
