@@ -24,6 +24,7 @@ from sorel.rounds import (
     EVALUATE,
     LARGEST,
     PHASE,
+    PREDICTED,
     ROUNDING,
     ROUNDS,
     EtaSchedule,
@@ -604,7 +605,7 @@ def test_a_projection_without_luck_at_a_new_centre_is_made_elsewhere(
         if args[15][PHASE] != EVALUATE:
             args[18][6] = density
             args[12][ETA] *= 10.0
-            args[15][ROUNDS], args[15][PHASE] = 1.0, EVALUATE
+            args[15][ROUNDS], args[15][PHASE], args[15][PREDICTED] = 1.0, EVALUATE, np.inf
         return small.FRESH_START
 
     monkeypatch.setattr(small, "walk", luckless)

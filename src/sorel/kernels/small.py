@@ -566,6 +566,7 @@ def walk(
                 progress[PHASE] = EVALUATE
             if progress[PHASE] == EVALUATE:
                 _set_numbers(numbers, STAY)
+                progress[PREDICTED], progress[TAKEN] = math.inf, 1.0
         if progress[PHASE] == STEP:
             descent, progress[PROMISED] = _newton_step(
                 Xt, y, code, delta, omega, margins, w, gradient, density, blocks[side],
@@ -620,7 +621,6 @@ def walk(
         progress[GAINED] = numbers[DISTANCE] / (2.0 * schedule[ETA])
         progress[VALUE] = numbers[EXPECTED] - progress[GAINED] + 0.5 * l2 * square
         if stays:
-            progress[PREDICTED], progress[TAKEN] = math.inf, 1.0
             progress[PHASE] = STEP
         else:
             progress[PREDICTED], progress[TAKEN] = max(progress[PROMISED], 0.0), length
