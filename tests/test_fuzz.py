@@ -235,10 +235,8 @@ def test_overflow_is_told_from_a_failure():
         (555, 7380),  # a Huber loss of little but its kink
         (4001, 5023),
         (779, 690),  # running sums of many sample weights
-        (311116, 927),  # all but an exact fit, which comes at the end of a sequence of problems
         (311116, 759),
         (311116, 7939),  # running sums of sample weights again, and a large density at their end
-        (301118, 1910),
         (311117, 7809),  # exponentials of samples without weight
         (311118, 9381),  # a gap that is rounding, and less than that at a last look
     ],
@@ -247,3 +245,17 @@ def test_problems_that_were_hard(seed, number):
     report = fuzz.check(fuzz.Case(seed, number))
     assert report.failures == []
     assert report.missed == "", report.missed
+
+
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [
+        (311116, 927),  # all but an exact fit, which comes at the end of a sequence of problems
+        (301118, 1910),  # a deviation of a mixture with the maximum, weights of many sizes
+    ],
+)
+def test_problems_that_take_about_all_passes(seed, number):
+    """Rounding, which differs between processors, decides whether 1000 passes are enough."""
+    case = fuzz.Case(seed, number)
+    assert fuzz.check(case).failures == []
+    assert sorel.solve(case.problem(), max_passes=4000).converged

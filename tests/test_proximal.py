@@ -76,6 +76,23 @@ def test_minimisers_agree_with_the_active_set_method(hidden, kind):
         assert objective(u, H, gradient, w, hidden, (n,)) <= best + 1e-5 * (start - best)
 
 
+def test_typical_curvature_of_a_few_stiff_directions(monkeypatch):
+    """They show in all coordinates; where columns are many, or all are alike, these must do."""
+    H, gradient, w = model("stiff", 12)
+    stiff = ProximalModel(H, gradient, w, Shown(HIDDEN[0]), (12,))
+    assert np.median(np.diag(H)) > 1e6
+    assert stiff._typical_curvature() == pytest.approx(np.median(np.linalg.eigvalsh(H)))
+    assert stiff._typical_curvature() < 10.0
+    monkeypatch.setattr(proximal, "_FEW_DIRECTIONS", 11)
+    assert stiff._typical_curvature() == np.median(np.diag(H))
+    stiff._H = np.zeros((12, 12))
+    assert stiff._typical_curvature() == 0.0
+    monkeypatch.undo()
+    H, gradient, w = model("plain", 12)
+    plain = ProximalModel(H, gradient, w, Shown(HIDDEN[0]), (12,))
+    assert plain._typical_curvature() == np.median(np.diag(H))
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("make", ["group", "smooth", "ball"])
 def test_optimal_by_a_proximal_step(make, outputs):

@@ -15,6 +15,7 @@ differences, takes H as it is, whatever its scales. lam then becomes the subgrad
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,10 @@ _MAX_ROUNDS, _LOOK_EVERY = 5, 25
 # the largest curvature. How often, with how many Newton steps in a round.
 _SHORTER, _SHORTEST = 0.1, 1e-2
 _MAX_MULTIPLIERS, _MAX_NEWTON = 25, 40
+
+# A few stiff directions show in all coordinates. Up to so many parameters it is seen whether half
+# of all directions have less than this share of the curvature.
+_FEW_DIRECTIONS, _STIFF = 100, 1e-2
 
 # A Newton step ends when the slope along it has fallen to this share, after so many trials at most.
 # Those of one multiplier end when the gradient is this share of what moves the next.
@@ -183,9 +188,7 @@ class ProximalModel:
         """The augmented Lagrangian: the last u, and whether it is good enough."""
         # What it has to be at the minimiser, and more nearly so than a subgradient at x.
         multiplier = -self._gradient(x)
-        diagonal = self._H.diagonal()
-        typical = float(np.median(diagonal[diagonal > 0.0])) if np.any(diagonal > 0.0) else 0.0
-        step = 1.0 / max(typical, _EPS * self._largest)
+        step = 1.0 / max(self._typical_curvature(), _EPS * self._largest)
         u, budget = x, self.n_iter + _MAX_NEWTON
         for _ in range(_MAX_MULTIPLIERS):
             x, z, u = self._descend(x, multiplier, step, budget)
@@ -196,6 +199,14 @@ class ProximalModel:
                 break
             step = max(_SHORTER * step, _SHORTEST / self._largest)
         return u, False
+
+    def _typical_curvature(self) -> float:
+        """Half of the coordinates have less, or half of all directions where that is far less."""
+        along = _middle(self._H.diagonal())
+        if len(self._slope) > _FEW_DIRECTIONS:
+            return along
+        own = _middle(np.linalg.eigvalsh(self._H))
+        return own if own < _STIFF * along else along
 
     def _descend(
         self, x: Array, multiplier: Array, step: float, budget: int
@@ -270,6 +281,12 @@ class ProximalModel:
         A = self._H - (0.5 / step) * (J + J.T)
         A.ravel()[diagonal] += 1.0 / step
         return A
+
+
+def _middle(curvatures: NDArray[np.floating[Any]]) -> float:
+    """The median of those that are positive."""
+    positive = curvatures[curvatures > 0.0]
+    return float(np.median(positive)) if len(positive) else 0.0
 
 
 def _solve(A: Array, b: Array) -> Array:
