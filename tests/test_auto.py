@@ -411,9 +411,12 @@ def test_trials_before_a_matrix(monkeypatch, method):
     monkeypatch.setattr(auto, "_trial_passes", lambda problem: 40.0)
     assert turns(method, lambda k: 1e-9, [Newton], penalty=lasso)[0] == 40 + 2
     # What the method before had reached is not its own.
-    for gap in (3.0, 0.5, 1e-6):
-        found, _ = turns(method, lambda k, gap=gap: gap, [Newton], penalty=lasso)
+    for gap in (3.0, 0.5, 0.1, 1e-6):
+        found, run = turns(method, lambda k, gap=gap: gap, [Newton], penalty=lasso)
         assert found == auto._FIRST_LOOK + 1
+        # Weights that are far off are no start for others; the parameters are.
+        assert (run.dual is None) is (gap > auto._FAR)
+        np.testing.assert_array_equal(run.w, np.zeros(2))
     found, _ = turns(method, lambda k: max(0.5**k, 1e-9), [Newton], penalty=lasso)
     assert found == 40 + 2
 

@@ -96,8 +96,9 @@ _WORTH_ONE_MATRIX, _WORTH_FEW_MATRICES, _WORTH_SHARED_MATRIX = 60.0, 30.0, 150.0
 # matrix of all columns, enough where the problem is easy, or as many as cost so many matrices.
 _TRIAL, _TRIAL_OF_MATRICES = 100.0, 15.0
 
-# After so many of them it is known whether they lead anywhere.
-_FIRST_LOOK = 10
+# After so many of them it is known whether they lead anywhere. With more than the second number
+# left of the gap, the weights are no start for others.
+_FIRST_LOOK, _FAR = 10, 0.1
 
 # Passes without a tenth of the gap gone after which another method has its turn. The second is for
 # Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
@@ -383,7 +384,7 @@ class Auto(Solver):
         """Run one solver until it gives up or stalls; leave its best iterate as the next start."""
         iterates = solver.iterates(problem, run)
         note = run.note
-        best: tuple[FloatArray, Dual] | None = None
+        best: tuple[FloatArray, Dual | None] | None = None
         best_gap, first_gap, since = np.inf, 0.0, run.passes
         # The gap of affine losses is large until the last, since none can be refined.
         refinable = not problem.loss.affine
@@ -416,6 +417,9 @@ class Auto(Solver):
                 # A gap that is larger tells nothing of how far the tolerance is.
                 first_gap = first_gap or min(best_gap, 1.0)
                 if trial and self._leads_nowhere(first_gap, best_gap, run, began, limit):
+                    if best is not None and best_gap > _FAR:
+                        # Weights that are far off are worse than none, from which eta grows fast.
+                        best = best[0], None
                     break
                 if before_inside and limit < run.passes:
                     # Whether such steps are to be had is asked where it matters.
