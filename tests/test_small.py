@@ -28,6 +28,7 @@ from sorel.rounds import (
     ROUNDING,
     ROUNDS,
     EtaSchedule,
+    Rounds,
     next_caution,
 )
 from sorel.solvers import Run
@@ -288,6 +289,9 @@ def test_others_take_the_general_path(arguments: dict[str, Any]) -> None:
     assert engine.newton_point(point, center, delta, 0.1) is None
     step = engine.newton_step(point, settled.dual, center, 1.0, settled.gradient, 0.1, 0.0, 0.0)
     assert step is None
+    assert not engine.walks
+    empty = Rounds(*np.zeros((5, 20)))
+    assert engine.walk(point, settled.dual, center, settled.gradient, 0.1, empty) is None
 
 
 def test_step_of_few_promises_what_the_model_gives() -> None:

@@ -391,6 +391,11 @@ class Engine(ABC):
     # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
     solves_by_rows: bool = False
 
+    @property
+    def walks(self) -> bool:
+        """Whether :meth:`walk` takes several steps at once."""
+        return False
+
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features

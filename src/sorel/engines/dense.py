@@ -147,6 +147,10 @@ class DenseEngine(SampledEngine):
         moved = MemoryPoint(end.w, self, end.margins, end.losses)
         return moved, end.settled, end.length, decrease
 
+    @property
+    def walks(self) -> bool:
+        return self._small_steps is not None
+
     def walk(
         self, point: Any, dual: Any, center: Any, gradient: FloatArray, l2: float, rounds: Rounds
     ) -> tuple[Point, Dual, Settled | None] | None:

@@ -1,8 +1,9 @@
 """Newton steps of a small dense problem, with nothing between the compiled loops.
 
-What is computed is what the engine's operations compute one by one, most of it in a single call of
-:mod:`sorel.kernels.small`. This module keeps the working memory of a run, sorts where that is
-needed, and gives the results their handles.
+What is computed is what the engine's operations compute one by one, in a single call of
+:func:`sorel.kernels.small.walk`: one operation, or all rounds and steps up to the next check. This
+module keeps the working memory of a run, starts projections afresh where that is needed, and gives
+the results their handles.
 """
 
 from __future__ import annotations
@@ -239,13 +240,8 @@ class SmallSteps:
 
     def _go(self, room: _Room, rounds: Rounds, l2: float) -> int:
         """Walk, with a fresh start of the projection wherever one is needed."""
-        core, threshold, start, progress = (
-            self._core,
-            self._core.threshold,
-            self._start,
-            rounds.progress,
-        )
-        usual = 0
+        core, threshold, start = self._core, self._core.threshold, self._start
+        progress, schedule, usual = rounds.progress, rounds.schedule, 0
         if threshold is None:
             usual = core.moves()
         else:
@@ -260,13 +256,8 @@ class SmallSteps:
             )  # fmt: skip
             if count != small.FRESH_START:
                 break
-            # As long as nothing comes of it.
-            mark = (
-                self._numbers[small.TRIALS],
-                progress[PASSES],
-                progress[ROUNDS],
-                rounds.schedule[ETA],
-            )
+            # Each trial of each search has starts of its own.
+            mark = self._numbers[small.TRIALS], progress[PASSES], progress[ROUNDS], schedule[ETA]
             starts, last = starts + 1 if mark == last else 1, mark
             if starts > _MOST_STARTS:
                 break

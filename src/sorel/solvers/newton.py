@@ -113,7 +113,9 @@ class Newton(AugmentedLagrangian):
 
     def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
         problem = state.problem
-        if not problem.penalty.quadratic or run.resembles or run.wants_check or progress.coarse:
+        if not (problem.engine.walks and problem.penalty.quadratic):
+            return None
+        if run.resembles or run.wants_check or progress.coarse:
             return None
         schedule = progress.schedule
         least, zero_loss = problem.scales()
