@@ -180,10 +180,12 @@ def test_certificates_use_the_pairs_and_leave_none_behind(monkeypatch):
     helped = problem.certify(iterate.point, iterate.dual, **options)
     iterates.close()
     assert problem.near_inverse is None
+    alone = problem.certify(iterate.point, iterate.dual, **options)
     optimum = sorel.solve(problem, "newton", tol=1e-10).objective
-    assert helped.passes > 0.0
-    assert helped.dual <= optimum * (1.0 + 1e-12)
-    assert helped.relative_gap <= 1e-4
+    # How far they come before they see that they will not do depends on the last digits.
+    assert 0.0 < helped.passes < alone.passes
+    assert max(helped.dual, alone.dual) <= optimum * (1.0 + 1e-12)
+    assert helped.relative_gap <= 1e-3
 
 
 @pytest.mark.parametrize(("risk", "afresh"), [("esrm:2", True), ("mean", False)])
