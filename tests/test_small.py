@@ -535,10 +535,14 @@ def test_a_walk_goes_where_single_steps_go(
 @pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(3.0)], ids=repr)
 def test_a_walk_ends_where_a_look_is_due(risk: sorel.risks.Risk) -> None:
     # After a number of passes, at the end of the budget, or where a certificate may succeed.
-    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-300)
+    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-12)
     progress.checked = 4.0 - HEARTBEAT
     assert Newton()._walk(state, run, progress) is not None
-    assert 4.0 < run.passes <= 6.0 or run.passes == 2.0
+    assert run.passes == 6.0
+    # Margins that have drifted too far for the tolerance are for others to compute afresh.
+    (state, progress), run = start_of(make(risk), 1.0), make_run(1e-300)
+    assert Newton()._walk(state, run, progress) is not None
+    assert run.passes == 2.0
     (state, progress), run = start_of(make(risk), 1.0), make_run(1e-9)
     run.max_passes = 6.0
     assert Newton()._walk(state, run, progress) is not None
