@@ -230,7 +230,8 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
         expected += [_Thrifty] if matrix >= products else []
         assert Auto()._before_matrix(problem, matrix) == expected
     # A matrix that is not to be had leaves products without a limit.
-    assert Auto()._before_matrix(problem, math.inf)[-1] is NewtonCG
+    expected = [_Quick, NewtonCG] if smooth else [NewtonCG]
+    assert Auto()._before_matrix(problem, math.inf) == expected
     engine.products_are_cheap = False
     assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
     engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True

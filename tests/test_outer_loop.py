@@ -437,6 +437,9 @@ def test_weights_for_which_the_start_is_the_solution():
     script = [(1e4, 1.0, 0.0)] * 2 + [(4e3, 1.0, 0.0)] * 9
     assert balance(1e4, script) == ([], 3 + augmented._MAX_FAILURES + 2)
     assert balance(1e4, [(6e3, 1.0, 0.0), (4e3, 1.0, 0.0), (2.9e3, 1.0, 0.0), *script]) == ([], 4)
+    # So does one that is larger than the first of them.
+    assert balance(1e4, [(1.01e4, 1.0, 0.0)] * 9) == ([], 1)
+    assert balance(1e4, [(6e3, 1.0, 0.0), (9.9e3, 1.0, 0.0), (1.01e4, 1.0, 0.0)]) == ([], 3)
     # So do steps cut short, and a value below that of the start.
     full = rounds.FULL_ENOUGH
     assert balance(1e4, [(1e3, 0.99 * full, 0.0)])[1] == 1

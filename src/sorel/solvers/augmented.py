@@ -339,10 +339,15 @@ class AugmentedLagrangian(Solver):
         target, eta = run.tol * problem.unit(start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
         off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
-        least, failures = np.inf, 0
+        first, least, failures = np.inf, np.inf, 0
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
             bracket = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
+            if bracket > first:
+                # Steps that lead to such weights come nearer to them from the start.
+                return
+            if first == np.inf:
+                first = bracket
             if bracket <= _WORTH_REFINING * target:
                 point = engine.point(w)
                 gradient = engine.gradient(point, state.dual)

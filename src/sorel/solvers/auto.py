@@ -345,12 +345,12 @@ class Auto(Solver):
         if level or small:
             products = _WORTH_EARLY
         if not smooth:
-            quick, products = np.inf, _WORTH_PRODUCTS
+            products = _WORTH_PRODUCTS
         if problem.engine.size <= FEW_PARAMETERS:
             products = np.inf
         by_products = _Thrifty if matrix < np.inf else NewtonCG
         first: list[type[Solver]] = []
-        if matrix >= quick and problem.engine.products_are_cheap:
+        if smooth and matrix >= quick and problem.engine.products_are_cheap:
             first = [_Quick]
         return [*first, by_products] if matrix >= products else first
 
