@@ -590,6 +590,26 @@ def test_what_is_borrowed_for_a_sum_is_given_back_and_nothing_else(risk):
     assert not any(array is kept for array in free() for kept in held)
 
 
+def test_a_problem_keeps_no_vectors_that_only_its_runs_could_use():
+    """Runs have pools of their own: what the problem's own pool held would lie idle beside them."""
+    X, y = make_data("huber", WORTH_POOLING, D, 0)
+    for risk in ("cvar", "esrm"):
+        engine = sorel.Problem(X, y, risk=RISKS[risk], loss="huber", penalty=sorel.L2(0.1)).engine
+        assert engine.mean_loss_at_zero() > 0.0
+        assert not any(engine._pool._free.values())
+
+
+def test_secants_are_added_up_part_by_part(monkeypatch):
+    monkeypatch.setattr(memory, "_PART", 7)
+    for weighted in (False, True):
+        here = Setting(40, "huber", "esrm", weighted)
+        second = here.engine.point(here.w + here.delta)
+        found = here.engine.secant(here.dual, here.other, here.point, second)
+        move = here.dual.density - here.other.density
+        expected = move, second.losses - here.point.losses
+        np.testing.assert_allclose(found, [(here.omega * move) @ v for v in expected], rtol=1e-12)
+
+
 @pytest.mark.parametrize("start", [0.0, 3.0, 8.0])
 def test_intercepts_of_classes_are_found_from_far_away(start):
     """Where the slopes of each class add up to nothing; no value on the way is above the first."""

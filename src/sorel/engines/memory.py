@@ -75,14 +75,19 @@ _NO_LIBRARY_THREADS = 100_000
 # Stands in for the blocks of a weighting that has none.
 NO_BLOCKS = np.full(1, -1, np.int32)
 
+# Entries of vectors that are compared at once.
+_PART = 32_768
+
 # Rows without curvature are left out of products when no more than this share is left.
 WORTH_SELECTING = 0.7
 
 # Facts that depend on the risk, beside those about the data.
 _OF_RISK = ("_rank_mass", "_effective_share")
+
 # The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
 # product with X: they take the time of some products with the Hessian then.
 _WORTH_TURNING = 4.0
+
 # A system of rows is solved to this share of the gradient, in so many rounds at most.
 _SOLVED, _REFINEMENTS = 1e-6, 2
 
@@ -653,16 +658,15 @@ class MemoryEngine(Engine):
         )  # fmt: skip
 
     def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
-        move, change = self._take((self.n_samples,)), self._take((self.n_samples,))
-        np.subtract(dual.density, other.density, out=move)
-        np.subtract(other_point.losses, point.losses, out=change)
-        change *= self._omega
-        change *= move
-        product = float(np.add.reduce(change))
-        np.multiply(move, self._omega, out=change)
-        change *= move
-        square = float(np.add.reduce(change))
-        self._give(move, change)
+        square = product = 0.0
+        # Part by part, so that what is made on the way stays in the cache.
+        for start in range(0, self.n_samples, _PART):
+            part = slice(start, start + _PART)
+            move = dual.density[part] - other.density[part]
+            weighted = move * (self._omega[part] if self._weighted else self._omega)
+            square += float(np.add.reduce(weighted * move))
+            change = other_point.losses[part] - point.losses[part]
+            product += float(np.add.reduce(weighted * change))
         return square, product
 
     def blend(self, dual: Any, other: Any, share: float) -> MemoryDual:
@@ -732,7 +736,11 @@ class MemoryEngine(Engine):
         point = self._new_point(np.zeros(self.shape))
         point.margins.fill(0.0)
         self._fill_losses(point)
-        return self._mean_size(point.losses)
+        size = self._mean_size(point.losses)
+        # Runs have pools of their own, and would have no use for these vectors.
+        del point
+        self._pool.drain()
+        return size
 
     def mass(self, dual: Any) -> float:
         return self._mean(dual.density)
