@@ -139,8 +139,11 @@ def test_a_loss_written_again_gives_the_same_certificate(pair, home, solver, wei
     proofs = [p.certificate(results[1].w, results[1].weights) for p in (mine, theirs)]
     assert proofs[0].primal == pytest.approx(proofs[1].primal, rel=1e-14)
     assert proofs[0].dual == pytest.approx(proofs[1].dual, rel=1e-13)
-    if solver in ("newton", "newton_cg"):
+    if solver == "newton_cg":
         assert results[0].passes == pytest.approx(results[1].passes)
+    if solver == "newton":
+        # Weights follow the ranks where the loss is compiled into the steps of small problems.
+        assert results[1].passes <= results[0].passes <= 2.0 * results[1].passes
 
 
 @pytest.mark.parametrize("solver", STOCHASTIC)

@@ -11,7 +11,7 @@ import sorel
 from sorel import ESRM, L2, CVaR, Max, Mean
 from sorel._compiled import plain
 from sorel.engines import DenseEngine
-from sorel.engines.base import Engine, Settled
+from sorel.engines.base import Engine, FloatArray, Settled
 from sorel.engines.small import _MOST_STARTS, SmallSteps
 from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
@@ -73,7 +73,7 @@ def test_settle_is_the_sum_of_its_parts(risk: sorel.risks.Risk, loss: str, inter
     rng = np.random.default_rng(0)
     center = engine.uniform()
     # Steps to and fro, so that orders and thresholds of one call serve the next.
-    for eta in (0.0, 0.1, 1e3, 3.0, 1e8):
+    for eta in (0.0, 0.1, np.inf, 1e3, 3.0, 1e8):
         point = engine.point(rng.standard_normal(engine.shape))
         settled = engine.settle(point, center, eta)
         assert_same(settled, Engine.settle(engine, point, center, eta), engine)
@@ -161,7 +161,8 @@ def test_newton_step_in_one_call_is_that_in_many(
         state.point, state.dual, state.center, eta, state.gradient, 0.1, caution, 0.0
     )
     assert found is not None
-    point, settled, length, decrease = found
+    point, settled, length, decrease, remains = found
+    assert remains == np.inf
     direction, trial = step_by_parts(state, caution)
     assert decrease == pytest.approx(direction.decrease, rel=1e-8)
     assert length == pytest.approx(trial[2], rel=1e-8)
@@ -169,6 +170,55 @@ def test_newton_step_in_one_call_is_that_in_many(
     fresh = engine.point(point.w)
     np.testing.assert_allclose(engine.losses(point), engine.losses(fresh), rtol=1e-7, atol=1e-10)
     assert_same(settled, Engine.settle(engine, point, state.center, eta), engine)
+
+
+def step_by_ranks(state: State, caution: float) -> FloatArray:
+    """The step where weights follow the losses along lines, one for each group of neighbours."""
+    problem, engine, w = state.problem, state.problem.engine, state.point.w
+    X = np.column_stack([problem.engine._X, *([np.ones(problem.n_samples)] * (len(w) > 4))])  # type: ignore[attr-defined] # in memory
+    q, losses = engine.weights(state.dual) * len(X), state.point.losses  # type: ignore[attr-defined] # in memory
+    hessian = engine.hessian(state.point, engine.as_center(state.dual), 0.0, caution=caution)
+    slopes = X * state.point.slopes[:, None]  # type: ignore[attr-defined] # in memory
+    order = np.argsort(losses, kind="stable")
+    for begin in range(0, len(X), small.NEIGHBOURS):
+        group = order[begin : begin + small.NEIGHBOURS]
+        spread = losses[group[-1]] - losses[group[0]]
+        if spread > 0.0:
+            apart = slopes[group] - slopes[group].mean(axis=0)
+            rate = (q[group[-1]] - q[group[0]]) / spread
+            hessian = hessian + rate * apart.T @ apart / len(X)
+    matrix = hessian + np.diag(problem.modulus())
+    return np.linalg.solve(matrix, -(state.gradient + problem.modulus() * w))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(("n", "caution"), [(60, 0.0), (64, 0.3), (1600, 0.0), (1601, 0.0)])
+def test_a_step_by_ranks(loss: str, intercept: bool, n: int, caution: float) -> None:
+    problem = make(ESRM(3.0), loss, intercept, n)
+    engine, rng = problem.engine, np.random.default_rng(2)
+    center, w = engine.uniform(), 0.1 * rng.standard_normal(engine.shape)
+    state = State(problem, engine.point(w), center, np.inf)
+    assert state.moved == 0.0
+    assert state.value == pytest.approx(problem.objective(w), rel=1e-12)
+    found = engine.newton_step(
+        state.point, state.dual, center, np.inf, state.gradient, 0.1, caution, 0.0
+    )
+    assert found is not None
+    point, settled, length, decrease, remains = found
+    delta = step_by_ranks(state, caution)
+    np.testing.assert_allclose(point.w - w, length * delta, rtol=1e-7, atol=1e-10)
+    slope = state.gradient + problem.modulus() * w
+    assert decrease == pytest.approx(-0.5 * slope @ delta, rel=1e-8)
+    assert problem.objective(point.w) < problem.objective(w)
+    assert_same(settled, Engine.settle(engine, point, center, np.inf), engine)
+    # The derivative of the risk along the step is what the search was to bring down.
+    there = settled.gradient + problem.modulus() * point.w
+    assert abs(there @ delta) <= 0.5 * abs(slope @ delta) * (1.0 + 1e-9)
+    # What the next step will promise, if the matrix stays as it is.
+    again = State(problem, state.point, center, np.inf)
+    again.gradient = there - problem.modulus() * w
+    assert remains == pytest.approx(-0.5 * there @ step_by_ranks(again, caution), rel=1e-6)
 
 
 # Quartets of columns and what is left of them; tiles of rows, full ones and others; with most rows
@@ -469,7 +519,10 @@ def start_of(problem: Problem, eta: float) -> tuple[State, Progress]:
     """A state some way from the solution, and the beginning of its rounds."""
     engine = problem.engine
     state = State(problem, engine.point(np.full(engine.shape, 0.3)), engine.uniform(), eta)
-    schedule = EtaSchedule(Newton.pace, Newton.pace.first / eta, warm=False)
+    scale = Newton.pace.first / eta if eta < np.inf else engine.loss_scale(state.point)
+    schedule = EtaSchedule(Newton.pace, scale, warm=False)
+    if eta == np.inf:
+        schedule.follow_ranks()
     return state, Progress(schedule, Path(state.point.w), problem.unit(state.value), 0.0)
 
 
@@ -482,7 +535,13 @@ def one_by_one(state: State, run: Run, progress: Progress, passes: float) -> Sta
     solver, schedule, problem = Newton(), progress.schedule, state.problem
     while run.passes < passes:
         noise = ROUNDING * problem.unit(state.value)
-        if schedule.is_solved(state.moved, state.predicted, state.length, progress.used, noise):
+        solved = schedule.is_solved(
+            state.moved, state.predicted, state.length, progress.used, noise
+        )
+        if schedule.by_ranks:
+            if solved or schedule.has_slowed(state.length):
+                state = solver._leave_ranks(state, run, schedule)
+        elif solved:
             run.n_iter += 1
             center = problem.engine.as_center(state.dual)
             state = State(problem, state.point, center, schedule.advance())
@@ -490,7 +549,7 @@ def one_by_one(state: State, run: Run, progress: Progress, passes: float) -> Sta
             state = State(problem, state.point, state.center, schedule.retreat())
         progress.used = progress.caution
         state = solver._step(state, run, progress.caution)
-        schedule.note(state.length)
+        schedule.note(state.length, state.predicted)
         progress.caution = next_caution(progress.caution, schedule.is_short(state.length))
     return state
 
@@ -505,17 +564,33 @@ def one_by_one(state: State, run: Run, progress: Progress, passes: float) -> Sta
 def test_a_walk_goes_where_single_steps_go(
     risk: sorel.risks.Risk, loss: str, intercept: bool, eta: float, n: int
 ) -> None:
+    compare_walk_and_steps(risk, loss, intercept, eta, n, 1e-7)
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-7])
+@pytest.mark.parametrize("n", [60, 1600])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_walk_follows_the_ranks_as_single_steps_do(loss: str, n: int, tol: float) -> None:
+    compare_walk_and_steps(ESRM(3.0), loss, False, np.inf, n, tol)
+
+
+def compare_walk_and_steps(
+    risk: sorel.risks.Risk, loss: str, intercept: bool, eta: float, n: int, tol: float
+) -> None:
     problem, other = make(risk, loss, intercept, n), make(risk, loss, intercept, n)
-    (state, progress), run = start_of(problem, eta), make_run(1e-7)
+    (state, progress), run = start_of(problem, eta), make_run(tol)
     walked = Newton()._walk(state, run, progress)
     assert walked is not None
     assert run.passes >= 2.0
-    (state, single), again = start_of(other, eta), make_run(1e-7)
+    (state, single), again = start_of(other, eta), make_run(tol)
     expected = one_by_one(state, again, single, run.passes)
     assert (again.passes, again.n_iter) == (run.passes, run.n_iter)
     assert walked.eta == pytest.approx(expected.eta, rel=1e-12)
-    np.testing.assert_allclose(progress.schedule.numbers, single.schedule.numbers, rtol=1e-9)
+    np.testing.assert_allclose(
+        progress.schedule.numbers, single.schedule.numbers, rtol=1e-8, atol=1e-14
+    )
     assert (progress.caution, progress.used) == (single.caution, single.used)
+    assert walked.remains == pytest.approx(expected.remains, rel=1e-4, abs=1e-14)
     assert walked.length == pytest.approx(expected.length, rel=1e-6)
     np.testing.assert_allclose(walked.point.w, expected.point.w, rtol=1e-7, atol=1e-9)
     assert walked.value == pytest.approx(expected.value, rel=1e-10)

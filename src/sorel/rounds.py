@@ -36,11 +36,19 @@ _SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 # gained, or, if that step was cut shorter or more cautious than this, less than this share of it.
 FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
 
+# Where eta is infinite, and weights follow the ranks, a step is to promise less than this share of
+# what the last one promised, and to be taken for this part at least. Else weights get a centre.
+_FAST, _MOSTLY = 0.1, 0.5
+
 # Relative to the objective, changes below this are rounding.
 ROUNDING = 1e-15
 
 # An objective that has come down to this share of what it was makes losses of another size.
 FAR_BETTER = 0.01
+
+# What steps by the ranks may still gain where a certificate is tried, in gaps wanted. Weights that
+# stay put leave more to gain than those that follow.
+_NEARLY_DONE = 0.5
 
 # What the weights may still gain where a certificate is tried, in gaps wanted.
 _NEARLY_STILL = 2.0
@@ -54,8 +62,9 @@ _EPS = float(np.finfo(np.float64).eps)
 # after every full step.
 _EASE, _NO_CAUTION = 0.1, 1e-3
 
-# The numbers of a schedule, and those of its pace.
-ETA, LARGEST, GROWTH, STEPS, CUTS, SHORTEST, N_SCHEDULE = range(7)
+# The numbers of a schedule, with what the last step promised and the one before it, and those of
+# its pace.
+ETA, LARGEST, GROWTH, STEPS, CUTS, SHORTEST, LATEST, EARLIER, N_SCHEDULE = range(9)
 FIRST, WARM, FASTEST, EASY, FULL, SHORT, HARD = range(7)
 
 # What ends rounds that are taken at once: the tolerance, the size from which on an objective is its
@@ -73,8 +82,9 @@ PASSES, ROUNDS, MOVES = range(8, 11)
 # What the loop itself keeps: what comes next, which of two places holds the point, its blocks, the
 # moves per item that the next repair of the order may take, what the step under way promises, and
 # what the weights had to gain at the end of the last round, where that was looked at. Whether one
-# operation is all that is wanted, and whether margins at its end are to be computed from X.
-PHASE, SIDE, BLOCKS, BUDGET, PROMISED, LEFT, ALONE, AFRESH, N_PROGRESS = range(11, 20)
+# operation is all that is wanted, and whether margins at its end are to be computed from X. About
+# what the next step will promise, where weights follow the ranks.
+PHASE, SIDE, BLOCKS, BUDGET, PROMISED, LEFT, ALONE, AFRESH, REMAINS, N_PROGRESS = range(11, 21)
 
 # What comes next: to see whether somebody is to look at the point, or only whether the round is
 # over; to evaluate the point for another centre or eta; a Newton step; the search along it.
@@ -82,9 +92,11 @@ LOOK, DECIDE, EVALUATE, STEP, SEARCH = range(5)
 
 
 @compiled(inline=True)
-def note_step(schedule: Any, pace: Any, length: float) -> None:
-    """Take note of a Newton step, of which the part `length` was taken."""
+def note_step(schedule: Any, pace: Any, length: float, predicted: float) -> None:
+    """Take note of a Newton step, of which the part `length` was taken, and of its promise."""
     schedule[STEPS] += 1.0
+    schedule[EARLIER] = schedule[LATEST]
+    schedule[LATEST] = predicted
     schedule[SHORTEST] = min(schedule[SHORTEST], length)
     schedule[CUTS] = schedule[CUTS] + 1.0 if length < pace[SHORT] else 0.0
 
@@ -118,6 +130,25 @@ def retreat(schedule: Any) -> None:
 
 
 @compiled(inline=True)
+def leave_ranks(schedule: Any, pace: Any) -> None:
+    """Go on from weights that follow the ranks to a finite eta, with them as the centre."""
+    schedule[ETA] = pace[WARM] * schedule[LARGEST] / _MAX_ETA
+    schedule[STEPS] = 0.0
+    schedule[CUTS] = 0.0
+    schedule[SHORTEST] = 1.0
+
+
+@compiled(inline=True)
+def has_slowed(schedule: Any, length: float) -> bool:
+    """Whether steps by the ranks no longer gain digits: the order of single samples matters.
+
+    `length` is the part of the last step that was taken.
+    """
+    slow = schedule[LATEST] > _FAST * schedule[EARLIER] or length < _MOSTLY
+    return schedule[STEPS] > 0.0 and slow
+
+
+@compiled(inline=True)
 def is_solved(
     schedule: Any, moved: float, predicted: float, length: float, used: float, noise: float
 ) -> bool:
@@ -133,9 +164,15 @@ def is_solved(
 
 @compiled(inline=True)
 def is_ready(
-    moved: float, predicted: float, target: float, promising: float, two_levels: bool
-) -> bool:
-    """Whether a certificate may reach the gap wanted, for the steps promise `promising` of them."""
+    schedule: Any, moved: float, predicted: float, remains: float, target: float, promising: float,
+    two_levels: bool,
+) -> bool:  # fmt: skip
+    """Whether a certificate may reach the gap wanted, for the steps promise `promising` of them.
+
+    `remains` is about what the next step will promise, where weights follow the ranks.
+    """
+    if schedule[ETA] == math.inf:
+        return remains <= _NEARLY_DONE * target
     # Under two levels the shortfall is about as much as the move of the weights has gained.
     still = not two_levels or moved <= _NEARLY_STILL * target
     return still and predicted <= promising * target
@@ -237,7 +274,7 @@ class EtaSchedule:
     def __init__(self, pace: Pace, scale: float, warm: bool, gentle: bool = False) -> None:
         growth = min(_LEAST_GROWTH, pace.growth) if gentle else pace.growth
         eta = (pace.warm if warm else pace.first) / scale
-        self.numbers = np.array([eta, _MAX_ETA / scale, growth, 0.0, 0.0, 1.0])
+        self.numbers = np.array([eta, _MAX_ETA / scale, growth, 0.0, 0.0, 1.0, math.inf, math.inf])
         self.pace = np.array(pace, dtype=np.float64)
 
     @property
@@ -245,13 +282,40 @@ class EtaSchedule:
         """The step of the current inner problem."""
         return float(self.numbers[ETA])
 
-    def note(self, length: float) -> None:
-        """Take note of a Newton step, of which the part `length` was taken."""
-        _note_step(self.numbers, self.pace, length)
+    def note(self, length: float, predicted: float = math.inf) -> None:
+        """Take note of a Newton step, of which the part `length` was taken, and of its promise."""
+        _note_step(self.numbers, self.pace, length, predicted)
 
     def is_short(self, length: float) -> bool:
         """Whether a step counts as cut short."""
         return bool(length < self.pace[SHORT])
+
+    def follow_ranks(self) -> None:
+        """Begin with weights that follow the ranks of the losses: an eta that is infinite."""
+        self.numbers[ETA] = math.inf
+
+    @property
+    def by_ranks(self) -> bool:
+        """Whether the weights follow the ranks."""
+        return bool(self.numbers[ETA] == math.inf)
+
+    def has_slowed(self, length: float) -> bool:
+        """Whether they should no longer: see the rule of that name."""
+        return bool(_has_slowed(self.numbers, length))
+
+    def leave_ranks(self) -> float:
+        """The finite eta of the first inner problem after that."""
+        _leave_ranks(self.numbers, self.pace)
+        return self.eta
+
+    def is_ready(
+        self, moved: float, predicted: float, remains: float, target: float, promising: float,
+        two_levels: bool,
+    ) -> bool:  # fmt: skip
+        """Whether a certificate may reach the gap wanted: see the rule of that name."""
+        return bool(
+            _is_ready(self.numbers, moved, predicted, remains, target, promising, two_levels)
+        )
 
     @property
     def capped(self) -> bool:
@@ -288,3 +352,4 @@ class EtaSchedule:
 # A few numbers are not worth a call of compiled code.
 _note_step, _is_stuck, _is_solved = plain(note_step), plain(is_stuck), plain(is_solved)
 _advance, _retreat = plain(advance), plain(retreat)
+_has_slowed, _leave_ranks, _is_ready = plain(has_slowed), plain(leave_ranks), plain(is_ready)

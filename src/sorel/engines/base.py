@@ -484,21 +484,30 @@ class Engine(ABC):
         center: Dual,
         eta: float,
     ) -> tuple[Point, Dual, float]:
-        """A trial of a line search: :meth:`moved`, and then :meth:`ascend` and :meth:`slope` there.
+        """A trial of a line search: :meth:`moved`, and :meth:`response` and :meth:`slope` there.
 
-        With eta = 0 the weighting stays at the centre. The slope is infinite where losses overflow.
+        The slope is infinite where losses overflow.
         """
         moved = self.moved(point, delta, direction, step)
         # Only losses without a bound on their curvature grow fast enough, and a look may be costly.
         if not (self.spec.loss.curvature_bound < np.inf or self.is_finite(moved)):
             return moved, center, np.inf
-        dual = self.ascend(center, moved, eta) if eta > 0.0 else center
+        dual = self.response(center, moved, eta)
         return moved, dual, self.slope(moved, dual, direction)
+
+    def response(self, center: Dual, point: Point, eta: float) -> Dual:
+        """The weights of the augmented Lagrangian at a point.
+
+        With eta = 0 they stay at the centre, and with an infinite eta they are those of the risk.
+        """
+        if eta == np.inf:
+            return self.worst_case(point)
+        return self.ascend(center, point, eta) if eta > 0.0 else center
 
     def settle(self, point: Point, center: Dual, eta: float, dual: Dual | None = None) -> Settled:
         """The augmented Lagrangian at a point, in one call; `dual` is its maximiser where known."""
         if dual is None:
-            dual = self.ascend(center, point, eta) if eta > 0.0 else center
+            dual = self.response(center, point, eta)
         distance = self.square_distance(dual, center) if eta > 0.0 else 0.0
         return Settled(dual, self.expected(point, dual), distance, self.gradient(point, dual))
 
@@ -529,12 +538,12 @@ class Engine(ABC):
         l2: float,
         caution: float,
         noise: float,
-    ) -> tuple[Point, Settled, float, float] | None:
+    ) -> tuple[Point, Settled, float, float, float] | None:
         """A whole Newton step of the augmented Lagrangian, in one call; None without such a call.
 
         The penalty is l2/2 |.|^2, and `gradient` that of lam . l at the point, where `dual` is the
-        maximiser. Values below `noise` are rounding. Returns what :meth:`search` does, and the
-        decrease that the model predicts.
+        maximiser. Values below `noise` are rounding. Returns what :meth:`search` does, the decrease
+        that the model predicts, and about that of the next step, where eta is infinite.
         """
         return None
 

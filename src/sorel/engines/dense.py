@@ -136,7 +136,7 @@ class DenseEngine(SampledEngine):
         l2: float,
         caution: float,
         noise: float,
-    ) -> tuple[Point, Settled, float, float] | None:
+    ) -> tuple[Point, Settled, float, float, float] | None:
         steps = self._small_steps
         if steps is None:
             return None
@@ -145,7 +145,7 @@ class DenseEngine(SampledEngine):
             return None
         end, decrease = found
         moved = MemoryPoint(end.w, self, end.margins, end.losses)
-        return moved, end.settled, end.length, decrease
+        return moved, end.settled, end.length, decrease, end.remains
 
     @property
     def walks(self) -> bool:

@@ -516,7 +516,9 @@ class MemoryEngine(Engine):
         moved = MemoryPoint(point.w + step * delta, self, margins, losses)
         if not self.is_finite(moved):
             return moved, center, np.inf
-        if eta > 0.0:
+        if eta == np.inf:
+            dual = self.worst_case(moved)
+        elif eta > 0.0:
             density, block = np.empty(n), np.empty(n, np.int32)
             vectors.ascent_target(center.density, losses, losses, eta, 0.0, density)
             dual = MemoryDual(density, None)

@@ -36,6 +36,7 @@ from sorel.rounds import (
     PASSES,
     PHASE,
     PROMISED,
+    REMAINS,
     ROUNDING,
     ROUNDS,
     SEARCH,
@@ -67,8 +68,9 @@ class End(NamedTuple):
         The centre of the round there.
     settled : Settled
         The augmented Lagrangian there.
-    length : float
-        The part of the last step that was taken.
+    length, remains : float
+        The part of the last step that was taken, and about what the next one will promise, where
+        weights follow the ranks.
     """
 
     w: FloatArray
@@ -77,6 +79,7 @@ class End(NamedTuple):
     center: Any
     settled: Settled
     length: float
+    remains: float
 
 
 class _Room(NamedTuple):
@@ -148,6 +151,7 @@ class SmallSteps:
     ) -> tuple[End, float] | None:
         """The end of the step, and what its model promises: see :meth:`Engine.newton_step`."""
         room, progress = self._room(point, dual, center, gradient), self._begin(STEP, eta)
+        room.places[1] = point.losses
         progress[BLOCKS], progress[CAUTION] = dual.n_blocks, caution
         progress[VALUE] = noise / ROUNDING
         end = self._finish(room, center, l2)
@@ -221,6 +225,9 @@ class SmallSteps:
 
     def _finish(self, room: _Room, center: Any, l2: float) -> End | None:
         """The end of one operation; None without a step, or without luck in the projection."""
+        if self._sorting is None and self._alone.schedule[ETA] == math.inf:
+            # Ranks are for those who sort.
+            return None
         if self._go(room, self._alone, l2) != small.ARRIVED:
             return None
         return self._end(room, self._alone, center)
@@ -236,7 +243,8 @@ class SmallSteps:
             dual = MemoryDual(density, None)
             dual.block, dual.n_blocks = room.blocks[side], int(progress[BLOCKS])
         settled = Settled(dual, float(progress[EXPECTATION]), float(progress[APART]), gradient)
-        return End(w, margins, losses, center, settled, float(progress[TAKEN]))
+        length, remains = float(progress[TAKEN]), float(progress[REMAINS])
+        return End(w, margins, losses, center, settled, length, remains)
 
     def _go(self, room: _Room, rounds: Rounds, l2: float) -> int:
         """Walk, with a fresh start of the projection wherever one is needed."""

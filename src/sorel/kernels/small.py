@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from sorel._compiled import compiled
-from sorel.kernels.cholesky import minimize_few
+from sorel.kernels.cholesky import decrease_from, minimize_few
 from sorel.kernels.losses import (
     loss_curvature,
     loss_derivative,
@@ -49,6 +49,7 @@ from sorel.rounds import (
     PREDICTED,
     PROMISED,
     PROMISING,
+    REMAINS,
     RESUMED,
     ROUNDING,
     ROUNDS,
@@ -63,9 +64,11 @@ from sorel.rounds import (
     VALUE,
     ZERO_LOSS,
     advance,
+    has_slowed,
     is_ready,
     is_solved,
     is_stuck,
+    leave_ranks,
     margin_rounding,
     next_caution,
     note_step,
@@ -100,6 +103,9 @@ ARRIVED = 0
 
 # Columns that are taken together: rows of zeros at the end of X^T make them come out even.
 TOGETHER = 4
+
+# Samples of neighbouring ranks whose weights are taken to follow their losses along a line.
+NEIGHBOURS = 16
 
 # Rows of X that the Gram matrix takes at a time, and the share of them below which it pays to put
 # those that have curvature together first.
@@ -139,12 +145,38 @@ def _multiply_back(Xt, c, wide, out):
 
 
 @compiled(inline=True)
-def _set_curvature(code, delta, y, margins, density, block, eta, caution, omega, h, c):
-    """h = omega (q phi'' + eta phi'^2 [in a block]) and c = omega phi'."""
+def _set_rates(losses, density, order, rates):
+    """The root of how fast weights grow with losses, among samples of neighbouring ranks.
+
+    Weights ascend with the losses, so that no rate is negative, whatever the order says.
+    """
+    n = order.shape[0]
+    for b in range(blocks_of_ranks(n)):
+        first, last = order[b * NEIGHBOURS], order[min((b + 1) * NEIGHBOURS, n) - 1]
+        rise, spread = density[last] - density[first], losses[last] - losses[first]
+        rates[b] = math.sqrt(rise / spread) if rise * spread > 0.0 else 0.0
+
+
+@compiled(inline=True)
+def blocks_of_ranks(n):
+    """How many groups of neighbours there are."""
+    return (n + NEIGHBOURS - 1) // NEIGHBOURS
+
+
+@compiled(inline=True)
+def _set_curvature(code, delta, y, margins, density, block, eta, rates, caution, omega, h, c):
+    """h = omega (q phi'' + eta phi'^2 [in a block]) and c = omega phi'.
+
+    Where eta is infinite, each block has a rate of its own: its root is in c then, and eta is 1.
+    """
     n = margins.shape[0]
     # One array at a time: more of them, and the compiler no longer sees that they are apart.
     for i in range(n):
         c[i] = omega * loss_derivative(code, delta, y[i], margins[i])
+    if eta == math.inf:
+        eta = 1.0
+        for i in range(n):
+            c[i] *= rates[block[i]]
     for i in range(n):
         tied = eta * c[i] * c[i] if block[i] >= 0 else 0.0
         h[i] = omega * density[i] * loss_curvature(code, delta, y[i], margins[i]) + tied / omega
@@ -317,22 +349,43 @@ def _project_two_levels(target, levels, start, block):
     return min(count, 1)
 
 
+@compiled(fastmath=False, inline=True)
+def _follow_ranks(losses, mass, order, key, moves, fresh, density, block):
+    """Weights by the ranks of the losses, which stand in `density`; False without luck."""
+    if not repair(density, order, key, moves * key.size):
+        # Few near ties are left to repair.
+        if not sort_short(density, fresh, order):
+            return False
+        if not repair(density, order, key, MOVES_PER_ITEM * key.size):
+            return False
+    for rank in range(order.shape[0]):
+        density[order[rank]] = mass[rank]
+        block[order[rank]] = rank // NEIGHBOURS
+    return True
+
+
 @compiled(inner=True)
 def _newton_step(
-    Xt, y, code, delta, omega, margins, w, gradient, density, block, blocks, eta, caution, l2,
-    n_penalized, table, rows, tile, sums, H, factor,
+    Xt, y, code, delta, omega, margins, losses, w, gradient, density, block, blocks, eta, caution,
+    l2, n_penalized, sorting, table, rows, tile, sums, H, factor,
 ):  # fmt: skip
     """The Newton step from w, where `density` is the weighting and `blocks` its number of blocks.
 
+    With an infinite eta, weights are taken to follow the losses of neighbouring ranks.
     Row p + 1 of `factor` becomes the step, and row p + 3 its end. Returns what
     :func:`sorel.kernels.cholesky.minimize_few` does.
     """
     p = w.shape[0]
-    h, c = table[CURVATURE], table[SLOPES]
+    h, c, rates = table[CURVATURE], table[SLOPES], table[CHANGE]
+    if sorting is not None and eta == math.inf:
+        _set_rates(losses, density, sorting[1], rates)
+        blocks = blocks_of_ranks(margins.shape[0])
     if blocks == 0:
         eta = 0.0
-    _set_curvature(code, delta, y, margins, density, block, eta, caution, omega[0], h, c)
+    _set_curvature(code, delta, y, margins, density, block, eta, rates, caution, omega[0], h, c)
     _gram(Xt, p, h, rows, tile, H)
+    if eta == math.inf:
+        eta = 1.0
     if eta > 0.0:
         _subtract_block_means(Xt, p, c, omega[0], block, sums, blocks, eta, rows, H)
     for j in range(p):
@@ -350,6 +403,7 @@ def _search(
 
     Weights of two levels come with `levels` and `start`, others with `sorting` and with `fresh`, in
     which they are sorted; None for the rest.
+    With an infinite eta, which is for the latter, they are those of the ranks.
     The rows of `room` become margins, losses and densities. With a length of 0, w itself is
     evaluated. Returns the number of blocks; after FRESH_START the same call goes on where it
     stopped.
@@ -372,8 +426,18 @@ def _search(
     while True:
         t = numbers[LENGTH]
         _move(margins, change, t, code, delta, y, moved, losses)
-        _set_target(center, losses, eta, density)
-        if eta > 0.0:
+        if eta == math.inf:
+            for i in range(losses.shape[0]):
+                density[i] = losses[i]
+            if sorting is not None:
+                known = _follow_ranks(
+                    losses, sorting[0], sorting[1], sorting[2], moves, fresh, density, block
+                )
+                if not known:
+                    return FRESH_START
+        else:
+            _set_target(center, losses, eta, density)
+        if 0.0 < eta < math.inf:
             # The compiler drops what asks for a None.
             if sorting is not None:
                 mass, order, key, bounds, work, spills = sorting
@@ -420,6 +484,22 @@ def _set_numbers(numbers, values):
     """An assignment of all would compile what to say of arrays that do not match."""
     for i in range(numbers.shape[0]):
         numbers[i] = values[i]
+
+
+@compiled(inline=True)
+def _evaluate_next(progress, numbers):
+    """Have the point evaluated for another centre or eta, of which nothing is promised yet."""
+    _set_numbers(numbers, STAY)
+    progress[PHASE], progress[PREDICTED], progress[TAKEN] = EVALUATE, math.inf, 1.0
+
+
+@compiled(inline=True)
+def _take_center(progress, numbers, density, center):
+    """Make the weights the next centre."""
+    for i in range(center.shape[0]):
+        center[i] = density[i]
+    progress[ROUNDS] += 1.0
+    _evaluate_next(progress, numbers)
 
 
 @compiled(inline=True)
@@ -489,11 +569,12 @@ def _is_due(limits, progress):
 
 
 @compiled(inline=True)
-def _is_worth_look(limits, progress, target, bracket):
+def _is_worth_look(schedule, limits, progress, target, bracket):
     """Whether a certificate may succeed, as far as the steps tell."""
     ready = is_ready(
-        progress[GAINED], progress[PREDICTED], target, limits[PROMISING], limits[TWO_LEVELS] > 0.0
-    )
+        schedule, progress[GAINED], progress[PREDICTED], progress[REMAINS], target,
+        limits[PROMISING], limits[TWO_LEVELS] > 0.0,
+    )  # fmt: skip
     return (ready and progress[PASSES] >= limits[RESUMED]) or bracket <= target
 
 
@@ -530,48 +611,56 @@ def walk(
             gained, predicted = progress[GAINED], progress[PREDICTED]
             solved = is_solved(schedule, gained, predicted, progress[TAKEN], progress[USED], noise)
             bracket = _fenchel_young(gradient, w, l2, n_penalized)
-            if looks and _is_worth_look(limits, progress, target, bracket):
-                # The weights may have more to gain than the gap wanted.
+            by_ranks = schedule[ETA] == math.inf
+            if looks and _is_worth_look(schedule, limits, progress, target, bracket):
+                # The weights may have more to gain than the gap wanted, or, where they follow the
+                # ranks, the parameters under weights that stay put.
                 gain = 0.0
-                if sorting is not None:
-                    gain = _gain_of_order(
+                if sorting is not None and not by_ranks:
+                    gain = omega[0] * _gain_of_order(
                         places[3 * side + 1], density, sorting[0], sorting[1], sorting[2],
                         blocks[other],
                     )  # fmt: skip
                 if levels is not None:
-                    gain = _gain_of_ties(
+                    gain = omega[0] * _gain_of_ties(
                         places[3 * side + 1], density, blocks[side], levels[0], levels[1],
                         table[CHANGE],
                     )  # fmt: skip
+                if gain <= target:
+                    _, more = _newton_step(
+                        Xt, y, code, delta, omega, margins, places[3 * side + 1], w, gradient,
+                        density, blocks[side], 0, 0.0, 0.0, l2, n_penalized, sorting, table, rows,
+                        tile, sums, H, factor,
+                    )  # fmt: skip
+                    if more > 0.0:
+                        gain += more
                 # What does not fall from round to round may be rounding, and is for a certificate.
-                gain *= omega[0]
                 if gain <= target or (solved and gain > 0.5 * progress[LEFT]):
                     return ARRIVED
                 if solved:
                     progress[LEFT] = gain
             progress[PHASE] = STEP
-            if solved:
+            if by_ranks:
+                if solved or has_slowed(schedule, progress[TAKEN]):
+                    leave_ranks(schedule, pace)
+                    _take_center(progress, numbers, density, center)
+            elif solved:
                 still = max(gained, predicted) <= noise
                 rescales = schedule[ETA] >= schedule[LARGEST]
                 if still or rescales or unit < FAR_BETTER * limits[MEASURED]:
                     progress[PHASE] = LOOK
                     return ARRIVED
-                for i in range(center.shape[0]):
-                    center[i] = density[i]
-                progress[ROUNDS] += 1.0
                 advance(schedule, pace)
-                progress[PHASE] = EVALUATE
+                _take_center(progress, numbers, density, center)
             elif is_stuck(schedule, pace):
                 retreat(schedule)
-                progress[PHASE] = EVALUATE
-            if progress[PHASE] == EVALUATE:
-                _set_numbers(numbers, STAY)
-                progress[PREDICTED], progress[TAKEN] = math.inf, 1.0
+                _evaluate_next(progress, numbers)
+        by_ranks = schedule[ETA] == math.inf and progress[ALONE] == 0.0
         if progress[PHASE] == STEP:
             descent, progress[PROMISED] = _newton_step(
-                Xt, y, code, delta, omega, margins, w, gradient, density, blocks[side],
-                int(progress[BLOCKS]), schedule[ETA], progress[CAUTION], l2, n_penalized, table,
-                rows, tile, sums, H, factor,
+                Xt, y, code, delta, omega, margins, places[3 * side + 1], w, gradient, density,
+                blocks[side], int(progress[BLOCKS]), schedule[ETA], progress[CAUTION], l2,
+                n_penalized, sorting, table, rows, tile, sums, H, factor,
             )  # fmt: skip
             progress[PHASE] = LOOK
             _set_numbers(numbers, GO)
@@ -586,6 +675,10 @@ def walk(
                     factor[p + 1, j] = factor[p + 3, j]
             elif descent > 0.0:
                 numbers[SLOPE_LOW], numbers[ENOUGH] = -descent, 0.5 * max(descent, noise)
+            elif by_ranks:
+                leave_ranks(schedule, pace)
+                _take_center(progress, numbers, density, center)
+                continue
             else:
                 return NO_STEP
             progress[USED] = progress[CAUTION]
@@ -600,6 +693,10 @@ def walk(
         if count == FRESH_START:
             return FRESH_START
         if count == NO_STEP:
+            if by_ranks:
+                leave_ranks(schedule, pace)
+                _take_center(progress, numbers, density, center)
+                continue
             progress[PHASE] = LOOK
             return NO_STEP
         # What a fresh start was given for one search is of no use to the next.
@@ -612,6 +709,13 @@ def walk(
             reach[j] = max(reach[j], abs(parameters[2 * other, j]))
             if j < n_penalized:
                 square += parameters[2 * other, j] * parameters[2 * other, j]
+        progress[REMAINS] = math.inf
+        if schedule[ETA] == math.inf and not stays:
+            # From the matrix of the last step, which hardly changes to the next.
+            progress[REMAINS] = decrease_from(
+                parameters[2 * other + 1], parameters[2 * other], l2, n_penalized, factor,
+                factor[p + 3],
+            )  # fmt: skip
         progress[BUDGET] = moves
         progress[SIDE], progress[BLOCKS] = other, count
         progress[EXPECTATION], progress[APART] = numbers[EXPECTED], numbers[DISTANCE]
@@ -626,6 +730,6 @@ def walk(
             progress[PREDICTED], progress[TAKEN] = max(progress[PROMISED], 0.0), length
             progress[PASSES] += 2.0
             progress[MOVES] += 1.0
-            note_step(schedule, pace, length)
+            note_step(schedule, pace, length, progress[PREDICTED])
             progress[CAUTION] = next_caution(progress[CAUTION], length < pace[SHORT])
             progress[PHASE] = LOOK

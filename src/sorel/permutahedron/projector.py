@@ -236,6 +236,9 @@ class Projector:
 
     def effective_share(self) -> float:
         """1 / (n sum_i sigma_i^2) for equal weights: the share of the items that carry the risk."""
+        if isinstance(self._core, Uniform) and self.n <= _SHARE_ITEMS:
+            mass = self._core.mass
+            return float(self.n / np.vdot(mass, mass))
         sigma = self.risk.weights(min(self.n, _SHARE_ITEMS))
         return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
 

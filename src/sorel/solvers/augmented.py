@@ -33,7 +33,6 @@ from sorel.rounds import (
     ROUNDING,
     EtaSchedule,
     Pace,
-    is_ready,
     next_caution,
 )
 from sorel.solvers.apart import iterates_apart
@@ -71,7 +70,7 @@ _WORTH_REFINING, _MAX_FAILURES = 100.0, 2
 
 # A few numbers are not worth a call of compiled code.
 _next_length = plain(next_length)
-_is_ready, _next_caution = plain(is_ready), plain(next_caution)
+_next_caution = plain(next_caution)
 
 
 class CostlyError(Exception):
@@ -83,7 +82,7 @@ class State:
 
     __slots__ = (
         "center", "dual", "eta", "gradient", "length", "moved", "penalty", "point", "predicted",
-        "problem", "value",
+        "problem", "remains", "value",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +103,8 @@ class State:
         # What the Newton step that led here was to gain (what remains is far less), and the part of
         # it that was taken.
         self.predicted, self.length = np.inf, 1.0
+        # About what the next one is to gain, where the weights follow the ranks.
+        self.remains = np.inf
 
     def is_level(self) -> bool:
         """Whether the weights may change, and all losses are equal, as those of labels are at 0."""
@@ -200,10 +201,10 @@ class AugmentedLagrangian(Solver):
             center = engine.uniform()
             if run.watched:
                 yield Iterate(point, center)
-        if run.dual is None and run.near:
+        if run.dual is None and run.near and not self.follows_ranks(problem):
             center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
             center = engine.as_center(center)
-        elif run.dual is None:
+        elif run.dual is None and not run.near:
             # A step for the plain average brings the losses to their final scale.
             if problem.fit_intercept and not problem.loss.curvature_bound < np.inf:
                 # Newton steps climb down an exponential one by one.
@@ -229,6 +230,8 @@ class AugmentedLagrangian(Solver):
             path.move(point.w)
             del start
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
+        if not given and self.follows_ranks(problem):
+            schedule.follow_ranks()
         state = State(problem, point, center, schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
@@ -243,11 +246,13 @@ class AugmentedLagrangian(Solver):
             if progress.blurred or drift > DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
+                fresh.remains = state.remains
                 state, path = fresh, Path(state.point.w)
                 progress.path, progress.blurred = path, False
-            ready = _is_ready(
-                state.moved, state.predicted, target, self.promising, problem.has_two_levels
-            )
+            ready = schedule.is_ready(
+                state.moved, state.predicted, state.remains, target, self.promising,
+                problem.has_two_levels,
+            )  # fmt: skip
             if ready and run.passes >= progress.resumed:
                 reply = yield Iterate(state.point, state.dual, state.gradient, target, path)
                 progress.note_reply(run.passes, reply.passes)
@@ -264,7 +269,13 @@ class AugmentedLagrangian(Solver):
             if walked is not None:
                 state = walked
                 continue
-            if schedule.is_solved(state.moved, state.predicted, state.length, progress.used, noise):
+            solved = schedule.is_solved(
+                state.moved, state.predicted, state.length, progress.used, noise
+            )
+            if schedule.by_ranks:
+                if solved or schedule.has_slowed(state.length):
+                    state = self._leave_ranks(state, run, schedule)
+            elif solved:
                 run.n_iter += 1
                 still = max(state.moved, state.predicted) <= noise
                 progress.idle = progress.idle + 1 if still else 0
@@ -288,12 +299,22 @@ class AugmentedLagrangian(Solver):
             except np.linalg.LinAlgError:
                 # Beyond what rounding allows, the curvature may have no meaning left.
                 break
-            schedule.note(state.length)
+            schedule.note(state.length, state.predicted)
             progress.caution = _next_caution(progress.caution, schedule.is_short(state.length))
             path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
         yield Iterate(state.point, state.dual, state.gradient, np.inf, progress.path)
+
+    def follows_ranks(self, problem: Problem) -> bool:
+        """Whether the first weights are those of the ranks, as though they changed smoothly."""
+        return False
+
+    def _leave_ranks(self, state: State, run: Run, schedule: EtaSchedule) -> State:
+        """The state after weights that followed the ranks, with them as the centre."""
+        run.n_iter += 1
+        center = state.problem.engine.as_center(state.dual)
+        return State(state.problem, state.point, center, schedule.leave_ranks())
 
     def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
         """Where rounds and steps lead that need no check, all at once; None if one by one."""
@@ -343,8 +364,9 @@ class AugmentedLagrangian(Solver):
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
             bracket = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
-            if bracket > first:
-                # Steps that lead to such weights come nearer to them from the start.
+            if problem.penalty.quadratic and bracket > first:
+                # Steps that lead to such weights come nearer to them from the start, but for those
+                # that kinks and bounds bend.
                 return
             if first == np.inf:
                 first = bracket
@@ -443,8 +465,7 @@ class AugmentedLagrangian(Solver):
         if low == 0.0:
             return state.point, state.dual, 0.0
         point = engine.moved(state.point, delta, change, low)
-        dual = engine.ascend(state.center, point, state.eta) if state.eta > 0 else state.center
-        return point, dual, low
+        return point, engine.response(state.center, point, state.eta), low
 
 
 def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:

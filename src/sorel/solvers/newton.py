@@ -54,6 +54,10 @@ _FORCING, _FEW_PRODUCTS, _COLUMNS_PER_PRODUCT, _MOST_ROWS = 0.3, 3, 12, 0.75
 # the curvature hardly changes with the weights.
 _MOST_CARRY = 0.5
 
+# Rows that carry the risk, for each parameter, from which on the weights of neighbouring ranks tell
+# how weights move.
+_ROWS_TO_FOLLOW = 10
+
 
 class Newton(AugmentedLagrangian):
     """Second-order method; by conjugate gradients where the parameters are more than thousands.
@@ -111,6 +115,14 @@ class Newton(AugmentedLagrangian):
             return super().first_step(state, run)
         return descend(state, run)
 
+    def follows_ranks(self, problem: Problem) -> bool:
+        engine = problem.engine
+        if not (engine.walks and problem.penalty.quadratic) or problem.loss.affine:
+            return False
+        if problem.has_fixed_weights or problem.has_two_levels:
+            return False
+        return carrying_rows(engine) >= _ROWS_TO_FOLLOW * engine.size
+
     def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
         problem = state.problem
         if not (problem.engine.walks and problem.penalty.quadratic):
@@ -128,7 +140,7 @@ class Newton(AugmentedLagrangian):
         numbers[rounds.VALUE], numbers[rounds.GAINED] = state.value, state.moved
         numbers[rounds.PREDICTED], numbers[rounds.TAKEN] = state.predicted, state.length
         numbers[rounds.CAUTION], numbers[rounds.USED] = progress.caution, progress.used
-        numbers[rounds.MOVES] = progress.path.moves
+        numbers[rounds.MOVES], numbers[rounds.REMAINS] = progress.path.moves, state.remains
         reach = np.zeros(problem.engine.size)
         found = problem.engine.walk(
             state.point, state.dual, state.center, state.gradient, problem.penalty.l2,
@@ -147,6 +159,7 @@ class Newton(AugmentedLagrangian):
         progress.caution, progress.used = numbers[[rounds.CAUTION, rounds.USED]].tolist()
         new = State(problem, point, center, schedule.eta, settled)
         new.predicted, new.length = float(numbers[rounds.PREDICTED]), float(numbers[rounds.TAKEN])
+        new.remains = float(numbers[rounds.REMAINS])
         return new
 
     def _step(self, state: State, run: Run, caution: float) -> State:
@@ -162,7 +175,7 @@ class Newton(AugmentedLagrangian):
             return super()._step(state, run, caution)
         run.passes += 2
         new = State(problem, found[0], state.center, state.eta, found[1])
-        new.length, new.predicted = found[2], max(found[3], 0.0)
+        new.length, new.predicted, new.remains = found[2], max(found[3], 0.0), found[4]
         return new
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
