@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small case, once")
     options = parser.parse_args(arguments)
-    sizes, repeats = (QUICK, 1) if options.quick else (SIZES, 5)
+    sizes, repeats = (QUICK, 1) if options.quick else (SIZES, 9)
     with warnings.catch_warnings():
         # A missed target is an entry of the table.
         warnings.simplefilter("ignore", sorel.ConvergenceWarning)

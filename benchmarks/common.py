@@ -30,13 +30,22 @@ class Budget:
 
     def repeat(self, action: Callable[[], float]) -> float:
         """Median of the durations that `action` returns; long ones are not repeated as often."""
-        durations = [action()]
-        while len(durations) < self.repeats and sum(durations) < 0.2 * self.seconds:
-            durations.append(action())
+        return self.take_turns({"": action})[""]
+
+    def take_turns(self, actions: dict[str, Callable[[], float]]) -> dict[str, float]:
+        """The same for several actions in turn: a slow moment of the machine is nobody's alone."""
+        durations: dict[str, list[float]] = {name: [] for name in actions}
+        while waiting := [name for name, times in durations.items() if self._wants_more(times)]:
+            for name in waiting:
+                durations[name].append(actions[name]())
+        return {name: median(times) for name, times in durations.items()}
+
+    def _wants_more(self, times: list[float]) -> bool:
+        if not times:
+            return True
         # A busy machine interrupts a run for milliseconds: short runs need a larger sample.
-        while len(durations) < 5 * self.repeats and sum(durations) < 0.1:
-            durations.append(action())
-        return median(durations)
+        few, short = len(times) < self.repeats, len(times) < 5 * self.repeats
+        return (few and sum(times) < 0.2 * self.seconds) or (short and sum(times) < 0.1)
 
 
 class Stop(Exception):

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -97,8 +98,22 @@ class Outcome:
         return ours.seconds / theirs.seconds if ours.reached else math.inf
 
 
-def time_lbfgs(objective: SortedObjective, optimum: float, budget: Budget) -> dict[float, Timing]:
-    """Find the evaluation that reaches each target, then time runs cut at that evaluation."""
+@dataclass(frozen=True)
+class Contender:
+    """A method on its way to one target: what a run of it takes, and the passes of one.
+
+    `once` is the time of a run that is too long for another.
+    """
+
+    run: Callable[[], float]
+    passes: float = math.nan
+    once: float | None = None
+
+
+def enter_lbfgs(
+    objective: SortedObjective, optimum: float, budget: Budget
+) -> dict[float, Contender]:
+    """Find the evaluation that reaches each target: runs are cut at that evaluation."""
     values: list[float] = []
     begin = time.perf_counter()
 
@@ -109,17 +124,13 @@ def time_lbfgs(objective: SortedObjective, optimum: float, budget: Budget) -> di
             raise Stop
 
     objective.lbfgs(record)
-    timings = {}
+    found = {}
     for target in TARGETS:
         reached = np.flatnonzero(np.array(values) - optimum <= target * abs(optimum))
-        if not len(reached):
-            timings[target] = NEVER
-            continue
-        evaluations = int(reached[0]) + 1
-        timings[target] = Timing(
-            budget.repeat(lambda count=evaluations: _time_cut_run(objective, count)), evaluations
-        )
-    return timings
+        if len(reached):
+            count = int(reached[0]) + 1
+            found[target] = Contender(partial(_time_cut_run, objective, count), count)
+    return found
 
 
 def _time_cut_run(objective: SortedObjective, evaluations: int) -> float:
@@ -136,35 +147,44 @@ def _time_cut_run(objective: SortedObjective, evaluations: int) -> float:
     return time.perf_counter() - begin
 
 
-def time_solver(
+def enter_solver(
     X: np.ndarray, y: np.ndarray, risk: sorel.risks.Risk, solver: str, budget: Budget
-) -> dict[float, Timing]:
-    """Time ``sorel.solve`` to a certified relative gap, on a fresh problem each time."""
-    timings = {}
+) -> dict[float, Contender]:
+    """``sorel.solve`` to a certified relative gap, on a fresh problem each time."""
+
+    def run(tol: float) -> tuple[float, sorel.Result]:
+        problem = build(X, y, risk)
+        begin = time.perf_counter()
+        result = sorel.solve(problem, solver, tol=tol, max_passes=10**7, max_seconds=budget.seconds)
+        return time.perf_counter() - begin, result
+
+    found = {}
     for target in TARGETS:
-        passes = math.nan
-        missed = False
-
-        def run(tol: float = target) -> float:
-            nonlocal passes, missed
-            problem = build(X, y, risk)
-            begin = time.perf_counter()
-            result = sorel.solve(
-                problem, solver, tol=tol, max_passes=10**7, max_seconds=budget.seconds
-            )
-            seconds = time.perf_counter() - begin
-            passes, missed = result.passes, not result.converged
-            return seconds
-
         # The first run loads compiled code and is not counted, unless it already uses up the time.
-        first = run()
-        if not missed:
-            seconds = budget.repeat(run) if first < 0.5 * budget.seconds else first
-        timings[target] = NEVER if missed else Timing(seconds, passes)
-        if missed:
+        first, result = run(target)
+        if not result.converged:
             # A tighter target would only use up the time limit again.
-            timings |= {tighter: NEVER for tighter in TARGETS if tighter < target}
             break
+        once = first if first >= 0.5 * budget.seconds else None
+        found[target] = Contender(lambda tol=target: run(tol)[0], result.passes, once)
+    return found
+
+
+def time_in_turn(
+    contenders: dict[str, dict[float, Contender]], budget: Budget
+) -> dict[str, dict[float, Timing]]:
+    """The times of all methods to each target."""
+    timings: dict[str, dict[float, Timing]] = {name: {} for name in contenders}
+    for target in TARGETS:
+        there = {name: found[target] for name, found in contenders.items() if target in found}
+        runs = {name: method.run for name, method in there.items() if method.once is None}
+        seconds = budget.take_turns(runs)
+        for name in contenders:
+            method = there.get(name)
+            timings[name][target] = NEVER
+            if method is not None:
+                taken = seconds[name] if method.once is None else method.once
+                timings[name][target] = Timing(taken, method.passes)
     return timings
 
 
@@ -221,9 +241,9 @@ def measure(case: Case, budget: Budget) -> Iterator[Outcome]:
             case.group, case.name, repr(risk), X.shape, build_seconds, product_seconds, certified
         )
         objective = SortedObjective(X, y, risk)
-        outcome.timings["L-BFGS"] = time_lbfgs(objective, optimum, budget)
-        for solver in SOLVERS:
-            outcome.timings[solver] = time_solver(X, y, risk, solver, budget)
+        contenders = {"L-BFGS": enter_lbfgs(objective, optimum, budget)}
+        contenders |= {name: enter_solver(X, y, risk, name, budget) for name in SOLVERS}
+        outcome.timings = time_in_turn(contenders, budget)
         if isinstance(risk, CVaR) and len(y) <= CLARABEL_ROWS:
             outcome.timings["Clarabel"] = time_clarabel(objective, risk.alpha, optimum, budget)
         yield outcome

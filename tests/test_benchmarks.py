@@ -167,11 +167,30 @@ def test_the_classifiers_are_compared_on_one_objective(case):
     X, y = case.data()
     problem = classes.build(X, y)
     optimum = sorel.solve(problem, tol=1e-9)
-    seconds, tol = classes.rival_seconds(X, y, "lbfgs", optimum.dual, repeats=1)
+    model = classes.rival_of(X, y, "lbfgs", optimum.dual)
     # It arrives, though not at the first tolerance: the objectives are the same to six digits.
-    assert 0.0 < seconds < np.inf
-    assert tol < max(classes.TOLERANCES)
-    assert classes.rival_seconds(X, y, "lbfgs", 0.9 * optimum.dual, repeats=1)[0] == np.inf
+    assert model is not None
+    assert model.tol < max(classes.TOLERANCES)
+    assert classes.rival_of(X, y, "lbfgs", 0.9 * optimum.dual) is None
+
+
+def test_contenders_take_turns():
+    """Until each has run often enough, or long enough; and the median of its times counts."""
+    calls = []
+
+    def runs(name, times):
+        times = iter(times)
+        return lambda: calls.append(name) or next(times)
+
+    budget = common.Budget(3, 10.0)
+    found = budget.take_turns(
+        {"short": runs("short", [0.05, 0.01, 0.06]), "long": runs("long", [3.0])}
+    )
+    assert found == {"short": 0.05, "long": 3.0}
+    assert calls == ["short", "long", "short", "short"]
+    # Very short runs are repeated more often.
+    assert budget.repeat(runs("tiny", [1e-6] * 15)) == 1e-6
+    assert calls.count("tiny") == 15
 
 
 def test_a_quick_comparison_of_classifiers(capsys):

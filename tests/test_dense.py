@@ -208,6 +208,36 @@ def test_how_long_an_x_is_worth_reading_in_single_precision(monkeypatch):
         assert (engine.in_single() is not None) is halved
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_sums_in_single_precision_where_they_are_exact_enough(order, intercept, monkeypatch):
+    monkeypatch.setattr(dense, "_WORTH_HALVING", 1)
+    rng = np.random.default_rng(0)
+    X = np.array(rng.standard_normal((200, 7)), order=order)
+    problem = sorel.Problem(X, X[:, 0], fit_intercept=intercept, penalty=sorel.L2(0.1))
+    sizes = np.abs(X).max(axis=0)
+    least = dense._SINGLE_NOISE * (sizes @ sizes) / (0.1 * 200)
+    full = np.column_stack([X, *([np.ones(200)] * intercept)])
+    w, c = rng.standard_normal((2, 200))
+    w, out = w[: full.shape[1]], np.empty(200)
+    for tol, single in ((0.0, False), (0.99 * least, False), (1.01 * least, True)):
+        near = problem.in_single(tol).engine
+        assert near._in_single is single
+        near._margins(w, out)
+        np.testing.assert_allclose(out, full @ w, atol=1e-5)
+        # Sums in double precision are those of the rounded numbers.
+        rounded = np.column_stack([X.astype(np.float32), *([np.ones(200)] * intercept)])
+        exact = np.abs(out - rounded @ w).max() < 1e-12
+        assert exact is not single
+        np.testing.assert_allclose(near._adjoint(c), full.T @ c, atol=1e-4)
+        exact = np.abs(near._adjoint(c) - rounded.T @ c)[:7].max() < 1e-11
+        assert exact is not single
+        # A fork for a run is of the same kind.
+        assert near.for_run()._in_single is single
+    classes = sorel.Problem(X, np.arange(200) % 3, loss="multinomial", penalty=sorel.L2(0.1))
+    assert not classes.in_single(1.0).engine._in_single
+
+
 class Watched:
     """A matrix that notes the rows which a loop reads, one after another."""
 
@@ -231,8 +261,20 @@ def plain(function):
 SHORT = kernel._SHORT_ROW
 
 
-@pytest.mark.parametrize(("d", "together"), [(2, 2), (SHORT, 2), (SHORT + 1, 1)])
-def test_short_rows_are_taken_two_at_a_time(d, together):
+LONG, LONGEST = kernel._LONG_ROW, kernel._VERY_LONG_ROW
+
+
+@pytest.mark.parametrize(
+    ("d", "together"),
+    [
+        (2, 2), (SHORT, 2), (SHORT + 1, 1), (LONG - 1, 1), (LONG, 4), (LONG + 1, 1),
+        (LONGEST - 1, 1), (LONGEST, 4),
+    ],
+)  # fmt: skip
+def test_short_and_long_rows_are_taken_together(d, together, monkeypatch):
+    """Two short ones, and four long ones in the cache, or very long ones anywhere."""
+    monkeypatch.setattr(kernel, "_LONG_IN_CACHE", 5 * LONG)
+    monkeypatch.setattr(kernel, "_take_four", plain(kernel._take_four))
     X, out = Watched(np.random.default_rng(0).standard_normal((5, d))), np.empty(5)
     w = np.linspace(-1.0, 1.0, d)
     plain(kernel.product_rows)(X, w, 0.5, out)
@@ -251,10 +293,15 @@ def test_short_rows_are_taken_two_at_a_time(d, together):
         (2, 1_000_000, 3, 4),
         (2, 1_000_000, 2, 0),  # fewer: those alone
         (SHORT + 1, 0, 2, 0),
+        (LONG, 0, 10, 4),
+        (LONG + 1, 0, 10, 1),
+        (LONGEST, 0, 10, 4),
     ],
 )
 def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, together, monkeypatch):
     monkeypatch.setattr(kernel, "_IN_CACHE", cache)
+    monkeypatch.setattr(kernel, "_LONG_IN_CACHE", 10 * LONG)
+    monkeypatch.setattr(kernel, "_take_four", plain(kernel._take_four))
     X, c, out = (
         Watched(np.random.default_rng(0).standard_normal((10, d))),
         np.zeros(10),

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 from scipy.optimize import isotonic_regression
 
-from sorel.kernels import bins, dense, logistic, steps, tables, vectors
+from sorel.kernels import bins, dense, exponential, logistic, steps, tables, vectors
 from sorel.kernels import losses as loss_loops
 from sorel.kernels import sparse as sparse_loops
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
@@ -553,6 +553,20 @@ def test_sums_of_softmax_slopes_and_probabilities(weighted):
     loss_loops.add_other_classes(y, out, totals, sums)
     np.testing.assert_allclose(totals - 1.0, others.sum(axis=0), **CLOSE)
     np.testing.assert_allclose(sums - 1.0, own.T @ others, **CLOSE)
+
+
+def test_exponentials_of_nonpositive_numbers():
+    rng = np.random.default_rng(0)
+    x = np.concatenate(
+        [-rng.exponential(1.0, 500), -rng.uniform(0.0, 708.0, 500), -np.logspace(-300, 0, 50)]
+    )
+    powers = np.empty(len(x) + 3)
+    found = x.copy()
+    exponential.exponentials(found, powers, powers.view(np.int64))
+    np.testing.assert_allclose(found, np.exp(x), rtol=1e-15)
+    ends = np.array([0.0, -0.0, -709.0, -1e300, -np.inf, np.nan])
+    exponential.exponentials(ends, powers, powers.view(np.int64))
+    np.testing.assert_array_equal(ends, [1.0, 1.0, 0.0, 0.0, 0.0, np.nan])
 
 
 def test_confident_samples_keep_their_curvature():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["WORTH_POOLING", "Pool"]
 
-# Arrays of at least this length are kept.
+# Arrays of at least so many numbers are kept.
 WORTH_POOLING = 20_000
 
 
@@ -24,14 +25,14 @@ class Pool:
         self._free: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
 
     def take(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-        if shape[0] < WORTH_POOLING:
+        if math.prod(shape) < WORTH_POOLING:
             return np.empty(shape, dtype)
         free = self._free.get((shape, dtype))
         return free.pop() if free else np.empty(shape, dtype)
 
     def give(self, *arrays: NDArray[Any] | None) -> None:
         for array in arrays:
-            if array is not None and array.shape[0] >= WORTH_POOLING:
+            if array is not None and array.size >= WORTH_POOLING:
                 self._free.setdefault((array.shape, array.dtype.type), []).append(array)
 
     def drain(self) -> None:

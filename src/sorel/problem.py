@@ -653,9 +653,12 @@ class Problem:
         other._zero_loss = self._zero_loss
         return other
 
-    def in_single(self) -> Problem | None:
-        """The same with X in single precision, for first digits; see the engine's `in_single`."""
-        engine = self.engine.in_single()
+    def in_single(self, tol: float = 0.0) -> Problem | None:
+        """The same with X in single precision, for first digits; see the engine's `in_single`.
+
+        Its gradients are exact enough for a relative gap of `tol`.
+        """
+        engine = self.engine.in_single(tol * self.penalty.l2)
         if engine is None:
             return None
         other = shallow_copy(self)

@@ -805,11 +805,12 @@ class Engine(ABC):
         """
         return None
 
-    def in_single(self) -> Engine | None:
+    def in_single(self, room: float = 0.0) -> Engine | None:
         """Nearly the same problem, with X in numbers of half the length, which are read faster.
 
-        Weightings of the one are weightings of the other. None where a copy would not pay, or would
-        lose more than digits.
+        Weightings of the one are weightings of the other. Products with X may be off by as much as
+        makes |gradient|^2 off by `room`, relative to the objective. None where a copy would not
+        pay, or would lose more than digits.
         """
         return None
 

@@ -45,6 +45,10 @@ _MAX_COPY = 1 << 30
 _WORTH_HALVING = 4 << 20
 _LEAST_SINGLE, _LARGEST_SINGLE = 1e-30, 1e30
 
+# What sums in single precision add to |gradient|^2, relative to the objective and to the squares of
+# the largest numbers in the columns, over the number of rows; with room to spare.
+_SINGLE_NOISE = 4e-13
+
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
 _CACHED = 32 << 20
@@ -60,6 +64,9 @@ class DenseEngine(SampledEngine):
     >>> type(sorel.Problem(np.eye(3), [1.0, 2.0, 5.0]).engine).__name__
     'DenseEngine'
     """
+
+    # Whether sums are in single precision, too, as is enough for first digits.
+    _in_single = False
 
     solves_by_rows = True
 
@@ -177,7 +184,7 @@ class DenseEngine(SampledEngine):
         X = self._X.take(rows, axis=0) if self._by_rows else self._X.T.take(rows, axis=1).T
         return DenseEngine(X, self.spec.for_rows(rows))
 
-    def in_single(self) -> Engine | None:
+    def in_single(self, room: float = 0.0) -> Engine | None:
         X = self._X
         if X.dtype != np.float64 or not _WORTH_HALVING <= X.nbytes <= 2 * _MAX_COPY:
             return None
@@ -187,6 +194,9 @@ class DenseEngine(SampledEngine):
         short = X.astype(np.float32)
         other: DenseEngine = self._with_columns(short, short)
         other._columns = None if self._by_rows else short.T
+        alone = self._row_team is None and self.n_outputs == 1
+        noise = _SINGLE_NOISE * float(sizes @ sizes)
+        other._in_single = alone and noise <= room * self.n_samples
         return other
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
@@ -219,7 +229,9 @@ class DenseEngine(SampledEngine):
             self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
-        if self._by_rows:
+        if self._in_single:
+            np.add(self._X @ coef.astype(np.float32), intercept, out=out)
+        elif self._by_rows:
             self._each_row(dense.product_rows, self._X, coef, intercept, out)
         elif self._row_team is None:
             dense.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
@@ -236,6 +248,11 @@ class DenseEngine(SampledEngine):
                 lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
                 self.shape,
             )
+        if self._in_single:
+            out = np.empty(self.shape)
+            out[: self.n_features] = c.astype(np.float32) @ self._X
+            out[self.n_features :] = np.add.reduce(c)
+            return out
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
             dense.adjoint_rows(self._X, c, out)

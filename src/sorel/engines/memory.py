@@ -280,11 +280,11 @@ class MemoryEngine(Engine):
         return other
 
     def _use_pool(self) -> None:
-        """Get a pool of arrays for vectors of length n; short ones are made anew each time."""
+        """Get a pool of arrays with an entry for each margin; short ones are made every time."""
         self._pool = Pool()
         self._known_gram: RowGram | None = None
         self._last_gram = self._handed_on
-        pooled = self.n_samples >= WORTH_POOLING
+        pooled = self.n_samples * self.n_outputs >= WORTH_POOLING
         self._recycler = self._pool if pooled else None
         self._take: Any = self._pool.take if pooled else np.empty
         self._give: Any = self._pool.give if pooled else _leave

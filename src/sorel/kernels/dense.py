@@ -15,11 +15,21 @@ _ROW_BLOCK = 1024
 # the columns of a tile into the same places of the cache.
 FEW_TILE = 136
 
-# Columns up to which several rows are taken at once, and numbers of X up to which longer ones are:
-# beyond, memory delivers a single row faster. Share of nonzero weights below which a branch
-# that the processor cannot foresee costs less than the rows it saves.
-_SHORT_ROW, _IN_CACHE = 64, 1_200_000
+# Columns up to which several rows are taken at once. Longer rows are where X is in the cache: up to
+# so many numbers, or so many for long ones. Beyond, memory delivers a single row faster, but for
+# very long ones.
+_SHORT_ROW, _LONG_ROW, _VERY_LONG_ROW = 64, 300, 700
+_IN_CACHE, _LONG_IN_CACHE = 1_200_000, 4_000_000
+
+# Share of nonzero weights below which a branch that the processor cannot foresee costs less than
+# the rows it saves.
 _WORTH_SKIPPING = 0.3
+
+
+@compiled(inline=True)
+def _take_four(n, d):
+    """Whether rows that are not short are taken four at a time."""
+    return d >= _VERY_LONG_ROW or (d >= _LONG_ROW and n * d <= _LONG_IN_CACHE)
 
 
 @compiled
@@ -36,6 +46,18 @@ def product_rows(X, w, intercept, margins):
                 z0 += X[i, j] * w[j]
                 z1 += X[i + 1, j] * w[j]
             margins[i], margins[i + 1] = z0 + intercept, z1 + intercept
+    elif _take_four(n, d):
+        # Four long rows share the loads of w.
+        start = n - n % 4
+        for i in range(0, start, 4):
+            z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+            for j in range(d):
+                z0 += X[i, j] * w[j]
+                z1 += X[i + 1, j] * w[j]
+                z2 += X[i + 2, j] * w[j]
+                z3 += X[i + 3, j] * w[j]
+            margins[i], margins[i + 1] = z0 + intercept, z1 + intercept
+            margins[i + 2], margins[i + 3] = z2 + intercept, z3 + intercept
     for i in range(start, n):
         z = 0.0
         for j in range(d):
@@ -75,7 +97,7 @@ def adjoint_rows(X, c, out):
                 for j in range(d):
                     out[j] += ci * X[i, j]
         start = n
-    elif d <= _SHORT_ROW or n * d <= _IN_CACHE:
+    elif d <= _SHORT_ROW or n * d <= _IN_CACHE or _take_four(n, d):
         # Four rows share the loads and stores of the sum.
         start = n - n % 4
         for i in range(0, start, 4):
@@ -112,7 +134,13 @@ def adjoint_columns(Xt, c, first, last, out):
 def column_sizes(X, out):
     """out[j] = max(out[j], |x_ij|) over all rows, X by rows."""
     n, d = X.shape
-    for i in range(n):
+    # Four rows share the loads and stores of what is largest so far.
+    start = n - n % 4
+    for i in range(0, start, 4):
+        for j in range(d):
+            one, two = max(abs(X[i, j]), abs(X[i + 1, j])), max(abs(X[i + 2, j]), abs(X[i + 3, j]))
+            out[j] = max(out[j], max(one, two))
+    for i in range(start, n):
         for j in range(d):
             out[j] = max(out[j], abs(X[i, j]))
 

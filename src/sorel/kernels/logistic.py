@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from sorel._compiled import compiled
+from sorel.kernels.exponential import LOG2_HIGH, LOG2_LOW, PER_LOG2, near_zero
 from sorel.kernels.losses import subtract_block_means
 
 __all__ = [
@@ -29,10 +30,6 @@ __all__ = [
     "weighted_slopes",
 ]
 
-# log(2) in two parts, of which the first times a number below 2000 is exact; and 1 / log(2).
-_LOG2_HIGH, _LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_PER_LOG2 = 1.0 / math.log(2.0)
-
 # Beyond this the exponential is 0.
 _FAR = 750.0
 _POWERS = 2.0 ** -np.arange(1100.0)
@@ -45,24 +42,9 @@ _NEAR = 1e-4
 def falling_exponential(a):
     """exp(-a) for a >= 0; NaN for NaN."""
     # NaN counts as far away where it would become an index, and stays NaN in the remainder.
-    k = math.floor((a if a <= _FAR else _FAR) * _PER_LOG2 + 0.5)
-    r = (k * _LOG2_HIGH - (_FAR if a > _FAR else a)) + k * _LOG2_LOW
-    # Taylor's series, for |r| <= log(2) / 2.
-    p = 1.0 / 6227020800.0
-    p = p * r + 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
-    return p * _POWERS[k]
+    k = math.floor((a if a <= _FAR else _FAR) * PER_LOG2 + 0.5)
+    r = (k * LOG2_HIGH - (_FAR if a > _FAR else a)) + k * LOG2_LOW
+    return near_zero(r) * _POWERS[k]
 
 
 @compiled(fastmath=False)

@@ -147,7 +147,7 @@ class _Quick(QuasiNewton):
         return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        near = problem.in_single() if run.dual is None else None
+        near = problem.in_single(run.tol) if run.dual is None else None
         try:
             if near is not None:
                 problem.near_engine = near.engine
