@@ -196,7 +196,7 @@ class DenseEngine(SampledEngine):
         other._columns = None if self._by_rows else short.T
         alone = self._row_team is None and self.n_outputs == 1
         noise = _SINGLE_NOISE * float(sizes @ sizes)
-        other._in_single = alone and noise <= room * self.n_samples
+        other._in_single = alone and bool(noise <= room * self.n_samples)
         return other
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
