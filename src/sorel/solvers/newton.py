@@ -208,6 +208,7 @@ class Newton(AugmentedLagrangian):
             if problem.penalty.quadratic:
                 found = step_of_few(hessian, gradient, center, problem.penalty.l2, part.n_penalized)
                 if found is not None:
+                    _fix_intercepts(problem, found[0], np.zeros_like(found[0]))
                     return Direction(found[0].reshape(w.shape), *found[1:])
             u, info = minimize_quadratic(
                 hessian,
