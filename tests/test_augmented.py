@@ -147,6 +147,61 @@ def test_too_many_steps_are_hopeless():
     assert schedule.stuck
 
 
+def test_weights_follow_the_ranks_while_steps_gain_digits():
+    schedule = EtaSchedule(PACE, 2.0, warm=False)
+    assert not schedule.by_ranks
+    schedule.follow_ranks()
+    assert schedule.by_ranks
+    assert schedule.eta == np.inf
+    assert not schedule.has_slowed(0.0)  # before the first step
+    # What the first one promised has nothing to be compared with.
+    for promise, slowed in ((1.0, False), (0.1, False), (0.011, True), (1e-3, False)):
+        schedule.note(1.0, promise)
+        assert schedule.has_slowed(1.0) is slowed
+    # Whole steps, or nearly so.
+    schedule.note(0.5, 1e-9)
+    assert not schedule.has_slowed(0.5)
+    assert schedule.has_slowed(0.49)
+    # Then as from weights of a similar problem.
+    assert schedule.leave_ranks() == pytest.approx(PACE.warm / 2.0)
+    assert not schedule.by_ranks
+    assert schedule.numbers[rounds.STEPS] == 0.0
+    assert schedule.numbers[rounds.SHORTEST] == 1.0
+    assert solved_in(schedule, 1) == pytest.approx(10.0 * PACE.warm / 2.0)
+
+
+def test_a_certificate_is_tried_where_little_remains():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    # Otherwise by what the last step promised, and the weights have gained under two levels.
+    assert schedule.is_ready(9.0, 10.0, 9.0, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(9.0, 10.1, 0.0, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(2.1, 0.0, 0.0, target=1.0, promising=10.0, two_levels=True)
+    schedule.follow_ranks()
+    assert schedule.is_ready(0.0, 99.0, 0.5, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(0.0, 0.0, 0.51, target=1.0, promising=10.0, two_levels=False)
+
+
+@pytest.mark.parametrize("near", [False, True])
+@pytest.mark.parametrize("risk", ["esrm:2", "extremile:3", "esrm:5"])
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_few_steps_by_ranks_lead_to_a_certificate(loss, risk, near):
+    """From the mean's solution, or one nearby; and the same where somebody looks on."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((3000, 4))
+    y = X.sum(axis=1) + rng.standard_t(4, size=3000)
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=True)
+    start = sorel.solve(problem, tol=1e-3).w if near else None
+    result = sorel.solve(problem, "newton", w0=start, tol=1e-9)
+    assert result.converged
+    assert result.n_iter == 0  # no centre was needed
+    assert result.passes <= 14.0
+    watched = sorel.solve(problem, "newton", w0=start, tol=1e-9, callback=lambda record: False)
+    assert watched.objective == pytest.approx(result.objective, rel=2e-9)
+    assert watched.passes <= result.passes + 2.0
+    best = sorel.solve(problem, "newton_cg", tol=1e-10, max_passes=3000)
+    assert result.objective <= best.objective * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize("eta", [0.0, 0.5])
 def test_the_state_is_the_envelope_and_its_gradient(eta):
     rng = np.random.default_rng(0)

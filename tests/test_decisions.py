@@ -640,6 +640,30 @@ def test_steps_by_rows_need_few_of_them(by_rows, one, quadratic, few):
     assert newton.has_few_rows(problem) is (by_rows and one and quadratic and few)
 
 
+def test_whose_weights_follow_the_ranks_at_first(monkeypatch):
+    def follows(carried=50.0, **changes):
+        monkeypatch.setattr(newton, "carrying_rows", lambda engine: carried)
+        problem = SimpleNamespace(
+            engine=SimpleNamespace(walks=True, size=5), penalty=SimpleNamespace(quadratic=True),
+            loss=SimpleNamespace(affine=False), has_fixed_weights=False, has_two_levels=False,
+        )  # fmt: skip
+        for name, value in changes.items():
+            owners = (problem, problem.engine, problem.penalty, problem.loss)
+            setattr(next(owner for owner in owners if hasattr(owner, name)), name, value)
+        return newton.Newton().follows_ranks(problem)
+
+    assert follows()
+    assert follows(size=6, carried=newton._ROWS_TO_FOLLOW * 6.0)
+    assert not follows(size=6, carried=newton._ROWS_TO_FOLLOW * 6.0 - 0.1)
+    assert not follows(walks=False)
+    assert not follows(quadratic=False)
+    assert not follows(affine=True)
+    assert not follows(has_fixed_weights=True)
+    assert not follows(has_two_levels=True)
+    # Steps by products or gradients know nothing of ranks.
+    assert not sorel.solvers.NewtonCG().follows_ranks(SimpleNamespace())
+
+
 def rows_step(monkeypatch, size=1000, carried=50.0, rows=40, cheaper=True, raises=False, **changes):
     def solve(gradient, l2):
         if raises:

@@ -9,6 +9,9 @@ piecewise linear, so Phi has a generalised Hessian: the curvature of the losses 
 each block that the projection pools, eta times the covariance of the loss gradients. The centre
 then moves to the maximiser. Few centres are needed when eta is large; few Newton steps when it is
 small. The step adapts to what the last inner problem cost.
+
+With an infinite eta, Phi is the objective itself, and the maximiser the weights of the ranks. A
+method that knows how these follow the losses begins so, and needs no centre where that leads on.
 """
 
 from __future__ import annotations
