@@ -15,7 +15,6 @@ import benchmarks.one_thread  # noqa: F401 (for what it does)
 # isort: split
 import argparse
 import math
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import sorel
-from benchmarks.common import markdown, show_seconds
+from benchmarks.common import least_seconds, markdown, show_seconds
 
 TOL, EXACT = 1e-6, 1e-9
 TOLERANCES = 1e-2, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 1e-7, 1e-8
@@ -76,17 +75,6 @@ CASES = [
 QUICK = [Case(300, 20, 4), Case(500, 10, 2)]
 
 
-def least_seconds(actions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The least processor time of some runs, in turn: a slow moment is nobody's alone."""
-    best = dict.fromkeys(actions, math.inf)
-    for _ in range(repeats):
-        for name, action in actions.items():
-            begin = time.process_time()
-            action()
-            best[name] = min(best[name], time.process_time() - begin)
-    return best
-
-
 def build(X: np.ndarray, y: np.ndarray, risk: str = "mean") -> sorel.Problem:
     """The problem of LogisticRegression(C=1), under any risk."""
     loss = "logistic" if y.max() == 1 else "multinomial"
@@ -106,7 +94,7 @@ def solver_seconds(
     """What that takes; infinite where it is not reached."""
     if not run_solver(X, y, solver, risk).converged:
         return math.inf
-    return least_seconds({"": partial(run_solver, X, y, solver, risk)}, repeats)[""]
+    return least_seconds([partial(run_solver, X, y, solver, risk)], repeats)[0]
 
 
 def rival_of(
@@ -142,7 +130,8 @@ def compare(case: Case, repeats: int) -> tuple[list[str], float]:
         for name in solvers
         if run_solver(X, y, name).converged
     }
-    times = dict.fromkeys([*rivals, *solvers], math.inf) | least_seconds(fits, repeats)
+    times = dict.fromkeys([*rivals, *solvers], math.inf)
+    times |= dict(zip(fits, least_seconds(list(fits.values()), repeats), strict=True))
     best = min(rivals, key=lambda name: times[name])
     ratio = times["auto"] / times[best]
     rival = f"{show_seconds(times[best])} ({best}, {models[best].tol:g})" if models else "missed"

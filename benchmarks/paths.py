@@ -12,10 +12,10 @@ objective within 1e-6 of the certified optimum.
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from sklearn.model_selection import KFold
 from threadpoolctl import threadpool_limits
 
 import sorel
-from benchmarks.common import markdown, show_seconds
+from benchmarks.common import least_seconds, markdown, show_seconds
 from sorel import ESRM, CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.metrics import make_tail_scorer
 
@@ -69,17 +69,6 @@ def make_data(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     return X, X @ rng.standard_normal(d) + rng.standard_t(3, n)
 
 
-def least(task: Callable[[], Any], repeats: int) -> float:
-    """The least processor time of a task, after one run to warm up."""
-    task()
-    times = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        task()
-        times.append(time.process_time() - begin)
-    return min(times)
-
-
 def paths(sizes: Sizes) -> Iterator[Row]:
     """Paths over risks and over penalties."""
     (n, d), m = sizes.path, sizes.points
@@ -106,7 +95,7 @@ def paths(sizes: Sizes) -> Iterator[Row]:
                         )
                         sorel.solve(problem, tol=TOL)
 
-            times = least(warm, sizes.repeats), least(cold, sizes.repeats)
+            times = least_seconds([warm, cold], sizes.repeats)
             yield Row("path", f"{n} x {d}, {loss}, {name}", *times)
 
 
@@ -131,7 +120,7 @@ def searches(sizes: Sizes) -> Iterator[Row]:
                     for l2 in l2s:
                         scorer(model(risk=risk, l2=l2).fit(X[train], y[train]), X[test], y[test])
 
-        times = least(ours, sizes.repeats), least(loop, sizes.repeats)
+        times = least_seconds([ours, loop], sizes.repeats)
         yield Row("search", f"{n} x {d}, {name}, 12 models x 5 folds", *times)
 
 
@@ -139,20 +128,18 @@ def fits(sizes: Sizes) -> Iterator[Row]:
     """Single fits to the mean against scikit-learn's, and one to CVaR against Ridge."""
     for n, d in sizes.fits:
         X, y = make_data(n, d)
-        repeats = 20 * sizes.repeats if n <= 1000 else sizes.repeats
+        repeats = (20 if n <= 1000 else 3) * sizes.repeats
+        risks = ("mean", "cvar:0.5") if n <= 1000 else ("mean",)
+        models = [SpectralRiskRegressor(risk=risk, tol=TOL) for risk in risks]
         # l2="auto" is 1 / n, and so are these: alpha and C belong to sums over the rows.
-        ridge = least(lambda X=X, y=y: Ridge(alpha=1.0).fit(X, y), repeats)
-        for risk in ("mean", "cvar:0.5") if n <= 1000 else ("mean",):
-            model = SpectralRiskRegressor(risk=risk, tol=TOL)
-            ours = least(lambda model=model, X=X, y=y: model.fit(X, y), repeats)
+        tasks = [partial(model.fit, X, y) for model in (Ridge(alpha=1.0), *models)]
+        ridge, *ours = least_seconds(tasks, repeats)
+        for risk, seconds in zip(risks, ours, strict=True):
             section = "fit" if risk == "mean" else "tail"
-            yield Row(section, f"{n} x {d}, {risk} against Ridge", ours, ridge)
+            yield Row(section, f"{n} x {d}, {risk} against Ridge", seconds, ridge)
         labels = y > np.median(y) + 0.5
-        other = rival_classifier(X, labels)
-        times = (
-            least(lambda X=X, y=labels: SpectralRiskClassifier("mean", tol=TOL).fit(X, y), repeats),
-            least(lambda X=X, y=labels, model=other: model.fit(X, y), repeats),
-        )
+        pair = SpectralRiskClassifier("mean", tol=TOL), rival_classifier(X, labels)
+        times = least_seconds([partial(model.fit, X, labels) for model in pair], repeats)
         yield Row("fit", f"{n} x {d}, mean against LogisticRegression", *times)
 
 
