@@ -87,8 +87,9 @@ PASSES, ROUNDS, MOVES = range(8, 11)
 PHASE, SIDE, BLOCKS, BUDGET, PROMISED, LEFT, ALONE, AFRESH, REMAINS, N_PROGRESS = range(11, 21)
 
 # What comes next: to see whether somebody is to look at the point, or only whether the round is
-# over; to evaluate the point for another centre or eta; a Newton step; the search along it.
-LOOK, DECIDE, EVALUATE, STEP, SEARCH = range(5)
+# over; to evaluate the point for another centre or eta; a Newton step; the search along it; to see
+# what the parameters have to gain under weights that stay put.
+LOOK, DECIDE, EVALUATE, STEP, SEARCH, GAUGE = range(6)
 
 
 @compiled(inline=True)

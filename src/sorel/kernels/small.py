@@ -36,6 +36,7 @@ from sorel.rounds import (
     EXPECTATION,
     FAR_BETTER,
     GAINED,
+    GAUGE,
     LARGEST,
     LEAST_UNIT,
     LEFT,
@@ -349,19 +350,17 @@ def _project_two_levels(target, levels, start, block):
     return min(count, 1)
 
 
-@compiled(fastmath=False, inline=True)
-def _follow_ranks(losses, mass, order, key, moves, fresh, density, block):
-    """Weights by the ranks of the losses, which stand in `density`; False without luck."""
+@compiled(inline=True)
+def _follow_ranks(losses, mass, order, key, moves, density, block):
+    """Weights by the ranks of the losses: no blocks, or -1 where the order needs a fresh sort."""
+    for i in range(losses.shape[0]):
+        density[i] = losses[i]
     if not repair(density, order, key, moves * key.size):
-        # Few near ties are left to repair.
-        if not sort_short(density, fresh, order):
-            return False
-        if not repair(density, order, key, MOVES_PER_ITEM * key.size):
-            return False
+        return -1
     for rank in range(order.shape[0]):
         density[order[rank]] = mass[rank]
         block[order[rank]] = rank // NEIGHBOURS
-    return True
+    return 0
 
 
 @compiled(inner=True)
@@ -426,31 +425,23 @@ def _search(
     while True:
         t = numbers[LENGTH]
         _move(margins, change, t, code, delta, y, moved, losses)
-        if eta == math.inf:
-            for i in range(losses.shape[0]):
-                density[i] = losses[i]
-            if sorting is not None:
-                known = _follow_ranks(
-                    losses, sorting[0], sorting[1], sorting[2], moves, fresh, density, block
-                )
-                if not known:
-                    return FRESH_START
-        else:
-            _set_target(center, losses, eta, density)
-        if 0.0 < eta < math.inf:
+        _set_target(center, losses, eta, density)
+        if eta > 0.0:
             # The compiler drops what asks for a None.
             if sorting is not None:
                 mass, order, key, bounds, work, spills = sorting
-                count = project_sorted(
-                    density, mass, order, key, moves, bounds, work, spills, density, block
-                )
-                sorted_anew = count < 0 and sort_short(density, fresh, order)
-                if sorted_anew:
-                    # Few near ties are left to repair.
-                    count = project_sorted(
-                        density, mass, order, key, MOVES_PER_ITEM, bounds, work, spills, density,
-                        block,
-                    )  # fmt: skip
+                sorted_anew = False
+                # Few near ties are left to repair after a sort.
+                for budget in (moves, MOVES_PER_ITEM):
+                    if eta == math.inf:
+                        count = _follow_ranks(losses, mass, order, key, budget, density, block)
+                    else:
+                        count = project_sorted(
+                            density, mass, order, key, budget, bounds, work, spills, density, block
+                        )
+                    if count >= 0 or sorted_anew or not sort_short(density, fresh, order):
+                        break
+                    sorted_anew = True
             if levels is not None:
                 count = _project_two_levels(density, levels, start, block)
         if count < 0:
@@ -594,6 +585,7 @@ def walk(
     """
     p = parameters.shape[1]
     center = places[6]
+    solved, target, gain = False, 0.0, 0.0
     while True:
         side = int(progress[SIDE])
         other = 1 - side
@@ -613,8 +605,7 @@ def walk(
             bracket = _fenchel_young(gradient, w, l2, n_penalized)
             by_ranks = schedule[ETA] == math.inf
             if looks and _is_worth_look(schedule, limits, progress, target, bracket):
-                # The weights may have more to gain than the gap wanted, or, where they follow the
-                # ranks, the parameters under weights that stay put.
+                # The weights may have more to gain than the gap wanted, and so may the parameters.
                 gain = 0.0
                 if sorting is not None and not by_ranks:
                     gain = omega[0] * _gain_of_order(
@@ -626,42 +617,45 @@ def walk(
                         places[3 * side + 1], density, blocks[side], levels[0], levels[1],
                         table[CHANGE],
                     )  # fmt: skip
-                if gain <= target:
-                    _, more = _newton_step(
-                        Xt, y, code, delta, omega, margins, places[3 * side + 1], w, gradient,
-                        density, blocks[side], 0, 0.0, 0.0, l2, n_penalized, sorting, table, rows,
-                        tile, sums, H, factor,
-                    )  # fmt: skip
-                    if more > 0.0:
-                        gain += more
-                # What does not fall from round to round may be rounding, and is for a certificate.
-                if gain <= target or (solved and gain > 0.5 * progress[LEFT]):
-                    return ARRIVED
-                if solved:
-                    progress[LEFT] = gain
-            progress[PHASE] = STEP
-            if by_ranks:
-                if solved or has_slowed(schedule, progress[TAKEN]):
-                    leave_ranks(schedule, pace)
+                progress[PHASE] = GAUGE
+            if progress[PHASE] == LOOK:
+                progress[PHASE] = STEP
+                if sorting is not None and by_ranks:
+                    if solved or has_slowed(schedule, progress[TAKEN]):
+                        leave_ranks(schedule, pace)
+                        _take_center(progress, numbers, density, center)
+                elif solved:
+                    still = max(gained, predicted) <= noise
+                    rescales = schedule[ETA] >= schedule[LARGEST]
+                    if still or rescales or unit < FAR_BETTER * limits[MEASURED]:
+                        progress[PHASE] = LOOK
+                        return ARRIVED
+                    advance(schedule, pace)
                     _take_center(progress, numbers, density, center)
-            elif solved:
-                still = max(gained, predicted) <= noise
-                rescales = schedule[ETA] >= schedule[LARGEST]
-                if still or rescales or unit < FAR_BETTER * limits[MEASURED]:
-                    progress[PHASE] = LOOK
-                    return ARRIVED
-                advance(schedule, pace)
-                _take_center(progress, numbers, density, center)
-            elif is_stuck(schedule, pace):
-                retreat(schedule)
-                _evaluate_next(progress, numbers)
+                elif is_stuck(schedule, pace):
+                    retreat(schedule)
+                    _evaluate_next(progress, numbers)
         by_ranks = schedule[ETA] == math.inf and progress[ALONE] == 0.0
-        if progress[PHASE] == STEP:
+        gauges = progress[PHASE] == GAUGE
+        if progress[PHASE] == STEP or (gauges and gain <= target):
             descent, progress[PROMISED] = _newton_step(
                 Xt, y, code, delta, omega, margins, places[3 * side + 1], w, gradient, density,
-                blocks[side], int(progress[BLOCKS]), schedule[ETA], progress[CAUTION], l2,
+                blocks[side], 0 if gauges else int(progress[BLOCKS]),
+                0.0 if gauges else schedule[ETA], 0.0 if gauges else progress[CAUTION], l2,
                 n_penalized, sorting, table, rows, tile, sums, H, factor,
             )  # fmt: skip
+        if gauges:
+            if gain <= target and progress[PROMISED] > 0.0:
+                gain += progress[PROMISED]
+            progress[PHASE] = LOOK
+            # What does not fall from round to round may be rounding, and is for a certificate.
+            if gain <= target or (solved and gain > 0.5 * progress[LEFT]):
+                return ARRIVED
+            if solved:
+                progress[LEFT] = gain
+            progress[PHASE] = DECIDE
+            continue
+        if progress[PHASE] == STEP:
             progress[PHASE] = LOOK
             _set_numbers(numbers, GO)
             if progress[AFRESH] > 0.0:
@@ -675,7 +669,7 @@ def walk(
                     factor[p + 1, j] = factor[p + 3, j]
             elif descent > 0.0:
                 numbers[SLOPE_LOW], numbers[ENOUGH] = -descent, 0.5 * max(descent, noise)
-            elif by_ranks:
+            elif sorting is not None and by_ranks:
                 leave_ranks(schedule, pace)
                 _take_center(progress, numbers, density, center)
                 continue
@@ -693,7 +687,7 @@ def walk(
         if count == FRESH_START:
             return FRESH_START
         if count == NO_STEP:
-            if by_ranks:
+            if sorting is not None and by_ranks:
                 leave_ranks(schedule, pace)
                 _take_center(progress, numbers, density, center)
                 continue
@@ -710,7 +704,7 @@ def walk(
             if j < n_penalized:
                 square += parameters[2 * other, j] * parameters[2 * other, j]
         progress[REMAINS] = math.inf
-        if schedule[ETA] == math.inf and not stays:
+        if sorting is not None and schedule[ETA] == math.inf and not stays:
             # From the matrix of the last step, which hardly changes to the next.
             progress[REMAINS] = decrease_from(
                 parameters[2 * other + 1], parameters[2 * other], l2, n_penalized, factor,
