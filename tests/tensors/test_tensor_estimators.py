@@ -33,7 +33,9 @@ def test_regressor(device, data, kind, loss):
     there = sorel.SpectralRiskRegressor(**settings).fit(tensors[0].cpu().numpy(), y)
     for name in ("coef_", "intercept_", "objective_", "risk_weights_"):
         assert isinstance(getattr(here, name), (np.ndarray, float))
-    np.testing.assert_allclose(here.coef_, there.coef_, rtol=1e-4, atol=1e-4)
+    # Both are within the same gap, which leaves the coefficients the root of it.
+    assert here.objective_ == pytest.approx(there.objective_, rel=2e-6)
+    np.testing.assert_allclose(here.coef_, there.coef_, atol=2e-3)
     assert here.n_features_in_ == 4
     predicted = here.predict(tensors[0])
     assert predicted.device == tensors[0].device
