@@ -108,7 +108,9 @@ def with_labels(X, y, groups, X_test):
         warnings.simplefilter("ignore")
         reduction.fit(X, y, sensitive_features=groups)
     members = zip(reduction.weights_, reduction.predictors_, strict=True)
-    return sum(weight * member.predict(X_test) for weight, member in members)
+    mean = sum(weight * member.predict(X_test) for weight, member in members)
+    # The weights are of a linear program, which allows them rounding errors below 0.
+    return np.clip(mean, 0.0, 1.0) if y.dtype.kind == "i" else mean
 
 
 def without_labels(level, X, y, X_test):

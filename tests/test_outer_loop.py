@@ -425,7 +425,7 @@ def balance(first, script, max_passes=1e6):
     return checks, len(solver.etas)
 
 
-def test_weights_for_which_the_start_is_the_solution():
+def test_weights_for_which_the_start_is_the_solution(monkeypatch):
     worth = augmented._WORTH_REFINING
     # Brackets that are halved are progress, and those near the gap wanted worth a check.
     brackets = [64.0 * worth * 0.49**k for k in range(1, 9)]
@@ -437,8 +437,11 @@ def test_weights_for_which_the_start_is_the_solution():
     script = [(1e4, 1.0, 0.0)] * 2 + [(4e3, 1.0, 0.0)] * 9
     assert balance(1e4, script) == ([], 3 + augmented._MAX_FAILURES + 2)
     assert balance(1e4, [(6e3, 1.0, 0.0), (4e3, 1.0, 0.0), (2.9e3, 1.0, 0.0), *script]) == ([], 4)
-    # So does one that is larger than the first of them.
-    assert balance(1e4, [(1.01e4, 1.0, 0.0)] * 9) == ([], 1)
+    # So does one that is larger than the first of them, where steps take many products.
+    larger = [(1.01e4, 1.0, 0.0)] * 9
+    assert balance(1e4, larger) == ([], augmented._MAX_FAILURES + 2)
+    monkeypatch.setattr(Balancing, "by_products", True)
+    assert balance(1e4, larger) == ([], 1)
     assert balance(1e4, [(6e3, 1.0, 0.0), (9.9e3, 1.0, 0.0), (1.01e4, 1.0, 0.0)]) == ([], 3)
     # So do steps cut short, and a value below that of the start.
     full = rounds.FULL_ENOUGH

@@ -181,6 +181,9 @@ class AugmentedLagrangian(Solver):
     # promised no more than this multiple of the gap wanted.
     promising: ClassVar[float] = 10.0
 
+    # Whether a step takes many products, and no matrix.
+    by_products: ClassVar[bool] = False
+
     # Whether a mixture with the maximum is taken apart where there are sample weights.
     takes_apart: ClassVar[bool] = True
 
@@ -367,9 +370,9 @@ class AugmentedLagrangian(Solver):
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
             bracket = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
-            if problem.penalty.quadratic and bracket > first:
-                # Steps that lead to such weights come nearer to them from the start, but for those
-                # that kinks and bounds bend.
+            if method.by_products and problem.penalty.quadratic and bracket > first:
+                # Most steps that lead to such weights come nearer to them from the start, and
+                # those by products cost too much for the others.
                 return
             if first == np.inf:
                 first = bracket

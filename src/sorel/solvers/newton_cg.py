@@ -41,6 +41,8 @@ class NewtonCG(AugmentedLagrangian):
 
     name: ClassVar[str] = "newton_cg"
 
+    by_products: ClassVar[bool] = True
+
     # Products are many where eta is large, so more centres at a smaller eta are cheaper.
     pace: ClassVar[Pace] = Pace(2.0, warm=3.0, growth=3.0, easy=2, full=1.0, short=0.2)
 
