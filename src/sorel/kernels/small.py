@@ -425,7 +425,8 @@ def _search(
     while True:
         t = numbers[LENGTH]
         _move(margins, change, t, code, delta, y, moved, losses)
-        _set_target(center, losses, eta, density)
+        if eta < math.inf:
+            _set_target(center, losses, eta, density)
         if eta > 0.0:
             # The compiler drops what asks for a None.
             if sorting is not None:
@@ -593,6 +594,7 @@ def walk(
         w, gradient = parameters[2 * side], parameters[2 * side + 1]
         unit = abs(progress[VALUE])
         noise = ROUNDING * unit
+        by_ranks = schedule[ETA] == math.inf and progress[ALONE] == 0.0
         if progress[PHASE] <= DECIDE:
             if not limits[LEAST_UNIT] <= unit < math.inf:
                 return ARRIVED
@@ -603,7 +605,6 @@ def walk(
             gained, predicted = progress[GAINED], progress[PREDICTED]
             solved = is_solved(schedule, gained, predicted, progress[TAKEN], progress[USED], noise)
             bracket = _fenchel_young(gradient, w, l2, n_penalized)
-            by_ranks = schedule[ETA] == math.inf
             if looks and _is_worth_look(schedule, limits, progress, target, bracket):
                 # The weights may have more to gain than the gap wanted, and so may the parameters.
                 gain = 0.0
@@ -635,7 +636,6 @@ def walk(
                 elif is_stuck(schedule, pace):
                     retreat(schedule)
                     _evaluate_next(progress, numbers)
-        by_ranks = schedule[ETA] == math.inf and progress[ALONE] == 0.0
         gauges = progress[PHASE] == GAUGE
         if progress[PHASE] == STEP or (gauges and gain <= target):
             descent, progress[PROMISED] = _newton_step(
