@@ -494,22 +494,13 @@ class ESRM(Risk):
         # Beyond this the last weight is 1, whatever n, and products below would overflow.
         rho = min(float(self.rho), 1e200)
         scale = math.expm1(-rho / n) / math.expm1(-rho)
-        rho_high = _SPLITTER * rho - (_SPLITTER * rho - rho)
-        rho_low = rho - rho_high
-        sigma = np.empty(n)
-        for start, stop in _chunks(n):
-            rank = np.arange(n - 1 - start, n - 1 - stop, -1, dtype=np.float64)
-            # An error of one ulp in the exponent is multiplied by the exponent, which reaches 700:
-            # carry the rounding of rho * rank / n along. The half products are exact for n up to
-            # 2**27.
-            product = rho * rank
-            lost = (rho_high * rank - product) + rho_low * rank
-            exponent = product / n
-            lost += _quotient_error(product, exponent, n)
-            value = np.exp(-exponent)
-            value -= value * (lost / n)
-            sigma[start:stop] = scale * value
-        return _as_weights(sigma)
+        # The weights are powers of one number: those of many ranks at a time, times those within.
+        within = math.isqrt(n - 1) + 1
+        top = n - 1 - (n - 1) % within
+        fine = _decay(rho, np.arange(within - 1, -1, -1, dtype=np.float64), n)
+        coarse = scale * _decay(rho, np.arange(top, -1, -within, dtype=np.float64), n)
+        sigma = np.multiply.outer(coarse, fine).ravel()
+        return _as_weights(sigma[sigma.size - n :])
 
     def _increments(self, omega: FloatArray) -> FloatArray:
         rho = float(self.rho)
@@ -1183,6 +1174,23 @@ def _running_sum(x: FloatArray) -> FloatArray:
     return np.cumsum(x, dtype=np.longdouble).astype(np.float64)
 
 
+def _decay(rho: float, rank: FloatArray, n: int) -> FloatArray:
+    """``exp(-rho * rank / n)``, to the last digits.
+
+    An error of one ulp in the exponent is multiplied by the exponent, which reaches 700: the
+    rounding of rho * rank / n is carried along. The half products are exact for n up to 2**27.
+    """
+    rho_high = _SPLITTER * rho - (_SPLITTER * rho - rho)
+    rho_low = rho - rho_high
+    product = rho * rank
+    lost = (rho_high * rank - product) + rho_low * rank
+    exponent = product / n
+    lost += _quotient_error(product, exponent, n)
+    value = np.exp(-exponent)
+    value -= value * (lost / n)
+    return value
+
+
 def _quotient_error(numerator: FloatArray, quotient: FloatArray, n: int) -> FloatArray:
     """``numerator - quotient * n``, exactly for n up to 2**27."""
     scaled = _SPLITTER * quotient
@@ -1198,7 +1206,8 @@ def _as_weights(sigma: FloatArray) -> FloatArray:
     for start, stop in _chunks(sigma.size):
         part = sigma[start:stop]
         part[0] = max(part[0], floor)
-        np.maximum.accumulate(part, out=part)
+        if np.any(part[1:] < part[:-1]):  # far cheaper than what follows, and hardly ever so
+            np.maximum.accumulate(part, out=part)
         floor = part[-1]
         totals.append(part.sum())
     sigma /= math.fsum(totals)
