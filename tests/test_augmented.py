@@ -168,6 +168,9 @@ def test_weights_follow_the_ranks_while_steps_gain_digits():
     assert schedule.numbers[rounds.STEPS] == 0.0
     assert schedule.numbers[rounds.SHORTEST] == 1.0
     assert solved_in(schedule, 1) == pytest.approx(10.0 * PACE.warm / 2.0)
+    # Or as from equal weights, where they have led nowhere.
+    schedule.follow_ranks()
+    assert schedule.leave_ranks(warm=False) == pytest.approx(PACE.first / 2.0)
 
 
 def test_a_certificate_is_tried_where_little_remains():

@@ -568,6 +568,14 @@ def test_a_kept_curvature_solves_its_systems():
     np.testing.assert_allclose(problem.kept_factor()(b), np.linalg.solve(matrix, b))
     other = problem.with_penalty(sorel.ElasticNet(0.3, 0.1))
     assert other.kept_factor() is None
+    # Nothing of the last one is taken for another matrix, or another penalty.
+    harder = problem.with_penalty(sorel.L2(3.0))
+    np.testing.assert_allclose(
+        harder.kept_factor()(b), np.linalg.solve(matrix + np.diag([2.7] * 4 + [0.0]), b)
+    )
+    problem.curvature = 2.0 * problem.curvature
+    matrix = problem.curvature + np.diag([0.3] * 4 + [0.0])
+    np.testing.assert_allclose(problem.kept_factor()(b), np.linalg.solve(matrix, b))
     problem.curvature = -np.eye(5)
     assert problem.kept_factor() is None
 
@@ -644,7 +652,8 @@ def test_whose_weights_follow_the_ranks_at_first(monkeypatch):
     def follows(carried=50.0, **changes):
         monkeypatch.setattr(newton, "carrying_rows", lambda engine: carried)
         problem = SimpleNamespace(
-            engine=SimpleNamespace(walks=True, size=5), penalty=SimpleNamespace(quadratic=True),
+            engine=SimpleNamespace(walks=True, products_are_cheap=False, size=5),
+            penalty=SimpleNamespace(quadratic=True),
             loss=SimpleNamespace(affine=False), has_fixed_weights=False, has_two_levels=False,
         )  # fmt: skip
         for name, value in changes.items():

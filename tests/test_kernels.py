@@ -102,6 +102,19 @@ def test_products_by_columns_pass_the_row_block():
 @by_size
 @by_dtype
 @by_intercept
+def test_products_with_a_gram_matrix(n, d, dtype, intercept):
+    """Rows by fours, and what is left of them; added to what is there."""
+    X, (v,), (h,) = matrix(n, d, dtype), random_vectors(d, 1), random_vectors(n, 1)
+    shift = 0.7 if intercept else 0.0
+    expected = (extended(X).T @ (h * (X.astype(np.float64) @ v + shift)))[: d + intercept]
+    out = np.full(d + intercept, 0.5)
+    dense.gram_product_rows(X, h, v, shift, out)
+    np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
+
+
+@by_size
+@by_dtype
+@by_intercept
 @pytest.mark.parametrize("zeros", [False, True])
 def test_adjoints(n, d, dtype, intercept, zeros):
     X, (c,) = matrix(n, d, dtype), random_vectors(n, 1)

@@ -47,6 +47,25 @@ def test_the_share_of_items_that_carry_a_risk():
     assert Projector(ESRM(2.0), 50).effective_share() == pytest.approx(1 / (50 * sigma @ sigma))
 
 
+@pytest.mark.parametrize("alpha", [0.2, 0.123456])
+def test_the_share_of_two_levels_needs_no_vector(alpha):
+    n = cores._SELECT_FROM + 7
+    projector, sigma = Projector(CVaR(alpha), n), CVaR(alpha).weights(n)
+    assert projector.effective_share() == pytest.approx(1.0 / (n * sigma @ sigma), rel=1e-12)
+    assert projector.core._mass is None
+
+
+def test_jumps_of_the_spectrum():
+    for given in (None, np.full(1000, 1e-3)):
+        assert Projector(ESRM(2.0), 1000, given).largest_jump() == pytest.approx(0.002, rel=0.01)
+        assert Projector(CVaR(0.2), 1000, given).largest_jump() == pytest.approx(1.0)
+        assert Projector(Max(), 1000, given).largest_jump() == 1.0
+        assert Projector(Mean(), 1000, given).largest_jump() == pytest.approx(0.0, abs=1e-12)
+        halves = Mixture([Mean(), CVaR(0.5)], [0.5, 0.5])
+        assert Projector(halves, 1000, given).largest_jump() == pytest.approx(2 / 3)
+    assert Projector(ESRM(2.0), 1).largest_jump() == 0.0
+
+
 @pytest.mark.parametrize(
     ("sigma", "where"),
     [([3.0, 2.0, 5.0], "3.0 to 2.0 at position 1"), ([0.0, 2.0, 1.5], "2.0 to 1.5 at position 2")],

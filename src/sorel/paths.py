@@ -220,33 +220,34 @@ def path(
     found: dict[tuple[int, int], Result] = {}
     start = _Start([penalty.l2 for penalty in penalties])
     tails = Tails(tol, max_passes, random_state) if solver == "auto" else None
-    for i, j in plough(len(grid_risks), len(penalties)):
-        if problem.risk != grid_risks[i]:
-            problem = problem.with_risk(grid_risks[i])
-        point = problem.with_penalty(penalties[j])
-        near = start.towards(i, j, smooth=_moves_smoothly(point))
-        result = None if tails is None or near is None else tails.solve(point, near)
-        if result is None or not _is_over(result):
-            passes, seconds = (0.0, 0.0) if result is None else (result.passes, result.seconds)
-            result = solve(
-                point,
-                solver,
-                tol,
-                max(max_passes - passes, 0.0),
-                random_state=random_state,
-                warm_start=near if result is None else result,
-            )
-            result = replace(
-                result, passes=result.passes + passes, seconds=result.seconds + seconds
-            )
-        if _was_interrupted(result):
-            at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
-            raise KeyboardInterrupt(f"path was interrupted at {at}")
-        start.add(i, j, result)
-        # The weightings of all points together may be far larger than X.
-        found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
-        if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
-            break
+    with problem.engine.working():
+        for i, j in plough(len(grid_risks), len(penalties)):
+            if problem.risk != grid_risks[i]:
+                problem = problem.with_risk(grid_risks[i])
+            point = problem.with_penalty(penalties[j])
+            near = start.towards(i, j, smooth=_moves_smoothly(point))
+            result = None if tails is None or near is None else tails.solve(point, near)
+            if result is None or not _is_over(result):
+                passes, seconds = (0.0, 0.0) if result is None else (result.passes, result.seconds)
+                result = solve(
+                    point,
+                    solver,
+                    tol,
+                    max(max_passes - passes, 0.0),
+                    random_state=random_state,
+                    warm_start=near if result is None else result,
+                )
+                result = replace(
+                    result, passes=result.passes + passes, seconds=result.seconds + seconds
+                )
+            if _was_interrupted(result):
+                at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
+                raise KeyboardInterrupt(f"path was interrupted at {at}")
+            start.add(i, j, result)
+            # The weightings of all points together may be far larger than X.
+            found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
+            if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
+                break
     points = sorted(found)
     results = [found[point] for point in points]
     fitted = problem.fit_intercept

@@ -176,6 +176,14 @@ class _Bound(NamedTuple):
 _NO_BOUND = _Bound(np.inf, 0.0)
 
 
+class _Factor(NamedTuple):
+    """Factor of the curvature that is kept, with an l2 added; None where there is none."""
+
+    curvature: FloatArray
+    l2: float
+    factor: FloatArray | None
+
+
 class Problem:
     """A spectral risk minimization problem over linear models.
 
@@ -334,6 +342,7 @@ class Problem:
         self._zero_loss = max(size, _TINY)
         self._known_rounding: Rounding | None = None
         self.curvature: FloatArray | None = None
+        self._known_factor: _Factor | None = None
         # Left by a method that knows it without a matrix: multiplies by about the inverse Hessian.
         self.near_inverse: Callable[[FloatArray], FloatArray] | None = None
         # The same data in shorter numbers, good enough for products that a check follows.
@@ -1113,10 +1122,15 @@ class Problem:
             self.penalty.quadratic and self.engine.products_are_cheap
         ):
             return None
-        factor, failed = dpotrf((self.curvature + np.diag(self.modulus())).T, lower=1, clean=0)
-        if failed:
+        known = self._known_factor
+        if known is None or known.curvature is not self.curvature or known.l2 != self.penalty.l2:
+            matrix = self.curvature + np.diag(self.modulus())
+            factor, failed = dpotrf(matrix.T, lower=1, clean=0)
+            known = _Factor(self.curvature, self.penalty.l2, None if failed else factor)
+            self._known_factor = known
+        if known.factor is None:
             return None
-        return lambda residual: dpotrs(factor, residual, lower=1)[0]
+        return lambda residual: dpotrs(known.factor, residual, lower=1)[0]
 
     def unit(self, objective: float) -> float:
         """What a gap is measured against: the objective, but never less than a share of the losses.

@@ -304,9 +304,11 @@ class EtaSchedule:
         """Whether they should no longer: see the rule of that name."""
         return bool(_has_slowed(self.numbers, length))
 
-    def leave_ranks(self) -> float:
-        """The finite eta of the first inner problem after that."""
+    def leave_ranks(self, *, warm: bool = True) -> float:
+        """The finite eta of the first inner problem after that, from where they led or not."""
         _leave_ranks(self.numbers, self.pace)
+        if not warm:
+            self.numbers[ETA] *= self.pace[FIRST] / self.pace[WARM]
         return self.eta
 
     def is_ready(

@@ -692,9 +692,11 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
     _start_at(problem, run, w)
     if result.curvature is not None and len(result.curvature) == w.size:
         problem.curvature, run.resembles, run.borrowed = result.curvature, True, True
+        run.by_ranks = result.n_iter == 0
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
-        run.dual, _ = problem.engine.nearest_dual(result.weights)
+        weights = result.weights
+        run.find_dual_later(lambda: problem.engine.nearest_dual(weights)[0])
 
 
 def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:

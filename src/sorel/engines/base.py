@@ -759,6 +759,13 @@ class Engine(ABC):
     def effective_share(self) -> float:
         """Rows that carry the risk, as a share of all: (sum sigma)^2 / (n sum sigma^2)."""
 
+    def largest_jump(self) -> float:
+        """Largest difference between weights of neighbouring ranks, relative to the largest weight.
+
+        1 where it is not known.
+        """
+        return 1.0
+
     # Optional operations. An engine that lacks one says so, and the solvers that need it refuse.
 
     def obstacle(self, operation: str) -> str | None:

@@ -269,6 +269,17 @@ class DenseEngine(SampledEngine):
             self.shape,
         )
 
+    def _gram_product(self, h: FloatArray, v: FloatArray) -> FloatArray:
+        if self._in_single or not self._by_rows:
+            return super()._gram_product(h, v)
+        coef, intercept = self._split(v)
+        return self._accumulate(
+            lambda start, stop, out: dense.gram_product_rows(
+                self._X[start:stop], h[start:stop], coef, intercept, out
+            ),
+            self.shape,
+        )
+
     @shared_property
     def _by_columns(self) -> FloatArray:
         return by_columns(self._X, self.fit_intercept)

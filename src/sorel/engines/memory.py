@@ -82,7 +82,7 @@ _PART = 32_768
 WORTH_SELECTING = 0.7
 
 # Facts that depend on the risk, beside those about the data.
-_OF_RISK = ("_rank_mass", "_effective_share")
+_OF_RISK = ("_rank_mass", "_effective_share", "_largest_jump")
 
 # The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
 # product with X: they take the time of some products with the Hessian then.
@@ -372,6 +372,13 @@ class MemoryEngine(Engine):
         """Diagonal of that matrix."""
         raise NotImplementedError
 
+    def _gram_product(self, h: FloatArray, v: FloatArray) -> FloatArray:
+        """That matrix times v."""
+        change = np.empty(self.n_samples)
+        self._margins(v, change)
+        change *= h
+        return self._adjoint(change)
+
     @shared_property
     def _row_spectrum(self) -> Spectrum:
         """Eigenvalues of the mean of [x 1] [x 1]^T, or where these cost too much its diagonal."""
@@ -598,6 +605,13 @@ class MemoryEngine(Engine):
     @shared_property
     def _effective_share(self) -> float:
         return self._projector.effective_share()
+
+    def largest_jump(self) -> float:
+        return self._largest_jump
+
+    @shared_property
+    def _largest_jump(self) -> float:
+        return self._projector.largest_jump()
 
     def uniform(self) -> MemoryDual:
         dual = self._new_dual()
@@ -1225,17 +1239,17 @@ class _ActiveRows(Curvature):
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
         if n_blocks == 0 or eta == 0.0:
             n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
-        h, pull = np.empty(n), np.empty(n)
+        h, pull, totals = np.empty(n), np.zeros(n), np.empty(n_blocks)
         engine._each(
             engine._loops.augmented_curvature, *engine._loss_args, point.margins, dual.density,
             block, eta, caution, *omega, h,
         )  # fmt: skip
-        engine._each(
-            engine._loops.block_slopes, *engine._loss_args, point.margins, block, h, False,
-            *omega, pull,
-        )  # fmt: skip
-        totals = np.empty(n_blocks)
-        vectors.block_totals(block, h, False, *omega, totals)
+        if n_blocks:
+            engine._each(
+                engine._loops.block_slopes, *engine._loss_args, point.margins, block, h, False,
+                *omega, pull,
+            )  # fmt: skip
+            vectors.block_totals(block, h, False, *omega, totals)
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
         self._h, self._active, self._selection = h, (h, pull, block), None
@@ -1249,6 +1263,8 @@ class _ActiveRows(Curvature):
             self.rows = len(rows)
 
     def product(self, v: FloatArray) -> FloatArray:
+        if self._selection is None and not len(self._scale):
+            return self._engine._gram_product(self._h, np.ascontiguousarray(v))
         change = self._rows_of(v)
         vectors.apply_curvature(*self._active, self._scale, change)
         return self._adjoint(change)

@@ -131,6 +131,35 @@ def adjoint_columns(Xt, c, first, last, out):
 
 
 @compiled
+def gram_product_rows(X, h, v, intercept, out):
+    """out += [X 1]^T diag(h) (X v + intercept), in one sweep: each row is in the cache by then."""
+    n, d = X.shape
+    total = 0.0
+    start = n - n % 4
+    for i in range(0, start, 4):
+        z0, z1, z2, z3 = intercept, intercept, intercept, intercept
+        for j in range(d):
+            z0 += X[i, j] * v[j]
+            z1 += X[i + 1, j] * v[j]
+            z2 += X[i + 2, j] * v[j]
+            z3 += X[i + 3, j] * v[j]
+        z0, z1, z2, z3 = z0 * h[i], z1 * h[i + 1], z2 * h[i + 2], z3 * h[i + 3]
+        total += (z0 + z1) + (z2 + z3)
+        for j in range(d):
+            out[j] += (z0 * X[i, j] + z1 * X[i + 1, j]) + (z2 * X[i + 2, j] + z3 * X[i + 3, j])
+    for i in range(start, n):
+        z = intercept
+        for j in range(d):
+            z += X[i, j] * v[j]
+        z *= h[i]
+        total += z
+        for j in range(d):
+            out[j] += z * X[i, j]
+    if out.shape[0] > d:
+        out[d] += total
+
+
+@compiled
 def column_sizes(X, out):
     """out[j] = max(out[j], |x_ij|) over all rows, X by rows."""
     n, d = X.shape

@@ -149,6 +149,10 @@ class ApartProjector(Projector):
         """The share of the items that carry the risk."""
         return 0.5 * sum(projector.effective_share() for projector in self._halves)
 
+    def largest_jump(self) -> float:
+        """As far as it can be: the maximum has all its weight at one rank."""
+        return 1.0
+
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         """The densities that make the most of the losses, and the risk; see :class:`Projector`."""
         half = self.n // 2

@@ -112,6 +112,14 @@ class Uniform(Core):
             self._mass[self._bend] = middle
         return self._mass
 
+    def mean_square(self) -> float:
+        """Mean square of the mass."""
+        if self._mass is None:
+            assert self._bend is not None
+            low, middle, high = self._levels
+            return (low**2 * self._bend + middle**2 + high**2 * (self.n - 1 - self._bend)) / self.n
+        return float(np.vdot(self._mass, self._mass)) / self.n
+
     def sorting(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """What a projection by a sort works with, from the mass on, and what the sort does.
 

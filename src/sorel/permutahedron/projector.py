@@ -236,11 +236,21 @@ class Projector:
 
     def effective_share(self) -> float:
         """1 / (n sum_i sigma_i^2) for equal weights: the share of the items that carry the risk."""
-        if isinstance(self._core, Uniform) and self.n <= _SHARE_ITEMS:
-            mass = self._core.mass
-            return float(self.n / np.vdot(mass, mass))
+        if isinstance(self._core, Uniform):
+            return 1.0 / self._core.mean_square()
         sigma = self.risk.weights(min(self.n, _SHARE_ITEMS))
         return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
+
+    def largest_jump(self) -> float:
+        """Largest difference between weights of neighbouring ranks, relative to the largest weight.
+
+        Next to nothing for many items, where the spectrum of the risk has no jumps.
+        """
+        if isinstance(self._core, Uniform):
+            mass = self._core.mass
+        else:
+            mass = self.risk.weights(min(self.n, _SHARE_ITEMS))
+        return float(np.max(mass[1:] - mass[:-1], initial=0.0) / mass[-1])
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         """Fill q with the maximiser of ``sum_i omega_i q_i losses_i``, and return that maximum.

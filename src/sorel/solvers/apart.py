@@ -19,7 +19,7 @@ def iterates_apart(
     """Iterates of a problem from those that a method finds for it taken apart."""
     engine = problem.engine
     # A given weighting does not say which part of the mixture its weights belong to.
-    near = run.near or run.dual is not None
+    near = run.near or run.is_weighted
     inner = dataclasses.replace(run, dual=None, near=near, resembles=False)
     found = method(apart, inner)
     try:

@@ -85,7 +85,7 @@ class State:
 
     __slots__ = (
         "center", "dual", "eta", "gradient", "length", "moved", "penalty", "point", "predicted",
-        "problem", "remains", "value",
+        "problem", "remains", "secants", "value",
     )  # fmt: skip
 
     def __init__(
@@ -106,8 +106,10 @@ class State:
         # What the Newton step that led here was to gain (what remains is far less), and the part of
         # it that was taken.
         self.predicted, self.length = np.inf, 1.0
-        # About what the next one is to gain, where the weights follow the ranks.
+        # About what the next one is to gain, where the weights follow the ranks, and what the last
+        # ones have told of the curvature, where they share a matrix.
         self.remains = np.inf
+        self.secants: tuple[Secant, ...] = ()
 
     def is_level(self) -> bool:
         """Whether the weights may change, and all losses are equal, as those of labels are at 0."""
@@ -122,6 +124,14 @@ class State:
         return problem.penalty.fenchel_young(
             problem.coefficients(self.point.w), -problem.coefficients(self.gradient)
         )
+
+
+class Secant(NamedTuple):
+    """A step, the change of the gradient along it, and their product."""
+
+    step: FloatArray
+    change: FloatArray
+    bend: float
 
 
 class Direction(NamedTuple):
@@ -201,16 +211,12 @@ class AugmentedLagrangian(Solver):
         engine = problem.engine
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1
-        center = run.dual
-        given = center is not None
-        if center is None:
-            center = engine.uniform()
-            if run.watched:
-                yield Iterate(point, center)
-        if run.dual is None and run.near and not self.follows_ranks(problem):
-            center = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
-            center = engine.as_center(center)
-        elif run.dual is None and not run.near:
+        given = run.is_weighted
+        by_ranks = (run.by_ranks or not given) and self.follows_ranks(problem)
+        center = engine.uniform() if by_ranks else self._first_center(problem, point, run)
+        if run.watched and not given:
+            yield Iterate(point, engine.uniform())
+        if not given and not run.near:
             # A step for the plain average brings the losses to their final scale.
             if problem.fit_intercept and not problem.loss.curvature_bound < np.inf:
                 # Newton steps climb down an exponential one by one.
@@ -236,12 +242,13 @@ class AugmentedLagrangian(Solver):
             path.move(point.w)
             del start
         schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
-        if not given and self.follows_ranks(problem):
+        if by_ranks:
             schedule.follow_ranks()
         state = State(problem, point, center, schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
         del point, center
-        run.dual = None
+        if not by_ranks:
+            run.dual = None
         progress = Progress(schedule, path, problem.unit(state.value), run.passes)
         while not run.exhausted:
             path = progress.path
@@ -252,9 +259,11 @@ class AugmentedLagrangian(Solver):
             if progress.blurred or drift > DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
-                fresh.remains = state.remains
+                fresh.remains, fresh.secants = state.remains, state.secants
                 state, path = fresh, Path(state.point.w)
                 progress.path, progress.blurred = path, False
+            if schedule.by_ranks:
+                self.gauge(state, run)
             ready = schedule.is_ready(
                 state.moved, state.predicted, state.remains, target, self.promising,
                 problem.has_two_levels,
@@ -279,7 +288,7 @@ class AugmentedLagrangian(Solver):
                 state.moved, state.predicted, state.length, progress.used, noise
             )
             if schedule.by_ranks:
-                if solved or schedule.has_slowed(state.length):
+                if solved or self.has_slowed(state, run, schedule):
                     state = self._leave_ranks(state, run, schedule)
             elif solved:
                 run.n_iter += 1
@@ -306,7 +315,9 @@ class AugmentedLagrangian(Solver):
                 # Beyond what rounding allows, the curvature may have no meaning left.
                 break
             schedule.note(state.length, state.predicted)
-            progress.caution = _next_caution(progress.caution, schedule.is_short(state.length))
+            # A step with a shared matrix may be short because the weights follow fast.
+            short = schedule.is_short(state.length) and not state.secants
+            progress.caution = _next_caution(progress.caution, short)
             path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
@@ -316,11 +327,41 @@ class AugmentedLagrangian(Solver):
         """Whether the first weights are those of the ranks, as though they changed smoothly."""
         return False
 
+    def gauge(self, state: State, run: Run) -> None:
+        """Tell what remains to be gained where the weights follow the ranks, if that is cheap."""
+        return None
+
+    def has_slowed(self, state: State, run: Run, schedule: EtaSchedule) -> bool:
+        """Whether steps by the ranks gain so little that the weights had better have a centre."""
+        return schedule.has_slowed(state.length)
+
+    def is_astray(self, state: State) -> bool:
+        """Whether steps by the ranks have come nowhere, and weights had better start anew."""
+        return False
+
+    @staticmethod
+    def _first_center(problem: Problem, point: Point, run: Run) -> Dual:
+        """The weights that the run came with, those for parameters nearby, or equal ones."""
+        engine = problem.engine
+        if run.dual is not None:
+            return run.dual
+        center = engine.uniform()
+        if not run.near:
+            return center
+        near = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
+        return engine.as_center(near)
+
     def _leave_ranks(self, state: State, run: Run, schedule: EtaSchedule) -> State:
-        """The state after weights that followed the ranks, with them as the centre."""
+        """The state after weights that followed the ranks, with a centre."""
         run.n_iter += 1
-        center = state.problem.engine.as_center(state.dual)
-        return State(state.problem, state.point, center, schedule.leave_ranks())
+        problem = state.problem
+        if self.is_astray(state):
+            warm = run.is_weighted or run.near
+            center = self._first_center(problem, state.point, run)
+        else:
+            warm, center = True, problem.engine.as_center(state.dual)
+        run.dual = None
+        return State(problem, state.point, center, schedule.leave_ranks(warm=warm))
 
     def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
         """Where rounds and steps lead that need no check, all at once; None if one by one."""

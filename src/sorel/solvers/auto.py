@@ -147,7 +147,7 @@ class _Quick(QuasiNewton):
         return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        near = problem.in_single(run.tol) if run.dual is None else None
+        near = None if run.is_weighted else problem.in_single(run.tol)
         try:
             if near is not None:
                 problem.near_engine = near.engine
@@ -249,7 +249,7 @@ class Auto(Solver):
             # A penalty of the user's own with very many parameters is for none but the last.
             waiting, first = [Subgradient], 0
         classes = waiting[first] is _Classes
-        if run.dual is None and (waiting[first] in (Newton, _Quick, _Thrifty) or classes):
+        if not run.is_weighted and (waiting[first] in (Newton, _Quick, _Thrifty) or classes):
             self._start_from_part(problem, run, NewtonCG() if classes else Newton())
         while first is not None:
             solver, waiting = waiting[first](), waiting[first + 1 :]
@@ -403,7 +403,7 @@ class Auto(Solver):
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
-        cold = run.dual is None
+        cold = not run.is_weighted
         try:
             iterate = next(iterates)
             while True:

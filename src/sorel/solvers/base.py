@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Run:
     w : array
         Starting point.
     dual : Dual or None
-        Starting weighting of a warm start.
+        Starting weighting of a warm start; see also :meth:`find_dual_later`.
     tol : float
         Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
     passes : float
@@ -70,6 +70,8 @@ class Run:
         an earlier step.
     borrowed : bool
         Whether that curvature is of a similar problem, and no step has been taken with it yet.
+    by_ranks : bool
+        Whether that problem was solved with weights of the ranks, none of which had a centre.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     save_at : float
@@ -100,11 +102,31 @@ class Run:
     near: bool = False
     resembles: bool = False
     borrowed: bool = False
+    by_ranks: bool = False
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""
     latest: Iterate | None = None
     save_at: float = math.inf
+
+    def find_dual_later(self, find: Callable[[], Dual]) -> None:
+        """Have the starting weighting found when somebody asks for it: perhaps nobody does."""
+        self._find_dual = find
+        del self.dual
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only for what is not there: the weighting that is to be found.
+            if name != "dual":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self.dual = vars(self).pop("_find_dual")()
+            return self.dual
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether there is a starting weighting, be it one that is found later."""
+        return "dual" not in vars(self) or self.dual is not None
 
     @cached_property
     def rng(self) -> np.random.Generator:

@@ -19,7 +19,8 @@ from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
-from sorel.rounds import ROUNDING
+from sorel.rounds import ROUNDING, EtaSchedule
+from sorel.solvers import ranks
 from sorel.solvers.augmented import (
     HEARTBEAT,
     AugmentedLagrangian,
@@ -117,11 +118,31 @@ class Newton(AugmentedLagrangian):
 
     def follows_ranks(self, problem: Problem) -> bool:
         engine = problem.engine
-        if not (engine.walks and problem.penalty.quadratic) or problem.loss.affine:
+        if not problem.penalty.quadratic or problem.loss.affine:
+            return False
+        if not (engine.walks or ranks.can_share(engine)):
             return False
         if problem.has_fixed_weights or problem.has_two_levels:
             return False
         return carrying_rows(engine) >= _ROWS_TO_FOLLOW * engine.size
+
+    def gauge(self, state: State, run: Run) -> None:
+        if not state.problem.engine.walks:
+            ranks.gauge(state, run)
+
+    def has_slowed(self, state: State, run: Run, schedule: EtaSchedule) -> bool:
+        problem = state.problem
+        if problem.engine.walks:
+            return super().has_slowed(state, run, schedule)
+        if not ranks.have_slowed(state, run):
+            return False
+        run.resembles, run.borrowed = shares_matrix(problem), False
+        if not run.resembles:
+            problem.curvature = None
+        return True
+
+    def is_astray(self, state: State) -> bool:
+        return not state.problem.engine.walks and ranks.are_far_off(state)
 
     def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
         problem = state.problem
@@ -164,6 +185,10 @@ class Newton(AugmentedLagrangian):
 
     def _step(self, state: State, run: Run, caution: float) -> State:
         problem, point = state.problem, state.point
+        if state.eta == np.inf and not problem.engine.walks:
+            new = self._follow(state, ranks.direction(state), run)
+            ranks.remember(state, new)
+            return new
         found = None
         if problem.penalty.quadratic and not run.resembles:
             noise = ROUNDING * problem.unit(state.value)
