@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -1239,7 +1239,9 @@ class _ActiveRows(Curvature):
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
         if n_blocks == 0 or eta == 0.0:
             n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
-        h, pull, totals = np.empty(n), np.zeros(n), np.empty(n_blocks)
+        # Without blocks nothing pulls, and a long vector need not say so.
+        pull: FloatArray = np.empty(n) if n_blocks else np.broadcast_to(0.0, (n,))
+        h, totals = np.empty(n), np.empty(n_blocks)
         engine._each(
             engine._loops.augmented_curvature, *engine._loss_args, point.margins, dual.density,
             block, eta, caution, *omega, h,
@@ -1252,15 +1254,23 @@ class _ActiveRows(Curvature):
             vectors.block_totals(block, h, False, *omega, totals)
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
+        if not n_blocks:
+            block = np.broadcast_to(block[:1], (n,))
         self._h, self._active, self._selection = h, (h, pull, block), None
-        self._numbers = rows = np.flatnonzero(h)
-        if len(rows) <= WORTH_SELECTING * n:
-            self._selection = engine._select(rows)
+        count = int(np.count_nonzero(h))
+        if count <= WORTH_SELECTING * n:
+            self._selection = engine._select(self._numbers)
         if self._selection is not None:
+            rows = self._numbers
             self._active = h[rows], pull[rows], block[rows]
-            self.share = len(rows) / n
-        if engine.solves_by_rows and len(rows) <= MAX_ROWS:
-            self.rows = len(rows)
+            self.share = count / n
+        if engine.solves_by_rows and count <= MAX_ROWS:
+            self.rows = count
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.intp]:
+        """The rows that have curvature."""
+        return np.flatnonzero(self._h)
 
     def product(self, v: FloatArray) -> FloatArray:
         if self._selection is None and not len(self._scale):

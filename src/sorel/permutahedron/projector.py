@@ -247,9 +247,8 @@ class Projector:
         Next to nothing for many items, where the spectrum of the risk has no jumps.
         """
         if isinstance(self._core, Uniform):
-            mass = self._core.mass
-        else:
-            mass = self.risk.weights(min(self.n, _SHARE_ITEMS))
+            return self._core.largest_jump() / self._core.highest
+        mass = self.risk.weights(min(self.n, _SHARE_ITEMS))
         return float(np.max(mass[1:] - mass[:-1], initial=0.0) / mass[-1])
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:

@@ -120,9 +120,9 @@ class Newton(AugmentedLagrangian):
         engine = problem.engine
         if not problem.penalty.quadratic or problem.loss.affine:
             return False
-        if not (engine.walks or ranks.can_share(engine)):
-            return False
         if problem.has_fixed_weights or problem.has_two_levels:
+            return False
+        if not (engine.walks or ranks.can_share(engine)):
             return False
         return carrying_rows(engine) >= _ROWS_TO_FOLLOW * engine.size
 

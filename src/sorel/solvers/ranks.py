@@ -41,6 +41,8 @@ def can_share(engine: Engine) -> bool:
 def gauge(state: State, run: Run) -> None:
     """Tell what remains to be gained under weights that stay put; make the matrix if need be."""
     problem = state.problem
+    # Weights without a centre need not hold a vector of length n for one.
+    state.center = state.dual
     if problem.curvature is None:
         _make_matrix(state, run)
     inverse = problem.kept_factor()
