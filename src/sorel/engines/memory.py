@@ -1237,11 +1237,13 @@ class _ActiveRows(Curvature):
         self._engine = engine
         omega = (engine._omega, engine._weighted)
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
+        self._h = h = engine._take((n,))
         if n_blocks == 0 or eta == 0.0:
-            n_blocks, block, eta = 0, np.full(n, -1, np.int32), 0.0
+            n_blocks, block, eta = 0, engine._take((n,), np.int32), 0.0
+            block.fill(-1)
         # Without blocks nothing pulls, and a long vector need not say so.
         pull: FloatArray = np.empty(n) if n_blocks else np.broadcast_to(0.0, (n,))
-        h, totals = np.empty(n), np.empty(n_blocks)
+        totals = np.empty(n_blocks)
         engine._each(
             engine._loops.augmented_curvature, *engine._loss_args, point.margins, dual.density,
             block, eta, caution, *omega, h,
@@ -1255,8 +1257,9 @@ class _ActiveRows(Curvature):
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
         if not n_blocks:
-            block = np.broadcast_to(block[:1], (n,))
-        self._h, self._active, self._selection = h, (h, pull, block), None
+            engine._give(block)
+            block = np.broadcast_to(np.int32(-1), (n,))
+        self._active, self._selection = (h, pull, block), None
         count = int(np.count_nonzero(h))
         if count <= WORTH_SELECTING * n:
             self._selection = engine._select(self._numbers)
@@ -1266,6 +1269,9 @@ class _ActiveRows(Curvature):
             self.share = count / n
         if engine.solves_by_rows and count <= MAX_ROWS:
             self.rows = count
+
+    def __del__(self) -> None:
+        self._engine._give(self._h)
 
     @cached_property
     def _numbers(self) -> NDArray[np.intp]:
