@@ -69,7 +69,7 @@ class Run:
         Whether the curvature that the problem keeps is that of a similar problem's solution, or of
         an earlier step.
     borrowed : bool
-        Whether that curvature is of a similar problem, and no step has been taken with it yet.
+        Whether that curvature is of a similar problem, and no step with a centre was taken with it.
     by_ranks : bool
         Whether that problem was solved with weights of the ranks, none of which had a centre.
     watched : bool

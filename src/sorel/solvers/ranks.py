@@ -39,7 +39,10 @@ def can_share(engine: Engine) -> bool:
 
 
 def gauge(state: State, run: Run) -> None:
-    """Tell what remains to be gained under weights that stay put; make the matrix if need be."""
+    """Tell what remains to be gained under weights that stay put; make the matrix if need be.
+
+    Lets go of the centre, too.
+    """
     problem = state.problem
     # Weights without a centre need not hold a vector of length n for one.
     state.center = state.dual
