@@ -89,6 +89,8 @@ class Loss(ABC):
         A number that the size of the derivative never exceeds; inf (default) where none is known.
     affine : bool
         Whether phi is affine in the margin.
+    translates : bool
+        Whether phi(y + c, z + c) = phi(y, z): an offset of y is then one of the intercept.
     link : str
         "identity", "log" or "logit": the function of the prediction that the margin is. A
         classifier has probabilities under "logit" alone.
@@ -118,6 +120,7 @@ class Loss(ABC):
     curvature_bound: float = math.inf
     lipschitz: float = math.inf
     affine: bool = False
+    translates: bool = False
     link: str = "identity"
     is_classifier: bool = False
 
@@ -229,6 +232,7 @@ class Squared(_BuiltIn):
 
     name = "squared"
     code: ClassVar[int] = kernels.SQUARED
+    translates = True
     lower_bound = 0.0
     curvature_bound = 1.0
 
@@ -252,6 +256,7 @@ class Huber(_BuiltIn):
     delta: float = 1.0
     name = "huber"
     code: ClassVar[int] = kernels.HUBER
+    translates = True
     lower_bound = 0.0
     curvature_bound = 1.0
 

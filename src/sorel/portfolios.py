@@ -199,6 +199,10 @@ class Portfolios:
         """Risk of the losses of weights."""
         return float(self.risk(-np.asarray(self.R @ w, dtype=np.float64), self.sample_weight))
 
+    def unit(self, objective: float, w: FloatArray) -> float:
+        """What a gap of an objective at these weights is divided by."""
+        return self.problem.unit(objective, self.problem.engine.point(w))
+
     def with_reward(self, reward: float, tol: float | None = None) -> Portfolio:
         """The portfolio of least risk minus `reward` times the mean return."""
         risk, factor = with_reward(self.risk, reward)
@@ -283,7 +287,7 @@ class _Search:
         for count in range(_MAX_REWARDS):
             best = min(best, (above.cost, above.w), self._blend(below, above), key=lambda b: b[0])
             gap = max(best[0] - self.dual, 0.0)
-            unit = family.problem.unit(best[0])
+            unit = family.unit(*best)
             if gap <= family.tol * unit:
                 break
             reward = self._next(below, above, count)
@@ -291,8 +295,9 @@ class _Search:
                 share = max(_TIGHTER * share, _LEAST_TOL)
             tried = reward
             # The same absolute gap, in the unit of the problem with the reward.
-            objective = abs(best[0] - reward * target)
-            scale = family.problem.unit(objective) / unit
+            _, factor = with_reward(family.risk, reward)
+            objective = (best[0] - reward * target) / factor
+            scale = factor * family.unit(objective, best[1]) / unit
             wanted = max(share * family.tol, _COARSE * gap / unit)
             new = self._solve(reward, max(wanted / max(scale, 1e-3), _LEAST_TOL))
             status = new.status

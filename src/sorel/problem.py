@@ -42,12 +42,13 @@ from sorel.risks import (
     CVaR,
     Deviation,
     Max,
+    Mean,
     Mixture,
     Risk,
     normalised_sample_weight,
     parse_risk,
 )
-from sorel.rounding import Path, Rounding
+from sorel.rounding import CertificateError, Path, Rounding
 from sorel.rounds import margin_rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import (
@@ -75,7 +76,7 @@ _MAX_REFINEMENTS, _MAX_CONJUGATE_STEPS = 3, 10
 
 # Products that all of them may take, during a run and for a user who asks. Where a bound is that
 # hard to reach, another step of the solver gains more.
-_FEW_PRODUCTS, _MANY_PRODUCTS = 40, 500
+_FEW_PRODUCTS, MANY_PRODUCTS = 40, 500
 
 # From this many parameters on the Hessian of an earlier certificate is kept: conjugate gradients
 # that it preconditions take few products to the next one, and are left if they take more. They
@@ -97,22 +98,24 @@ _ROUNDED_SHARES = 2.0**-51
 # objective, it pays to add up how large the terms of the gradient are.
 _WORTH_SUMS = 1e-7
 
-# What a gap is measured against at least, in units of the loss of a model without coefficients, and
-# the gap that counts as none, in units of the loss at zero margins. The third number is how much
-# larger a gap may be than the rounding errors in it that keep it from falling, and the fourth the
-# same where only these make it small.
-_FLOOR, _NEGLIGIBLE, _ROUNDED, _ALL_ROUNDING = 1e-6, 1e-12, 1e3, 10.0
-_SPREAD_SHARE = 1e-2
+# In units of the loss of the best constant model: the objective below which a fit is perfect, and
+# the gap that is then as good as none.
+_PERFECT_FIT, _PERFECT_GAP = 1e-6, 1e-12
 
-# Relative to the loss at zero margins, that of the best intercept counts for no less than the first
-# number, and for nothing below the second: the targets are all alike then, up to rounding.
-_OFFSET, _ALIKE = 1e-10, 1e-20
+# Losses whose spread is a smaller share of their mean tie: as those of labels do at w = 0.
+_TIED = 1e-3
+
+# Losses at the start that are a smaller share of those beside it are rounding.
+_ALIKE = 1e-20
 
 # Losses at a start beyond this multiple of that at zero margins are too far up an exponential.
 _MODERATE = 1e6
 
 # The least of these units.
 _TINY = 1e-290
+
+# Rounding errors of an objective, in those from rounding each margin once.
+_NOISE = 4.0
 
 # A few numbers are not worth a call of compiled code.
 _margin_rounding = plain(margin_rounding)
@@ -131,9 +134,8 @@ class Certificate:
     gap : float
         primal - dual, computed without cancellation; never less than F(w) - F*.
     relative_gap : float
-        gap / max(abs(F(w)), floor), where the floor is 1e-6 of the mean absolute loss at zero
-        margins: the objective of a perfect fit is no measure of anything. See
-        :meth:`Problem.unit`.
+        gap / abs(F(w)). For affine losses, whose objective may cancel, the gap is divided by their
+        mean absolute deviation at w where that is more.
     rounding : float
         The part of the gap that stands for rounding errors: no gap is smaller, and `dual` is a
         bound in spite of them.
@@ -141,6 +143,8 @@ class Certificate:
         The part of that which stands for the error of `primal`.
     passes : float
         Passes over the data that conjugate gradients took to tighten the bound.
+    unit : float
+        What the gap was divided by; see :meth:`Problem.unit`.
 
     Examples
     --------
@@ -161,6 +165,7 @@ class Certificate:
     rounding: float = 0.0
     primal_rounding: float = 0.0
     passes: float = field(default=0.0, compare=False)
+    unit: float = field(default=0.0, compare=False, repr=False)
 
 
 class _Bound(NamedTuple):
@@ -275,8 +280,12 @@ class Problem:
             targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
         weight = _check_sample_weight(sample_weight, n)
+        offset = error = 0.0
+        if fit_intercept and loss.translates:
+            targets, offset, error = _centred(targets, weight)
+        counting = _counting(weight, risk)
         spec = Spec(
-            targets, loss, risk, classes, bool(fit_intercept), _counting(weight, risk), n_jobs
+            targets, loss, risk, classes, bool(fit_intercept), counting, n_jobs, offset, error
         )
         home = engine(X, spec)
         # Float16 is computed with as float64, and no better for it.
@@ -457,7 +466,7 @@ class Problem:
             )
         # Newton steps that tighten the bound may go too far, and are then not used.
         with run.engine.working(), np.errstate(over="ignore", invalid="ignore"):
-            return run.certify(point, dual, refine=np.inf, max_products=_MANY_PRODUCTS)
+            return run.certify(point, dual, refine=np.inf, max_products=MANY_PRODUCTS)
 
     def fingerprint(self) -> dict[str, str]:
         """What the problem is made of, as texts that agree for equal problems.
@@ -707,12 +716,14 @@ class Problem:
         primal = expected + shortfall + penalty
         least = self._least_value
         if not math.isfinite(primal):
-            return Certificate(np.inf, least, np.inf, np.inf)
+            return Certificate(np.inf, least, np.inf, np.inf, unit=np.inf)
         rounding = self._rounding()
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
         noise += rounding.penalty_value(penalty)
+        if shortfall < -noise:
+            raise CertificateError(negative_gap(engine, shortfall, noise))
         above = shortfall + noise
         target = 0.0 if refine == np.inf else refine - above
         bound, passes = _NO_BOUND, 0.0
@@ -743,7 +754,8 @@ class Problem:
                 )
             if refined.total < bound.total:
                 bound = refined
-        if refine == np.inf and refinable and bound.total > _WORTH_DIGITS * self.unit(primal):
+        unit = self.unit(primal, point)
+        if refine == np.inf and refinable and bound.total > _WORTH_DIGITS * unit:
             value = expected + penalty
             bound = min(bound, self._extended_bound(rounding, point, dual, value, bound.total))
         if expected + penalty - least < bound.total:
@@ -754,10 +766,11 @@ class Problem:
             primal,
             max(primal - gap, least),
             gap,
-            gap / self.unit(primal),
+            relative(gap, unit),
             noise + bound.rounding,
             noise,
             passes,
+            unit,
         )
 
     def upper_bound(self, point: Point) -> tuple[float, float]:
@@ -787,7 +800,8 @@ class Problem:
         known = self._known_rounding
         if known is not None and known.engine is self.engine and known.penalty is self.penalty:
             return known
-        known = Rounding(self.engine, self.loss, self.penalty, self._zero_loss)
+        error = self.engine.spec.offset_error
+        known = Rounding(self.engine, self.loss, self.penalty, self._zero_loss, error)
         self._known_rounding = known
         return known
 
@@ -876,7 +890,7 @@ class Problem:
             error += drop + lost
         error += rounding.penalty_value(penalty)
         spread = rounding.bracket(bracket, coef, slope, slopes, residual)
-        if self.loss.affine and spread > _WORTH_SUMS * self.unit(expected + penalty):
+        if self.loss.affine and spread > _WORTH_SUMS * self.unit(expected + penalty, point):
             sums = rounding.affine_sums(dual)
             spread = min(spread, rounding.bracket(bracket, coef, slope, slopes, residual, sums))
         error += spread
@@ -886,7 +900,7 @@ class Problem:
         self, rounding: Rounding, point: Point, dual: Dual, value: float, known: float
     ) -> _Bound:
         """The same as a refined bound, in long doubles; `known` is what there is already."""
-        enough = _ENOUGH_DIGITS * self.unit(value)
+        enough = _ENOUGH_DIGITS * self.unit(value, point)
         found = extended_bound(
             self.engine, self.loss, self.penalty, rounding, point, dual, enough, value - known
         )
@@ -1132,39 +1146,71 @@ class Problem:
             return None
         return lambda residual: dpotrs(known.factor, residual, lower=1)[0]
 
-    def unit(self, objective: float) -> float:
-        """What a gap is measured against: the objective, but never less than a share of the losses.
+    def unit(self, objective: float, point: Point) -> float:
+        """What a gap is divided by to be relative: |F(w)|.
 
-        The share is 1e-6 of the mean absolute loss of a model without coefficients: at zero
-        margins, or, where an intercept is fitted, at the best one, so that an offset in y does not
-        count. Where that is 0, it is the loss at the start.
-
-        An objective without a lower bound passes through 0 for no reason. There the unit is at
-        least a hundredth of the spread of the losses at the start.
+        The objective of affine losses may cancel. There it is at least the mean absolute deviation
+        of the losses at the point.
         """
         size = abs(objective)
-        if self.loss.lower_bound == -np.inf:
-            return max(size, _SPREAD_SHARE * self._spread)
-        # The exact floor takes some work, and hardly ever matters.
-        return size if size >= _FLOOR * self._zero_loss else max(size, _FLOOR * self._scale)
+        return max(size, self.engine.loss_scale(point)) if self.loss.affine else size
 
-    def scales(self) -> tuple[float, float]:
-        """The size from which on an objective is its own unit, and the loss at zero margins."""
-        free = self.loss.lower_bound == -np.inf
-        least = _SPREAD_SHARE * self._spread if free else _FLOOR * self._zero_loss
-        return least, self._zero_loss
+    def gap_wanted(self, tol: float, objective: float, point: Point) -> float:
+        """The gap at which a point is a solution, for a relative gap of `tol`.
+
+        That of a perfect fit, whose objective is no measure of anything, is 1e-12 of the loss of
+        the best constant model: a fit is perfect where less than 1e-6 of that loss is left. A `tol`
+        of 0 asks for all that can be had.
+        """
+        return self.sufficient(tol, self.unit(objective, point))
+
+    def sufficient(self, tol: float, unit: float) -> float:
+        """The same for a known unit."""
+        wanted = tol * unit
+        if tol > 0.0 and unit < _PERFECT_FIT * self._zero_loss:
+            constant = self._constant_loss
+            if unit < _PERFECT_FIT * constant:
+                wanted = max(wanted, _PERFECT_GAP * constant)
+        return wanted
 
     @cached_property
-    def _spread(self) -> float:
-        """Mean deviation of the losses from their mean, at the start or beside it."""
+    def _constant_loss(self) -> float:
+        """Mean loss of the best constant model, whether or not an intercept is fitted.
+
+        For affine losses, which have no best one, the spread of the losses at w = 0.
+        """
         engine = self.engine.for_run()
-        start = self.start()
-        spread = engine.loss_scale(engine.point(start))
-        if np.any(start) or engine.mean_loss_at_zero() > 0.0:
-            return spread
-        # Losses that are all 0 at the start tell nothing of their size.
-        beside = np.full(engine.shape, 1.0 / engine.size)
-        return engine.loss_scale(engine.point(beside))
+        if self.loss.affine:
+            return engine.loss_scale(engine.point(np.zeros(engine.shape)))
+        if not self.fit_intercept:
+            spec = engine.spec
+            if spec.targets is None:  # rows on a cluster
+                return 0.0
+            targets = to_numpy(spec.targets)
+            spec = replace(spec, targets=targets, risk=Mean(), fit_intercept=True)
+            engine = trusting_engine(np.zeros((len(targets), 1)), spec)
+        best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
+        return 0.0 if best is None else engine.mean_size(best)
+
+    def loss_scale(self, point: Point) -> float:
+        """Spread of the losses at a point, the inverse of the unit of a dual step eta.
+
+        Losses that all but tie leave their size to go by, or their spread beside the point.
+        """
+        engine = self.engine
+        spread = engine.loss_scale(point)
+        if not self.loss.affine:
+            mean = engine.mean_size(point)
+            spread = spread if spread > _TIED * mean else mean
+        if spread == 0.0:
+            beside = np.full(engine.shape, 1.0 / engine.size)
+            spread = engine.loss_scale(engine.point(beside))
+        return spread or 1.0
+
+    def scales(self, point: Point) -> tuple[float, float]:
+        """The size from which on an objective is its own unit, and the loss at zero margins."""
+        least = self.engine.loss_scale(point) if self.loss.affine else _PERFECT_GAP * self._zero_loss
+        return least, self._zero_loss
 
     def is_moderate(self, point: Point) -> bool:
         """Whether the losses are of a size from which Newton steps get down.
@@ -1173,42 +1219,13 @@ class Problem:
         """
         return self.engine.mean_size(point) <= _MODERATE * self._zero_loss
 
-    def is_negligible(self, gap: float, rounding: float) -> bool:
-        """Whether a gap counts as none, whatever the tolerance: below 1e-12 of the loss at zero.
-
-        Where an intercept is fitted and the targets have a large offset, that may be no small
-        number. It must not exceed 1e-6 of the loss of a model without coefficients then, or be all
-        but rounding. Where coefficients cannot be 0 and losses at the start are larger than at zero
-        margins, those count, for a gap that is hardly more than rounding.
-        """
-        if gap <= _NEGLIGIBLE * self._zero_loss:
-            return gap <= max(_FLOOR * self._scale, _ROUNDED * rounding)
-        return gap <= _ALL_ROUNDING * rounding and gap <= _NEGLIGIBLE * self._start_loss
-
-    @cached_property
-    def _start_loss(self) -> float:
-        """Mean size of the losses at the start, where that is not at zero margins."""
-        start = self.start()
-        return self._size_at(start) if np.any(start) else 0.0
-
-    @cached_property
-    def _scale(self) -> float:
-        """Mean size of the losses of a model without coefficients."""
-        engine = self.engine
-        if not self.fit_intercept:
-            return self._zero_loss
-        zero = engine.point(np.zeros(engine.shape))
-        best = engine.best_intercept(zero, engine.uniform())
-        if best is None:
-            return self._zero_loss
-        share = engine.mean_size(best) / self._zero_loss
-        return (
-            min(max(share, _OFFSET), 1.0) * self._zero_loss if share > _ALIKE else self._zero_loss
-        )
-
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return _margin_rounding(self._zero_loss, unit)
+        return _margin_rounding(self._zero_loss, max(unit, _TINY))
+
+    def noise(self, unit: float) -> float:
+        """Changes of an objective of that size that are rounding."""
+        return _NOISE * self.margin_rounding(unit) * max(unit, _TINY)
 
     def penalty_value(self, w: FloatArray) -> float:
         """g of the penalised part of w."""
@@ -1218,12 +1235,30 @@ class Problem:
         """The penalised part of a parameter array: everything but the intercept."""
         return w[: self.n_features] if self.fit_intercept else w
 
-    def settled(self, w: FloatArray) -> FloatArray:
-        """A copy of w; intercepts of several classes, which count only by differences, sum to 0."""
+    def for_user(self, w: FloatArray) -> FloatArray:
+        """A copy of w for the user's targets, of which the engine has taken an offset off.
+
+        Intercepts of several classes, which count only by differences, sum to 0.
+        """
         w = np.array(w)
-        if self.fit_intercept and w.ndim > 1:
-            w[-1] -= w[-1].mean()
+        if self.fit_intercept:
+            w[-1] += self._offset if w.ndim == 1 else -w[-1].mean()
         return w
+
+    def from_user(self, w: FloatArray) -> FloatArray:
+        """A copy of the user's parameters for the targets of the engine."""
+        w = np.array(w)
+        if self._offset:
+            w[-1] -= self._offset
+        return w
+
+    def margin_size(self, w: FloatArray) -> float:
+        """How large margins at w may be."""
+        return self._rounding().margin_size(w)
+
+    @property
+    def _offset(self) -> float:
+        return self.engine.spec.offset
 
     def modulus(self) -> FloatArray:
         """Curvature of a quadratic penalty in each parameter, shaped like w: none in intercepts."""
@@ -1248,7 +1283,38 @@ class Problem:
             array = array.reshape(shape)
         if not np.all(np.isfinite(array)):
             raise ValueError("w has values that are not finite")
-        return array
+        return self.from_user(array)
+
+
+def relative(gap: float, unit: float) -> float:
+    """gap / unit; 0 where there is no gap, whatever the unit."""
+    if gap == 0.0:
+        return 0.0
+    return gap / unit if unit > 0.0 else math.inf
+
+
+def negative_gap(engine: Engine, gap: float, rounding: float) -> str:
+    """What to say of a gap that no arithmetic explains."""
+    return (
+        f"{type(engine).__name__} gave a gap of {gap:.3g}, below zero by more than its rounding "
+        f"errors, {rounding:.1g}: its risk, its weighting or its projection is wrong"
+    )
+
+
+def target_offset(low: float, high: float, mean: float) -> tuple[float, float]:
+    """What to take off targets of this range so that they keep their digits, and its rounding."""
+    offset = min(max(mean, low), high)
+    reach = max(high - offset, offset - low)
+    if offset == 0.0 or not math.isfinite(reach):
+        return 0.0, 0.0
+    return offset, 2.0**-53 * reach
+
+
+def _centred(targets: Any, weight: FloatArray | None) -> tuple[Any, float, float]:
+    """Targets less their offset, the offset, and what that rounds them by."""
+    used = targets if weight is None else targets[np.flatnonzero(weight)]
+    offset, error = target_offset(float(used.min()), float(used.max()), float(used.mean()))
+    return targets - offset if offset else targets, offset, error
 
 
 def _check_meaning_of_targets(y: Any, loss: Loss) -> None:

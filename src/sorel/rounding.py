@@ -52,8 +52,15 @@ _FAR = 1e9
 # An error that is a larger share of the risk than this is worth a closer look.
 _MUCH = 1e-9
 
+# What the weights of a projection may miss a sum of 1 by: more is no rounding.
+_MOST_MASS_ERROR = 1e-6
+
 # Points that a path keeps before it sums them up: most paths are shorter, and never asked.
 _REMEMBERED = 16
+
+
+class CertificateError(RuntimeError):
+    """A certificate that contradicts itself: an engine has given a wrong risk or weighting."""
 
 
 class Path:
@@ -104,11 +111,15 @@ class Rounding:
     size : float
         Mean loss at zero margins: a guess at the size of margins for an engine that does not know
         the columns of X.
+    target_error : float
+        Error of the targets, from taking off an offset: as good as one of the margins.
     """
 
-    def __init__(self, engine: Engine, loss: Loss, penalty: Penalty, size: float) -> None:
+    def __init__(
+        self, engine: Engine, loss: Loss, penalty: Penalty, size: float, target_error: float
+    ) -> None:
         self.engine, self.loss, self.penalty = engine, loss, penalty
-        self._size = size
+        self._size, self._target_error = size, target_error
         self._columns = engine.column_scale()
         self._largest_column = self._size_of_columns = 0.0
         if self._columns is not None:
@@ -147,7 +158,13 @@ class Rounding:
 
     def _mass_error(self, dual: Dual) -> float:
         if dual is not self._weighed[0]:  # a certificate asks for one weighting again and again
-            self._weighed = dual, abs(self.engine.mass(dual) - 1.0)
+            error = abs(self.engine.mass(dual) - 1.0)
+            if not error <= _MOST_MASS_ERROR:
+                raise CertificateError(
+                    f"{type(self.engine).__name__} gave weights whose sum is {error:.3g} away from "
+                    "1: its projection is wrong"
+                )
+            self._weighed = dual, error
         return self._weighed[1]
 
     def risk(
@@ -184,12 +201,14 @@ class Rounding:
 
     def margins(self, w: FloatArray, path: Path | None = None) -> float:
         """Error of margins at w that came there from X straight, or along a path."""
-        beside = 0.0 if self.penalty.separable else self._beside(w) * self._largest_column
+        beside = self._target_error
+        if not self.penalty.separable:
+            beside += self._beside(w) * self._largest_column
         if path is None or path.moves == 0:
-            return self._product * self._margin_size(w) + beside
+            return self._product * self.margin_size(w) + beside
         # The directions are products with X as well, and no longer than the way in all.
         moved = 2.0 * self._product + _MOVE * path.moves
-        return moved * self._margin_size(path.reach) + beside
+        return moved * self.margin_size(path.reach) + beside
 
     def _beside(self, w: FloatArray) -> float:
         """How far rounding has put coefficients beside the domain, where the truth is asked for."""
@@ -198,9 +217,9 @@ class Rounding:
 
     def shift(self, w: FloatArray) -> float:
         """Error of moving margins to w."""
-        return _MOVE * self._margin_size(w)
+        return _MOVE * self.margin_size(w)
 
-    def _margin_size(self, w: FloatArray) -> float:
+    def margin_size(self, w: FloatArray) -> float:
         """sum_j m_j |w_j|, or a norm of them for several outputs."""
         if w is self._known[0]:  # the same point is asked for more than once
             return self._known[1]

@@ -20,14 +20,22 @@ from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.extended import LEAST_SHARE
-from sorel.problem import Certificate, Problem
+from sorel.problem import (
+    MANY_PRODUCTS,
+    Certificate,
+    Problem,
+    negative_gap,
+    relative,
+)
+from sorel.rounding import CertificateError
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
-# Passes without half of the gap gone after which a gap that is no more than rounding is left alone,
-# and another one is looked at more closely, up to so many times what rounding leaves: long doubles
-# have three digits more, and bounds on errors some in reserve.
-_PATIENCE, _RESOLVED = 50.0, 1e6
+# Passes without half of the gap gone after which a run ends whose gap is no more than the second
+# number times its rounding errors. Another gap is looked at more closely then, up to the third
+# number times what rounding leaves: long doubles have three digits more, and bounds on errors some
+# in reserve.
+_PATIENCE, _ALL_ROUNDING, _RESOLVED = 50.0, 10.0, 1e6
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
@@ -38,8 +46,12 @@ _TAMING_TOL, _TAMING_PASSES = 0.1, 100
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
 
-# Ends of a run that nobody needs to be warned of.
+# An intercept that rounding moves by less, in units of the margins, is within their own errors.
+_MARGIN_ERROR = 2.0**-51
+
+# Ends of a run that nobody needs to be warned of, and one that a warning names.
 _STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
+_ROUNDED = "rounding errors allow no further progress"
 
 
 class ConvergenceWarning(UserWarning):
@@ -103,18 +115,17 @@ class Result:
     weights : array of length n
         lam, the weighting of the samples of the highest dual value: it certifies `w`.
     objective, dual, gap, relative_gap : float
-        F(w), a lower bound on the optimum, their difference, and that relative to F(w), or to 1e-6
-        of the loss of a model without coefficients where F(w) is less; see
-        :meth:`sorel.Problem.unit`. The last record of the history says the same.
+        F(w), a lower bound on the optimum, their difference, and that divided by abs(F(w)); for
+        affine losses, whose objective may cancel, by their mean absolute deviation at w where that
+        is more. The last record of the history says the same.
     passes, seconds : float
         Sample gradients divided by n, and wall-clock time without that of compiling.
     n_iter : int
         Outer iterations.
     converged : bool
-        Whether the relative gap is at most the tolerance, or the gap is no more than rounding:
-        below 1e-12 of the mean loss at zero margins, or at the start where coefficients cannot be
-        0. The status says which; see
-        :meth:`sorel.Problem.is_negligible`.
+        Whether the relative gap is at most the tolerance, or the fit is perfect: a gap below 1e-12
+        of the loss of the best constant model. The status says which. A run that rounding errors
+        have stopped has not converged.
     status : str
         One sentence on how the run ended.
     history : list of Record
@@ -167,6 +178,7 @@ class _Ledger:
         self.w: FloatArray | None = None
         self.dual: Dual | None = None
         self.objective, self.bound, self.gap = math.inf, -math.inf, math.inf
+        self.unit = math.inf
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
@@ -176,25 +188,18 @@ class _Ledger:
 
     @property
     def relative_gap(self) -> float:
-        return self.gap / self.problem.unit(self.objective) if self.gap < math.inf else math.inf
-
-    @property
-    def negligible(self) -> bool:
-        """Whether what is left of the gap is no more than rounding."""
-        return self.problem.is_negligible(self.gap, self.rounding)
+        return relative(self.gap, self.unit) if self.gap < math.inf else math.inf
 
     @property
     def finished(self) -> bool:
-        """Whether the tolerance is reached, or rounding is all that is left.
+        """Whether the tolerance is reached, or the fit is perfect."""
+        return self.gap <= self.problem.sufficient(self.run.tol, self.unit)
 
-        A tolerance of 0 asks for all that the budget can buy.
-        """
-        if self.relative_gap <= self.run.tol:
-            return True
-        if self.run.tol == 0.0 or not self.negligible:
-            return False
+    @property
+    def rounded(self) -> bool:
+        """Whether the gap is rounding for the most part, and no longer falls."""
         stalled = self.run.passes > self._halved[0] + _PATIENCE
-        return stalled or self.gap <= 2.0 * self.rounding
+        return stalled and self.run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding
 
     def check(self, iterate: Iterate) -> Certificate:
         begin = now()
@@ -228,16 +233,21 @@ class _Ledger:
         self.run.passes += certificate.passes
         if math.isfinite(certificate.primal):
             self._keep(w, dual, certificate)
+        self._record(
+            certificate.primal, certificate.dual, certificate.gap, certificate.relative_gap
+        )
+
+    def _record(self, objective: float, dual: float, gap: float, relative_gap: float) -> None:
         self.history.append(
             Record(
                 self.run.passes,
                 now() - self._begin - self._checking,
-                certificate.primal,
-                certificate.dual,
-                certificate.gap,
-                certificate.relative_gap,
+                objective,
+                dual,
+                gap,
+                relative_gap,
                 self.objective,
-                max(self.bound, certificate.dual) if self.dual is None else self.bound,
+                max(self.bound, dual) if self.dual is None else self.bound,
                 self.gap,
                 self.relative_gap,
             )
@@ -249,6 +259,7 @@ class _Ledger:
         upper = min(certificate.primal + certificate.primal_rounding, sys.float_info.max)
         if upper < self._upper:
             self.w, self.objective, self._upper = w, certificate.primal, upper
+            self.unit = certificate.unit
         lower = _lower_bound(certificate)
         # Of two equal bounds, such as the one that is free for all, the weights of the smaller gap
         # tell more.
@@ -263,6 +274,8 @@ class _Ledger:
             self.gap = self._upper - self._lower
             self.bound = self.objective - self.gap
         self.rounding = self._bound_rounding + (self._upper - self.objective)
+        if self.gap < -self.rounding:
+            raise CertificateError(negative_gap(self.problem.engine, self.gap, self.rounding))
         if self.gap <= 0.5 * self._halved[1]:
             self._halved, self._wait = (self.run.passes, self.gap), _PATIENCE
 
@@ -277,15 +290,38 @@ class _Ledger:
             dual = engine.worst_case(point)
             self._enter(point.w, dual, problem.certify(point, dual))
             return point.w, dual
-        if self.relative_gap > self.run.tol and not stopped:
+        if not self.finished and not stopped:
             # The two may never have met in one certificate, and a better bound may be worth more
             # now than it was during the run.
-            certificate = problem.certify(engine.point(self.w), self.dual, refine=math.inf)
+            certificate = problem.certify(
+                engine.point(self.w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS
+            )
             if _lower_bound(certificate) > self._lower:
                 self._enter(self.w, self.dual, certificate)
             else:
                 self.run.passes += certificate.passes
+        self._round_intercept()
         return self.w, self.dual
+
+    def _round_intercept(self) -> None:
+        """Take the intercept to a number that is one with the user's offset, too."""
+        assert self.w is not None
+        assert self.dual is not None
+        problem = self.problem
+        w = problem.from_user(problem.for_user(self.w))
+        if not problem.fit_intercept or problem.engine.n_outputs > 1:
+            return
+        if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * problem.margin_size(self.w):
+            return
+        self.run.passes += 1
+        point = problem.engine.point(w)
+        self.objective, error = problem.upper_bound(point)
+        self.w, self._upper = w, self.objective + error
+        self.unit = problem.unit(self.objective, point)
+        self.gap = self._upper - self._lower
+        self.bound = self.objective - self.gap
+        self.rounding = self._bound_rounding + error
+        self._record(self.objective, self.bound, self.gap, self.relative_gap)
 
     def state(self, solver: str, seconds: float) -> State | None:
         """What a checkpoint should hold, or None before the first finite check."""
@@ -294,7 +330,7 @@ class _Ledger:
         run = self.run
         return State(
             solver=solver,
-            w=self.w,
+            w=self.problem.for_user(self.w),
             weights=self.problem.engine.weights(self.dual),
             history=np.array(self.history, dtype=np.float64),
             passes=run.passes,
@@ -355,9 +391,9 @@ def solve(
     solver : str or Solver, default="auto"
         A name from ``sorel.solvers.SOLVERS`` or an instance from :mod:`sorel.solvers`.
     tol : float, default=1e-6
-        Relative duality gap to reach, the same for every solver. A run also ends when the gap is
-        below 1e-12 of the mean loss at zero margins and no longer falls: what is left then is
-        rounding. With 0 it ends only when the budget is spent or nothing is left to try.
+        Relative duality gap to reach, the same for every solver. A run also ends where the fit is
+        perfect, and where rounding errors are all that is left of the gap. With 0 it ends only when
+        the budget is spent or nothing is left to try.
     max_passes : float, default=1000
         Budget of sample gradients, divided by n.
     max_seconds : float, optional
@@ -511,8 +547,9 @@ def solve_quietly(
         if saver is not None:
             saver.save(last=True)
     last = ledger.history[-1]
-    # A last certificate may leave less of the gap, and of the rounding that it was measured by.
-    converged = ending == _CONVERGED or last.best_relative_gap <= tol or ledger.negligible
+    converged = ledger.finished
+    if ending == _CONVERGED and not converged:
+        ending = _ROUNDED  # the intercept is no number any more when the user's offset is in it
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -520,14 +557,16 @@ def solve_quietly(
             if problem.extends:
                 # In long doubles no more than this is left for certain.
                 least = max(ledger.rounding, LEAST_SHARE * least)
-            lost = least / problem.unit(last.best_objective)
+            lost = relative(least, ledger.unit)
+            if ending == _ROUNDED:
+                lost = max(lost, ledger.relative_gap)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
     problem.engine.release()
     if not math.isfinite(last.best_objective) and ending not in (_INTERRUPTED, _STOPPED):
         raise ValueError(_overflow(problem))
     result = Result(
-        w=problem.settled(w),
+        w=problem.for_user(w),
         weights=problem.engine.weights(dual),
         objective=last.best_objective,
         dual=last.best_dual,
@@ -537,7 +576,7 @@ def solve_quietly(
         seconds=now() - begin,
         n_iter=run.n_iter,
         converged=converged,
-        status=_status(method, run, last, converged, ending, saved),
+        status=_status(method, run, last, converged, ending, lost, saved),
         solver=method.name,
         history=ledger.history,
         curvature=problem.curvature,
@@ -568,6 +607,8 @@ def _drive(
                 return _STOPPED
             if ledger.finished:
                 return _CONVERGED
+            if ledger.rounded:
+                return _ROUNDED
             if run.passes >= run.max_passes:
                 return f"max_passes={run.max_passes:g} reached"
             if now() >= run.deadline:
@@ -591,6 +632,7 @@ def _status(
     last: Record,
     converged: bool,
     ending: str,
+    lost: float,
     saved: State | None,
 ) -> str:
     passes = f"{run.passes:.4g} passes"
@@ -602,8 +644,13 @@ def _status(
         return f"interrupted: {method.name}{how} had a {gap} after {passes}"
     if converged and last.best_relative_gap > run.tol:
         return (
-            f"solved to rounding: {method.name}{how} has a {gap} in {passes}, and the gap itself, "
-            f"{last.best_gap:.2g}, is below 1e-12 of the losses at the start"
+            f"converged: {method.name}{how} found a perfect fit in {passes}: its gap, "
+            f"{last.best_gap:.2g}, is below 1e-12 of the loss of a constant model"
+        )
+    if lost > run.tol > 0.0:
+        return (
+            f"stopped by rounding: {method.name}{how} has a {gap}, above tol={run.tol:g}, after "
+            f"{passes}; rounding errors alone leave {lost:.1g}"
         )
     if converged:
         return f"converged: {method.name}{how} reached a {gap} in {passes}"
@@ -689,7 +736,7 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
             f"warm_start has parameters of shape {w.shape}, this problem needs "
             f"{problem.engine.shape}"
         )
-    _start_at(problem, run, w)
+    _start_at(problem, run, problem.from_user(w))
     if result.curvature is not None and len(result.curvature) == w.size:
         problem.curvature, run.resembles, run.borrowed = result.curvature, True, True
         run.by_ranks = result.n_iter == 0
@@ -724,7 +771,7 @@ def _start_where_finite(problem: Problem, run: Run) -> None:
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
     """Set the run to where the checkpoint left it; return the records so far."""
-    run.w = saved.w
+    run.w = problem.from_user(saved.w)
     run.dual, _ = problem.engine.nearest_dual(saved.weights)
     run.passes, run.n_iter = saved.passes, saved.n_iter
     generator = saved.make_generator()
@@ -740,7 +787,7 @@ def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterate
     point = problem.engine.point(run.w)
     run.passes += 1
     # The bound that the weights gave is worth having again, and no more than that.
-    worth = max(run.tol, saved.relative_gap) * problem.unit(saved.objective)
+    worth = max(run.tol, saved.relative_gap) * problem.unit(saved.objective, point)
     yield Iterate(point, run.dual, None, worth)
     yield from iterates
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sorel._clock import now
 from sorel.engines.base import Engine
-from sorel.problem import Problem
+from sorel.problem import Problem, relative
 from sorel.risks import CVaR
 from sorel.solve import Record, Result, solve_quietly
 
@@ -157,10 +157,10 @@ class Tails:
             random_state=self._random_state,
             warm_start=replace(near, weights=near.weights[rows], curvature=None),
         )
-        point = problem.engine.point(found.w)
+        point = problem.engine.point(problem.from_user(found.w))
         objective, error = problem.upper_bound(point)
         gap = objective + error - found.dual
-        relative_gap = gap / problem.unit(objective)
+        relative_gap = relative(gap, problem.unit(objective, point))
         weights = np.zeros(problem.n_samples)
         weights[rows] = found.weights
         result = replace(

@@ -31,6 +31,15 @@ _UNEVEN = 1.2
 _MAX_LABELS = 10_000
 
 
+class TargetFacts(NamedTuple):
+    """Range and sum of the targets of rows with weight."""
+
+    least: float
+    largest: float
+    total: float
+    rows: int
+
+
 class Facts(NamedTuple):
     """What the driver learns of a partition."""
 
@@ -43,7 +52,7 @@ class Facts(NamedTuple):
     weight: float
     least_weight: float
     largest_weight: float
-    largest_target: float
+    targets: TargetFacts | None
     sums: tuple[FloatArray, float] | None
 
 
@@ -439,6 +448,12 @@ def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array([value is None or value != value for value in values], bool)
 
 
+def _describe_targets(y: NDArray[Any]) -> TargetFacts | None:
+    if len(y) == 0:
+        return None
+    return TargetFacts(float(y.min()), float(y.max()), float(y.sum()), len(y))
+
+
 def describe_block(block: Block, classes: bool, means: bool) -> Facts:
     """What the driver wants to know of a partition."""
     X, y, weight = block
@@ -473,6 +488,6 @@ def describe_block(block: Block, classes: bool, means: bool) -> Facts:
         float(n if weight is None else weight.sum()),
         1.0 if weight is None else float(weight.min(initial=np.inf)),
         1.0 if weight is None else float(weight.max(initial=-np.inf)),
-        0.0 if classes or n == 0 else float(np.max(np.abs(y))),
+        None if classes else _describe_targets(y if weight is None else y[weight > 0.0]),
         sums,
     )

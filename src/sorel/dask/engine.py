@@ -547,11 +547,7 @@ class DaskEngine(Engine):
     @_recovering
     def loss_scale(self, point: Any) -> float:
         mean = float(self._columns("sums", point.number)[0])
-        spread = float(self._sum("deviation", point.number, mean))
-        # Ties everywhere leave only the size of the losses to go by, and a perfect fit not even
-        # that.
-        floor = _EPS * self.mean_loss_at_zero() or 1.0
-        return max(spread if spread > 1e-3 * abs(mean) else abs(mean), floor)
+        return float(self._sum("deviation", point.number, mean))
 
     @_recovering
     def mean_size(self, point: Any) -> float:

@@ -314,7 +314,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         loss = regression_loss(self.loss)
         self._check_intercept(loss)
         loaded = self._load(X, y, sample_weight, loss)
-        if isinstance(loss, Poisson) and not any(f.largest_target for f in loaded.rows.facts):
+        if isinstance(loss, Poisson) and loaded.target_range[1] == 0.0:
             loaded.close()
             loss.encode(np.zeros(1))
         if isinstance(self.fit_intercept, str):

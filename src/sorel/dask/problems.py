@@ -16,7 +16,7 @@ from sorel.dask.shards import Layout
 from sorel.engines import Spec
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import Penalty
-from sorel.problem import Problem
+from sorel.problem import Problem, target_offset
 from sorel.risks import CVaR, FloatArray, Risk, parse_risk
 
 
@@ -30,6 +30,13 @@ class Loaded:
         self.total = sum(fact.weight for fact in facts)
         least = min(fact.least_weight for fact in facts)
         self.weighted = least < max(fact.largest_weight for fact in facts)
+        known = [fact.targets for fact in facts if fact.targets is not None]
+        self.target_range = 0.0, 0.0, 0.0
+        if known:
+            mean = sum(part.total for part in known) / sum(part.rows for part in known)
+            self.target_range = (
+                min(part.least for part in known), max(part.largest for part in known), mean,
+            )  # fmt: skip
         self.class_weight: FloatArray | None = None
         self.means: tuple[FloatArray, float] | None = None
         self.partitions: Partitions | None = None
@@ -48,6 +55,9 @@ class Loaded:
     ) -> DaskEngine:
         """Make the engine, with homes for the rows on the workers."""
         facts = self.rows.facts
+        offset = error = 0.0
+        if fit_intercept and loss.translates:
+            offset, error = target_offset(*self.target_range)
         layout = Layout(
             loss,
             risk,
@@ -57,12 +67,15 @@ class Loaded:
             self.total if self.weighted else None,
             self.class_weight,
             self.means,
+            offset,
         )
         lengths = np.array([fact.rows for fact in facts], dtype=np.int64)
         sizes = np.array([fact.bytes for fact in facts], dtype=np.int64)
         self.partitions = Partitions(self.client, self.rows.futures, lengths, sizes, layout)
         single = all(fact.data_type == "float32" for fact in facts if fact.rows)
-        spec = Spec(None, loss, risk, classes, fit_intercept)
+        spec = Spec(
+            None, loss, risk, classes, fit_intercept, offset=offset, offset_error=error
+        )
         self.engine = DaskEngine(
             self.partitions,
             spec,

@@ -72,6 +72,8 @@ class Layout(NamedTuple):
         A weight for each class.
     means : tuple or None
         Means of X and y that are taken away.
+    offset : float
+        What is taken off the targets, and added to the intercept of the user.
     """
 
     loss: Loss
@@ -82,6 +84,7 @@ class Layout(NamedTuple):
     total_weight: float | None
     class_weight: FloatArray | None = None
     means: tuple[FloatArray, float] | None = None
+    offset: float = 0.0
 
 
 class Home:
@@ -121,7 +124,7 @@ class Home:
                 assert weight is not None
                 weight = weight * layout.class_weight[codes]
         else:
-            targets = np.asarray(y, dtype=np.float64)
+            targets = np.asarray(y, dtype=np.float64) - layout.offset
         spec = Spec(
             targets, layout.loss, Mean(), layout.classes, layout.fit_intercept, None, n_jobs
         )

@@ -48,6 +48,10 @@ class Spec:
         omega, nonnegative, with sum 1; None means 1/n each.
     n_jobs : int or None
         Threads that the user wants; see :func:`sorel._threads.thread_count`.
+    offset : float
+        What was taken off the user's targets; the user's intercept is larger by as much.
+    offset_error : float
+        How much that subtraction may have rounded a target by.
 
     Examples
     --------
@@ -67,6 +71,8 @@ class Spec:
     fit_intercept: bool = False
     sample_weight: FloatArray | None = None
     n_jobs: int | None = None
+    offset: float = 0.0
+    offset_error: float = 0.0
 
     @property
     def n_outputs(self) -> int:
@@ -733,14 +739,14 @@ class Engine(ABC):
 
     @abstractmethod
     def loss_scale(self, point: Point) -> float:
-        """Spread of the losses, the unit in which a dual step eta is measured."""
+        """Mean absolute deviation of the losses from their mean, under the sample weights."""
 
     @abstractmethod
     def mean_size(self, point: Point) -> float:
         """Average size |l_i| of the losses, under the sample weights."""
 
     def mean_loss_at_zero(self) -> float:
-        """That size where all margins are 0: the natural unit of the objective."""
+        """That size where all margins are 0."""
         return self.mean_size(self.point(np.zeros(self.shape)))
 
     @abstractmethod

@@ -22,6 +22,7 @@ from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
 from sorel.kernels import losses as compiled_losses
 from sorel.permutahedron.cores import Uniform
+from sorel.permutahedron.projector import Projector
 from sorel.rounds import Rounds
 
 # Up to this many rows what happens between the loops of a Newton step is worth sparing.
@@ -88,6 +89,8 @@ class DenseEngine(SampledEngine):
         """
         if self._weighted or float(self._omega[0]) != 1.0 / self.n_samples:
             return False
+        if type(self._projector) is not Projector:
+            return False  # a projector of somebody else's, which these loops would pass by
         small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
         return small and self.n_samples <= _FEW_ROWS and self._loops is compiled_losses
 

@@ -333,7 +333,7 @@ class MemoryEngine(Engine):
             and not self._weighted
             and self._offset == 0.0
         )
-        self._project_short = self._projector.core.project
+        self._project_short = self._projector.project
 
     def working(self) -> AbstractContextManager[Any]:
         # With so few numbers no threads share the products, but some may share long vectors.
@@ -723,15 +723,11 @@ class MemoryEngine(Engine):
 
     def loss_scale(self, point: Any) -> float:
         mean = self._mean(point.losses)
-        # The mean absolute deviation: heavy tails must not set the scale.
         distances = self._take((self.n_samples,))
         np.subtract(point.losses, mean, out=distances)
         spread = self._mean(np.abs(distances, out=distances))
         self._give(distances)
-        # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
-        # and a perfect fit not even that.
-        floor = np.finfo(np.float64).eps * self.mean_loss_at_zero() or 1.0
-        return max(spread if spread > 1e-3 * abs(mean) else abs(mean), floor)
+        return spread
 
     def mean_size(self, point: Any) -> float:
         return self._mean_size(point.losses)

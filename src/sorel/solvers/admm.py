@@ -107,7 +107,7 @@ def first_rho(problem: Problem, run: Run) -> float:
     curvature = problem.loss.curvature_bound
     if curvature > 0.0:
         return curvature
-    return 1.0 / problem.engine.loss_scale(problem.engine.point(run.w))
+    return 1.0 / problem.loss_scale(problem.engine.point(run.w))
 
 
 def _rebalanced(split: Splitting, now: Any, before: Any, rho: float) -> float:

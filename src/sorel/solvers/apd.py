@@ -78,7 +78,7 @@ class APD(FirstOrder):
         watch.saw(reply)
         tau = _first_step(problem, point, dual)
         run.passes += 2
-        gamma = 1.0 / (engine.loss_scale(point) * tau)
+        gamma = 1.0 / (problem.loss_scale(point) * tau)
         last_sigma = gamma * tau
         restarts = Restarts(point, dual, reply.gap)
         while True:

@@ -33,7 +33,6 @@ from sorel.rounds import (
     DRIFT,
     FAR_BETTER,
     FULL_ENOUGH,
-    ROUNDING,
     EtaSchedule,
     Pace,
     next_caution,
@@ -225,7 +224,7 @@ class AugmentedLagrangian(Solver):
             start = State(problem, point, center, 0.0)
             level = start.is_level()
             likely = level or not problem.penalty.quadratic
-            if likely and start.fenchel_young() <= run.tol * problem.unit(start.value):
+            if likely and start.fenchel_young() <= problem.gap_wanted(run.tol, start.value, point):
                 # Best for the plain average, and so perhaps for the risk: all coefficients rest.
                 yield Iterate(point, center if level else engine.worst_case(point))
             try:
@@ -241,7 +240,7 @@ class AugmentedLagrangian(Solver):
                 return
             path.move(point.w)
             del start
-        schedule = EtaSchedule(self.pace, engine.loss_scale(point), run.near or given, gentle=given)
+        schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.near or given, gentle=given)
         if by_ranks:
             schedule.follow_ranks()
         state = State(problem, point, center, schedule.eta)
@@ -249,12 +248,12 @@ class AugmentedLagrangian(Solver):
         del point, center
         if not by_ranks:
             run.dual = None
-        progress = Progress(schedule, path, problem.unit(state.value), run.passes)
+        progress = Progress(schedule, path, problem.unit(state.value, state.point), run.passes)
         while not run.exhausted:
             path = progress.path
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
-            unit = problem.unit(state.value)
-            target, noise = run.tol * unit, ROUNDING * unit
+            unit = problem.unit(state.value, state.point)
+            target, noise = problem.sufficient(run.tol, unit), problem.noise(unit)
             drift = problem.margin_rounding(unit) * path.moves
             if progress.blurred or drift > DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
@@ -302,7 +301,7 @@ class AugmentedLagrangian(Solver):
                     progress.note_reply(run.passes, reply.passes)
                 center = engine.as_center(state.dual)
                 if schedule.capped or unit < FAR_BETTER * progress.measured:
-                    schedule.rescale(engine.loss_scale(state.point))
+                    schedule.rescale(problem.loss_scale(state.point))
                     progress.measured = unit
                 state = State(problem, state.point, center, schedule.advance())
                 del center
@@ -348,7 +347,7 @@ class AugmentedLagrangian(Solver):
         center = engine.uniform()
         if not run.near:
             return center
-        near = engine.ascend(center, point, _NEAR_ETA / engine.loss_scale(point))
+        near = engine.ascend(center, point, _NEAR_ETA / problem.loss_scale(point))
         return engine.as_center(near)
 
     def _leave_ranks(self, state: State, run: Run, schedule: EtaSchedule) -> State:
@@ -385,14 +384,14 @@ class AugmentedLagrangian(Solver):
         where no weight comes to a limit, since slopes and curvature at the start are of one size.
         """
         problem, engine = start.problem, start.problem.engine
-        unit, eta = problem.unit(start.value), _LEVEL_ETA / start.value
+        noise, eta = problem.noise(start.value), _LEVEL_ETA / start.value
         # The weights know the losses less their mean, which takes a share of the curvature away.
         share = 1.0 / max(1.0 - direction.descent, _LEAST_SHARE)
         delta, change = direction.delta, engine.direction(direction.delta)
         near = engine.moved(start.point, delta, change, share / eta)
         del change
         run.passes += 1
-        if engine.risk(near) + problem.penalty_value(near.w) < start.value - ROUNDING * unit:
+        if engine.risk(near) + problem.penalty_value(near.w) < start.value - noise:
             return
         # The margins of the start cost next to nothing, and are not kept beside those of the steps.
         w = start.point.w
@@ -404,7 +403,7 @@ class AugmentedLagrangian(Solver):
     def _balance(self, start: State, w: FloatArray, state: State, run: Run) -> Iterates:
         """Steps to the weights that make w the solution, as long as there may be such."""
         problem, engine, method = start.problem, start.problem.engine, self.resting()
-        target, eta = run.tol * problem.unit(start.value), state.eta
+        target, eta = problem.sufficient(run.tol, start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
         off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
         first, least, failures = np.inf, np.inf, 0
@@ -459,7 +458,7 @@ class AugmentedLagrangian(Solver):
         delta, descent = direction.delta, direction.descent
         if not descent > 0.0:
             return point, engine.settle(point, center, eta, state.dual), 1.0
-        enough = 0.5 * max(descent, ROUNDING * problem.unit(state.value))
+        enough = 0.5 * max(descent, problem.noise(problem.unit(state.value, point)))
         found = None
         if problem.penalty.quadratic:
             found = engine.search(point, center, eta, delta, descent, enough, problem.penalty.l2)

@@ -289,8 +289,9 @@ class Auto(Solver):
                 break
         run.passes += inner.passes * rows / n
         # Where the start is as good on the part, it may be the solution, which chance has left.
-        first = part.engine.risk(part.engine.point(run.w)) + part.penalty_value(run.w)
-        if not value < first - _PART_TOL * part.unit(first):
+        start = part.engine.point(run.w)
+        first = part.engine.risk(start) + part.penalty_value(run.w)
+        if not value < first - _PART_TOL * part.unit(first, start):
             return
         run.w = w
         run.near = run.near or best <= _NEAR

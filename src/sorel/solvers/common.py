@@ -161,7 +161,7 @@ class Watch:
         point = engine.point(run.w)
         value = engine.risk(point) + self.problem.penalty_value(point.w)
         self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
-        self._refine = run.tol * self.problem.unit(value)
+        self._refine = self.problem.gap_wanted(run.tol, value, point)
         return point
 
     def point(self, w: FloatArray, remedy: str) -> Point | None:
@@ -203,4 +203,4 @@ class Watch:
     def saw(self, reply: Certificate) -> None:
         """Take note of a certificate."""
         self._last_check = self.run.passes
-        self._refine = self.run.tol * self.problem.unit(reply.primal)
+        self._refine = self.problem.sufficient(self.run.tol, reply.unit)

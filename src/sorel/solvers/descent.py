@@ -44,7 +44,7 @@ def descend(state: State, run: Run) -> State:
     tol = run.tol if plain else max(run.tol, _START)
     last: Part | None = None
     for _ in range(_MAX_CHOICES):
-        goal = _CLOSED * tol * problem.unit(state.value)
+        goal = _CLOSED * problem.gap_wanted(tol, state.value, state.point)
         if run.exhausted or (last is not None and state.fenchel_young() <= goal):
             break
         w = state.point.w

@@ -158,7 +158,7 @@ class _Tables:
 
 def default_smoothing(problem: Problem, start: Point) -> float:
     """The nu of a run that is given none."""
-    return _SMOOTHING * problem.engine.loss_scale(start)
+    return _SMOOTHING * problem.loss_scale(start)
 
 
 def smoothing_gap(problem: Problem, nu: float) -> float:

@@ -100,7 +100,7 @@ class InteriorPoint(Newton):
             w, dual = self._found(problem, path)
             point = engine.point(w)
             before, value = value, engine.risk(point) + problem.penalty_value(w)
-            target = run.tol * problem.unit(value)
+            target = problem.gap_wanted(run.tol, value, point)
             gap = path.gap
             if gap <= _WORTH_CHECK * target:
                 run.w, run.dual = w, dual

@@ -63,7 +63,7 @@ class LBFGS(FirstOrder):
         bounds, length = _bounds(problem), _SEGMENT
         while True:
             before = best.value
-            yield best.iterate(refine=run.tol * problem.unit(before))
+            yield best.iterate()
             outcome = minimize(
                 best,
                 best.w.ravel(),
@@ -85,7 +85,7 @@ class LBFGS(FirstOrder):
             if not best.value < before - _ROUNDING * abs(before):
                 run.note = "the line search found no descent, at an optimum or a kink"
                 break
-        yield best.iterate(refine=run.tol * problem.unit(best.value))
+        yield best.iterate()
 
 
 class _Lowest:
@@ -115,11 +115,14 @@ class _Lowest:
 
     @property
     def w(self) -> FloatArray:
-        return self.iterate().point.w
-
-    def iterate(self, refine: float = 0.0) -> Iterate:
         assert self._iterate is not None
-        return self._iterate._replace(refine=refine)
+        return self._iterate.point.w
+
+    def iterate(self) -> Iterate:
+        """The lowest point, to be certified to the tolerance."""
+        assert self._iterate is not None
+        wanted = self.problem.gap_wanted(self.run.tol, self.value, self._iterate.point)
+        return self._iterate._replace(refine=wanted)
 
     def stop_when_exhausted(self, intermediate_result: Any) -> None:
         if self.run.exhausted:

@@ -19,7 +19,7 @@ from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
-from sorel.rounds import ROUNDING, EtaSchedule
+from sorel.rounds import EtaSchedule
 from sorel.solvers import ranks
 from sorel.solvers.augmented import (
     HEARTBEAT,
@@ -151,7 +151,7 @@ class Newton(AugmentedLagrangian):
         if run.resembles or run.wants_check or progress.coarse:
             return None
         schedule = progress.schedule
-        least, zero_loss = problem.scales()
+        least, zero_loss = problem.scales(state.point)
         limits = np.array([
             run.tol, least, zero_loss, self.promising, problem.has_two_levels,
             run.max_passes - run.passes, progress.checked + HEARTBEAT - run.passes,
@@ -191,7 +191,7 @@ class Newton(AugmentedLagrangian):
             return new
         found = None
         if problem.penalty.quadratic and not run.resembles:
-            noise = ROUNDING * problem.unit(state.value)
+            noise = problem.noise(problem.unit(state.value, point))
             found = problem.engine.newton_step(
                 point, state.dual, state.center, state.eta, state.gradient, problem.penalty.l2,
                 caution, noise,

@@ -100,7 +100,7 @@ class QuasiNewton(AugmentedLagrangian):
         step = -self._pairs.solve(gradient)
         descent = -float(np.vdot(gradient, step))
         self._promises.append(max(0.5 * descent, 0.0))
-        left = self._steps_left(problem, run.tol * problem.unit(state.value))
+        left = self._steps_left(problem, problem.gap_wanted(run.tol, state.value, state.point))
         if len(self._promises) + left > self._most:
             raise CostlyError
         return Direction(step, descent, 0.5 * descent)

@@ -70,7 +70,7 @@ def have_slowed(state: State, run: Run) -> bool:
 
 def are_far_off(state: State) -> bool:
     """Whether the ranks tell less of the weights than what else there is to start from."""
-    return not state.remains <= _FAR * state.problem.unit(state.value)
+    return not state.remains <= _FAR * state.problem.unit(state.value, state.point)
 
 
 def direction(state: State) -> Direction:

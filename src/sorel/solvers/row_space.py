@@ -82,7 +82,7 @@ class RowSpace(Solver):
                 run.passes, run.n_iter = began + inner.passes / cheaper, inner.n_iter
                 if certificate.relative_gap < least:
                     best, least = (iterate.point.w, iterate.dual), certificate.relative_gap
-                    target = run.tol * problem.unit(certificate.primal)
+                    target = problem.sufficient(run.tol, certificate.unit)
                 if least < 0.9 * known:
                     known, since = least, inner.passes
                 if least <= inner.tol or inner.passes - since > _PATIENCE:

@@ -408,7 +408,7 @@ class _DualAscent:
         self.rejections = 0
         self.window.append(value - 1.5 * left)
         if self.eta is None:
-            self.eta = 1.0 / engine.loss_scale(point)
+            self.eta = 1.0 / problem.loss_scale(point)
         elif self.accepted is not None:
             length, product = engine.secant(dual, self.accepted[0], point, self.accepted[1])
             if product > 0:

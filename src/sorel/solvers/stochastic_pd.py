@@ -104,7 +104,7 @@ class StochasticPD(FirstOrder):
         curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
         coupling = batches.n_blocks * measured_coupling(problem, point, gradient, 1.0 / curvature)
         run.passes += 1
-        gamma, safety = curvature / engine.loss_scale(point), 1.0
+        gamma, safety = curvature / problem.loss_scale(point), 1.0
         restarts = Restarts(point, dual, math.inf)
         best, idle = _Best(math.inf, point, dual), 0
         while True:
@@ -146,7 +146,7 @@ class StochasticPD(FirstOrder):
     ) -> Iterates:
         engine, blocks = problem.engine, batches.n_blocks
         curvature = _curvature(problem, blocks)
-        gamma = curvature / engine.loss_scale(point)
+        gamma = curvature / problem.loss_scale(point)
         value = engine.risk(point) + problem.penalty_value(point.w)
         tau = _step(curvature, gamma * blocks * engine.jacobian_bound(value))
         mean_w, mean, before = point.w, dual, point.w

@@ -92,7 +92,7 @@ class Subgradient(FirstOrder):
                 stuck += 1
                 if stuck >= _PATIENCE:
                     promised, stuck, delta = best, 0, _SHRINKAGE * delta
-            if delta <= _ROUNDING * problem.unit(best):
+            if delta <= _ROUNDING * problem.unit(best, lowest):
                 run.note = "rounding errors allow no further progress"
                 break
             slope = engine.gradient(point, dual).copy()

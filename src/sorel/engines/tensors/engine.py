@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -193,9 +194,7 @@ class TensorEngine(Engine):
             return None
         if weight is not None:
             weight = weight[chosen] / weight[chosen].sum()
-        spec = Spec(
-            targets, self.spec.loss, self.spec.risk, self.spec.classes, self.fit_intercept, weight
-        )
+        spec = replace(self.spec, targets=targets, sample_weight=weight)
         return TensorEngine(self.matrix.take(rows), spec)
 
     # Products with X.
@@ -309,12 +308,7 @@ class TensorEngine(Engine):
 
     def loss_scale(self, point: Any) -> float:
         losses = point.losses
-        mean = self._mean(losses)
-        spread = self._mean((losses - mean).abs_())
-        # Ties everywhere (classification at w = 0) leave only the size of the losses to go by,
-        # and a perfect fit not even that.
-        floor = _EPS * self.mean_loss_at_zero() or 1.0
-        return max(spread if spread > 1e-3 * abs(mean) else abs(mean), floor)
+        return self._mean((losses - self._mean(losses)).abs_())
 
     def mean_size(self, point: Any) -> float:
         losses = point.losses

@@ -1,0 +1,281 @@
+"""What a relative gap is relative to, and that results do not depend on the units of the data."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.optimize import linprog
+
+import sorel
+from sorel.engines import DenseEngine
+from sorel.losses import Huber
+from sorel.permutahedron import Projector
+from sorel.rounding import CertificateError
+
+RISKS = ["mean", "cvar:0.1", "esrm:2", "extremile:3", "max"]
+SCALES = [1e-9, 1e-3, 1e3, 1e9]
+
+
+def regression(seed, n=200, d=4, noise=1.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, X @ rng.normal(size=d) + noise * rng.standard_t(4, size=n)
+
+
+def returns(seed, n=150, d=6):
+    rng = np.random.default_rng(seed)
+    return 0.01 * rng.standard_t(4, size=(n, d)) * rng.uniform(0.3, 2.0, d) + 5e-4
+
+
+def least_cvar(R, alpha):
+    """The optimum over long-only portfolios, as a linear program of Rockafellar and Uryasev."""
+    n, d = R.shape
+    cost = np.r_[np.zeros(d), 1.0, np.full(n, 1.0 / (n * alpha))]
+    rows = np.hstack([-R, -np.ones((n, 1)), -np.eye(n)])
+    budget = np.r_[np.ones(d), np.zeros(n + 1)][None]
+    bounds = [(0, None)] * d + [(None, None)] + [(0, None)] * n
+    return linprog(cost, rows, np.zeros(n), budget, [1.0], bounds).fun
+
+
+def stored(X, storage, tmp_path):
+    if storage == "sparse":
+        return scipy.sparse.csr_array(X)
+    if storage == "disk":
+        np.save(tmp_path / "X.npy", X)
+        return np.load(tmp_path / "X.npy", mmap_mode="r")
+    return X
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "poisson"])
+def test_the_gap_is_relative_to_the_objective(risk, loss):
+    X, y = regression(0)
+    y = {"logistic": (y > 0).astype(float), "poisson": np.round(np.abs(y))}.get(loss, y)
+    result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=True))
+    assert result.converged
+    assert result.relative_gap == result.gap / abs(result.objective) <= 1e-6
+
+
+def test_the_gap_of_affine_losses_is_relative_to_their_spread_where_they_cancel():
+    R = returns(1)
+    R -= R.mean(axis=0)
+    problem = sorel.Problem(R, np.zeros(len(R)), risk="mean", loss="linear", penalty=sorel.L2(1.0))
+    w, lam = np.full(R.shape[1], 0.1), np.full(len(R), 1.0 / len(R))
+    losses = problem.losses(w)
+    certificate = problem.certificate(w, lam)
+    spread = np.mean(np.abs(losses - losses.mean()))
+    assert abs(certificate.primal) > spread  # the penalty
+    assert certificate.relative_gap == pytest.approx(certificate.gap / abs(certificate.primal))
+    small = problem.with_penalty(sorel.L2(1e-6))
+    certificate = small.certificate(w, lam)
+    assert certificate.relative_gap == pytest.approx(certificate.gap / spread)
+
+
+@pytest.mark.parametrize("offset", [1e3, -1e6, 1e9])
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_an_offset_of_y_is_one_of_the_intercept(offset, risk, loss):
+    X, y = regression(2)
+    y = (y + offset) - offset  # what is left of y beside the offset
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=True)
+    far = sorel.Problem(X, y + offset, risk=risk, loss=loss, fit_intercept=True)
+    result, moved = sorel.solve(problem), sorel.solve(far)
+    assert result.converged
+    assert moved.converged
+    assert moved.relative_gap == moved.gap / moved.objective
+    assert moved.objective == pytest.approx(result.objective, rel=2e-6)
+    # What is claimed is claimed of the parameters that are returned.
+    w = np.append(moved.w[:-1], moved.w[-1] - offset)
+    assert problem.objective(w) == pytest.approx(moved.objective, rel=1e-9)
+    assert far.objective(moved.w) == pytest.approx(moved.objective, rel=1e-12)
+    assert far.certificate(moved.w, moved.weights).gap <= 1.01e-6 * moved.objective
+
+
+def test_an_intercept_that_rounding_moves_is_certified_where_it_is():
+    X, y = regression(2)
+    problem = sorel.Problem(X, y + 1e12, risk="max", fit_intercept=True)
+    with pytest.warns(sorel.ConvergenceWarning, match="rounding errors alone"):
+        result = sorel.solve(problem)  # digits of y and of the intercept end at 1e-4
+    assert not result.converged
+    assert result.status.startswith("stopped by rounding")
+    assert 1e-6 < result.relative_gap < 1e-3
+    assert problem.objective(result.w) == pytest.approx(result.objective, rel=1e-12)
+
+
+@pytest.mark.parametrize("storage", ["dense", "sparse", "disk"])
+@pytest.mark.parametrize("offset", [1e7, -1e9])
+def test_offsets_in_every_storage(storage, offset, tmp_path, monkeypatch):
+    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+    X, y = regression(3)
+    weight = np.random.default_rng(0).uniform(0.0, 2.0, len(y))
+    weight[::7] = 0.0
+    y = (y + offset) - offset
+    expected = sorel.SpectralRiskRegressor(risk="cvar:0.2", tol=1e-7).fit(X, y, weight)
+    model = sorel.SpectralRiskRegressor(risk="cvar:0.2", tol=1e-7)
+    model.fit(stored(X, storage, tmp_path), y + offset, weight)
+    assert model.relative_gap_ <= 1e-7
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-3)
+    assert model.intercept_ - offset == pytest.approx(expected.intercept_, abs=1e-3)
+
+
+def test_targets_that_are_all_alike_are_fitted_exactly():
+    X, _ = regression(4)
+    for value in (0.1, 1e9, -3.7e-9):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = sorel.SpectralRiskRegressor(risk="cvar:0.1").fit(X, np.full(len(X), value))
+        assert model.relative_gap_ == 0.0
+        assert model.intercept_ == value
+        assert not np.any(model.coef_)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("loss", ["squared", "huber", "linear"])
+@pytest.mark.parametrize("storage", ["dense", "sparse", "disk"])
+def test_the_unit_of_y_does_not_matter(scale, risk, loss, storage, tmp_path, monkeypatch):
+    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+    X, y = regression(5)
+    X = stored(X, storage, tmp_path)
+
+    def solve(unit):
+        form, l2 = {"huber": (Huber(1.345 * unit), 0.01), "linear": ("linear", 0.01 / unit)}.get(
+            loss, (loss, 0.01)
+        )
+        intercept = loss != "linear"
+        return sorel.solve(
+            sorel.Problem(
+                X, unit * y, risk=risk, loss=form, penalty=sorel.L2(l2), fit_intercept=intercept
+            )
+        )
+
+    one, other = solve(1.0), solve(scale)
+    power = 1 if loss == "linear" else 2
+    assert one.converged
+    assert other.converged
+    assert other.relative_gap <= 1e-6
+    assert other.objective / scale**power == pytest.approx(one.objective, rel=2e-6, abs=2e-6)
+    assert abs(other.passes - one.passes) <= 0.5 * one.passes
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_the_unit_of_returns_does_not_matter(scale, alpha):
+    R = returns(6)
+    best = least_cvar(R, alpha)
+    model = sorel.SpectralRiskPortfolio(risk=sorel.CVaR(alpha)).fit(scale * R)
+    assert model.relative_gap_ <= 1e-6
+    assert model.relative_gap_ >= model.gap_ / abs(model.objective_) * (1.0 - 1e-12) or (
+        abs(model.objective_) < np.mean(np.abs(scale * R))
+    )
+    assert model.objective_ == pytest.approx(scale * best, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("seed", range(6))
+def test_targets_of_portfolios_are_reached_in_every_unit(scale, seed):
+    R = returns(seed, n=300, d=10)
+    target = np.quantile(R.mean(axis=0), 0.5 + 0.08 * seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = sorel.SpectralRiskPortfolio(risk="cvar:0.05", target_return=scale * target)
+        model.fit(scale * R)
+    assert scale * R.mean(axis=0) @ model.weights_ >= scale * target * (1.0 - 1e-9)
+    assert model.relative_gap_ <= 1e-6
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("make", [sorel.QuantileRegressor, sorel.RankRegressor])
+def test_units_and_offsets_of_linear_losses(scale, offset, make):
+    X, y = regression(7)
+    options = {} if make is sorel.RankRegressor else {"quantile": 0.3, "alpha": 0.0}
+    expected, model = make(**options).fit(X, y), make(**options).fit(X, scale * (y + offset))
+    assert model.relative_gap_ <= 1e-6
+    np.testing.assert_allclose(model.coef_ / scale, expected.coef_, rtol=1e-3, atol=1e-3)
+
+
+def test_offsets_of_deviations():
+    X, y = regression(8)
+    for offset in (0.0, 1e4, 1e8):
+        problem = sorel.Problem(
+            X, y + offset, risk=sorel.Deviation(sorel.CVaR(0.2)), loss="linear"
+        )
+        result = sorel.solve(problem)
+        assert result.converged
+        near = sorel.solve(problem, tol=1e-9, max_passes=3000)
+        assert result.objective - near.objective <= 1e-6 * max(
+            abs(result.objective), np.mean(np.abs(y - y.mean()))
+        )
+        assert np.any(result.w)
+
+
+def test_rounding_is_not_convergence():
+    X, y = regression(9, n=60)
+    problem = sorel.Problem(X, y, risk="cvar:0.1", fit_intercept=True)
+    with pytest.warns(sorel.ConvergenceWarning, match="rounding errors alone"):
+        result = sorel.solve(problem, tol=1e-16)
+    assert not result.converged
+    assert result.status.startswith("stopped by rounding")
+    assert result.relative_gap > 1e-16
+    assert result.relative_gap < 1e-10
+
+
+def test_a_perfect_fit_is_converged_though_no_gap_is_relative_to_it():
+    rng = np.random.default_rng(10)
+    X = rng.uniform(1.0, 2.0, size=(50, 4))
+    y = X @ [0.1, 0.2, 0.3, 0.4]
+    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.Simplex(0.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem)
+    assert result.converged
+    assert result.gap <= 1e-12 * np.mean((y - y.mean()) ** 2) / 2
+    assert result.relative_gap <= 1e-6 or "perfect fit" in result.status
+
+
+def test_a_better_certificate_than_that_of_the_result_is_not_to_be_had():
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(100, 400))
+    y = X[:, :5].sum(axis=1) + rng.normal(size=100)
+    problem = sorel.Problem(X, y, risk="cvar:0.3", fit_intercept=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for tol in (1e-6, 1e-9, 1e-12):
+            result = sorel.solve(problem, tol=tol)
+            again = problem.certificate(result.w, result.weights)
+            assert result.converged or again.relative_gap > tol
+
+
+class Spread(Projector):
+    """Weights further from 1 than the risk allows, with the right sum."""
+
+    def project(self, zeta, out, block=None):
+        count = super().project(zeta, out, block)
+        out -= 1.0
+        out *= 1.5
+        out += 1.0
+        return count
+
+
+class Heavy(Projector):
+    """Weights with a sum of 1.07."""
+
+    def project(self, zeta, out, block=None):
+        count = super().project(zeta, out, block)
+        out *= 1.07
+        return count
+
+
+@pytest.mark.parametrize("wrong", [Spread, Heavy])
+@pytest.mark.parametrize("solver", ["auto", "newton", "sorel", "pdhg"])
+def test_a_negative_gap_is_an_error_that_names_the_engine(wrong, solver):
+    class WrongEngine(DenseEngine):
+        def _make_projector(self, risk):
+            return wrong(risk, self.n_samples, self.spec.sample_weight)
+
+    X, y = regression(12)
+    problem = sorel.Problem(X, y, risk="cvar:0.1", engine=WrongEngine)
+    with pytest.raises(CertificateError, match="WrongEngine gave"):
+        sorel.solve(problem, solver, max_passes=200)
