@@ -102,6 +102,41 @@ def objective_by_hand(R, risk, settings, weight, w):
     return value + 0.5 * settings.get("l2", 0.0) * w @ w
 
 
+def linear_program(R, alpha, lower, upper):
+    """The least CVaR of the losses -R w, as Rockafellar and Uryasev (2000) write it."""
+    n, d = R.shape
+    program = linprog(
+        np.r_[np.zeros(d), 1.0, np.full(n, 1.0 / (alpha * n))],
+        A_ub=np.hstack([-R, -np.ones((n, 1)), -np.eye(n)]),
+        b_ub=np.zeros(n),
+        A_eq=np.r_[np.ones(d), np.zeros(n + 1)][None],
+        b_eq=[1.0],
+        bounds=[*zip(lower, upper, strict=True), (None, None), *[(0.0, None)] * n],
+        method="highs",
+    )
+    return program.fun
+
+
+@pytest.mark.parametrize(
+    ("settings", "lower", "upper"),
+    [
+        ({}, [0.0] * 5, [1.0] * 5),
+        # Assets that a mapping does not name keep the default of the bound.
+        ({"lower": {"x1": 0.15}}, [0.0, 0.15, 0.0, 0.0, 0.0], [1.0] * 5),
+        ({"lower": {"x1": 0.15}, "upper": 0.4}, [0.0, 0.15, 0.0, 0.0, 0.0], [0.4] * 5),
+        ({"lower": {"x2": -0.3}, "upper": {"x4": 0.1}}, [0, 0, -0.3, 0, 0], [2, 2, 2, 2, 0.1]),
+        ({"lower": -0.2, "upper": 0.9}, [-0.2] * 5, [0.9] * 5),
+    ],
+)
+@pytest.mark.parametrize(("alpha", "n"), [(0.07, 150), (0.3, 90)])
+def test_optima_of_a_linear_program(settings, lower, upper, alpha, n):
+    R = 50.0 * returns(n, 5, n)
+    model = Portfolio(CVaR(alpha), tol=1e-8, **settings).fit(R)
+    assert model.objective_ == pytest.approx(linear_program(R, alpha, lower, upper), rel=1e-6)
+    assert np.all(model.weights_ >= np.array(lower) - 1e-12)
+    assert np.all(model.weights_ <= np.array(upper) + 1e-12)
+
+
 @pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
 @pytest.mark.parametrize("block", range(10))
 def test_optima_of_a_conic_solver(block):

@@ -122,8 +122,8 @@ class SpectralRiskPortfolio(SpectralModel):
     budget : float, default=1.0
         What the weights add up to.
     lower, upper : float, array, mapping or None, default 0 and None
-        Bounds of the weights, for all assets or one each; a mapping goes by the assets' names. None
-        is no bound.
+        Bounds of the weights, for all assets or one each. A mapping goes by the assets' names;
+        those it does not name keep the default. None is no bound.
     l2 : float, default=0.0
         Weight of half the squared norm of the weights: more of it spreads them.
     previous_weights : array or mapping, optional
@@ -409,8 +409,9 @@ class SpectralRiskPortfolio(SpectralModel):
             )
         rows = weighted_rows(R, np.zeros(R.shape[0]), weight)
         names = self._names()
+        lower = -math.inf if self.lower is None else self.lower
         given = {
-            "lower": _per_asset(self.lower, "lower", names, -math.inf),
+            "lower": _per_asset(lower, "lower", names, 0.0),
             "upper": _per_asset(self.upper, "upper", names, math.inf),
             "cost": _per_asset(self.transaction_cost, "transaction_cost", names, 0.0),
             "previous": _per_asset(self.previous_weights, "previous_weights", names, 0.0),
@@ -503,7 +504,10 @@ def _check_target(value: Any) -> None:
 
 
 def _per_asset(value: Any, name: str, names: list[str], default: float) -> float | FloatArray:
-    """A setting as a number for all assets or an array with one for each."""
+    """A setting as a number for all assets or an array with one for each.
+
+    `default` is for assets that a mapping does not name, and for None.
+    """
     if value is None:
         return default
     if isinstance(value, Mapping) or hasattr(value, "reindex"):
