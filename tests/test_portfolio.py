@@ -282,7 +282,6 @@ def test_names_forms_and_scenarios():
     sparse.fit(scipy.sparse.csr_array(R))
     np.testing.assert_allclose(sparse.weights_, by_hand.weights_, atol=1e-6)
     np.testing.assert_allclose(model.predict(frame), R @ model.weights_, atol=1e-15)
-    assert model.score(frame) == pytest.approx(-model.risk_)
 
 
 def test_saved_and_loaded(tmp_path):
@@ -380,9 +379,32 @@ def test_model_selection_of_scikit_learn():
     assert search.best_params_["risk__alpha"] in (0.05, 0.5)
     assert search.cv_results_["mean_test_score"].shape == (4,)
     fitted = search.best_estimator_
-    assert fitted.score(R) == pytest.approx(-fitted.risk(-R @ fitted.weights_))
+    assert fitted.score(R) == pytest.approx(-CVaR(0.05)(-R @ fitted.weights_))
     copy = clone(fitted)
     assert copy.get_params()["risk__alpha"] == search.best_params_["risk__alpha"]
+
+
+def test_scores_compare_risks():
+    """Candidates with other risks are measured by one, CVaR(0.05)."""
+    R = returns(400, 4, 14)
+    past, later = R[:300], R[300:]
+    for risk in (CVaR(0.5), Max(), Deviation(Extremile(2.0))):
+        model = Portfolio(risk).fit(past)
+        expected = -CVaR(0.05)(-later @ model.weights_)
+        assert model.score(later) == pytest.approx(expected, rel=1e-12)
+        assert model.set_params(risk="mean").score(later) == pytest.approx(expected, rel=1e-12)
+    # Measured by itself a level of 1 always wins, since CVaR falls with its level.
+    R = np.random.default_rng(15).standard_t(3, size=(300, 3)) * [0.01, 0.02, 0.06]
+    R += [0.0, 0.0, 0.004]
+    levels, folds = {"risk__alpha": [0.05, 1.0]}, TimeSeriesSplit(3)
+    search = GridSearchCV(Portfolio(), levels, cv=folds).fit(R)
+    assert search.best_params_ == {"risk__alpha": 0.05}
+
+    def mean_return(model, R, y=None):
+        return -Mean()(-model.predict(R))
+
+    search = GridSearchCV(Portfolio(), levels, cv=folds, scoring=mean_return).fit(R)
+    assert search.best_params_ == {"risk__alpha": 1.0}
 
 
 def test_model_selection_of_skfolio():

@@ -368,7 +368,11 @@ class SpectralRiskPortfolio(SpectralModel):
         return self._scores(R)
 
     def score(self, R: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Minus the risk of the portfolio's losses: larger is better.
+        """Minus ``CVaR(0.05)`` of the portfolio's losses: larger is better.
+
+        It is the same measure whatever `risk` is, so that a search over risks compares like with
+        like. For another measure give the search a function as `scoring`, such as
+        ``lambda model, R, y=None: -ESRM(10)(-model.predict(R))``.
 
         Parameters
         ----------
@@ -384,7 +388,7 @@ class SpectralRiskPortfolio(SpectralModel):
         float
         """
         _refuse_gaps(R)
-        return -float(parse_risk(self.risk)(-self._scores(R), sample_weight))
+        return -float(DEFAULT_RISK(-self._scores(R), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
