@@ -274,10 +274,10 @@ def test_names_forms_and_scenarios():
     worst = model.worst_scenarios_
     assert worst.index.name == "scenario"
     assert set(worst.index) <= set(dates)
-    # Sorted by weight; the scenarios of full weight are the worst returns.
-    assert np.all(np.diff(worst["weight"]) <= 0.0)
+    # The largest loss first.
     lowest = np.sort(model.predict(frame))[: len(worst)]
-    np.testing.assert_allclose(np.sort(worst["return"]), lowest, atol=1e-6)
+    np.testing.assert_allclose(worst["return"], lowest, atol=1e-6)
+    assert np.all(np.diff(worst["return"]) >= 0.0)
     sparse = Portfolio(CVaR(0.1), upper=[0.5, 0.5, np.inf, np.inf], l2=1e-3)
     sparse.fit(scipy.sparse.csr_array(R))
     np.testing.assert_allclose(sparse.weights_, by_hand.weights_, atol=1e-6)
@@ -369,6 +369,64 @@ def test_returns_that_are_missing(value):
     frame = pd.DataFrame(R, columns=list("abcd"), index=pd.date_range("2024-01-01", periods=120))
     with pytest.raises(ValueError, match=r"return of asset 'c' in scenario 2024-01-18"):
         Portfolio().fit(frame)
+
+
+def test_columns_of_the_same_name():
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    frame = pd.DataFrame(returns(), columns=["a", "b", "c", "b"])
+    for find in (Portfolio().fit, Portfolio().frontier):
+        with pytest.raises(ValueError, match=r"two columns called 'b' \(1 and 3\); rename one"):
+            find(frame)
+    with pytest.raises(ValueError, match="two columns called 7"):
+        Portfolio().fit(frame.set_axis([5, 7, 7, 8], axis=1))
+
+
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
+def test_prices_are_no_returns(form):
+    R = returns()
+    prices = 40.0 * np.cumprod(1.0 + R, axis=0)
+    for find in (Portfolio().fit, Portfolio().frontier):
+        with pytest.warns(UserWarning, match=r"look like prices.*pct_change"):
+            find(form(prices))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Portfolio().fit(form(R))
+        Portfolio().fit(form(R + 0.5))  # nobody loses, by a bonus
+        Portfolio().fit(form(500.0 * R))
+
+
+@pytest.mark.parametrize(
+    "risk", [CVaR(0.02), Deviation(CVaR(0.02)), Mixture([CVaR(0.02), Mean()], [0.7, 0.3])]
+)
+def test_tails_of_less_than_one_scenario(risk):
+    R = 50.0 * returns(50, 3, 10)
+    words = r"CVaR\(alpha=0\.02\) .* 49 scenarios.*less than one scenario.* 0\.0204 "
+    with pytest.warns(UserWarning, match=words):
+        Portfolio(risk).fit(R[:49])
+    # Of 50 equal scenarios the tail holds one, also where two of them are one row of weight 2.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Portfolio(risk).fit(R)
+        Portfolio(risk).fit(R[:49], sample_weight=np.r_[2.0, np.ones(48)])
+        Portfolio(Max()).fit(R[:49])
+
+
+def test_contributions_of_a_fit_that_was_cut_short():
+    R = returns(300, 8, 12)
+    model = Portfolio(CVaR(0.05), tol=1e-12, max_passes=6)
+    with pytest.warns(sorel.ConvergenceWarning, match="risk_contributions_ add up to"):
+        model.fit(R)
+    # The parts of the weighting that is known, and nothing on top.
+    parts = -model.weights_ * (R.T @ model.risk_weights_)
+    np.testing.assert_allclose(model.risk_contributions_, parts, rtol=1e-12)
+    assert model.risk_ - model.gap_ <= parts.sum() < model.risk_
+
+
+def test_contributions_of_nothing_held():
+    R = returns(60, 3, 13)
+    model = Portfolio(CVaR(0.1), budget=0.0, lower=-1.0, upper=1.0, transaction_cost=1.0).fit(R)
+    np.testing.assert_array_equal(model.weights_, 0.0)
+    np.testing.assert_array_equal(model.risk_contributions_, 0.0)
 
 
 def test_model_selection_of_scikit_learn():
