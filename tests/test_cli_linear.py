@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,35 @@ def test_portfolio_with_a_target_and_a_picture(returns, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     weights = np.array([float(line.split(",")[1]) for line in lines[1:]])
     assert weights @ frame.mean().to_numpy() == pytest.approx(target)
+
+
+def test_portfolio_with_missed_points_of_the_frontier(returns, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    own = sorel.SpectralRiskPortfolio.frontier
+
+    def frontier(*arguments, **options):
+        found = own(*arguments, **options)
+        missed = np.arange(len(found)) % 5 == 3
+        gaps = np.where(missed, 0.0325, found.relative_gap)
+        return dataclasses.replace(found, converged=~missed, relative_gap=gaps)
+
+    monkeypatch.setattr(sorel.SpectralRiskPortfolio, "frontier", frontier)
+    out, picture = tmp_path / "weights.csv", tmp_path / "frontier.png"
+    assert run("portfolio", returns[0], "--plot", picture, "-o", out, "-q") == 3
+    words = capsys.readouterr().err
+    assert "4 of the 20 points of the frontier miss --tol 1e-06, the worst with a relative" in words
+    assert "0.033" in words
+    assert words.count("\n") == 1
+    assert picture.stat().st_size > 5000
+    assert len(pd.read_csv(out)) == 3
+
+
+def test_portfolio_of_prices(returns, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    path = tmp_path / "prices.csv"
+    (25.0 * (1.0 + returns[1]).cumprod()).to_csv(path, index=False)
+    run("portfolio", path, "--plot", tmp_path / "frontier.png")
+    assert capsys.readouterr().err.count("look like prices") == 1
 
 
 @pytest.mark.parametrize(

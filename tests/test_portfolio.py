@@ -102,6 +102,41 @@ def objective_by_hand(R, risk, settings, weight, w):
     return value + 0.5 * settings.get("l2", 0.0) * w @ w
 
 
+def linear_program(R, alpha, lower, upper):
+    """The least CVaR of the losses -R w, as Rockafellar and Uryasev (2000) write it."""
+    n, d = R.shape
+    program = linprog(
+        np.r_[np.zeros(d), 1.0, np.full(n, 1.0 / (alpha * n))],
+        A_ub=np.hstack([-R, -np.ones((n, 1)), -np.eye(n)]),
+        b_ub=np.zeros(n),
+        A_eq=np.r_[np.ones(d), np.zeros(n + 1)][None],
+        b_eq=[1.0],
+        bounds=[*zip(lower, upper, strict=True), (None, None), *[(0.0, None)] * n],
+        method="highs",
+    )
+    return program.fun
+
+
+@pytest.mark.parametrize(
+    ("settings", "lower", "upper"),
+    [
+        ({}, [0.0] * 5, [1.0] * 5),
+        # Assets that a mapping does not name keep the default of the bound.
+        ({"lower": {"x1": 0.15}}, [0.0, 0.15, 0.0, 0.0, 0.0], [1.0] * 5),
+        ({"lower": {"x1": 0.15}, "upper": 0.4}, [0.0, 0.15, 0.0, 0.0, 0.0], [0.4] * 5),
+        ({"lower": {"x2": -0.3}, "upper": {"x4": 0.1}}, [0, 0, -0.3, 0, 0], [2, 2, 2, 2, 0.1]),
+        ({"lower": -0.2, "upper": 0.9}, [-0.2] * 5, [0.9] * 5),
+    ],
+)
+@pytest.mark.parametrize(("alpha", "n"), [(0.07, 150), (0.3, 90)])
+def test_optima_of_a_linear_program(settings, lower, upper, alpha, n):
+    R = 50.0 * returns(n, 5, n)
+    model = Portfolio(CVaR(alpha), tol=1e-8, **settings).fit(R)
+    assert model.objective_ == pytest.approx(linear_program(R, alpha, lower, upper), rel=1e-6)
+    assert np.all(model.weights_ >= np.array(lower) - 1e-12)
+    assert np.all(model.weights_ <= np.array(upper) + 1e-12)
+
+
 @pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
 @pytest.mark.parametrize("block", range(10))
 def test_optima_of_a_conic_solver(block):
@@ -239,15 +274,14 @@ def test_names_forms_and_scenarios():
     worst = model.worst_scenarios_
     assert worst.index.name == "scenario"
     assert set(worst.index) <= set(dates)
-    # Sorted by weight; the scenarios of full weight are the worst returns.
-    assert np.all(np.diff(worst["weight"]) <= 0.0)
+    # The largest loss first.
     lowest = np.sort(model.predict(frame))[: len(worst)]
-    np.testing.assert_allclose(np.sort(worst["return"]), lowest, atol=1e-6)
+    np.testing.assert_allclose(worst["return"], lowest, atol=1e-6)
+    assert np.all(np.diff(worst["return"]) >= 0.0)
     sparse = Portfolio(CVaR(0.1), upper=[0.5, 0.5, np.inf, np.inf], l2=1e-3)
     sparse.fit(scipy.sparse.csr_array(R))
     np.testing.assert_allclose(sparse.weights_, by_hand.weights_, atol=1e-6)
     np.testing.assert_allclose(model.predict(frame), R @ model.weights_, atol=1e-15)
-    assert model.score(frame) == pytest.approx(-model.risk_)
 
 
 def test_saved_and_loaded(tmp_path):
@@ -337,6 +371,64 @@ def test_returns_that_are_missing(value):
         Portfolio().fit(frame)
 
 
+def test_columns_of_the_same_name():
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    frame = pd.DataFrame(returns(), columns=["a", "b", "c", "b"])
+    for find in (Portfolio().fit, Portfolio().frontier):
+        with pytest.raises(ValueError, match=r"two columns called 'b' \(1 and 3\); rename one"):
+            find(frame)
+    with pytest.raises(ValueError, match="two columns called 7"):
+        Portfolio().fit(frame.set_axis([5, 7, 7, 8], axis=1))
+
+
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
+def test_prices_are_no_returns(form):
+    R = returns()
+    prices = 40.0 * np.cumprod(1.0 + R, axis=0)
+    for find in (Portfolio().fit, Portfolio().frontier):
+        with pytest.warns(UserWarning, match=r"look like prices.*pct_change"):
+            find(form(prices))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Portfolio().fit(form(R))
+        Portfolio().fit(form(R + 0.5))  # nobody loses, by a bonus
+        Portfolio().fit(form(500.0 * R))
+
+
+@pytest.mark.parametrize(
+    "risk", [CVaR(0.02), Deviation(CVaR(0.02)), Mixture([CVaR(0.02), Mean()], [0.7, 0.3])]
+)
+def test_tails_of_less_than_one_scenario(risk):
+    R = 50.0 * returns(50, 3, 10)
+    words = r"CVaR\(alpha=0\.02\) .* 49 scenarios.*less than one scenario.* 0\.0204 "
+    with pytest.warns(UserWarning, match=words):
+        Portfolio(risk).fit(R[:49])
+    # Of 50 equal scenarios the tail holds one, also where two of them are one row of weight 2.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Portfolio(risk).fit(R)
+        Portfolio(risk).fit(R[:49], sample_weight=np.r_[2.0, np.ones(48)])
+        Portfolio(Max()).fit(R[:49])
+
+
+def test_contributions_of_a_fit_that_was_cut_short():
+    R = returns(300, 8, 12)
+    model = Portfolio(CVaR(0.05), tol=1e-12, max_passes=6)
+    with pytest.warns(sorel.ConvergenceWarning, match="risk_contributions_ add up to"):
+        model.fit(R)
+    # The parts of the weighting that is known, and nothing on top.
+    parts = -model.weights_ * (R.T @ model.risk_weights_)
+    np.testing.assert_allclose(model.risk_contributions_, parts, rtol=1e-12)
+    assert model.risk_ - model.gap_ <= parts.sum() < model.risk_
+
+
+def test_contributions_of_nothing_held():
+    R = returns(60, 3, 13)
+    model = Portfolio(CVaR(0.1), budget=0.0, lower=-1.0, upper=1.0, transaction_cost=1.0).fit(R)
+    np.testing.assert_array_equal(model.weights_, 0.0)
+    np.testing.assert_array_equal(model.risk_contributions_, 0.0)
+
+
 def test_model_selection_of_scikit_learn():
     R = returns(150, 4, 8)
     search = GridSearchCV(
@@ -345,9 +437,32 @@ def test_model_selection_of_scikit_learn():
     assert search.best_params_["risk__alpha"] in (0.05, 0.5)
     assert search.cv_results_["mean_test_score"].shape == (4,)
     fitted = search.best_estimator_
-    assert fitted.score(R) == pytest.approx(-fitted.risk(-R @ fitted.weights_))
+    assert fitted.score(R) == pytest.approx(-CVaR(0.05)(-R @ fitted.weights_))
     copy = clone(fitted)
     assert copy.get_params()["risk__alpha"] == search.best_params_["risk__alpha"]
+
+
+def test_scores_compare_risks():
+    """Candidates with other risks are measured by one, CVaR(0.05)."""
+    R = returns(400, 4, 14)
+    past, later = R[:300], R[300:]
+    for risk in (CVaR(0.5), Max(), Deviation(Extremile(2.0))):
+        model = Portfolio(risk).fit(past)
+        expected = -CVaR(0.05)(-later @ model.weights_)
+        assert model.score(later) == pytest.approx(expected, rel=1e-12)
+        assert model.set_params(risk="mean").score(later) == pytest.approx(expected, rel=1e-12)
+    # Measured by itself a level of 1 always wins, since CVaR falls with its level.
+    R = np.random.default_rng(15).standard_t(3, size=(300, 3)) * [0.01, 0.02, 0.06]
+    R += [0.0, 0.0, 0.004]
+    levels, folds = {"risk__alpha": [0.05, 1.0]}, TimeSeriesSplit(3)
+    search = GridSearchCV(Portfolio(), levels, cv=folds).fit(R)
+    assert search.best_params_ == {"risk__alpha": 0.05}
+
+    def mean_return(model, R, y=None):
+        return -Mean()(-model.predict(R))
+
+    search = GridSearchCV(Portfolio(), levels, cv=folds, scoring=mean_return).fit(R)
+    assert search.best_params_ == {"risk__alpha": 1.0}
 
 
 def test_model_selection_of_skfolio():

@@ -125,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
         model.fit(returns, sample_weight=weight)
         frontier = None
         if arguments.plot is not None:
+            # The fit has said what there is to say of the table.
+            warnings.simplefilter("ignore", UserWarning)
             frontier = model.frontier(returns, _POINTS, sample_weight=weight)
     table = pd.DataFrame(
         {
@@ -144,13 +146,23 @@ def run(arguments: argparse.Namespace) -> int:
             f"{count} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
             f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes"
         )
+    code = DONE
     if not model.converged_:
         say(
             f"warning: the certified relative gap {model.relative_gap_:.2g} is above --tol "
-            f"{arguments.tol:g}; raise --max-passes, --tol or --l2"
+            f"{arguments.tol:g}, and the contributions add up to "
+            f"{model.risk_contributions_.sum():.6g}; raise --max-passes, --tol or --l2"
         )
-        return NOT_CONVERGED
-    return DONE
+        code = NOT_CONVERGED
+    if frontier is not None and not frontier.converged.all():
+        gaps = frontier.relative_gap[~frontier.converged]
+        say(
+            f"warning: {len(gaps)} of the {len(frontier)} points of the frontier miss --tol "
+            f"{arguments.tol:g}, the worst with a relative gap of {gaps.max():.2g}; raise "
+            "--max-passes, --tol or --l2"
+        )
+        code = NOT_CONVERGED
+    return code
 
 
 def _returns(arguments: argparse.Namespace) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, weighted_rows
 from sorel.estimators.quantile import check_nonnegative, check_solver
 from sorel.portfolios import Portfolio, Portfolios, portfolio_penalty
-from sorel.risks import CVaR, Deviation, Risk, parse_risk
+from sorel.risks import CVaR, Deviation, Mixture, Risk, parse_risk
 from sorel.solve import convergence_warning
 from sorel.solvers import Solver
 
@@ -122,8 +122,8 @@ class SpectralRiskPortfolio(SpectralModel):
     budget : float, default=1.0
         What the weights add up to.
     lower, upper : float, array, mapping or None, default 0 and None
-        Bounds of the weights, for all assets or one each; a mapping goes by the assets' names. None
-        is no bound.
+        Bounds of the weights, for all assets or one each. A mapping goes by the assets' names;
+        those it does not name keep the default. None is no bound.
     l2 : float, default=0.0
         Weight of half the squared norm of the weights: more of it spreads them.
     previous_weights : array or mapping, optional
@@ -153,9 +153,10 @@ class SpectralRiskPortfolio(SpectralModel):
     risk_weights_ : ndarray of shape (n,)
         The weighting of the scenarios that certifies the weights.
     risk_contributions_ : ndarray of shape (d,)
-        The part of the risk that each asset brings; they add up to ``risk_``.
+        The part of the risk that each asset brings. They add up to ``risk_`` where the fit has
+        converged, and else to as little as ``risk_ - gap_``.
     worst_scenarios_ : DataFrame or table
-        The scenarios that carry the risk, the heaviest first: their weight, and the return.
+        The scenarios that carry the risk, the largest loss first: their weight, and the return.
     n_iter_, n_passes_ : int, float
         Outer iterations, and passes over the scenarios.
     converged_ : bool
@@ -242,6 +243,9 @@ class SpectralRiskPortfolio(SpectralModel):
         -----
         ConvergenceWarning
             If `tol` was not reached within `max_passes`.
+        UserWarning
+            If `R` looks like prices, or the tail of a :class:`~sorel.CVaR` holds less than one
+            scenario.
         """
         labels = getattr(R, "index", None)
         check_nonnegative("reward", self.reward)
@@ -260,8 +264,9 @@ class SpectralRiskPortfolio(SpectralModel):
         self._keep(family, found, kept, labels)
         if not found.converged:
             warn(
-                f"relative gap {found.relative_gap:.3g} is above tol={self.tol:g}; raise "
-                "max_passes, give a small l2, or accept a larger tol",
+                f"relative gap {found.relative_gap:.3g} is above tol={self.tol:g}, and "
+                f"risk_contributions_ add up to {self.risk_contributions_.sum():.6g} of the risk "
+                f"{found.risk:.6g}; raise max_passes, give a small l2, or accept a larger tol",
                 convergence_warning(),
             )
         return self
@@ -368,7 +373,11 @@ class SpectralRiskPortfolio(SpectralModel):
         return self._scores(R)
 
     def score(self, R: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Minus the risk of the portfolio's losses: larger is better.
+        """Minus ``CVaR(0.05)`` of the portfolio's losses: larger is better.
+
+        It is the same measure whatever `risk` is, so that a search over risks compares like with
+        like. For another measure give the search a function as `scoring`, such as
+        ``lambda model, R, y=None: -ESRM(10)(-model.predict(R))``.
 
         Parameters
         ----------
@@ -384,7 +393,7 @@ class SpectralRiskPortfolio(SpectralModel):
         float
         """
         _refuse_gaps(R)
-        return -float(parse_risk(self.risk)(-self._scores(R), sample_weight))
+        return -float(DEFAULT_RISK(-self._scores(R), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -400,6 +409,7 @@ class SpectralRiskPortfolio(SpectralModel):
         check_numbers(R, "R")
         if sample_weight is not None:
             check_numbers(sample_weight, "sample_weight")
+        _refuse_same_names(R)
         _refuse_gaps(R)
         R = validate_data(self, R, accept_sparse="csr", dtype=(np.float64, np.float32))
         weight: FloatArray | None = None
@@ -409,8 +419,9 @@ class SpectralRiskPortfolio(SpectralModel):
             )
         rows = weighted_rows(R, np.zeros(R.shape[0]), weight)
         names = self._names()
+        lower = -math.inf if self.lower is None else self.lower
         given = {
-            "lower": _per_asset(self.lower, "lower", names, -math.inf),
+            "lower": _per_asset(lower, "lower", names, 0.0),
             "upper": _per_asset(self.upper, "upper", names, math.inf),
             "cost": _per_asset(self.transaction_cost, "transaction_cost", names, 0.0),
             "previous": _per_asset(self.previous_weights, "previous_weights", names, 0.0),
@@ -427,6 +438,8 @@ class SpectralRiskPortfolio(SpectralModel):
             rows.X, risk, penalty, sample_weight=rows.sample_weight, tol=self.tol,
             max_passes=self.max_passes, solver=check_solver(self.solver), n_jobs=self.n_jobs,
         )  # fmt: skip
+        _warn_of_prices(family)
+        _warn_of_thin_tails(risk, family.omega)
         return family, rows.kept
 
     def _names(self) -> list[str]:
@@ -453,16 +466,18 @@ class SpectralRiskPortfolio(SpectralModel):
         share = family.risk.share if isinstance(family.risk, Deviation) else 0.0
         signed = found.lam - share * family.omega
         parts = -found.w * np.asarray(family.R.T @ signed, dtype=np.float64)
-        # The weighting is the worst one up to the gap, which is shared out by the weights' sizes.
         sizes = np.abs(found.w)
-        self.risk_contributions_ = parts + (found.risk - parts.sum()) * sizes / sizes.sum()
+        if found.converged and sizes.any():
+            # The weighting is the worst one up to the gap, which is shared out by these sizes.
+            parts += (found.risk - parts.sum()) * sizes / sizes.sum()
+        self.risk_contributions_ = parts
         n = family.R.shape[0] if kept is None else len(kept)
         at = np.arange(n) if kept is None else np.flatnonzero(kept)
         self.risk_weights_ = np.zeros(n)
         self.risk_weights_[at] = found.lam
         carry = np.flatnonzero(found.lam > _CARRIES * found.lam.max())
-        carry = carry[np.argsort(-found.lam[carry], kind="stable")]
         returns = np.asarray(family.R @ found.w, dtype=np.float64)
+        carry = carry[np.argsort(returns[carry], kind="stable")]
         # Plain arrays, which every way of saving a model takes.
         names = np.arange(n) if labels is None else np.asarray(labels)
         names = names.astype(str) if names.dtype.kind == "O" else names
@@ -470,7 +485,7 @@ class SpectralRiskPortfolio(SpectralModel):
 
     @property
     def worst_scenarios_(self) -> Any:
-        """The scenarios that carry the risk, the heaviest first: their weight, and the return.
+        """The scenarios that carry the risk, the largest loss first: their weight, and the return.
 
         A pandas DataFrame where pandas is installed, else a plain table with the same columns.
         """
@@ -503,7 +518,10 @@ def _check_target(value: Any) -> None:
 
 
 def _per_asset(value: Any, name: str, names: list[str], default: float) -> float | FloatArray:
-    """A setting as a number for all assets or an array with one for each."""
+    """A setting as a number for all assets or an array with one for each.
+
+    `default` is for assets that a mapping does not name, and for None.
+    """
     if value is None:
         return default
     if isinstance(value, Mapping) or hasattr(value, "reindex"):
@@ -527,6 +545,41 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
             f"{array.shape}"
         )
     return array
+
+
+def _refuse_same_names(R: Any) -> None:
+    places: dict[Any, int] = {}
+    for j, name in enumerate(getattr(R, "columns", ())):
+        if name in places:
+            raise ValueError(
+                f"the returns have two columns called {name!r} ({places[name]} and {j}); rename "
+                "one of them"
+            )
+        places[name] = j
+
+
+def _warn_of_prices(family: Portfolios) -> None:
+    # A return of 1 doubles the money. No market does so on average without a single loss.
+    if family.R.min() > 0.0 and family.means.mean() > 1.0:
+        warn(
+            f"all returns are positive, with a mean of {family.means.mean():.3g} (1 is a gain of "
+            "100 %), and look like prices; give relative changes, as from prices.pct_change()"
+        )
+
+
+def _warn_of_thin_tails(risk: Risk, omega: FloatArray) -> None:
+    """Warn where a CVaR is the largest loss only because there are too few scenarios."""
+    if isinstance(risk, Deviation):
+        _warn_of_thin_tails(risk.risk, omega)
+    elif isinstance(risk, Mixture):
+        for component in risk.components:
+            _warn_of_thin_tails(component, omega)
+    elif isinstance(risk, CVaR) and risk.alpha < omega.min():
+        warn(
+            f"{risk!r} of {len(omega)} scenarios is the largest loss: its tail holds less than one "
+            f"scenario, of which each has a share of {omega.min():.3g} or more; use a larger "
+            "alpha, more scenarios, or the risk 'max' if that is meant"
+        )
 
 
 def _refuse_gaps(R: Any) -> None:
