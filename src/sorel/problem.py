@@ -102,6 +102,10 @@ _WORTH_SUMS = 1e-7
 # the gap that is then as good as none.
 _PERFECT_FIT, _PERFECT_GAP = 1e-6, 1e-12
 
+# In units of the loss at zero margins: a gap that rounding each margin once may leave (2^-106), with
+# some room for margins that are larger than the targets.
+_VANISHING = 1e-24
+
 # Losses whose spread is a smaller share of their mean tie: as those of labels do at w = 0.
 _TIED = 1e-3
 
@@ -1167,21 +1171,30 @@ class Problem:
     def sufficient(self, tol: float, unit: float) -> float:
         """The same for a known unit."""
         wanted = tol * unit
-        if tol > 0.0 and unit < _PERFECT_FIT * self._zero_loss:
+        # The loss of a constant model takes some work, and hardly ever matters.
+        if tol > 0.0 and (self.loss.affine or unit < _PERFECT_FIT * self._zero_loss):
             constant = self._constant_loss
             if unit < _PERFECT_FIT * constant:
                 wanted = max(wanted, _PERFECT_GAP * constant)
         return wanted
 
+    def vanishes(self, objective: float, gap: float, rounding: float) -> bool:
+        """Whether an objective is the least value for free, up to its own rounding error.
+
+        So it is where targets are all alike, and the best constant model has no loss either.
+        """
+        tiny = self.loss.affine or gap <= _VANISHING * self._zero_loss
+        return tiny and objective - self._least_value <= rounding
+
     @cached_property
     def _constant_loss(self) -> float:
         """Mean loss of the best constant model, whether or not an intercept is fitted.
 
-        For affine losses, which have no best one, the spread of the losses at w = 0.
+        For affine losses, which have no best one, the spread of the losses at w = 0 or beside it.
         """
         engine = self.engine.for_run()
         if self.loss.affine:
-            return engine.loss_scale(engine.point(np.zeros(engine.shape)))
+            return self.loss_scale(engine.point(np.zeros(engine.shape)))
         if not self.fit_intercept:
             spec = engine.spec
             if spec.targets is None:  # rows on a cluster

@@ -124,8 +124,8 @@ class Result:
         Outer iterations.
     converged : bool
         Whether the relative gap is at most the tolerance, or the fit is perfect: a gap below 1e-12
-        of the loss of the best constant model. The status says which. A run that rounding errors
-        have stopped has not converged.
+        of the loss of the best constant model, or no loss beyond rounding errors. The status says
+        which. A run that rounding errors have stopped has not converged.
     status : str
         One sentence on how the run ended.
     history : list of Record
@@ -193,7 +193,10 @@ class _Ledger:
     @property
     def finished(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
-        return self.gap <= self.problem.sufficient(self.run.tol, self.unit)
+        if self.gap <= self.problem.sufficient(self.run.tol, self.unit):
+            return True
+        rounding = self._upper - self.objective
+        return self.run.tol > 0.0 and self.problem.vanishes(self.objective, self.gap, rounding)
 
     @property
     def rounded(self) -> bool:
@@ -428,7 +431,7 @@ def solve(
     Warns
     -----
     ConvergenceWarning
-        If neither the tolerance was reached nor the problem solved to rounding.
+        If the tolerance was not reached; the message says whether rounding errors keep it away.
     PrecisionWarning
         If the tolerance is below the rounding of the numbers in X: 1.2e-7 for float32, 9.8e-4 for
         float16. Sums are taken in float64, so such a tolerance can be reached, but it certifies the
@@ -644,8 +647,8 @@ def _status(
         return f"interrupted: {method.name}{how} had a {gap} after {passes}"
     if converged and last.best_relative_gap > run.tol:
         return (
-            f"converged: {method.name}{how} found a perfect fit in {passes}: its gap, "
-            f"{last.best_gap:.2g}, is below 1e-12 of the loss of a constant model"
+            f"converged: {method.name}{how} found a perfect fit in {passes}: its objective is "
+            f"{last.best_objective:.2g}, with a gap of {last.best_gap:.2g}"
         )
     if lost > run.tol > 0.0:
         return (
