@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -270,8 +271,10 @@ def test_mean_slack_is_the_price_of_the_tail():
         means.append(mean[search.best_index_])
     assert means == sorted(means)
     assert means[-1] > means[0]
-    with pytest.raises(ValueError, match="mean_slack must be None or at least 0, got -1"):
-        SpectralRiskRegressorCV(mean_slack=-1).fit(X, y)
+    for wrong in (-1, "7%", "0.07", True, [0.07], float("nan")):
+        message = rf"mean_slack must be .*0\.03 for 3%.*got {re.escape(repr(wrong))}"
+        with pytest.raises(ValueError, match=message):
+            SpectralRiskRegressorCV(mean_slack=wrong).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", ["Regressor", "Classifier"])
