@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import make_data
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -15,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from test_estimators import Interrupted, classification
 
 import sorel
 import sorel.datasets
@@ -29,8 +31,6 @@ from sorel import (
 )
 from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
 from sorel.model_selection import _Scorer
-from tests.helpers import make_data
-from tests.test_estimators import Interrupted, classification
 
 # scikit-learn's metric of that name knows no sample weights.
 WORST = make_scorer(max_error, greater_is_better=False)
