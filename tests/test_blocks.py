@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import LOSSES, make_data, make_loss
 
 import sorel
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
 from sorel.rows import open_rows, write_blocks
-from tests.helpers import LOSSES, make_data, make_loss
 
 N, D = 60, 4
 

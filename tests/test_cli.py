@@ -125,7 +125,7 @@ def test_help_of_commands_shows_examples(command, capsys):
         (["fit", "t.csv", "--target", "y"], "required: -o/--output"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "cvar:7"], "(0, 1], got 7"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "var"], "unknown risk 'var'"),
-        (["fit", "t.csv", "--target", "y", "-o", "m", "--l2", "0"], "a number above 0, got '0'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m", "--l2", "0"], "above 0, got '0'; use auto"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--tol", "nan"], "a number, got 'nan'"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--l1", "-1"], "at least 0, got '-1'"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--seed", "x"], "at least 0, got 'x'"),
@@ -495,7 +495,9 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys):
     assert "column 'city' has no value in row 7" in refused_fit(capsys, frame)
     frame = people()
     frame.loc[2, "price"] = np.nan
-    assert "column 'price' has no value in row 3; remove" in refused_fit(capsys, frame, "--impute")
+    message = refused_fit(capsys, frame, "--impute")
+    assert "column 'price' has no value in row 3; remove" in message
+    assert "--skip-missing-target" in message
     assert "column 'age' has no values at all" in refused_fit(
         capsys, people().assign(age=np.nan), "--impute"
     )
@@ -910,7 +912,11 @@ def test_rows_without_a_target_on_request(flown, capsys):
     said = capsys.readouterr().err
     assert "note: 3 of 200 rows have no target and are left out" in said
     assert "on 197 rows" in said
-    assert run("evaluate", "m.skops", "f.csv", "--skip-missing-target", "-o", "r.csv") == 0
+    evaluate = ["evaluate", "m.skops", "f.csv", "-o", "r.csv"]
+    message = refused(capsys, *evaluate)
+    assert "row 4" in message
+    assert "--skip-missing-target" in message
+    assert run(*evaluate, "--skip-missing-target") == 0
     assert read_table("r.csv")["n"].tolist() == [197] * 3
 
 
@@ -941,6 +947,19 @@ def test_an_intercept_that_keeps_the_mean(flown, capsys):
     assert read_table("r.csv")["bias"][0] == pytest.approx(0.0, abs=1e-10)
     assert run(*fit, "--intercept", "none") == 0
     assert sorel.load_model("m.skops")[-1].intercept_ == 0.0
+    # Indicators of many texts are sparse; no word of Python's.
+    rng = np.random.default_rng(11)
+    codes = [f"code {k}" for k in rng.integers(0, 90, 300)]
+    table = pd.DataFrame({"code": codes, "a": rng.normal(size=300), "y": rng.gamma(2.0, size=300)})
+    table.to_csv("codes.csv", index=False)
+    fit = ["fit", "codes.csv", "--target", "y", "--intercept", "mean", "-q", "-o", "m.skops"]
+    gamma = ["--drop", "code", "--loss", "gamma"]
+    for more, reason in (([], "sparse"), (["--cv", "2"], "sparse"), (gamma, "--loss gamma")):
+        message = refused(capsys, *fit, *more, code=2)
+        assert "--intercept mean" in message
+        assert reason in message
+        assert "--intercept free" in message
+        assert "fit_intercept" not in message
 
 
 def test_what_rows_on_disk_cannot_have(flown, capsys):

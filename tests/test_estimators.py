@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn
+from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
@@ -31,7 +32,6 @@ from sorel.estimators import ProgressLine
 from sorel.losses import Huber
 from sorel.rows import write_blocks
 from sorel.solvers import SOREL, Newton
-from tests.helpers import RISKS, make_data
 
 HAS_CALLBACKS = hasattr(SpectralRiskRegressor(), "set_callbacks")
 
@@ -899,7 +899,7 @@ def test_the_doors_have_the_same_defaults():
 
 
 def test_types_hold_when_they_are_run():
-    from tests.typed_use import use
+    from typed_use import use
 
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))

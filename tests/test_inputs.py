@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import math
 import sys
 
 import numpy as np
@@ -38,6 +39,40 @@ BAD_X = {
 BAD_Y = {name: (value if name == "masked" else np.asarray(value)[:, 0]) for name, value in
          BAD_X.items()}  # fmt: skip
 BAD_Y["masked"] = masked(Y)
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, "pandas", "nullable"])
+def test_a_missing_target_is_named(kind):
+    """NaN, None and NA, among numbers and among labels, by their place and with a remedy."""
+    numbers, labels = Y.tolist(), np.where(Y > 1, "yes", "no").tolist()
+    numbers[7], labels[7] = (None, None) if kind is list else (math.nan, math.nan)
+    if kind == "nullable":
+        pd = pytest.importorskip("pandas")
+        numbers = pd.Series(numbers, dtype="Float64")
+        labels = pd.Series(labels, dtype="string")
+    elif kind == "pandas":
+        pd = pytest.importorskip("pandas")
+        numbers, labels = pd.Series(numbers), pd.Series(labels, dtype=object)
+    elif kind is np.asarray:
+        numbers, labels = np.asarray(numbers), np.asarray(labels, dtype=object)
+    for estimator in (*REGRESSORS, sorel.SpectralRiskRegressorCV):
+        with pytest.raises(ValueError, match=r"y has a missing value, y\[7\] = .*drop or impute"):
+            estimator().fit(X, numbers)
+    for estimator in (sorel.SpectralRiskClassifier, sorel.SpectralRiskClassifierCV):
+        with pytest.raises(ValueError, match=r"y has a missing value, y\[7\] = .*drop or impute"):
+            estimator().fit(X, labels)
+
+
+@pytest.mark.parametrize("l2", [0, 0.0, -0.5, np.float64(0.0)])
+def test_no_penalty_is_refused_with_what_to_use(l2):
+    for model in (
+        sorel.SpectralRiskRegressor(l2=l2),
+        sorel.SpectralRiskRegressor(l2=l2, l1=0.1),
+        sorel.SpectralRiskRegressor(l2=l2, positive=True),
+        sorel.SpectralRiskRegressorCV(l2s=[0.1, l2]),
+    ):
+        with pytest.raises(ValueError, match=r"l2 must be .* above 0.* got .*; use l2='auto'"):
+            model.fit(X, Y)
 
 
 @pytest.mark.parametrize("what", BAD_X)

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
+from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 from sklearn.ensemble import RandomForestClassifier
@@ -29,7 +30,6 @@ from sorel.metrics import (
     spectral_risk_score,
     tail_report,
 )
-from tests.helpers import RISKS, make_data
 
 rng = np.random.default_rng(0)
 TRUTH, PREDICTION = rng.normal(size=37), rng.normal(size=37)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import make_data
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -14,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from test_estimators import Interrupted, classification
 
 import sorel
 import sorel.datasets
@@ -28,8 +31,6 @@ from sorel import (
 )
 from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
 from sorel.model_selection import _Scorer
-from tests.helpers import make_data
-from tests.test_estimators import Interrupted, classification
 
 # scikit-learn's metric of that name knows no sample weights.
 WORST = make_scorer(max_error, greater_is_better=False)
@@ -270,8 +271,10 @@ def test_mean_slack_is_the_price_of_the_tail():
         means.append(mean[search.best_index_])
     assert means == sorted(means)
     assert means[-1] > means[0]
-    with pytest.raises(ValueError, match="mean_slack must be None or at least 0, got -1"):
-        SpectralRiskRegressorCV(mean_slack=-1).fit(X, y)
+    for wrong in (-1, "7%", "0.07", True, [0.07], float("nan")):
+        message = rf"mean_slack must be .*0\.03 for 3%.*got {re.escape(repr(wrong))}"
+        with pytest.raises(ValueError, match=message):
+            SpectralRiskRegressorCV(mean_slack=wrong).fit(X, y)
 
 
 @pytest.mark.parametrize("kind", ["Regressor", "Classifier"])

@@ -12,7 +12,9 @@ from helpers import RISKS
 
 import sorel
 from sorel.engines import BlocksEngine, vectorised
+from sorel.engines.base import UnsupportedOperationError
 from sorel.kernels import losses as compiled
+from sorel.kernels.margins import scalar_prox, scalar_slope
 from sorel.losses import Huber, Logistic, Loss, Squared
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers.base import UnsupportedProblemError
@@ -152,6 +154,54 @@ def test_stochastic_solvers_refuse_by_name(solver, loss):
     X, y = make_rows(False)
     with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*{loss.name}.*'newton'"):
         sorel.solve(sorel.Problem(X, y, loss=loss), solver)
+
+
+@pytest.mark.parametrize("solver", ["pdhg", "admm"])
+@pytest.mark.parametrize("loss", [OwnSquared(), Doubled()], ids=["own", "derived"])
+def test_solvers_that_split_refuse_by_name(solver, loss):
+    X, y = make_rows(False)
+    problem = sorel.Problem(X, y, loss=loss)
+    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*proximal map.*{loss.name}"):
+        sorel.solve(problem, solver)
+    with pytest.raises(UnsupportedOperationError, match=f"proximal map.*{loss.name}"):
+        problem.engine.splitting()
+
+
+@pytest.fixture
+def newly_added(monkeypatch):
+    """A loss that is written into the package's table with a code that no loop has."""
+
+    class Added(Squared):
+        name = "added"
+        code = max(compiled.CODES) + 1
+
+    monkeypatch.setitem(sorel.losses.LOSSES, Added.name, Added)
+    return Added()
+
+
+def test_a_code_without_formulas_is_refused(newly_added):
+    X, y = make_rows(False)
+    with pytest.raises(ValueError, match=f"Added.*{newly_added.code}.*kernels"):
+        sorel.Problem(X, y, loss="added")
+    for formula in (newly_added.value, newly_added.derivative, newly_added.curvature):
+        with pytest.raises(ValueError, match=f"Added.*{newly_added.code}.*kernels"):
+            formula(y, y)
+
+
+@pytest.mark.parametrize("solver", ["pdhg", "admm"])
+def test_a_code_without_a_proximal_map_is_refused(newly_added, solver, monkeypatch):
+    """The scalar formulas are there, and the map that solvers which split X w need is not."""
+    monkeypatch.setattr(compiled, "CODES", (*compiled.CODES, newly_added.code))
+    X, y = make_rows(False)
+    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*proximal map.*added"):
+        sorel.solve(sorel.Problem(X, y, loss="added"), solver)
+
+
+def test_the_proximal_map_of_an_unknown_code_is_an_error():
+    with pytest.raises(ValueError, match="code of a loss"):
+        scalar_prox(max(compiled.CODES) + 1, 1.0, 0.5, 0.1)
+    with pytest.raises(ValueError, match="code of a loss"):
+        scalar_slope(max(compiled.CODES) + 1, 1.0, 0.5)
 
 
 def test_a_derived_class_is_never_its_base():

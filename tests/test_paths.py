@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse
+from helpers import make_data
 
 import sorel
 from sorel import CVaR, PathResult
 from sorel.paths import _reach, _Start, plough
 from sorel.solvers import Newton, Run
 from sorel.solvers.augmented import State
-from tests.helpers import make_data
 
 LEVELS = [0.9, 0.5, 0.2]
 STRENGTHS = [1.0, 0.1, 0.01]

@@ -286,6 +286,12 @@ def test_compiled_prox(penalty, v, step):
     np.testing.assert_allclose(pair, expected, rtol=1e-13, atol=1e-14)
 
 
+def test_the_proximal_map_of_an_unknown_code_is_an_error():
+    kernel = L2(0.5).kernel(2)._replace(code=7)
+    with pytest.raises(ValueError, match="code of a penalty"):
+        prox_inplace(np.ones(2), 1.0, *kernel)
+
+
 @by_penalty
 def test_start_and_bounds(penalty):
     start = penalty.feasible_start(D)

@@ -106,6 +106,19 @@ def test_the_intercept_is_the_median_of_what_is_left():
     np.testing.assert_array_equal(plain.coef_, model.coef_)
 
 
+@pytest.mark.parametrize("n", [64, 65])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_median_is_a_midpoint(n, weighted):
+    """Residuals of the other sign have the median of the other sign; a weight of 2 is two rows."""
+    X, y = make_rows(n)
+    weight = np.random.default_rng(8).integers(1, 4, n) if weighted else None
+    model = sorel.RankRegressor().fit(X, y, sample_weight=weight)
+    left = np.repeat(y - X @ model.coef_, 1 if weight is None else weight)
+    assert model.intercept_ == pytest.approx(np.median(left), abs=1e-12)
+    mirrored = sorel.RankRegressor().fit(-X, -y, sample_weight=weight)
+    np.testing.assert_allclose(mirrored.predict(-X), -model.predict(X), atol=1e-4)
+
+
 def test_sparse_rows_and_large_shifts():
     X, y = make_rows(200)
     X = X * (np.abs(X) > 0.4)

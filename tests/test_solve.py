@@ -9,11 +9,11 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import make_data
 
 import sorel
 from sorel import ESRM, L2, CVaR, Problem, Record, Result, solve
 from sorel.solvers import SOLVERS, Newton, Subgradient, UnsupportedProblemError
-from tests.helpers import make_data
 
 SOLVER_NAMES = sorted(SOLVERS)
 by_solver = pytest.mark.parametrize("solver", SOLVER_NAMES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_meaning", "check_numbers"]
+__all__ = ["check_meaning", "check_numbers", "check_present"]
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -103,6 +103,45 @@ def check_numbers(values: Any, name: str) -> None:
             # Ragged, which whoever reads it reports.
             return
         _check_array(array, name)
+
+
+def check_present(values: Any, name: str) -> None:
+    """Refuse targets of which one is missing: NaN, None, or what pandas calls NA.
+
+    Examples
+    --------
+    >>> from sorel._inputs import check_present
+    >>> check_present(["yes", None], "y")
+    Traceback (most recent call last):
+    ...
+    ValueError: y has a missing value, y[1] = None; drop or impute such rows
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        # Ragged, which whoever reads it reports.
+        return
+    if array.ndim == 0 or array.dtype.kind not in "fO":
+        return
+    array = array.ravel()
+    if array.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(array))
+    else:
+        missing = np.flatnonzero([_is_missing(value) for value in array])
+    if len(missing):
+        first = int(missing[0])
+        raise ValueError(
+            f"{name} has a missing value, {name}[{first}] = {array[first]}; drop or impute such "
+            "rows"
+        )
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        # Of NA nothing can be said, and of an array too much.
+        return type(value).__name__ == "NAType"
 
 
 def _check_series(values: Any, name: str) -> None:

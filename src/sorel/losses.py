@@ -199,6 +199,16 @@ class _BuiltIn(Loss):
         """The number that the compiled loops need besides the code."""
         return 1.0
 
+    @property
+    def _form(self) -> Compiled:
+        """How the compiled loops call it, which ask no more."""
+        if self.code not in kernels.CODES:
+            raise ValueError(
+                f"the loss {type(self).__name__} has the code {self.code}, for which "
+                "sorel.kernels.losses has no formulas; write them there, and add it to CODES"
+            )
+        return self.code, self.parameter
+
     def value(self, y: Any, margins: Any) -> FloatArray:
         """Loss of each sample; `y` encoded (numbers, or -1 and 1)."""
         return self._each(kernels.losses_at, y, margins)
@@ -215,7 +225,7 @@ class _BuiltIn(Loss):
         z = np.array(margins, dtype=np.float64, ndmin=1)
         targets = np.ascontiguousarray(np.broadcast_to(np.asarray(y, dtype=np.float64), z.shape))
         out = np.empty_like(z)
-        loop(self.code, self.parameter, targets, z, out)
+        loop(*self._form, targets, z, out)
         return out
 
 
@@ -574,7 +584,7 @@ def compiled_form(loss: Loss) -> Compiled | None:
     A class derived from one of the package's own may have other formulas, so it does not count.
     """
     if isinstance(loss, _BuiltIn) and type(loss) in LOSSES.values():
-        return loss.code, loss.parameter
+        return loss._form
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -178,8 +179,12 @@ class _Scorer:
     def __init__(self, scoring: Any, mean_slack: float | None, loss: str | Loss) -> None:
         self._plain = None if scoring is None else get_scorer(scoring)
         self._tail = make_tail_scorer(_DEFAULT_TAIL, loss)
-        if mean_slack is not None and not mean_slack >= 0.0:
-            raise ValueError(f"mean_slack must be None or at least 0, got {mean_slack!r}")
+        number = isinstance(mean_slack, numbers.Real) and not isinstance(mean_slack, bool)
+        if mean_slack is not None and not (number and float(mean_slack) >= 0.0):
+            raise ValueError(
+                "mean_slack must be None or a number of at least 0, such as 0.03 for 3%, got "
+                f"{mean_slack!r}"
+            )
         self._slack = mean_slack if scoring is None else None
 
     def of_rows(

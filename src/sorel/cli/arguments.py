@@ -9,6 +9,7 @@ from typing import Any
 from sorel._defaults import MAX_PASSES
 
 OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
+SKIP_MISSING = "remove such rows, or leave them out with --skip-missing-target"
 
 
 def add_command(commands: Any, name: str, run: Any, **words: str) -> argparse.ArgumentParser:
@@ -99,7 +100,11 @@ def risk_spec(text: str) -> str:
 
 def l2_or_auto(text: str) -> float | str:
     """A number above 0, or auto."""
-    return text if text == "auto" else above_zero(text)
+    try:
+        return text if text == "auto" else above_zero(text)
+    except argparse.ArgumentTypeError as error:
+        hint = "use auto, which is 1 / rows, or a small number such as 1e-6"
+        raise argparse.ArgumentTypeError(f"{error}; {hint}") from None
 
 
 def above_zero(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
+from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, add_command, add_table, add_unknown
 from sorel.cli.models import Batches, in_parts, is_folder, load, read_weight
 from sorel.cli.shared import DONE, Misuse, say, show
 
@@ -242,10 +242,11 @@ def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:
 
     classes = getattr(model, "classes_", None)
     if classes is None:
-        return tables.select_columns(frame, {target: "numeric"})[target].to_numpy()
+        numbers = tables.select_columns(frame, {target: "numeric"}, hint=SKIP_MISSING)
+        return numbers[target].to_numpy()
     known = classes.tolist()
     kind = {str: "text", bool: "boolean"}.get(type(known[0]), "numeric")
-    labels = tables.select_columns(frame, {target: kind})[target]
+    labels = tables.select_columns(frame, {target: kind}, hint=SKIP_MISSING)[target]
     strange = tables.unknown_categories(labels.to_frame(), {target: known})
     if strange:
         _, value, row = strange[0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sorel._defaults import MODEL_TOL, RISK
 from sorel.cli.arguments import (
     OR_FOLDER,
+    SKIP_MISSING,
     add_command,
     add_drop,
     add_effort,
@@ -119,8 +120,8 @@ def add(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--intercept", choices=("free", "mean", "none"),
-        help="an intercept of its own, one that keeps the mean of the target, or none "
-        "(default: free; none for --loss linear)",
+        help="an intercept of its own, one that keeps the mean of the target over all rows, or "
+        "none (default: free; none for --loss linear)",
     )  # fmt: skip
     parser.add_argument(
         "--l1", type=nonnegative, default=0.0, metavar="NUMBER",
@@ -269,7 +270,14 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 def _fit_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline of a table in memory."""
+    from scipy.sparse import issparse
+
     task, kinds, pipeline, rows, y, weight, repeats = _prepare_table(arguments)
+    if arguments.intercept == "mean" and issparse(rows):
+        raise Misuse(
+            f"--intercept mean takes no sparse table, and the {rows.shape[1]} columns that the "
+            "texts make are mostly 0; use --intercept free, or --drop texts with many values"
+        )
     given = arguments.class_weight
     if repeats is not None and given is not None:
         # They are made of numbers of rows.
@@ -633,6 +641,8 @@ def _estimator(task: str, arguments: argparse.Namespace) -> Any:
 
 
 def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    from sorel.losses import LOSSES
+
     losses = {
         "regression": _REGRESSION_LOSSES,
         "classification": _CLASSIFICATION_LOSSES,
@@ -652,6 +662,11 @@ def _estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, A
         )
     if arguments.intercept == "mean" and task == "classification":
         raise Misuse("--intercept mean is for targets that are numbers, not for labels")
+    if arguments.intercept == "mean" and LOSSES[loss].link != "identity":
+        raise Misuse(
+            f"--intercept mean is for losses of a residual, and --loss {loss} predicts by an "
+            "exponential; use --intercept free"
+        )
     extra = {}
     if arguments.class_weight is not None:
         if task == "regression":
@@ -681,7 +696,7 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
     name = arguments.target
     frame = values.to_frame()
     kind = tables.column_kinds(frame)[name]
-    targets = tables.select_columns(frame, {name: kind}, hint="remove such rows")[name]
+    targets = tables.select_columns(frame, {name: kind}, hint=SKIP_MISSING)[name]
     # Counting the different values of a long column takes longer than a fit: a few are enough.
     count = targets.iloc[:_FIRST_ROWS].nunique()
     if count <= _FEW_LABELS:

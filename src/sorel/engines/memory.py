@@ -25,7 +25,15 @@ from sorel._copies import shallow_copy
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
-from sorel.engines.base import Curvature, Engine, FloatArray, Spec, Splitting, Turned
+from sorel.engines.base import (
+    Curvature,
+    Engine,
+    FloatArray,
+    Spec,
+    Splitting,
+    Turned,
+    UnsupportedOperationError,
+)
 from sorel.engines.batches import Batches
 from sorel.engines.handles import Change, MemoryDual, MemoryPoint
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
@@ -36,6 +44,7 @@ from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, logistic, vectors
 from sorel.kernels import losses as compiled_losses
+from sorel.kernels.margins import CODES as WITH_PROXIMAL_MAP
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
 from sorel.permutahedron.apart import Apart, ApartProjector
@@ -822,7 +831,8 @@ class MemoryEngine(Engine):
         if reason is None and operation in ("splitting", "batches"):
             if self._offset != 0.0:
                 return "takes weights that are not negative, and a deviation has negative ones"
-            if operation == "splitting" and self._compiled is None:
+            form = self._compiled
+            if operation == "splitting" and (form is None or form[0] not in WITH_PROXIMAL_MAP):
                 return (
                     "needs the proximal map of the risk in the margins, which is known for losses "
                     f"of one residual or one labelled margin, and not for the {self.loss.name} loss"
@@ -839,6 +849,9 @@ class MemoryEngine(Engine):
         return Batches(self, n_blocks, rng)
 
     def splitting(self) -> Splitting:
+        reason = self.obstacle("splitting")
+        if reason is not None:
+            raise UnsupportedOperationError(f"splitting {reason}")
         return MemorySplitting(self)
 
     # Derivatives.

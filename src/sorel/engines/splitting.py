@@ -14,15 +14,15 @@ import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Splitting
 from sorel.engines.handles import Change
-from sorel.kernels import losses as codes
-from sorel.kernels.margins import pool_losses
+from sorel.kernels.losses import LINEAR
+from sorel.kernels.margins import OF_RESIDUALS, pool_losses
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
 
 
 class MemorySplitting(Splitting):
-    """For margins in memory, one for each sample, and a loss that the compiled loops know."""
+    """For margins in memory, one for each sample, and a loss of :mod:`sorel.kernels.margins`."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
@@ -80,17 +80,17 @@ class MemorySplitting(Splitting):
 
     def _numbers(self, margins: FloatArray) -> FloatArray:
         """The numbers t in which the losses do not decrease."""
-        if self._code in (codes.SQUARED, codes.HUBER):
+        if self._code in OF_RESIDUALS:
             return np.abs(margins - self._y)
-        if self._code == codes.LINEAR:
+        if self._code == LINEAR:
             return np.asarray(self._y - margins)
         return -self._y * margins
 
     def _margins(self, t: FloatArray, before: FloatArray) -> FloatArray:
         """Margins with these numbers t, on the side where they were before."""
-        if self._code in (codes.SQUARED, codes.HUBER):
+        if self._code in OF_RESIDUALS:
             return self._y + np.copysign(t, before - self._y)
-        if self._code == codes.LINEAR:
+        if self._code == LINEAR:
             return self._y - t
         return -self._y * t
 

@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 
 from sorel._defaults import RISK
 from sorel._frames import as_table
-from sorel._inputs import check_meaning, check_numbers
+from sorel._inputs import check_meaning, check_numbers, check_present
 from sorel._tensors import is_on_device, is_tensor
 from sorel._warnings import logger, warn
 from sorel.checkpoints import Checkpoint
@@ -476,6 +476,7 @@ def _check_targets(estimator: Any, y: Any, sample_weight: Any, numeric: bool) ->
     if sample_weight is not None:
         check_numbers(sample_weight, "sample_weight")
     _refuse_many_targets(estimator, y)
+    check_present(y, "y")
     if numeric:
         _refuse_texts(estimator, y)
         check_numbers(y, "y")

@@ -55,7 +55,9 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         Weight of half their squared norm, at least 0.
     noncrossing : bool, default=False
         With several quantiles, sort the predictions for each sample: a higher quantile is then
-        never below a lower one, and no pinball loss gets larger on average.
+        never below a lower one. The sum of the pinball losses over the quantiles does not grow;
+        that of one quantile may. Sorted predictions are not linear in X, and ``objective_`` and
+        ``gap_`` are those of the fits before.
     solver : str or Solver, default="auto"
         A name or an instance from :mod:`sorel.solvers` for full passes. scikit-learn's names are
         accepted and mean "auto".

@@ -36,7 +36,8 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
 
     It minimises ``R(r) - mean(r)`` of the residuals ``r = y - X w``, for a spectral risk R. With
     the default, the Wilcoxon scores, it is nearly as efficient as least squares on normal errors
-    (95%), and bounded in the influence of any error. The intercept is the median of what is left.
+    (95%), and bounded in the influence of any error. The intercept is the median of what is left,
+    the midpoint where half of the weight lies on either side.
 
     Parameters
     ----------
@@ -152,7 +153,9 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         self.coef_, self.intercept_ = found.w, 0.0
         if self.fit_intercept:
             residual = rows.y - np.asarray(rows.X @ found.w)
-            self.intercept_ = weighted_quantile(residual, 0.5, rows.sample_weight)
+            low = weighted_quantile(residual, 0.5, rows.sample_weight)
+            high = -weighted_quantile(-residual, 0.5, rows.sample_weight)
+            self.intercept_ = 0.5 * (low + high)
         self.objective_, self.gap_ = found.objective, found.gap
         self.relative_gap_ = found.relative_gap
         self.risk_weights_ = found.weights

@@ -164,8 +164,9 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     A tail risk of squares serves the largest errors of either sign. Where these lie on one side, as
     for skewed targets, the predictions move there: they are no longer right on average, and a sum
     of them is biased. ``fit_intercept="mean"`` solves the problem with the constraint that the
-    residuals add up to 0, on X and y less their means: the certificate is one of that problem. It
-    needs X in memory, and dense.
+    residuals add up to 0, on X and y less their means: the certificate is one of that problem. That
+    is the weighted sum over all training rows: the mean over a group of rows, or over new rows, may
+    be off as before. It needs X in memory, and dense, and a loss of the residual.
 
     The squared loss is *half* the squared residual, here and in ``objective_``.
 

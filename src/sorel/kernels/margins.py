@@ -10,7 +10,12 @@ from __future__ import annotations
 import math
 
 from sorel._compiled import compiled
-from sorel.kernels.losses import HUBER, LINEAR, LOGISTIC, SQUARED
+from sorel.kernels.losses import HUBER, LINEAR, LOGISTIC, SQUARED, SQUARED_HINGE
+
+# The losses that have a psi here: t is |z - y|, -y z for a label y, or y - z.
+OF_RESIDUALS, OF_LABELS = (SQUARED, HUBER), (LOGISTIC, SQUARED_HINGE)
+CODES = (*OF_RESIDUALS, *OF_LABELS, LINEAR)
+_UNKNOWN = "no proximal map is known under this code of a loss"
 
 _MAX_STEPS = 100
 
@@ -45,7 +50,9 @@ def scalar_prox(code, delta, mean, c):
                 break
             t = new
         return t
-    return mean if mean <= -1.0 else (mean - 2.0 * c) / (1.0 + 2.0 * c)
+    if code == SQUARED_HINGE:
+        return mean if mean <= -1.0 else (mean - 2.0 * c) / (1.0 + 2.0 * c)
+    raise ValueError(_UNKNOWN)
 
 
 @compiled(fastmath=False)
@@ -67,7 +74,9 @@ def scalar_slope(code, delta, t):
         return 1.0
     if code == LOGISTIC:
         return _sigmoid(t)
-    return 2.0 * max(0.0, 1.0 + t)
+    if code == SQUARED_HINGE:
+        return 2.0 * max(0.0, 1.0 + t)
+    raise ValueError(_UNKNOWN)
 
 
 @compiled(fastmath=False)

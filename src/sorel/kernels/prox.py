@@ -40,7 +40,7 @@ def prox_inplace(w, step, code, l2, l1, lower, upper):
             else:
                 v = 0.0
             w[j] = min(max(v, lower[j]), upper[j])
-    else:
+    elif code == SIMPLEX:
         top = w[0]
         for j in range(1, d):
             top = max(top, w[j])
@@ -59,6 +59,8 @@ def prox_inplace(w, step, code, l2, l1, lower, upper):
             theta = total / count
         for j in range(d):
             w[j] = max(w[j] - theta, 0.0)
+    else:
+        raise ValueError("no proximal map is known under this code of a penalty")
 
 
 @compiled

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from sorel.penalties.base import Penalty
+from sorel.penalties.base import Penalty, check_number
 from sorel.penalties.builtin import L2, ElasticNet, NonNegative
 
 
@@ -23,7 +24,13 @@ def resolve_l2(l2: float | str, total: float) -> float:
         if l2 != "auto":
             raise ValueError(f"l2 must be a number above 0 or 'auto', got {l2!r}")
         return 1.0 / total
-    return L2(l2).l2
+    number = check_number(l2, "l2")
+    if not 0.0 < number < math.inf:
+        raise ValueError(
+            f"l2 must be a finite number above 0, since certificates need some, got {l2!r}; use "
+            "l2='auto', which is 1/n, or a small number such as 1e-6"
+        )
+    return number
 
 
 def choose_penalty(
