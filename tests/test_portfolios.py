@@ -151,7 +151,7 @@ def test_the_portfolio_of_a_target(penalty, share):
     slope = R.T @ (found.lam + found.reward / 60)
     bound = -penalty.conjugate(slope) + found.reward * target
     assert bound == pytest.approx(found.dual, abs=1e-6 * abs(found.objective))
-    assert found.gap <= 1.001e-7 * family.problem.unit(found.objective)
+    assert found.gap <= 1.001e-7 * family.unit(found.objective, found.w)
     # Below the mean of the least risk a target asks for nothing.
     easy = family.with_target(lowest - 1e-5)
     assert easy.reward == 0.0
@@ -259,80 +259,3 @@ def test_the_cost_of_a_portfolio_has_no_reward_in_it():
     found = family.with_reward(2.0)
     assert dataclasses.replace(found, objective=3.0, reward=2.0, mean=0.5).cost == 4.0
     assert isinstance(found.result, sorel.Result)
-
-
-def stub_family(rewarded, tol, floor=1e-9):
-    """A family of weights w whose risk is 1 + w and whose mean is w, with known portfolios."""
-
-    def known(mean, reward, dual=-math.inf):
-        return SimpleNamespace(
-            w=np.array([mean]), mean=mean, cost=1.0 + mean, reward=reward, dual=dual,
-            lam="lam", passes=2.0, n_iter=3, status="stub", result=SimpleNamespace(passes=2.0),
-        )  # fmt: skip
-
-    asked = []
-
-    def with_reward(reward, tol):
-        asked.append((reward, tol))
-        return known(rewarded[0], reward, rewarded[1])
-
-    family = SimpleNamespace(
-        _found=[known(0.0, 1.0), known(2.0, 1.0)],
-        omega="omega",
-        means=np.array([1.0]),
-        risk_of=lambda w: 1.0 + float(w[0]),
-        penalty=SimpleNamespace(value=lambda w: 0.0),
-        problem=SimpleNamespace(unit=lambda value: max(abs(value), floor)),
-        tol=tol,
-        with_reward=with_reward,
-    )
-    return family, asked
-
-
-def test_a_reward_that_led_nowhere_is_solved_more_tightly():
-    """The same absolute gap in the unit with the reward, and a tenth where a reward comes again."""
-    tol, target = 1e-6, 1.0
-    # The chord has the slope 1 throughout. The blend at the target costs 2, and the bound of the
-    # reward is less by 1.5 tolerances.
-    family, asked = stub_family((0.5, 1.0 - 1.5 * tol * 2.0), tol)
-    found = _Search(family, target, 1e-12).run()
-    assert len(asked) == portfolios._MAX_REWARDS
-    assert [reward for reward, _ in asked] == pytest.approx([1.0] * 60)
-    tols = [tol for _, tol in asked]
-    # With the reward the objective is 1, half of the unit. The gap is infinite at first.
-    assert tols[0] == portfolios._COARSEST
-    assert tols[1:] == pytest.approx([0.15 * tol / 0.5] * 59)
-    assert not found.converged
-    assert found.relative_gap == pytest.approx(1.5 * tol)
-    assert (found.passes, found.n_iter) == (120.0, 180)
-    assert found.status.endswith("(stub)")
-    assert found.objective == pytest.approx(2.0)
-    assert found.dual == pytest.approx(2.0 - 3e-6)
-
-
-@pytest.mark.parametrize(("cost", "scale"), [(2.0, 0.5), (1.0, 1e-3)])
-def test_the_first_time_that_a_reward_is_tried(cost, scale):
-    """A fifth of the tolerance, or a tenth of the gap, in the unit of the problem with a reward."""
-    tol = 1e-6
-    family, asked = stub_family((0.5, -math.inf), tol)
-    family.risk_of = lambda w: cost - 1.0 + float(w[0])
-    for known in family._found:
-        known.cost = cost - 1.0 + known.mean
-    search = _Search(family, 1.0, 1e-12)
-    # A bound from elsewhere, of which the gap is 1.5 or 4 tolerances.
-    for gap, share in ((1.5, 0.2), (4.0, 0.4)):
-        family._found = family._found[:2]
-        family._found[0].dual = cost - gap * tol * cost - 1.0
-        asked.clear()
-        search = _Search(family, 1.0, 1e-12)
-        search.run()
-        assert asked[0] == (pytest.approx(1.0), pytest.approx(share * tol / scale))
-
-
-def test_a_target_that_is_met_within_the_tolerance():
-    family, asked = stub_family((0.5, 1.0), 1e-6)
-    found = _Search(family, 1.0, 1e-12).run()
-    assert len(asked) == 1
-    assert found.converged
-    assert found.gap == 0.0
-    assert found.status == "converged: certified relative gap 0 in 2 passes"

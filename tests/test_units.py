@@ -199,9 +199,7 @@ def test_units_and_offsets_of_linear_losses(scale, offset, make):
 def test_offsets_of_deviations():
     X, y = regression(8)
     for offset in (0.0, 1e4, 1e8):
-        problem = sorel.Problem(
-            X, y + offset, risk=sorel.Deviation(sorel.CVaR(0.2)), loss="linear"
-        )
+        problem = sorel.Problem(X, y + offset, risk=sorel.Deviation(sorel.CVaR(0.2)), loss="linear")
         result = sorel.solve(problem)
         assert result.converged
         near = sorel.solve(problem, tol=1e-9, max_passes=3000)

@@ -1222,7 +1222,9 @@ class Problem:
 
     def scales(self, point: Point) -> tuple[float, float]:
         """The size from which on an objective is its own unit, and the loss at zero margins."""
-        least = self.engine.loss_scale(point) if self.loss.affine else _PERFECT_GAP * self._zero_loss
+        least = (
+            self.engine.loss_scale(point) if self.loss.affine else _PERFECT_GAP * self._zero_loss
+        )
         return least, self._zero_loss
 
     def is_moderate(self, point: Point) -> bool:

@@ -116,7 +116,7 @@ class Rounding:
     """
 
     def __init__(
-        self, engine: Engine, loss: Loss, penalty: Penalty, size: float, target_error: float
+        self, engine: Engine, loss: Loss, penalty: Penalty, size: float, target_error: float = 0.0
     ) -> None:
         self.engine, self.loss, self.penalty = engine, loss, penalty
         self._size, self._target_error = size, target_error

@@ -73,9 +73,7 @@ class Loaded:
         sizes = np.array([fact.bytes for fact in facts], dtype=np.int64)
         self.partitions = Partitions(self.client, self.rows.futures, lengths, sizes, layout)
         single = all(fact.data_type == "float32" for fact in facts if fact.rows)
-        spec = Spec(
-            None, loss, risk, classes, fit_intercept, offset=offset, offset_error=error
-        )
+        spec = Spec(None, loss, risk, classes, fit_intercept, offset=offset, offset_error=error)
         self.engine = DaskEngine(
             self.partitions,
             spec,

@@ -240,7 +240,9 @@ class AugmentedLagrangian(Solver):
                 return
             path.move(point.w)
             del start
-        schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.near or given, gentle=given)
+        schedule = EtaSchedule(
+            self.pace, problem.loss_scale(point), run.near or given, gentle=given
+        )
         if by_ranks:
             schedule.follow_ranks()
         state = State(problem, point, center, schedule.eta)
