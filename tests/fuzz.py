@@ -44,7 +44,7 @@ EPS = float(np.finfo(Long).eps)
 # A gap below this share of the loss of the best constant model is that of a perfect fit.
 PERFECT = 1e-12
 
-# In units of the loss at zero margins, what rounding the margins leaves of a gap where the objective
+# In units of the loss at zero margins, what rounding the margins leaves of a gap where F
 # is 0: squared where losses bend.
 VANISHING = 1e-24
 

@@ -102,7 +102,7 @@ _WORTH_SUMS = 1e-7
 # the gap that is then as good as none.
 _PERFECT_FIT, _PERFECT_GAP = 1e-6, 1e-12
 
-# In units of the loss at zero margins: a gap that rounding each margin once may leave (2^-106), with
+# In units of the loss at zero margins: a gap that rounding each margin once may leave, with
 # some room for margins that are larger than the targets.
 _VANISHING = 1e-24
 
