@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+BASE ?= HEAD~1
 DEMO_OUT ?= demo-output
 REPRODUCE_OUT ?= sorel-reproduction
 REPRODUCE_ARGS ?=
@@ -29,7 +30,7 @@ BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
 BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +83,9 @@ ifeq ($(filter --only,$(BENCH_ARGS)),)
 	for part in columns classes elastic_net paths; do \
 		echo; echo "benchmarks.$$part:"; $(BIN)/python -m benchmarks.$$part $(filter --quick,$(BENCH_ARGS)) || exit 1; done
 endif
+
+bench-head: $(VENV)/.installed-bench ## Time this checkout against another commit, in turn (BASE=main~5)
+	$(BIN)/python -m benchmarks.head --base $(BASE) $(BENCH_ARGS)
 
 bench-scale: $(VENV)/.installed-bench ## Time and memory over rows, columns, disk and threads
 	$(BIN)/python -m benchmarks.scaling $(BENCH_ARGS)
