@@ -19,6 +19,7 @@ from dask.delayed import delayed
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
+from sorel._inputs import check_numbers
 from sorel.dask.cluster import ClusterError, wait_for_worker
 from sorel.dask.shards import Block
 from sorel.losses import Loss
@@ -327,6 +328,7 @@ def make_block(
         )
     weights = None
     if weight is not None:
+        check_numbers(weight, f"sample_weight of partition {place}")
         weights = np.ascontiguousarray(np.asarray(weight, dtype=np.float64).ravel())
         if len(weights) != X.shape[0]:
             raise ValueError(
