@@ -20,7 +20,7 @@ from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
 from sorel._inputs import check_numbers
-from sorel.dask.cluster import ClusterError, wait_for_worker
+from sorel.dask.cluster import ClusterError, check_versions, wait_for_worker
 from sorel.dask.shards import Block
 from sorel.losses import Loss
 from sorel.risks import FloatArray
@@ -103,6 +103,7 @@ def load(
         How the work is called on the dashboard.
     """
     workers = wait_for_worker(client)
+    check_versions(client)
     rows, names = _row_blocks(X, workers)
     d = _width(X)
     targets = _vector_blocks(y, "y", rows)
