@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 import sorel
 import sorel.rows
 from sorel import cli, demo
+from sorel.saving import read_summary
 from sorel.tables import read_table
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
@@ -339,6 +340,20 @@ def test_info_shows_the_summary(models, capsys):
     printed = capsys.readouterr().out
     for words in (sorel.__version__, "cvar:0.2", "price", "120", "zip (text)", "member (boolean)"):
         assert words in printed
+
+
+def test_info_as_json_has_the_facts_of_the_summary(models, folder, capsys):
+    assert run("info", models["price"], "--json") == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert json.loads(said.out) == read_summary(models["price"])
+    odd = {"rows": 3, "name": "a\x1b\x7f\x9b\u202e"}
+    sorel.save_model(sorel.load_model(models["price"]), "odd.skops", summary=odd)
+    assert run("info", "odd.skops", "--json") == 0
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert "\x7f" not in printed
+    assert odd.items() <= json.loads(printed).items()
 
 
 def test_extra_columns_and_their_order_do_not_matter(folder, models, capsys):

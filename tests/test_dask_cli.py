@@ -16,6 +16,9 @@ pytest.importorskip("skops", reason="skops is an extra")
 
 import dask
 import distributed
+import psutil
+
+from sorel.dask import DaskSpectralRiskRegressor
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scheduler():
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster.scheduler_address
 
@@ -66,12 +69,23 @@ def test_the_same_model_as_in_memory(files, scheduler, tmp_path, capsys, target,
     assert len(pd.read_csv(out)) == 600
 
 
-def test_a_cluster_for_the_time_of_the_fit(files, tmp_path):
+def test_a_cluster_for_the_time_of_the_fit(files, tmp_path, monkeypatch):
     paths, _ = files
     out = tmp_path / "model.skops"
+    fit, heard = DaskSpectralRiskRegressor.fit, []
+
+    def listened(*args):
+        here = psutil.Process()
+        for process in (here, *here.children(recursive=True)):
+            heard.extend(c for c in process.net_connections("inet") if c.status == "LISTEN")
+        return fit(*args)
+
+    monkeypatch.setattr(DaskSpectralRiskRegressor, "fit", listened)
     arguments = ["--target", "y", "--drop", "label", "--local-cluster", "1", "-o", str(out)]
     assert main(["fit", *paths, *arguments, "--no-baselines"]) == 0
     assert out.exists()
+    # Other clusters of this process listen too, and their dashboards on loopback as well.
+    assert {connection.laddr.ip for connection in heard} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -93,4 +107,24 @@ def test_refusals(files, scheduler, tmp_path, capsys, arguments, code, message):
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         assert main(["fit", *paths, *arguments, "-o", str(out)]) == code
     assert re.search(message, capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_workers_of_another_version_end_the_command(files, scheduler, tmp_path, capsys):
+    def pretend(version):
+        import sorel
+
+        sorel.__version__ = version
+
+    paths, _ = files
+    out = tmp_path / "model.skops"
+    with distributed.Client(scheduler, set_as_default=False) as client:
+        address = min(client.nthreads())
+        client.run(pretend, "9.1", workers=[address])
+        try:
+            arguments = ["--target", "y", "--drop", "label", "--scheduler", scheduler]
+            assert main(["fit", *paths, *arguments, "-o", str(out)]) == 1
+        finally:
+            client.run(pretend, sorel.__version__, workers=[address])
+    assert f"error: the worker {address} has sorel 9.1" in capsys.readouterr().err
     assert not out.exists()

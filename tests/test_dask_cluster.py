@@ -38,7 +38,7 @@ def client():
         # A local cluster gives up on a worker that was killed twice within this time.
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -229,16 +229,17 @@ def test_ties_everywhere(client):
 
 
 class Killer(threading.Thread):
-    """Kills a worker some rounds after a fit has begun."""
+    """Kills or stops a worker some rounds after a fit has begun."""
 
-    def __init__(self, traffic, pid, rounds):
+    def __init__(self, traffic, pid, rounds, sign=signal.SIGKILL):
         super().__init__(daemon=True)
         self._traffic, self._pid, self._until = traffic, pid, traffic.rounds + rounds
+        self._sign = sign
 
     def run(self):
         while self._traffic.rounds < self._until:
             time.sleep(0.001)
-        os.kill(self._pid, signal.SIGKILL)
+        os.kill(self._pid, self._sign)
 
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
@@ -271,6 +272,66 @@ def test_newton_cg_survives_too(client, traffic):
     assert model.converged_, model.status_
     assert "rebuilt" in model.status_
     client.wait_for_workers(2, timeout=60)
+
+
+@pytest.mark.parametrize("rounds", [0, 6], ids=["before the fit", "in the middle of it"])
+def test_a_stopped_worker_holds_up_a_fit_no_longer_than_the_timeout(traffic, rounds):
+    X, y = make(N)
+    with (
+        dask.config.set({"sorel.worker-timeout": 2.0}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        pid = next(iter(client.run(os.getpid).values()))
+        stopper = Killer(traffic, pid, rounds, signal.SIGSTOP)
+        stopper.start()
+        if rounds == 0:
+            stopper.join(10.0)
+        try:
+            start = time.monotonic()
+            model = DaskSpectralRiskRegressor("esrm:2", tol=1e-6, client=client).fit(X, y)
+            # Scheduler and workers wait for ten heartbeats at least, and 300 s by themselves.
+            assert time.monotonic() - start < 60.0
+            assert model.converged_, model.status_
+            assert ("1 lost and their shards rebuilt" in model.status_) == (rounds > 0)
+            local = sorel.SpectralRiskRegressor("esrm:2", tol=1e-6).fit(X.compute(), y.compute())
+            assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+        finally:
+            stopper.join(10.0)
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_workers_of_another_version_are_refused_by_name():
+    def pretend(version):
+        import sys
+
+        import sorel
+
+        if version is None:
+            sys.modules["sorel"] = None
+        else:
+            sorel.__version__ = version
+
+    X, y = make(1000)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        address = sorted(client.nthreads())[1]
+        for version, words in (("0.0.7", "sorel 0.0.7"), (None, "no sorel")):
+            client.run(pretend, version, workers=[address])
+            for fit in (
+                DaskSpectralRiskRegressor(client=client).fit,
+                lambda X, y: open_problem(X, y, client=client).__enter__(),
+            ):
+                with pytest.raises(ClusterError, match=f"worker {address} has {words}") as caught:
+                    fit(X, y)
+                assert f"this is sorel {sorel.__version__}" in str(caught.value)
+                assert f"sorel[dask]=={sorel.__version__}" in str(caught.value)
 
 
 def test_memory_errors_name_the_shard(client):
@@ -309,7 +370,7 @@ def test_workers_that_die_again_and_again_end_the_fit():
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -325,7 +386,7 @@ def test_a_scheduler_that_goes_away_leaves_the_best_iterate(traffic):
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

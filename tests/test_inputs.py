@@ -35,6 +35,9 @@ BAD_X = {
     "texts among numbers": np.where(np.eye(N, 2) > 0, "1.5", X.astype(object)),
     "time spans as objects": np.array([[datetime.timedelta(1), 2.0]] * N, dtype=object),
     "lists of texts": X.astype(str).tolist(),
+    "complex": X + 1j,
+    "complex among numbers": np.where(np.eye(N, 2) > 0, 2.0 - 3j, X.astype(object)),
+    "beyond floats": np.where(np.eye(N, 2) > 0, -(7**500), X.astype(object)).tolist(),
 }
 BAD_Y = {name: (value if name == "masked" else np.asarray(value)[:, 0]) for name, value in
          BAD_X.items()}  # fmt: skip
@@ -115,6 +118,24 @@ def test_such_weights_are_refused(what):
         sorel.SpectralRiskPortfolio().fit(X, sample_weight=bad)
     with pytest.raises(ValueError, match="sample_weight"):
         tail_report(Y, Y, sample_weight=bad)
+
+
+@pytest.mark.parametrize(("sign", "power"), [(1, 700), (-1, 700), (1, 10_000)])
+def test_integers_beyond_floats_are_named_with_a_remedy(sign, power):
+    bad = [1, sign * 3**power, 2.5]
+    shown = r"about -?\d\.\d+e\+\d+.*; divide"
+    with pytest.raises(ValueError, match=f"y holds .*{shown}"):
+        sorel.SpectralRiskRegressor().fit(X[:3], bad)
+    with pytest.raises(ValueError, match=f"y_true holds .*{shown}"):
+        sample_losses(bad, Y[:3])
+    with pytest.raises(ValueError, match=f"y_true holds .*{shown}"):
+        sample_losses(bad, Y[:3], "absolute")
+    with pytest.raises(ValueError, match=f"losses holds .*{shown}"):
+        sorel.CVaR(0.5)(bad)
+    with pytest.raises(ValueError, match=f"sample_weight holds .*{shown}"):
+        sorel.CVaR(0.5)([1.0, 2.0, 3.0], sample_weight=bad)
+    # The largest float is an integer, and one of them.
+    assert sorel.Mean()([int(sys.float_info.max), 0]) == sys.float_info.max / 2
 
 
 def test_masks_are_refused_in_metrics_risks_and_projections():

@@ -449,7 +449,7 @@ def test_values_of_y_that_are_not_finite_are_named(bad, loss):
         (np.empty((6, 0)), Y, "X is empty"),
         (np.full((6, 2), "a"), Y, "X holds texts such as 'a'"),
         (np.full((6, 2), "a", dtype=object), Y, "X holds texts such as 'a'"),
-        (X + 1j, Y, "X must be numeric"),
+        (X + 1j, Y, "X holds complex numbers"),
         (X, np.column_stack([Y, Y]), "y must be one-dimensional"),
         (X, ["a", "b", "a", "b", "a", "b"], "texts such as 'a'.*loss='logistic'"),
     ],

@@ -207,6 +207,21 @@ def test_too_many_parameters_for_a_matrix():
         sorel.solve(problem, "admm")
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("size", [3e7, 4e9, 1e12])
+def test_admm_where_rounding_loses_the_penalty_beside_the_squares(size, intercept):
+    """Equal rows make a matrix of rank one, and l2 is below the rounding of its entries."""
+    y = np.random.default_rng(11).standard_t(4, size=50)
+    X = np.full((50, 3), size)
+    problem = sorel.Problem(X, y, risk="cvar:0.4", fit_intercept=intercept)
+    result = sorel.solve(problem, "admm", tol=1e-6)
+    assert result.converged, result.status
+    # Coefficients so small cost nothing: the best constant.
+    constant = sorel.Problem(np.zeros((50, 1)), y, risk="cvar:0.4", fit_intercept=True)
+    best = sorel.solve(constant, tol=1e-9)
+    assert result.objective == pytest.approx(best.objective, rel=2e-6)
+
+
 def test_the_smoothing_of_drago_leaves_no_more_than_it_says():
     X, y = make_data("squared", 120, 3, seed=2)
     problem = sorel.Problem(X, y, risk="cvar:0.3", penalty=sorel.L2(0.1))

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import io
 import os
+import subprocess
 import sys
 import threading
 
@@ -149,6 +150,34 @@ def test_kinds_of_columns():
     assert "".join(dtype.kind for dtype in chosen.dtypes) == "ffffOOOOO"
 
 
+LIMITED = """
+import resource, sys
+import pandas
+from sorel.tables import read_table
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+for megabytes in (0, 2, 5, 8, 12, 20, 40):
+    limit = held + (megabytes << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        print(len(read_table("long.csv")))
+    except MemoryError as error:
+        print("MemoryError:", error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and their sizes are those of Linux")
+def test_too_little_memory_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    numbers = np.random.default_rng(4).random((30_000, 12))
+    pd.DataFrame(numbers, columns=list("abcdefghijkl")).to_csv("long.csv", index=False)
+    found = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "memory ran out while 'long.csv' was read" in found.stdout
+    assert "30000" in found.stdout
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -172,6 +201,7 @@ def test_kinds_that_are_refused(values, words):
         (["a", None], "text", "column 'x' has no value in row 2; do this"),
         ([1.0, np.inf], "numeric", "column 'x' is inf in row 2"),
         ([1.0, -1e200], "numeric", "column 'x' is -1e.200 in row 2, too large to compute with"),
+        ([1, -(3**700)], "numeric", "column 'x' is -9.66e.333 in row 2, too large to compute with"),
         (["1", "one"], "numeric", "column 'x' should hold numbers, but row 2 holds 'one'"),
         ([True, False], "numeric", "column 'x' should hold numbers, but row 1 holds True"),
         (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),

@@ -1,18 +1,20 @@
 """Inputs that mean more than their numbers: refused by name before the meaning is lost.
 
-``np.asarray`` forgets the mask of a masked array, turns time spans into counts of nanoseconds and
-reads texts as numbers; a lazy table is no table yet. Whoever gives such things wants something that
-only they can say.
+``np.asarray`` forgets the mask of a masked array, turns time spans into counts of nanoseconds,
+reads texts as numbers and drops imaginary parts; a lazy table is no table yet, and an integer may
+be larger than any float. Whoever gives such things wants something that only they can say.
 """
 
 from __future__ import annotations
 
 import datetime
+import sys
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-__all__ = ["check_meaning", "check_numbers", "check_present"]
+__all__ = ["check_meaning", "check_numbers", "check_present", "exceeds_floats", "show_integer"]
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -60,7 +62,7 @@ e.g. with y.filled(value)
 
 
 def check_numbers(values: Any, name: str) -> None:
-    """Refuse what is not numbers although it could be read as such: times, and texts.
+    """Refuse what is no real number although it could be read as one: times, texts, and the like.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def check_numbers(values: Any, name: str) -> None:
     Raises
     ------
     ValueError
-        If there are masked values, times or texts.
+        If there are masked values, times, texts, complex numbers or integers beyond all floats.
     TypeError
         If it is a lazy table.
 
@@ -150,6 +152,8 @@ def _check_series(values: Any, name: str) -> None:
     words = str(values.dtype).lower()
     if kind in ("m", "M") or words.startswith(("date", "time", "duration")):
         _refuse_times(name, words)
+    if kind == "c":
+        _refuse_complex(name, values.iloc[0] if len(values) else 0j)
     if kind == "O" or words in ("str", "string", "object") or words.startswith("string"):
         _check_array(np.asarray(values, dtype=object), name)
 
@@ -158,6 +162,8 @@ def _check_array(array: np.ndarray[Any, Any], name: str) -> None:
     kind = array.dtype.kind
     if kind in "mM":
         _refuse_times(name, str(array.dtype))
+    if kind == "c":
+        _refuse_complex(name, array.flat[0] if array.size else 0j)
     if kind in "USO":
         for value in array.ravel().tolist() if kind == "O" else array.ravel()[:1]:
             if isinstance(value, (str, bytes)):
@@ -167,6 +173,31 @@ def _check_array(array: np.ndarray[Any, Any], name: str) -> None:
                 )
             if isinstance(value, _TIMES):
                 _refuse_times(name, type(value).__name__)
+            if isinstance(value, (complex, np.complexfloating)):
+                _refuse_complex(name, value)
+            if exceeds_floats(value):
+                raise ValueError(
+                    f"{name} holds an integer beyond the range of floats, about "
+                    f"{show_integer(value)}; divide by a unit, or drop such rows"
+                )
+
+
+def exceeds_floats(value: Any) -> bool:
+    """Whether this is an integer that no float comes near."""
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
+def show_integer(value: int) -> str:
+    """Some digits and the power of ten: Python refuses to write thousands of digits."""
+    return f"{Decimal(value):.3g}"
+
+
+def _refuse_complex(name: str, value: Any) -> None:
+    # The first words are those of scikit-learn.
+    raise ValueError(
+        f"Complex data not supported: {name} holds complex numbers such as {complex(value)}; give "
+        "real ones, e.g. their real part or modulus"
+    )
 
 
 def _refuse_times(name: str, what: str) -> None:

@@ -131,6 +131,7 @@ def _evaluate(
 ) -> FloatArray:
     if loss == "absolute":
         _refuse_columns(prediction, loss)
+        check_numbers(truth, "y_true")
         return np.abs(np.asarray(truth, dtype=np.float64) - prediction)
     if loss == "zero_one":
         _refuse_columns(prediction, loss)
@@ -156,6 +157,7 @@ def _evaluate(
     parsed = parse_loss(loss)
     if not parsed.is_classifier:
         _refuse_columns(prediction, parsed.name)
+        check_numbers(truth, "y_true")
         if parsed.link == "log":
             _refuse_means(prediction, parsed.name)
         return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))

@@ -1468,8 +1468,8 @@ def _check_sample_weight(sample_weight: ArrayLike | None, n: int) -> FloatArray 
     """Weights that sum to 1, or None where all are alike: then the faster loops serve."""
     if sample_weight is None:
         return None
-    weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
+    weight = np.asarray(to_numpy(sample_weight))
     if weight.ndim == 0:
-        weight = np.full(n, float(weight))
+        weight = np.full(n, weight)
     weight = normalised_sample_weight(weight, n)
     return None if np.all(weight == weight[0]) else weight

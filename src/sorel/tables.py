@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._files import open_whole, write_atomically
+from sorel._inputs import exceeds_floats, show_integer
 from sorel._names import missing_columns
 from sorel._text import printable
 from sorel._unfolding import unfolded_bytes
@@ -59,6 +60,9 @@ _TAB_ENDINGS = (".tsv", ".tab")
 # above that adds: commands take many times as much for a file of few columns.
 _MAX_COLUMNS = 25_000
 _ROOM, _SMALL_FILE, _RATIO = 20_000_000, 10_000_000, 20
+
+# What pandas says where its parser cannot allocate. An error of the disk comes as an OSError.
+_NO_MEMORY = ("out of memory", "Calling read(nbytes) on source failed")
 
 # Columns of a Parquet file that are read together.
 _AT_ONCE = 500
@@ -535,6 +539,11 @@ def _read_csv(
             "save it as UTF-8, or as Parquet"
         ) from None
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, csv.Error) as error:
+        if any(words in str(error) for words in _NO_MEMORY):
+            raise MemoryError(
+                f"memory ran out while {name} was read; allow more, or leave the rows on disk: "
+                "write them as Parquet and use --out-of-core"
+            ) from None
         _check_lengths(stream, name, sep)
         raise TableError(f"{name} is not a well-formed CSV file: {_one_line(error)}") from None
     frame.columns = header
@@ -798,6 +807,12 @@ def _days(values: pd.Series, column: str) -> pd.Series:
 def _numbers(values: pd.Series, column: str) -> pd.Series:
     """Values of an object or text column as numbers, or an error that names the first culprit."""
     pandas = _pandas()
+    large = values.map(exceeds_floats).to_numpy(dtype=bool)
+    if large.any():
+        raise TableError(
+            f"column {column!r} is {show_integer(values.iloc[large.argmax()])} in row "
+            f"{_row(values, large)}, too large to compute with"
+        )
     numbers = pandas.to_numeric(values.astype(object), errors="coerce")
     is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
     wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()

@@ -21,8 +21,7 @@ _FEW = 1000
 def fit_on_cluster(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
     """Task, kinds of columns, number of rows and fitted pipeline."""
     from sorel.cli.fit import _estimator_settings, _needs_table, _target
-    from sorel.dask import ClusterError, DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
-    from sorel.tables import TableError
+    from sorel.dask import DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
 
     needs = _needs_table(arguments)
     if arguments.out_of_core:
@@ -39,26 +38,36 @@ def fit_on_cluster(arguments: argparse.Namespace) -> tuple[str, dict[str, str], 
         weight = None
         if arguments.sample_weight is not None:
             weight = frame[arguments.sample_weight]
-        try:
-            pipeline, scaled = _standardised(frame[names], names)
-            # In the pipeline, too, the model gets numbers without names.
-            rows = scaled.to_dask_array()
-            model = kind(**settings).fit(rows, y, weight)
-            pipeline.steps[-1] = ("model", model.to_local())
-            if arguments.baselines:
-                pipeline.baselines_ = _baselines(model, rows, y, weight)
-        except ClusterError as error:
-            raise TableError(str(error)) from error
+        pipeline, scaled = _standardised(frame[names], names)
+        # In the pipeline, too, the model gets numbers without names.
+        rows = scaled.to_dask_array()
+        model = kind(**settings).fit(rows, y, weight)
+        pipeline.steps[-1] = ("model", model.to_local())
+        if arguments.baselines:
+            pipeline.baselines_ = _baselines(model, rows, y, weight)
         count = len(model.risk_weights_)
     return task, dict.fromkeys(names, "numeric"), count, pipeline
 
 
 @contextmanager
 def _client(arguments: argparse.Namespace) -> Iterator[Any]:
-    """A client of the cluster that the arguments name."""
-    import sorel.dask  # noqa: F401 (says what to install where Dask is missing)
+    """A client of the cluster that the arguments name, whose faults are errors of the command."""
+    from sorel.dask import ClusterError  # says what to install where Dask is missing
+    from sorel.dask.cluster import check_versions, dropping_stopped_workers, wait_for_worker
+    from sorel.tables import TableError
 
-    import distributed  # isort: skip
+    try:
+        with _connected(arguments) as client, dropping_stopped_workers(client):
+            wait_for_worker(client)
+            check_versions(client)
+            yield client
+    except ClusterError as error:
+        raise TableError(str(error)) from error
+
+
+@contextmanager
+def _connected(arguments: argparse.Namespace) -> Iterator[Any]:
+    import distributed
 
     if arguments.scheduler is not None:
         try:
@@ -75,7 +84,8 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
         distributed.LocalCluster(
             n_workers=arguments.local_cluster,
             threads_per_worker=1,
-            dashboard_address=":0",
+            # On all interfaces where only a port is named.
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

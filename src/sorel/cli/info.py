@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from sorel._text import printable
@@ -15,6 +16,7 @@ _WIDEST = 40
 _EXAMPLES = """\
 examples:
   sorel info model.skops
+  sorel info model.skops --json | jq .relative_gap
 """
 
 
@@ -29,6 +31,7 @@ def add(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel.saving import read_summary
 
     facts = read_summary(arguments.model)
+    if arguments.json:
+        # JSON in ASCII escapes all control characters but this one.
+        print(json.dumps(facts, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
+        return DONE
     width = min(_WIDEST, max(len(printable(key)) for key in facts))
     for key, value in facts.items():
         if isinstance(value, dict):

@@ -4,7 +4,8 @@ A round sends every worker a short list of operations and waits for what they re
 through the scheduler and back, about two milliseconds, with no task, graph or future of its own.
 While it waits, it keeps asking the scheduler whether the workers are still there.
 The partitions themselves are futures. When a worker is lost, the scheduler computes them again from
-their graph on the workers that are left, which then get new homes.
+their graph on the workers that are left, which then get new homes. A worker that is stopped without
+being dead (SIGSTOP, a frozen machine) is one that sends no heartbeat; it is made a lost one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dask
 import distributed
 import numpy as np
+from distributed.scheduler import heartbeat_interval
 from numpy.typing import NDArray
 
+import sorel
 from sorel._warnings import logger
 from sorel.dask.shards import Layout, Message, Reply, answer
 
@@ -36,6 +40,10 @@ _MAX_LOSSES = 2
 # Seconds without an answer after which the scheduler is asked whether a worker is still there.
 # Calling one that is not would take half a minute to fail.
 _PULSE = 0.2
+
+# Seconds between two looks at the heartbeats, and heartbeats missed before a worker may count as
+# stopped: as many as the scheduler grants, whatever its own limit.
+_LOOK, _MISSED = 1.0, 10
 
 
 class ClusterError(RuntimeError):
@@ -449,3 +457,61 @@ def wait_for_worker(client: distributed.Client) -> int:
             )
         time.sleep(_PAUSE)
     return len(_workers(client))
+
+
+def check_versions(client: distributed.Client) -> None:
+    """Refuse workers with another version of sorel, or none: one call to all of them."""
+
+    # Inside, so that it travels by value: workers without this module can run it.
+    def version() -> str:
+        import sorel
+
+        return sorel.__version__
+
+    for address, found in client.run(version, on_error="return").items():
+        if found == sorel.__version__ or isinstance(found, OSError):
+            # One that does not answer is lost, which is found out later.
+            continue
+        has = f"sorel {found}" if isinstance(found, str) else f"no sorel that works ({found})"
+        raise ClusterError(
+            f"the worker {address} has {has}, and this is sorel {sorel.__version__}; install the "
+            f"same version everywhere: pip install 'sorel[dask]=={sorel.__version__}'"
+        )
+
+
+@contextmanager
+def dropping_stopped_workers(client: distributed.Client) -> Iterator[None]:
+    """Have the scheduler drop workers that send no heartbeat for the patience of a fit.
+
+    It would do so by itself after its setting ``worker-ttl``, 5 minutes by default, and until then
+    everything waits for them.
+    """
+    loop = client.loop.asyncio_loop  # type: ignore[union-attr] # running
+    watch = asyncio.run_coroutine_threadsafe(_drop_stopped(client), loop)
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+async def _drop_stopped(client: distributed.Client) -> None:
+    # For each worker its last heartbeat, and looks since then. Seconds are not counted: while the
+    # scheduler itself stands still, or this process does, nobody is seen.
+    heard: dict[str, tuple[float, int]] = {}
+    while client.status == "running":
+        await asyncio.sleep(_LOOK)
+        try:
+            workers = (await client.scheduler.identity())["workers"]  # type: ignore[union-attr]
+            patience = max(_patience(), _MISSED * heartbeat_interval(len(workers)))
+            for address, facts in workers.items():
+                last, looks = heard.get(address, (-1.0, 0))
+                looks = looks + 1 if facts["last_seen"] == last else 0
+                heard[address] = facts["last_seen"], looks
+                if looks * _LOOK > patience:
+                    logger.warning("no sign of life from worker %s for %d s", address, looks)
+                    await client.scheduler.unregister(  # type: ignore[union-attr]
+                        address=address, stimulus_id=f"sorel-no-heartbeat-{uuid.uuid4().hex}"
+                    )
+        except OSError:
+            # The scheduler is away, of which the fit has its own word.
+            logger.debug("the heartbeats of the workers could not be read")

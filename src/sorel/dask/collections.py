@@ -19,7 +19,8 @@ from dask.delayed import delayed
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from sorel.dask.cluster import ClusterError, wait_for_worker
+from sorel._inputs import check_numbers
+from sorel.dask.cluster import ClusterError, check_versions, wait_for_worker
 from sorel.dask.shards import Block
 from sorel.losses import Loss
 from sorel.risks import FloatArray
@@ -111,6 +112,7 @@ def load(
         How the work is called on the dashboard.
     """
     workers = wait_for_worker(client)
+    check_versions(client)
     rows, names = _row_blocks(X, workers)
     d = _width(X)
     targets = _vector_blocks(y, "y", rows)
@@ -336,6 +338,7 @@ def make_block(
         )
     weights = None
     if weight is not None:
+        check_numbers(weight, f"sample_weight of partition {place}")
         weights = np.ascontiguousarray(np.asarray(weight, dtype=np.float64).ravel())
         if len(weights) != X.shape[0]:
             raise ValueError(

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint
-from sorel.dask.cluster import ClusterError, find_client
+from sorel.dask.cluster import ClusterError, dropping_stopped_workers, find_client
 from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded
@@ -51,9 +51,9 @@ class _OnCluster(SpectralFit):
     def _load(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> Loaded:
         client = find_client(self.client)
         means = isinstance(self.fit_intercept, str)
-        rows = load(
-            client, X, y, sample_weight, loss=loss, means=means, name=f"sorel-{type(self).__name__}"
-        )
+        name = f"sorel-{type(self).__name__}"
+        with dropping_stopped_workers(client):
+            rows = load(client, X, y, sample_weight, loss=loss, means=means, name=name)
         self.n_features_in_ = rows.n_features
         if rows.names is not None:
             self.feature_names_in_ = np.array(rows.names, dtype=object)
@@ -64,7 +64,8 @@ class _OnCluster(SpectralFit):
     def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
         data = Weighted(loaded, np.empty(0), None, loaded.total, None)
         try:
-            self._fit(data, loss, loaded.shape[0], given)
+            with dropping_stopped_workers(loaded.client):
+                self._fit(data, loss, loaded.shape[0], given)
             self.status_ += self._account(loaded)
         except ClusterError as error:
             reached = None if loaded.partitions is None else loaded.partitions.reached
@@ -227,14 +228,14 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
 
     Notes
     -----
-    The settings ``sorel.bins`` (of each worker, 4096) and ``sorel.worker-timeout`` (seconds, 120)
-    of Dask's configuration apply.
+    The settings ``sorel.bins`` (of each worker, 4096) and ``sorel.worker-timeout`` (seconds without
+    workers, or without a sign of life from one, 120) of Dask's configuration apply.
 
     Examples
     --------
     >>> import dask.array as da, distributed
     >>> from sorel.dask import DaskSpectralRiskRegressor
-    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address="127.0.0.1:0")
     >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
     >>> y = X.sum(axis=1) + da.random.default_rng(1).standard_t(3, size=1000, chunks=250)
     >>> model = DaskSpectralRiskRegressor(risk="cvar:0.1").fit(X, y)
@@ -372,7 +373,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
     --------
     >>> import dask.array as da, distributed
     >>> from sorel.dask import DaskSpectralRiskClassifier
-    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address="127.0.0.1:0")
     >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
     >>> y = X.sum(axis=1) + da.random.default_rng(1).normal(size=1000, chunks=250) > 0
     >>> model = DaskSpectralRiskClassifier(risk="cvar:0.5").fit(X, y)

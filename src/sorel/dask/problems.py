@@ -9,7 +9,7 @@ from typing import Any
 import distributed
 import numpy as np
 
-from sorel.dask.cluster import Partitions, find_client
+from sorel.dask.cluster import Partitions, dropping_stopped_workers, find_client
 from sorel.dask.collections import Rows, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.shards import Layout
@@ -133,7 +133,7 @@ def open_problem(
     --------
     >>> import dask.array as da, distributed, sorel
     >>> from sorel.dask import open_problem
-    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address=":0")
+    >>> client = distributed.Client(n_workers=1, processes=False, dashboard_address="127.0.0.1:0")
     >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(250, 3))
     >>> y = X.sum(axis=1) + da.random.default_rng(1).standard_t(3, size=1000, chunks=250)
     >>> with open_problem(X, y, risk="esrm:2") as problem:
@@ -145,14 +145,15 @@ def open_problem(
     loss = parse_loss(loss)
     risk = CVaR(0.5) if risk is None else parse_risk(risk)
     client = find_client(client)
-    rows = load(client, X, y, sample_weight, loss=loss, means=False, name="sorel-problem")
-    loaded = Loaded(client, rows)
-    try:
-        classes = None
-        if loss.is_classifier:
-            labels = [np.asarray(fact.labels) for fact in rows.facts if fact.rows]
-            classes = np.unique(np.concatenate(labels))
-        engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
-        yield Problem.from_engine(engine, penalty)
-    finally:
-        loaded.close()
+    with dropping_stopped_workers(client):
+        rows = load(client, X, y, sample_weight, loss=loss, means=False, name="sorel-problem")
+        loaded = Loaded(client, rows)
+        try:
+            classes = None
+            if loss.is_classifier:
+                labels = [np.asarray(fact.labels) for fact in rows.facts if fact.rows]
+                classes = np.unique(np.concatenate(labels))
+            engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
+            yield Problem.from_engine(engine, penalty)
+        finally:
+            loaded.close()

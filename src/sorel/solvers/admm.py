@@ -14,11 +14,11 @@ import itertools
 import math
 from typing import Any, ClassVar
 
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrs
 
 from sorel.engines.base import FloatArray, Splitting
 from sorel.problem import Problem
-from sorel.quadratic import minimize_quadratic
+from sorel.quadratic import _factor, minimize_quadratic
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
@@ -124,7 +124,7 @@ class _PrimalStep:
 
     def __init__(self, problem: Problem, gram: FloatArray) -> None:
         self._problem, self._gram = problem, gram
-        self._factor: tuple[float, tuple[FloatArray, bool]] | None = None
+        self._factor: tuple[float, FloatArray] | None = None
 
     def __call__(self, w: FloatArray, pull: FloatArray, rho: float) -> FloatArray:
         penalty, d = self._problem.penalty, self._problem.n_features
@@ -133,7 +133,8 @@ class _PrimalStep:
         if self._factor is None or self._factor[0] != rho:
             matrix = rho * self._gram
             matrix.flat[: d * len(w) : len(w) + 1] += penalty.l2
-            self._factor = rho, cho_factor(matrix)
+            # A shift, where rounding has lost the penalty, adds a proximal term to the step.
+            self._factor = rho, _factor(matrix)[0]
         slope = pull.copy()
         slope[:d] += penalty.l2 * w[:d]
-        return w - cho_solve(self._factor[1], slope)
+        return w - dpotrs(self._factor[1], slope, lower=1)[0]
