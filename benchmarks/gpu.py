@@ -173,7 +173,7 @@ def certify(problem: sorel.Problem, result: Any) -> Any:
     """The certificate of a result as it is: Newton steps that tighten it may part ways."""
     run = problem.for_run()
     dual, _ = run.engine.nearest_dual(result.weights)
-    return run.certify(run.engine.point(result.w), dual)
+    return run.certify(run.engine.point(run.from_user(result.w)), dual)
 
 
 def exactness(torch: Any, n: int, d: int) -> None:

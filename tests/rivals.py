@@ -95,7 +95,7 @@ def level(problem: sorel.Problem) -> float:
     """The relative gap that the smoothing of a `drago` without settings allows."""
     optimum = sorel.solve(problem, "newton", tol=1e-6).objective
     nu = default_smoothing(problem, problem.engine.point(problem.start()))
-    return max(1e-6, smoothing_gap(problem, nu) / problem.unit(optimum))
+    return max(1e-6, smoothing_gap(problem, nu) / abs(optimum))
 
 
 def paper(names: list[str]) -> None:

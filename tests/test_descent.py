@@ -214,7 +214,7 @@ def test_descent_goes_on_until_its_bracket_is_closed(monkeypatch):
     def descended(w):
         run = Run(w, None, 1e-8, 1000, np.inf, 0)
         state = descent.descend(State(problem, engine.point(w), dual, 0.0), run)
-        goal = descent._CLOSED * 1e-8 * problem.unit(state.value)
+        goal = descent._CLOSED * 1e-8 * state.value
         return state, run.passes, goal
 
     state, cold, goal = descended(problem.start())

@@ -511,14 +511,14 @@ def test_targets_and_weights_have_an_entry_per_row_and_labels_count_classes():
 
 @by_weighting
 def test_the_scale_of_losses_is_their_spread_or_else_their_size(weighted):
-    """Ties leave the size of the losses, and a perfect fit what they are at zero margins."""
+    """Ties leave the size of the losses, and a perfect fit their spread beside it."""
     omega = np.array([0.5, 0.25, 0.25]) if weighted else np.full(3, 1.0 / 3.0)
     X, far = np.eye(3), 1e3
 
     def scale(losses):
         y = np.sqrt(2.0 * far) * np.ones(3)
         problem = sorel.Problem(X, y, sample_weight=omega if weighted else None)
-        return problem.engine.loss_scale(problem.engine.point(y - np.sqrt(2.0 * losses)))
+        return problem.loss_scale(problem.engine.point(y - np.sqrt(2.0 * losses)))
 
     for share in (0.5, 0.9, 1.1, 5.0):
         away = np.array([1.0, 0.0, -1.0])
@@ -526,9 +526,11 @@ def test_the_scale_of_losses_is_their_spread_or_else_their_size(weighted):
         losses = 10.0 + away * share * 1e-3 * 10.0 / (omega @ np.abs(away))
         expected = 10.0 if share < 1.0 else share * 1e-3 * 10.0
         assert scale(losses) == pytest.approx(expected, rel=1e-6)
-    assert scale(np.zeros(3)) == pytest.approx(np.finfo(float).eps * far, rel=1e-6)
-    nothing = sorel.Problem(X, np.zeros(3)).engine
-    assert nothing.loss_scale(nothing.point(np.zeros(3))) == 1.0
+    nothing = sorel.Problem(X, np.arange(3.0) + 1.0)
+    beside = 0.5 * (1.0 / 3.0 - np.arange(3.0) - 1.0) ** 2
+    spread = np.mean(np.abs(beside - beside.mean()))
+    fitted = nothing.engine.point(np.arange(3.0) + 1.0)
+    assert nothing.loss_scale(fitted) == pytest.approx(spread)
 
 
 def test_eigenvectors_of_the_rows_are_worth_no_more_than_products_with_them():

@@ -265,14 +265,15 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
     X, y = wide_data()
     problem = sorel.Problem(X, y, risk="cvar:0.4", penalty=sorel.L2(1e-3), fit_intercept=True)
     best = sorel.solve(problem, tol=1e-11)
+    w_best = problem.from_user(best.w)
     rng = np.random.default_rng(12)
     noise = rng.normal(size=(41, 41))
     run = problem.for_run()
     near = 1.01 * run.engine.hessian(
-        run.engine.point(best.w), run.engine.nearest_dual(best.weights)[0]
+        run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
     )
     for scale in (1e-1, 1e-3, 1e-6):
-        w = best.w + scale * rng.normal(size=41)
+        w = w_best + scale * rng.normal(size=41)
         point = run.engine.point(w)
         for dual in (run.engine.worst_case(point), run.engine.nearest_dual(best.weights)[0]):
             run.curvature = {
@@ -287,9 +288,9 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
     # A bound from products is about as good as one from the matrix.
     run.curvature = near
     dual = run.engine.nearest_dual(best.weights)[0]
-    by_products = run.certify(run.engine.point(best.w), dual, refine=1e-9)
+    by_products = run.certify(run.engine.point(w_best), dual, refine=1e-9)
     run.curvature = None
-    formed = run.certify(run.engine.point(best.w), dual, refine=1e-9)
+    formed = run.certify(run.engine.point(w_best), dual, refine=1e-9)
     assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
 
 

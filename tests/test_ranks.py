@@ -199,7 +199,7 @@ def test_far_from_the_solution_ranks_tell_little():
     problem = make_problem(ESRM(2.0), d=25)
     state, _ = start_of(problem, np.zeros(problem.engine.shape))
     for share, far in ((2.0, True), (0.5, False)):
-        state.remains = share * ranks._FAR * problem.unit(state.value)
+        state.remains = share * ranks._FAR * state.value
         assert ranks.are_far_off(state) is far
 
 

@@ -44,7 +44,7 @@ def test_certificates_agree_with_the_host(device, loss, risk, kind):
     def certify(there):
         run = there.for_run()
         dual, _ = run.engine.nearest_dual(result.weights)
-        return run.certify(run.engine.point(result.w), dual)
+        return run.certify(run.engine.point(run.from_user(result.w)), dual)
 
     here, there = certify(problem), certify(host)
     assert here.primal == pytest.approx(there.primal, rel=1e-11)
