@@ -196,14 +196,8 @@ def tests_of(file: str) -> list[str]:
             own = f"test_{Path(file).stem}.py"
             if tests and own not in tests and (ROOT / "tests" / own).exists():
                 tests = [own, *tests]
-            return [str(ROOT / "tests" / _node(test)) for test in tests]
+            return [str(ROOT / "tests" / test) for test in tests]
     return []
-
-
-def _node(test: str) -> str:
-    """A name of the table above as pytest takes it."""
-    kind = test.removeprefix("work:")
-    return test if kind == test else f"test_work.py::test_work[{kind}]"
 
 
 def draw(count: int, seed: int, only: str = "") -> list[Change]:

@@ -70,6 +70,10 @@ class _OnCluster(SpectralFit):
         except ClusterError as error:
             reached = None if loaded.partitions is None else loaded.partitions.reached
             if reached is not None:
+                assert loaded.engine is not None
+                offset = loaded.engine.spec.offset
+                if offset:
+                    reached = np.append(reached[:-1], reached[-1] + offset)
                 error.w = reached
                 for name, value in self._parameters_of(reached, loaded.shape[1]).items():
                     setattr(error, name, value)
