@@ -45,6 +45,7 @@ __all__ = [
     "read_table",
     "select_columns",
     "standardise_rows",
+    "stray_texts",
     "unknown_categories",
     "write_table",
 ]
@@ -286,6 +287,42 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
                 found.append(Misread(column, what, example, frame[column].nunique()))
                 break
     return found
+
+
+def stray_texts(values: pd.Series) -> tuple[int, Any, int] | None:
+    """Find a text among values that are mostly numbers.
+
+    One such cell makes a column of numbers a column of texts.
+
+    Parameters
+    ----------
+    values : Series
+        A column of texts.
+
+    Returns
+    -------
+    row, value, count : int, str, int
+        The row of the first text that is no number, counted from 1, the text, and how many there
+        are. None where there are none, or where numbers are no majority of the rows, nor of the
+        different values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import stray_texts
+    >>> stray_texts(pd.Series(["1.5", "2.25", "oops", "4"]))
+    (3, 'oops', 1)
+    >>> stray_texts(pd.Series(["1", "a", "b"]))
+    """
+    numbers = _pandas().to_numeric(values.astype(object), errors="coerce")
+    strange = (numbers.isna() & values.notna()).to_numpy()
+    # Counting the different values of a long column takes memory: a part of it tells.
+    start = slice(_ROWS_LOOKED_AT)
+    of_rows = numbers.count() / values.count()
+    of_values = numbers.iloc[start].nunique() / max(1, values.iloc[start].nunique())
+    if not strange.any() or max(of_rows, of_values) <= 0.5:
+        return None
+    return _row(values, strange), values.iloc[strange.argmax()], int(strange.sum())
 
 
 def select_columns(
