@@ -193,6 +193,11 @@ def add(commands: Any) -> None:
         "--no-baselines", dest="baselines", action="store_false",
         help="do not fit the plain model beside it, with which `sorel evaluate` compares",
     )  # fmt: skip
+    parser.add_argument(
+        "--times", action="store_true",
+        help="keep in the model when it was made and how long it took; without, the same table and "
+        "arguments make the same file",
+    )  # fmt: skip
     add_quiet(parser)
 
 
@@ -818,7 +823,7 @@ def _save(model: Any, arguments: argparse.Namespace, summary: dict[str, Any]) ->
     from sorel.tables import STANDARD
 
     if arguments.output == STANDARD:
-        save_model(model, sys.stdout.buffer, summary=summary)
+        save_model(model, sys.stdout.buffer, summary=summary, times=arguments.times)
         sys.stdout.buffer.flush()
     else:
-        save_model(model, arguments.output, summary=summary)
+        save_model(model, arguments.output, summary=summary, times=arguments.times)
