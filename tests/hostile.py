@@ -176,18 +176,18 @@ def archive_in_the_archive(model: Path, path: Path) -> Path:
         _zeros(archive, "data.npy", HUGE, npy_head((HUGE // 8,)))
     node = {
         "__class__": "csr_matrix", "__module__": "scipy.sparse._csr",
-        "__loader__": "SparseMatrixNode", "type": "scipy", "file": "1.npz", "__id__": 10**6,
+        "__loader__": "SparseMatrixNode", "type": "scipy", "file": "other.npz", "__id__": 10**6,
     }  # fmt: skip
     with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("1.npz", inner.getvalue())
+        archive.writestr("other.npz", inner.getvalue())
     return path
 
 
 def void_of_gigabytes(model: Path, path: Path) -> Path:
     """A number that NumPy's void type takes for its size."""
-    node = {**_array_node("1.npy", 10**6), "__class__": "void"}
+    node = {**_array_node("other.npy", 10**6), "__class__": "void"}
     with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("1.npy", npy_head((), "<i8") + struct.pack("<q", 2**31 - 1))
+        archive.writestr("other.npy", npy_head((), "<i8") + struct.pack("<q", 2**31 - 1))
     return path
 
 
@@ -236,11 +236,11 @@ def deep_nesting(model: Path, path: Path) -> Path:
 def top_level_dtype(model: Path, path: Path) -> Path:
     """A model that is no model but a type of numbers."""
     members = _members(model)
-    content = _array_node("1.npy", 10**6)
+    content = _array_node("other.npy", 10**6)
     node = {"__class__": "dtype", "__module__": "numpy", "__loader__": "DTypeNode"}
     schema = {**json.loads(members["schema.json"]), **node, "content": content}
     members["schema.json"] = json.dumps(schema).encode()
-    members["1.npy"] = npy_head((0,))
+    members["other.npy"] = npy_head((0,))
     _write(path, members).close()
     return path
 

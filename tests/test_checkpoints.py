@@ -939,11 +939,11 @@ def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
 def test_the_command_refuses_in_one_line(table, capsys):
     assert fit() == 0
     capsys.readouterr()
-    assert fit("--l2", "0.5", "-q") == 1
+    assert fit("--l2", "0.5", "-q") == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the checkpoint 'fit.ckpt' belongs to another problem: the pen")
     Path("fit.ckpt").write_bytes(b"no")
-    assert fit() == 1
+    assert fit() == 4
     assert "error: 'fit.ckpt' is damaged, or not a checkpoint" in capsys.readouterr().err
     assert fit("--checkpoint", "none/fit.ckpt") == 1
     assert "there is no folder" in capsys.readouterr().err

@@ -421,7 +421,6 @@ def test_labels_may_be_numbers_on_request(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "churn", "--task", "regression"], "needs numbers"),
         (["--target", "price", "--loss", "logistic"], "--loss logistic does not suit regression"),
         (["--target", "churn", "--loss", "huber"], "--loss huber does not suit classification"),
         (["--target", "price", "--drop", "price"], "'price' is the target"),
@@ -475,7 +474,7 @@ def test_a_model_is_not_written_to_a_terminal(folder, capsys, monkeypatch):
 # Bad tables.
 
 
-def refused(capsys, *arguments, code=1):
+def refused(capsys, *arguments, code=4):
     """What the command says when it fails, which is one line and no traceback."""
     assert run(*arguments) == code
     captured = capsys.readouterr()
@@ -529,8 +528,72 @@ def test_fit_names_what_is_wrong_with_the_file(folder, capsys):
         ".": "folder '.' has neither .npy nor .parquet files",
     }
     for name, words in cases.items():
-        assert words in refused(capsys, "fit", name, "--target", "price", "-o", "m.skops")
+        code = 1 if name == "none.csv" else 4
+        fit = ["fit", name, "--target", "price", "-o", "m.skops"]
+        assert words in refused(capsys, *fit, code=code)
     assert not Path("m.skops").exists()
+
+
+@pytest.mark.parametrize("text", ["n/k", "1.2.3", "\x00", "12 kr", "x" * 1000])
+@pytest.mark.parametrize("task", ["auto", "regression"])
+def test_a_stray_text_among_numbers_is_no_label(folder, capsys, text, task):
+    Path("m.skops").write_bytes(b"old")
+    frame = people()
+    frame["price"] = frame["price"].astype(object)
+    frame.loc[86, "price"] = text
+    frame.to_csv("bad.csv", index=False)
+    fit = ["fit", "bad.csv", "--target", "price", "--task", task, "-o", "m.skops"]
+    message = refused(capsys, *fit)
+    assert "'price'" in message
+    assert "row 87" in message
+    assert repr(text[:50])[1:-1] in message
+    assert len(message) < 300
+    assert Path("m.skops").read_bytes() == b"old"
+
+
+def test_stray_texts_are_counted_and_few_labels_are_numbers_too(folder, capsys):
+    frame = people().assign(price=np.arange(120) % 2)
+    frame["price"] = frame["price"].astype(object)
+    frame.loc[[5, 9], "price"] = ["l", "O"]
+    message = refused_fit(capsys, frame)
+    assert "row 6 (the header not counted) holds 'l' (and 1 more such cells)" in message
+    # A text for what is not known is the most frequent value, and the others are numbers.
+    frame = people().astype({"price": object})
+    frame.loc[:79, "price"] = "unknown"
+    assert "row 1 (the header not counted) holds 'unknown'" in refused_fit(capsys, frame)
+    assert "and 79 more" in refused_fit(capsys, frame)
+    # Rows that are left out count as the file counts.
+    frame = people().astype({"price": object})
+    frame.loc[3, "price"], frame.loc[7, "price"] = None, "?"
+    assert "row 8" in refused_fit(capsys, frame, "--skip-missing-target")
+
+
+def test_a_task_that_is_given_decides(folder):
+    frame = people().assign(price=np.resize(["1", "2", "2b"], 120))
+    frame.to_csv("t.csv", index=False)
+    fit = ["fit", "t.csv", "--target", "price", "-q", "-o", "m.skops"]
+    assert run(*fit) == 4
+    assert run(*fit, "--task", "classification") in (0, 3)
+    assert sorel.load_model("m.skops").classes_.tolist() == ["1", "2", "2b"]
+    # Some labels look like numbers, and most do not.
+    frame.assign(price=np.resize(["1", "b", "c"], 120)).to_csv("t.csv", index=False)
+    assert run(*fit) in (0, 3)
+    assert sorel.load_model("m.skops").classes_.tolist() == ["1", "b", "c"]
+
+
+def test_predictions_that_are_not_finite_are_no_result(folder, capsys):
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"x": rng.normal(size=80)})
+    frame["y"] = rng.poisson(np.exp(frame["x"]))
+    frame.to_csv("t.csv", index=False)
+    options = ["--target", "y", "--task", "regression", "--loss", "poisson", "-q", "-o", "m.skops"]
+    assert run("fit", "t.csv", *options) == 0
+    frame.loc[4, "x"] = 1e9
+    frame.to_csv("far.csv", index=False)
+    for command in ("predict", "evaluate"):
+        message = refused(capsys, command, "m.skops", "far.csv", "-o", "out.csv")
+        assert "the prediction for row 5 is not finite (inf)" in message
+    assert not Path("out.csv").exists()
 
 
 def test_missing_values_are_imputed_on_request(folder, capsys):
@@ -640,17 +703,18 @@ def test_bad_models_are_refused_with_a_sentence(folder, models, capsys):
         "none.skops": "none.skops: No such file",
     }
     for name, words in cases.items():
-        assert words in refused(capsys, "predict", name, "test.csv")
-        assert words in refused(capsys, "evaluate", name, "test.csv")
-        assert words in refused(capsys, "info", name)
+        code = 1 if name == "none.skops" else 4
+        assert words in refused(capsys, "predict", name, "test.csv", code=code)
+        assert words in refused(capsys, "evaluate", name, "test.csv", code=code)
+        assert words in refused(capsys, "info", name, code=code)
 
 
 @pytest.mark.parametrize("place", ["none/out", ".", "train.csv/out"])
 def test_unwritable_outputs_are_noticed_first(folder, models, capsys, place):
     before = sorted(os.listdir())
-    refused(capsys, "fit", "train.csv", "--target", "price", "-o", place)
-    refused(capsys, "predict", models["price"], "test.csv", "-o", place)
-    refused(capsys, "evaluate", models["price"], "test.csv", "-o", place)
+    refused(capsys, "fit", "train.csv", "--target", "price", "-o", place, code=1)
+    refused(capsys, "predict", models["price"], "test.csv", "-o", place, code=1)
+    refused(capsys, "evaluate", models["price"], "test.csv", "-o", place, code=1)
     assert sorted(os.listdir()) == before
 
 
@@ -662,7 +726,8 @@ def test_failed_write_keeps_the_old_model(folder, capsys, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    message = refused(capsys, "fit", "train.csv", "--target", "price", "-q", "-o", "m.skops")
+    fit = ["fit", "train.csv", "--target", "price", "-q", "-o", "m.skops"]
+    message = refused(capsys, *fit, code=1)
     assert "No space left on device" in message
     assert Path("m.skops").read_bytes() == b"old"
     assert sorted(os.listdir()) == before
@@ -691,7 +756,8 @@ def test_missing_packages_name_the_extra(folder, capsys, monkeypatch, module):
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    message = refused(capsys, "fit", "train.csv", "--target", "price", "-q", "-o", "m.skops")
+    fit = ["fit", "train.csv", "--target", "price", "-q", "-o", "m.skops"]
+    message = refused(capsys, *fit, code=1)
     assert 'pip install "sorel[cli]"' in message
 
 
@@ -756,24 +822,24 @@ def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["people.parquet", "--target", "price", "--out-of-core"], 1,
+        (["people.parquet", "--target", "price", "--out-of-core"], 4,
          "column 'city' of people.parquet holds text; rows on disk must be numbers: encode it, or "
          "leave it out with --drop 'city'"),
         (["people.parquet", "--target", "price", "--out-of-core", "--drop", "city", "--drop",
-          "zip", "--drop", "churn"], 1, "column 'member' of people.parquet holds truth values"),
-        (["all.parquet", "--target", "cost", "--out-of-core"], 1, "there is no column 'cost'"),
-        (["gaps.parquet", "--target", "price", "--out-of-core"], 1,
+          "zip", "--drop", "churn"], 4, "column 'member' of people.parquet holds truth values"),
+        (["all.parquet", "--target", "cost", "--out-of-core"], 4, "there is no column 'cost'"),
+        (["gaps.parquet", "--target", "price", "--out-of-core"], 4,
          "column 'age' of gaps.parquet has no value in row 8"),
         (["train.csv", "--target", "price", "--out-of-core"], 2, "convert it to Parquet first"),
         (["-", "--target", "price", "--out-of-core"], 2, "not standard input"),
         (["parts", "--target", "price", "--impute"], 2, "need a table in memory"),
         (["blocks", "--target", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
         (["blocks", "--target", "z.npy"], 1, "there is no file or folder 'z.npy' with targets"),
-        (["blocks", "--target", "short.npy"], 1, "has 120 rows, but short.npy has 3 values"),
-        (["uneven", "--target", "short.npy"], 1, "uneven/a.npy has 3, uneven/b.npy has 2"),
-        (["cut.npy", "--target", "short.npy"], 1, "cut.npy is truncated"),
+        (["blocks", "--target", "short.npy"], 4, "has 120 rows, but short.npy has 3 values"),
+        (["uneven", "--target", "short.npy"], 4, "uneven/a.npy has 3, uneven/b.npy has 2"),
+        (["cut.npy", "--target", "short.npy"], 4, "cut.npy is truncated"),
         (["blocks", "--target", "y.npy", "--scratch", "nowhere"], 1, "nowhere"),
-        (["empty", "--target", "y"], 1, "has neither .npy nor .parquet files"),
+        (["empty", "--target", "y"], 4, "has neither .npy nor .parquet files"),
     ],
 )  # fmt: skip
 def test_wrong_rows_on_disk(numbers, capsys, arguments, code, message):
@@ -818,12 +884,12 @@ def test_predictions_for_folders_are_those_for_tables(numbers, capsys):
 def test_folders_that_do_not_suit_a_model(numbers, models, capsys):
     assert run("fit", "blocks", "--target", "y.npy", "-q", "-o", "price.skops") == 0
     for arguments, code, message in [
-        (["predict", models["price"], "parts"], 1, "column 'city' is no number"),
-        (["predict", "price.skops", "parts"], 1, "there is no column 'x0'"),
+        (["predict", models["price"], "parts"], 4, "column 'city' is no number"),
+        (["predict", "price.skops", "parts"], 4, "there is no column 'x0'"),
         (["predict", "price.skops", "blocks", "--keep", "x0"], 2, "--keep copies columns"),
-        (["predict", "price.skops", "wide"], 1, "fitted to 2 columns, and wide has 3"),
+        (["predict", "price.skops", "wide"], 4, "fitted to 2 columns, and wide has 3"),
         (["evaluate", "price.skops", "wide2"], 1, "'y.npy' with targets"),
-        (["evaluate", "price.skops", "blocks", "--target", "short.npy"], 1,
+        (["evaluate", "price.skops", "blocks", "--target", "short.npy"], 4,
          "120 rows, but short.npy has 3 values"),
     ]:  # fmt: skip
         for name, width in (("wide", 3), ("wide2", 2)):
@@ -1009,7 +1075,7 @@ def test_many_columns_of_texts_have_too_many_together(tmp_path, capsys, monkeypa
     rows = [f"a{k},b{k % 15},{k}\n" for k in range(30)]
     (tmp_path / "table.csv").write_text("s,t,y\n" + "".join(rows))
     fit = ["fit", str(tmp_path / "table.csv"), "--target", "y", "-o", str(tmp_path / "m.skops")]
-    assert cli.main(fit) == 1
+    assert cli.main(fit) == 4
     assert "columns up to 't' have more than 40 different texts together" in capsys.readouterr().err
     assert cli.main([*fit, "--drop", "t"]) == 0
 

@@ -62,9 +62,8 @@ def test_models_that_unfold_are_refused_in_little_memory(saved, tmp_path, make, 
     path = make(saved / "model.skops", tmp_path / "model.skops")
     outcome, taken = peak(load_model, path)
     assert taken < ROOM
-    if make is not hostile.void_of_gigabytes:
-        assert isinstance(outcome, ModelFileError), outcome
-        assert str(path) in str(outcome) or repr(str(path))[1:-1] in str(outcome)
+    assert isinstance(outcome, ModelFileError), outcome
+    assert str(path) in str(outcome) or repr(str(path))[1:-1] in str(outcome)
     summary, taken = peak(read_summary, path)
     assert taken < ROOM
     assert isinstance(summary, (dict, ModelFileError))
@@ -234,11 +233,11 @@ def test_texts_from_files_are_shown_and_not_obeyed(saved, tmp_path, capsys):
     table.write_text("\n".join([rows[0] + ",group", *lines]) + "\n")
     commands = [
         (["info", path], 0),
-        (["predict", path, table], 1),
+        (["predict", path, table], 4),
         (["predict", saved / "model.skops", table, "--unknown", NASTY], None),
         (["evaluate", saved / "model.skops", table, "--groups", "group"], 0),
         (["fit", table, "--target", "group", "--task", "regression", "-o", tmp_path / "x"], None),
-        (["fit", table, "--target", NASTY, "-o", tmp_path / "x"], 1),
+        (["fit", table, "--target", NASTY, "-o", tmp_path / "x"], 4),
         (["fit", tmp_path / NASTY, "--target", "y", "-o", tmp_path / "x"], 1),
         (["info", tmp_path / NASTY], 1),
     ]

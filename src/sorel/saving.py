@@ -2,9 +2,10 @@
 
 A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
 the versions that wrote it and the training summary, and another, ``lists.json``, for the names of
-many columns, which skops would write at length. Loading reads that header first, then lets
-skops build the model from types that skops itself trusts (those of scikit-learn and NumPy) and
-from sorel's own; a file that names any other type is refused before anything of it is built.
+many columns, which skops would write at length. Loading reads that header first, then the names of
+all types in the file: one outside the list of ``_contents.py`` is refused before anything is built.
+Objects and arrays are numbered in the order of the file and no times are kept, so that the same
+model makes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import copy
 import datetime
 import io
 import json
+import math
 import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -77,6 +79,7 @@ def save_model(
     *,
     summary: dict[str, Any] | None = None,
     risk_weights: bool = True,
+    times: bool = False,
 ) -> None:
     """Save a fitted estimator or pipeline in a file that runs no code when it is loaded.
 
@@ -93,12 +96,18 @@ def save_model(
     risk_weights : bool, default=True
         Whether to save ``risk_weights_``, one number per training sample, which predictions do not
         need.
+    times : bool, default=False
+        Whether to save when the file was written, and the seconds that the fit took, in
+        ``history_`` and ``cv_results_``. Without them they are missing there, and the same model
+        makes the same bytes.
 
     Raises
     ------
     TypeError
         If the model holds something that could not be loaded again, such as a function of the
         user, or the summary holds something that JSON does not know.
+    ValueError
+        If coefficients are not finite.
     OSError
         If the file cannot be written.
 
@@ -124,18 +133,25 @@ def save_model(
     if hasattr(model, "to_local"):
         # What was fitted on a cluster is the same model, and needs no cluster to predict.
         model = model.to_local()
-    data = _dump(model if risk_weights else _without_weights(model), summary)
+    data = _dump(model, summary, risk_weights, times)
     if hasattr(path, "write"):
         cast(BinaryIO, path).write(data)
     else:
         write_atomically(path, data)
 
 
-def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None = None) -> Any:
+def load_model(
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    max_bytes: int | None = None,
+    trusted: Collection[str] = (),
+) -> Any:
     """Load a model that :func:`save_model` or the command ``sorel fit`` saved.
 
-    Only types of sorel, scikit-learn, NumPy and SciPy are built, by their names; no code from the
-    file is run.
+    No code from the file is run. By default a file may hold estimators of sorel, with their risks,
+    losses, penalties and solvers, and the parts of the pipeline of ``sorel fit``: ``Pipeline``,
+    ``ColumnTransformer``, ``SimpleImputer``, ``StandardScaler`` and ``OneHotEncoder``. Their arrays
+    must be finite and fit together.
 
     Parameters
     ----------
@@ -144,6 +160,11 @@ def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None
     max_bytes : int, optional
         How much the file may unfold to: by default 24 MB, or three times its own size where that is
         more. Files of :func:`save_model` stay below it.
+    trusted : collection of str
+        Names of other types that the file may hold, such as
+        ``"sklearn.preprocessing._polynomial.PolynomialFeatures"``; the error names those that it
+        does hold. Name them only if you trust whoever made the file: what such an estimator does
+        with its numbers, and with a table, is not checked.
 
     Returns
     -------
@@ -154,7 +175,8 @@ def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None
     ------
     ModelFileError
         If the file is empty, damaged, not a model of sorel, written by a newer sorel, unfolds to
-        more than `max_bytes`, or holds types that are not trusted.
+        more than `max_bytes`, holds types that are not trusted, or numbers that are not finite or
+        do not fit together.
     OSError
         If there is no such file, or it cannot be read.
     ModuleNotFoundError
@@ -179,10 +201,12 @@ def load_model(path: str | os.PathLike[str] | BinaryIO, *, max_bytes: int | None
     SpectralRiskRegressor()
     """
     with _opened(path) as (stream, name):
-        return _load_checked(stream, name, max_bytes)
+        return _load_checked(stream, name, max_bytes, frozenset(trusted))
 
 
-def _load_checked(stream: BinaryIO, name: str, max_bytes: int | None) -> Any:
+def _load_checked(
+    stream: BinaryIO, name: str, max_bytes: int | None, trusted: Collection[str]
+) -> Any:
     strange = _strange_versions(_header(stream, name))
     if strange:
         warn(
@@ -190,7 +214,7 @@ def _load_checked(stream: BinaryIO, name: str, max_bytes: int | None) -> Any:
             "or install those versions"
         )
     try:
-        return _load(stream, name, max_bytes)
+        return _load(stream, name, max_bytes, trusted)
     except ModelFileError as error:
         if not strange:
             raise
@@ -209,8 +233,8 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     -------
     dict
         ``"sorel"`` is the version that wrote the file, ``"versions"`` those of scikit-learn and
-        NumPy beside it, ``"created"`` the time in UTC; the rest describes the model and its
-        training.
+        NumPy beside it, ``"created"`` the time in UTC where it was saved; the rest describes the
+        model and its training.
 
     Raises
     ------
@@ -234,28 +258,32 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     """
     with _opened(path) as (stream, name):
         header = _header(stream, name)
+    created = {"created": header["created"]} if "created" in header else {}
     return {
         "sorel": header["sorel"],
         "versions": header.get("versions", {}),
-        "created": header.get("created"),
+        **created,
         **header.get("summary", {}),
     }
 
 
-def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
+def _dump(model: Any, summary: dict[str, Any] | None, risk_weights: bool, times: bool) -> bytes:
     skops_io = _skops()
     from sorel import __version__
+    from sorel._contents import check_numbers
     from sorel._sequences import take_out
 
+    check_numbers(model, trusted=None)
     facts = _describe(model)
-    model, lists = take_out(_without_checkpoints(model))
+    model, lists = take_out(_lasting(model, risk_weights, times))
     header = {
         "format": _FORMAT if lists else _WITHOUT_LISTS,
         "sorel": __version__,
         "versions": _versions(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "summary": {**facts, **(summary or {})},
     }
+    if times:
+        header["created"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         texts = {_HEADER: json.dumps(header, indent=None if lists else 2, allow_nan=False)}
     except (TypeError, ValueError) as error:
@@ -271,7 +299,7 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
         buffer = _archive(skops_io, model, texts, compression)
         try:
             # Better no file than one that cannot be read back.
-            _load(buffer, "the new file")
+            _load(buffer, "the new file", trusted=None)
             return buffer.getvalue()
         except ModelFileError as error:
             refused = error
@@ -280,21 +308,62 @@ def _dump(model: Any, summary: dict[str, Any] | None) -> bytes:
 
 def _archive(skops_io: Any, model: Any, texts: dict[str, str], compression: int) -> io.BytesIO:
     try:
-        buffer = io.BytesIO(skops_io.dumps(model, compression=compression))
+        written = io.BytesIO(skops_io.dumps(model))
     except (TypeError, AttributeError, RecursionError) as error:
         raise TypeError(f"{_name(model)} cannot be saved: {error}") from None
-    with zipfile.ZipFile(buffer, "a", compression=compression) as archive:
-        for name, text in texts.items():
-            archive.writestr(name, text)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(written) as old, zipfile.ZipFile(buffer, "w", compression) as new:
+        schema = json.loads(old.read(_SCHEMA))
+        for before, after in _number(schema).items():
+            # An entry without a time of its own is of 1980.
+            new.writestr(zipfile.ZipInfo(after), old.read(before), compression)
+        for name, text in {_SCHEMA: json.dumps(schema, indent=2), **texts}.items():
+            new.writestr(zipfile.ZipInfo(name), text, compression)
     return buffer
 
 
-def _without_weights(model: Any) -> Any:
-    """A copy of the model that has forgotten the weights of its training samples."""
-    model = copy.copy(model)
-    if hasattr(model, "steps"):
-        model.steps = [(name, _without_weights(step)) for name, step in model.steps]
-    vars(model).pop("risk_weights_", None)
+def _number(schema: Any) -> dict[str, str]:
+    """Number the objects and members of a schema, which skops calls by addresses in memory.
+
+    Returns the new names of the members. Whether two plain values are one object depends on the
+    interpreter and says nothing: those lose their numbers.
+    """
+    from sorel._contents import nodes_of
+
+    objects: dict[int, int] = {}
+    members: dict[str, str] = {}
+    for node in nodes_of(schema):
+        address, member = node.get("__id__"), node.get("file")
+        if node.get("__loader__") in ("JsonNode", "TypeNode"):
+            node.pop("__id__", None)
+        elif isinstance(address, int):
+            node["__id__"] = objects.setdefault(address, len(objects) + 1)
+        if isinstance(member, str):
+            node["file"] = members.setdefault(member, f"{len(members)}{Path(member).suffix}")
+    return members
+
+
+def _lasting(model: Any, risk_weights: bool, times: bool) -> Any:
+    """A copy without what belongs to this machine or this moment.
+
+    That is where the state of a fit was kept, and how long it took.
+    """
+    from sorel._contents import estimators_in
+    from sorel.estimators.base import SpectralFit, SpectralModel
+    from sorel.solve import Record
+
+    model = copy.deepcopy(model)
+    for part in estimators_in(model):
+        state = vars(part)
+        if isinstance(part, SpectralFit):
+            part.checkpoint = None
+        if isinstance(part, SpectralModel) and not risk_weights:
+            state.pop("risk_weights_", None)
+        if isinstance(part, SpectralModel) and not times:
+            if "_history" in state:
+                state["_history"][:, Record._fields.index("seconds")] = math.nan
+            if "cv_results_" in state:
+                state["cv_results_"]["mean_fit_time"][:] = math.nan
     return model
 
 
@@ -304,23 +373,6 @@ def _versions() -> dict[str, str]:
     import sklearn
 
     return {"scikit-learn": sklearn.__version__, "numpy": numpy.__version__}
-
-
-def _without_checkpoints(model: Any) -> Any:
-    """The model, or a copy that has forgotten where the state of its fit was kept.
-
-    A path on this machine means nothing to whoever loads the model.
-    """
-    from sorel.estimators.base import SpectralFit
-
-    params = model.get_params() if hasattr(model, "get_params") else {}
-    places: dict[str, None] = {}
-    for name, value in params.items():
-        owner, _, last = name.rpartition("__")
-        holder = params.get(owner) if owner else model
-        if last == "checkpoint" and value is not None and isinstance(holder, SpectralFit):
-            places[name] = None
-    return copy.deepcopy(model).set_params(**places) if places else model
 
 
 def _describe(model: Any) -> dict[str, Any]:
@@ -409,25 +461,37 @@ def _header(stream: BinaryIO, name: str) -> dict[str, Any]:
     return cast(dict[str, Any], header)
 
 
-def _load(stream: BinaryIO, name: str, max_bytes: int | None = None) -> Any:
+def _load(
+    stream: BinaryIO,
+    name: str,
+    max_bytes: int | None = None,
+    trusted: Collection[str] | None = (),
+) -> Any:
+    """The model; `trusted` is None where all that skops trusts may be in it."""
     skops_io = _skops()
     from skops.io.exceptions import UntrustedTypesFoundException
+
+    from sorel._contents import check_numbers, foreign_types, own_types
 
     try:
         with warnings.catch_warnings():
             # NumPy and the archive reader grumble about damaged bytes before they give up.
             warnings.simplefilter("ignore", SyntaxWarning)
-            data, lists = _checked_archive(stream, max_bytes)
-            model = skops_io.loads(data, trusted=_trusted_types())
+            data, schema, lists = _checked_archive(stream, max_bytes)
+            foreign = [] if trusted is None else foreign_types(schema, trusted)
+            if foreign:
+                raise _untrusted(name, ", ".join(foreign))
+            model = skops_io.loads(data, trusted=[*own_types(), *(trusted or ())])
             if lists is not None:
                 from sorel._sequences import put_back
 
                 model = put_back(model, lists)
+            check_numbers(model, trusted)
+    except ModelFileError:
+        raise
     except UntrustedTypesFoundException as error:
-        foreign = str(error).partition("[")[2].partition("]")[0] or str(error)
-        raise ModelFileError(
-            f"{name} holds types that sorel does not trust, and was not loaded: {foreign}"
-        ) from None
+        found = str(error).partition("[")[2].partition("]")[0] or str(error)
+        raise _untrusted(name, found) from None
     except TooLargeError as error:
         raise ModelFileError(
             f"{name} was not loaded: {error}; if you trust it, allow more with "
@@ -446,11 +510,13 @@ def _limit(size: int) -> int:
     return max(_ROOM, _RATIO * size)
 
 
-def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, Any]:
+def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, Any, Any]:
     """The archive without surprises: unpacked, and read by skops no more often than is counted.
 
-    And the lists beside the model, if there are any.
+    And its schema, and the lists beside the model, if there are any.
     """
+    from sorel._contents import nodes_of
+
     limit = _limit(size_of(stream)) if max_bytes is None else max_bytes
     copy, sizes = repacked(stream, limit)
     room = max(limit // _RATIO, _MAX_SCHEMA)
@@ -459,26 +525,13 @@ def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, An
         raise ValueError(f"it has no {_SCHEMA} inside")
     schema = bounded_json(text, room, room // _NODE)
     # Each array in the schema reads its member anew.
-    total = sum(sizes.get(file, 0) for file in _files(schema))
+    files = [node["file"] for node in nodes_of(schema) if isinstance(node.get("file"), str)]
+    total = sum(sizes.get(file, 0) for file in files)
     if total > limit:
         raise TooLargeError(f"its arrays take {total / 1e6:g} MB, and may take {limit / 1e6:g} MB")
     text = read_member(copy, _LISTS, room)
     lists = None if text is None else bounded_json(text, room, room // _NODE)
-    return copy.getvalue(), lists
-
-
-def _files(schema: Any) -> Iterator[str]:
-    """The members of the archive that a schema refers to, as often as it does."""
-    waiting = [schema]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            file = node.get("file")
-            if isinstance(file, str):
-                yield file
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
+    return copy.getvalue(), schema, lists
 
 
 def _check_model(model: Any, name: str) -> None:
@@ -486,6 +539,13 @@ def _check_model(model: Any, name: str) -> None:
 
     if not isinstance(model, BaseEstimator):
         raise ModelFileError(f"{name} holds a {type(model).__name__}, which is no model")
+
+
+def _untrusted(name: str, types: str) -> ModelFileError:
+    return ModelFileError(
+        f"{name} holds types that sorel does not trust, and was not loaded: {types}; if you trust "
+        "whoever made it, name them with sorel.load_model(..., trusted=[...])"
+    )
 
 
 def _refused(name: str, error: ArchiveError) -> ModelFileError:
@@ -535,33 +595,6 @@ def _newer(written: str) -> bool:
         return Version(written) > Version(__version__)
     except InvalidVersion as error:
         raise ValueError(f"{written!r} is not a version") from error
-
-
-def _trusted_types() -> list[str]:
-    """Names of the types that a model may hold besides those that skops trusts by itself.
-
-    They are sorel's own, NumPy's descriptions of number types, which scikit-learn's imputers
-    keep, and a list of columns that scikit-learn 1.6 keeps. None of them acts when it is built.
-    """
-    from sorel import estimators, losses, metrics, model_selection, penalties, risks
-    from sorel.solvers.base import Solver
-
-    found: set[type] = {metrics.TailScorer}
-    found.update(_descendants(risks.Risk))
-    found.update(_descendants(losses.Loss))
-    found.update(_descendants(penalties.Penalty))
-    found.update(_descendants(Solver))
-    for module in (estimators, model_selection):
-        found.update(getattr(module, name) for name in module.__all__)
-    # Subclasses may come from anywhere; those from elsewhere are not ours to trust.
-    ours = [cls for cls in found if cls.__module__.partition(".")[0] == "sorel"]
-    theirs = ["numpy.dtype", "sklearn.compose._column_transformer._RemainderColsList"]
-    return sorted([*theirs, *(f"{cls.__module__}.{cls.__qualname__}" for cls in ours)])
-
-
-def _descendants(base: type) -> set[type]:
-    below: set[type] = set(base.__subclasses__())
-    return below.union(*(_descendants(cls) for cls in below))
 
 
 def _name(model: Any) -> str:

@@ -43,8 +43,10 @@ __all__ = [
     "misread_columns",
     "missing_columns",
     "read_table",
+    "restore_pipeline",
     "select_columns",
     "standardise_rows",
+    "stray_texts",
     "unknown_categories",
     "write_table",
 ]
@@ -288,6 +290,42 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
     return found
 
 
+def stray_texts(values: pd.Series) -> tuple[int, Any, int] | None:
+    """Find a text among values that are mostly numbers.
+
+    One such cell makes a column of numbers a column of texts.
+
+    Parameters
+    ----------
+    values : Series
+        A column of texts.
+
+    Returns
+    -------
+    row, value, count : int, str, int
+        The row of the first text that is no number, counted from 1, the text, and how many there
+        are. None where there are none, or where numbers are no majority of the rows, nor of the
+        different values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sorel.tables import stray_texts
+    >>> stray_texts(pd.Series(["1.5", "2.25", "oops", "4"]))
+    (3, 'oops', 1)
+    >>> stray_texts(pd.Series(["1", "a", "b"]))
+    """
+    numbers = _pandas().to_numeric(values.astype(object), errors="coerce")
+    strange = (numbers.isna() & values.notna()).to_numpy()
+    # Counting the different values of a long column takes memory: a part of it tells.
+    start = slice(_ROWS_LOOKED_AT)
+    of_rows = numbers.count() / values.count()
+    of_values = numbers.iloc[start].nunique() / max(1, values.iloc[start].nunique())
+    if not strange.any() or max(of_rows, of_values) <= 0.5:
+        return None
+    return _row(values, strange), values.iloc[strange.argmax()], int(strange.sum())
+
+
 def select_columns(
     frame: pd.DataFrame, kinds: Mapping[str, str], *, allow_missing: bool = False, hint: str = ""
 ) -> pd.DataFrame:
@@ -443,6 +481,87 @@ def make_pipeline(kinds: Mapping[str, str], model: Any, *, impute: bool = False)
     parts = [("numeric", scale, numeric), ("categorical", encode, categorical)]
     columns = ColumnTransformer([part for part in parts if part[2]])
     return Pipeline([("columns", columns), ("model", model)])
+
+
+def restore_pipeline(kinds: Mapping[str, str], fitted: Any, *, impute: bool = False) -> Any:
+    """A new pipeline of :func:`make_pipeline` with the numbers and texts of a fitted one.
+
+    Nothing else of the fitted one is kept but its model, so that whatever a stranger wrote into its
+    preparation of the columns is not run.
+
+    Parameters
+    ----------
+    kinds : mapping of str to {"numeric", "date", "text", "boolean"}
+        The columns that the model was fitted to.
+    fitted : sklearn.pipeline.Pipeline
+        From :func:`make_pipeline`, and fitted; it stays as it is.
+    impute : bool, default=False
+        As it was made.
+
+    Returns
+    -------
+    sklearn.pipeline.Pipeline
+        Predicts the same.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError, ValueError
+        If the parts are not those of such a pipeline, or do not fit together.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sklearn.linear_model import Ridge
+    >>> from sorel.tables import column_kinds, make_pipeline, restore_pipeline
+    >>> table = pd.DataFrame({"age": [31.0, 42.0], "city": ["Oslo", "Bergen"]})
+    >>> kinds = column_kinds(table)
+    >>> fitted = make_pipeline(kinds, Ridge()).fit(table, [1.0, 2.0])
+    >>> bool((restore_pipeline(kinds, fitted).predict(table) == fitted.predict(table)).all())
+    True
+    """
+    unknown = set(kinds.values()).difference(("numeric", "date", "text", "boolean"))
+    if unknown:
+        raise ValueError(f"there are no columns of the kind {unknown.pop()!r}")
+    old = dict(fitted["columns"].named_transformers_)
+    pandas = _pandas()
+    row: dict[str, Any] = {name: np.zeros(1) for name in kinds}
+    pipeline = make_pipeline(kinds, fitted["model"], impute=impute)
+    columns = pipeline["columns"]
+    for name, part, names in columns.transformers:
+        if name == "categorical":
+            categories = _last(old[name]).categories_
+            for key, own in zip(names, categories, strict=True):
+                row[key] = pandas.Series(own[:1], dtype=object)
+            _last(part).set_params(categories=list(categories))
+    # One row tells the columns their names and places; the rest is put in.
+    width = columns.fit_transform(pandas.DataFrame(row)).shape[1]
+    if width != fitted["model"].n_features_in_:
+        raise ValueError(
+            f"the columns become {width} numbers, and the model takes "
+            f"{fitted['model'].n_features_in_}"
+        )
+    for name, part in columns.named_transformers_.items():
+        if name == "numeric":
+            for own in ("mean_", "scale_"):
+                _take(own, _last(old[name]), _last(part))
+        if impute and name != "remainder":
+            _take("statistics_", old[name][0], part[0])
+    return pipeline
+
+
+def _last(part: Any) -> Any:
+    """What follows the imputation, if there is one."""
+    return part[-1] if hasattr(part, "steps") else part
+
+
+def _take(name: str, source: Any, target: Any) -> None:
+    """Set an array of a fitted part to that of another, of the same length and type."""
+    old, new = np.asarray(getattr(source, name)), getattr(target, name)
+    if old.shape != new.shape or old.dtype.kind != new.dtype.kind:
+        raise ValueError(f"{name} does not fit the columns")
+    if old.dtype.kind == "f" and not np.isfinite(old).all():
+        raise ValueError(f"{name} is not finite")
+    setattr(target, name, old)
 
 
 def standardise_rows(rows: RowSource, model: Any) -> Any:

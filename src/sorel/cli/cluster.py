@@ -54,7 +54,6 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
     """A client of the cluster that the arguments name, whose faults are errors of the command."""
     from sorel.dask import ClusterError  # says what to install where Dask is missing
     from sorel.dask.cluster import check_versions, dropping_stopped_workers, wait_for_worker
-    from sorel.tables import TableError
 
     try:
         with _connected(arguments) as client, dropping_stopped_workers(client):
@@ -62,7 +61,8 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
             check_versions(client)
             yield client
     except ClusterError as error:
-        raise TableError(str(error)) from error
+        # Workers that are lost or too small are no fault of the table.
+        raise OSError(str(error)) from error
 
 
 @contextmanager

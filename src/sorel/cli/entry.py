@@ -11,7 +11,7 @@ from typing import Any
 
 from sorel import _stop
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
-from sorel.cli.shared import FAILED, MISUSED, Misuse, one_line, say, silence
+from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
 from sorel.cli.signals import Stop, stopped_by_signals
 from sorel.cli.streams import STANDARD_OUTPUT, flushed, named_streams
 
@@ -38,9 +38,10 @@ examples:
 
 exit codes:
   0    done
-  1    failed: a bad table, model or output file; standard error says what is wrong
+  1    failed: a file cannot be read or written, memory or a package is missing
   2    wrong arguments
   3    fitted and saved, but the tolerance was not reached
+  4    bad data: a table, a model or a checkpoint; standard error names the cell or the fault
   130  interrupted; 143 after SIGTERM, 129 after SIGHUP: a checkpoint is written, scratch removed
 """
 
@@ -57,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0 only if the command did its job, 1 if it failed, 2 for wrong arguments, 3
-        if a model was fitted and saved but the tolerance was not reached, 130 after Ctrl-C, 143
-        after SIGTERM and 129 after SIGHUP.
+        if a model was fitted and saved but the tolerance was not reached, 4 for bad data, 130 after
+        Ctrl-C, 143 after SIGTERM and 129 after SIGHUP.
 
     Examples
     --------
@@ -111,8 +112,9 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
             silence(sys.stdout)
         return FAILED
     except ValueError as error:
+        # Arguments were checked before: what is left are values in tables and files.
         say(f"error: {one_line(error)}")
-        return FAILED
+        return BAD_DATA
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         # A model file may be whole, and its content still make no sense.
         if not hasattr(arguments, "model"):
@@ -121,7 +123,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
             f"error: the model {arguments.model} does not work with this table: "
             f"{type(error).__name__}: {one_line(error)[:_SHOWN]}"
         )
-        return FAILED
+        return BAD_DATA
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, in_parts, is_folder, load, read_weight
+from sorel.cli.models import Batches, finite_predictions, in_parts, is_folder, load, read_weight
 from sorel.cli.shared import DONE, Misuse, say, show
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         def part(table: Any, start: int, stop: int) -> Any:
             rows = np.zeros((stop - start, 1)) if only_rows else table
-            found = _measure(other, rows, y[start:stop], loss)
+            found = _measure(other, rows, y[start:stop], loss, start)
             return np.column_stack([column for column in found if column is not None])
 
         if batches is not None:
@@ -159,17 +159,18 @@ class Measured(NamedTuple):
     margin: Any = None
 
 
-def _measure(model: Any, X: Any, y: Any, loss: Any) -> Measured:
+def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Measured:
+    """Losses and outcomes of some rows, the first of which is `start`."""
     import numpy as np
 
     from sorel.metrics import TailScorer
 
+    predicted = finite_predictions(model, "predict", X, start)
     losses = TailScorer("mean", loss).losses(model, X, y)
-    predicted = model.predict(X)
     if not hasattr(model, "classes_"):
         return Measured(losses, predicted)
     margin = np.full(len(y), np.nan)
-    if len(model.classes_) == 2 and hasattr(model, "decision_function"):
+    if len(model.classes_) == 2:
         margin = np.asarray(model.decision_function(X))
     return Measured(losses, (predicted == y).astype(float), margin)
 

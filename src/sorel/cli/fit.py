@@ -74,6 +74,8 @@ _DEFAULT_RISK = RISK.spec
 _SHARE_OF_MEMORY = 0.25
 _FEW_LABELS = 10
 _FIRST_ROWS = 100_000
+# Letters of a cell that a message shows.
+_SHOWN = 60
 
 _REGRESSION_LOSSES = ("squared", "huber", "poisson", "gamma", "linear")
 _CLASSIFICATION_LOSSES = ("logistic", "squared_hinge")
@@ -191,6 +193,11 @@ def add(commands: Any) -> None:
         "--no-baselines", dest="baselines", action="store_false",
         help="do not fit the plain model beside it, with which `sorel evaluate` compares",
     )  # fmt: skip
+    parser.add_argument(
+        "--times", action="store_true",
+        help="keep in the model when it was made and how long it took; without, the same table and "
+        "arguments make the same file",
+    )  # fmt: skip
     add_quiet(parser)
 
 
@@ -232,7 +239,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "there"
             )
         raise KeyboardInterrupt
-    _save(pipeline, output, _summary(task, arguments, kinds, count, model))
+    _save(pipeline, arguments, _summary(task, arguments, kinds, count, model))
     if not arguments.quiet:
         place = "standard output" if output == tables.STANDARD else output
         say(
@@ -696,6 +703,11 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
     name = arguments.target
     frame = values.to_frame()
     kind = tables.column_kinds(frame)[name]
+    if kind == "text" and arguments.task == "auto":
+        _refuse_stray(values, name)
+    if arguments.task == "regression":
+        # Whatever is no number is named.
+        kind = "numeric"
     targets = tables.select_columns(frame, {name: kind}, hint=SKIP_MISSING)[name]
     # Counting the different values of a long column takes longer than a fit: a few are enough.
     count = targets.iloc[:_FIRST_ROWS].nunique()
@@ -716,13 +728,26 @@ def _target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]
         if not arguments.quiet and count <= _FEW_LABELS:
             _note_task(name, kind, task, targets)
     if task == "regression":
-        if kind != "numeric":
-            raise Misuse(f"--task regression needs numbers, and target {name!r} holds {kind}s")
         return task, targets.to_numpy()
     if kind == "numeric":
         # Labels stay whole numbers where the file has whole numbers.
         return task, values.to_numpy()
     return task, targets.to_numpy(dtype=bool if kind == "boolean" else object)
+
+
+def _refuse_stray(values: pd.Series, name: str) -> None:
+    """Refuse numbers with a few texts among them: labels would be fitted, one for each number."""
+    from sorel.tables import TableError, stray_texts
+
+    stray = stray_texts(values)
+    if stray is not None:
+        row, text, count = stray
+        more = f" (and {count - 1} more such cells)" if count > 1 else ""
+        raise TableError(
+            f"target {name!r} is mostly numbers, but row {row} (the header not counted) holds "
+            f"{str(text)[:_SHOWN]!r}{more}; correct it, or say --task classification if all of "
+            "them are labels"
+        )
 
 
 def _note_task(name: str, kind: str, task: str, targets: pd.Series) -> None:
@@ -793,12 +818,12 @@ def _summary(
     }
 
 
-def _save(model: Any, output: str, summary: dict[str, Any]) -> None:
+def _save(model: Any, arguments: argparse.Namespace, summary: dict[str, Any]) -> None:
     from sorel.saving import save_model
     from sorel.tables import STANDARD
 
-    if output == STANDARD:
-        save_model(model, sys.stdout.buffer, summary=summary)
+    if arguments.output == STANDARD:
+        save_model(model, sys.stdout.buffer, summary=summary, times=arguments.times)
         sys.stdout.buffer.flush()
     else:
-        save_model(model, output, summary=summary)
+        save_model(model, arguments.output, summary=summary, times=arguments.times)

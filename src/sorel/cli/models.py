@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorel.cli.shared import Misuse
+from sorel.cli.shared import Misuse, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,18 +19,45 @@ _ROWS, _NUMBERS = 1 << 18, 1 << 21
 def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """The model, its summary, and the kinds of its columns by name."""
     from sorel import tables
-    from sorel.saving import load_model, read_summary
+    from sorel.saving import ModelFileError, load_model, read_summary
 
     if arguments.model == tables.STANDARD:
         raise Misuse("the model must be a file; only the table may come from standard input")
     summary = read_summary(arguments.model)
     # A model that was saved from Python has names at most, and no types.
     columns = summary.get("columns")
+    kinds = columns if isinstance(columns, dict) else {}
     model = load_model(arguments.model)
-    last = model[-1] if hasattr(model, "steps") else model
-    # As long as the training table, and of no use for another one.
-    vars(last).pop("risk_weights_", None)
-    return model, summary, columns if isinstance(columns, dict) else {}
+    try:
+        return _checked(model, kinds, bool(summary.get("imputed"))), summary, kinds
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{arguments.model!r} is no model that `sorel fit` wrote, and was not used: "
+            f"{one_line(error)}"
+        ) from None
+
+
+def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
+    """The model with columns as `sorel fit` makes them, or one without; no other may run."""
+    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+    from sorel.tables import restore_pipeline
+
+    model = restore_pipeline(kinds, loaded, impute=imputed) if kinds else loaded
+    last = model["model"] if kinds else model
+    others = dict(getattr(loaded, "baselines_", {}))
+    if type(last) not in (SpectralRiskRegressor, SpectralRiskClassifier):
+        raise TypeError(f"it is a {type(last).__name__}")
+    for part in (last, *others.values()):
+        if type(part) is not type(last):
+            raise TypeError(f"it holds a {type(part).__name__}")
+        # As long as the training table, and of no use for another one.
+        vars(part).pop("risk_weights_", None)
+    for name, other in others.items():
+        if other.n_features_in_ != (1 if name == "constant model" else last.n_features_in_):
+            raise ValueError(f"its {name} takes {other.n_features_in_} numbers")
+    if others:
+        model.baselines_ = others
+    return model
 
 
 def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
@@ -136,6 +163,28 @@ def in_parts(function: Any, shape: tuple[int, int]) -> Any:
         if found is None:
             found = np.empty((count, *part.shape[1:]), part.dtype)
         found[start:stop] = part
+    return found
+
+
+def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
+    """What a method says of rows, the first of which is `start`; an error where it overflows.
+
+    A label hides an overflow: there the margins are looked at.
+    """
+    import numpy as np
+
+    from sorel.tables import TableError
+
+    found = getattr(model, method)(table)
+    is_label = method == "predict" and hasattr(model, "classes_")
+    numbers = model.decision_function(table) if is_label else found
+    wrong = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise TableError(
+            f"the prediction for row {start + row + 1} is not finite "
+            f"({np.ravel(numbers[row])[0]}): its values are too large for this model"
+        )
     return found
 
 

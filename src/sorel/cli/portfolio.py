@@ -106,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.reward and arguments.target_return is not None:
         raise Misuse("--reward and --target-return exclude each other: a target finds its reward")
+    if arguments.budget == 0.0:
+        raise Misuse("--budget 0 leaves nothing to invest; give another number")
     for path in (arguments.output, arguments.plot):
         if path is not None and path != tables.STANDARD:
             check_writable(path)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import OR_FOLDER, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, in_parts, is_folder, load
+from sorel.cli.models import Batches, finite_predictions, in_parts, is_folder, load
 from sorel.cli.shared import DONE, Misuse
 
 _DESCRIPTION = """\
@@ -65,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         model = batches.model
 
         def computing(method: str) -> Any:
-            return batches.map(lambda table, start, stop: getattr(model, method)(table))
+            return batches.map(
+                lambda table, start, stop: finite_predictions(model, method, table, start)
+            )
 
     else:
         model, _, frame, X = load(arguments)
@@ -76,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
         del frame
 
         def computing(method: str) -> Any:
-            return in_parts(lambda start, stop: getattr(model, method)(X[start:stop]), X.shape)
+            return in_parts(
+                lambda start, stop: finite_predictions(model, method, X[start:stop], start), X.shape
+            )
 
     computed = {"prediction": computing("predict")}
     if arguments.proba:

@@ -148,13 +148,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
         raise tables.TableError(tables.missing_columns(absent, frame.columns))
     if arguments.target in arguments.drop:
         raise Misuse(f"--drop {arguments.target!r} is the target")
-    kind = tables.column_kinds(frame[[arguments.target]])[arguments.target]
-    if kind != "numeric":
-        raise tables.TableError(
-            f"target {arguments.target!r} holds {kind}s, and quantiles are of numbers"
-        )
     hint = "remove such rows"
-    target = tables.select_columns(frame, {arguments.target: kind}, hint=hint)[arguments.target]
+    wanted = {arguments.target: "numeric"}
+    target = tables.select_columns(frame, wanted, hint=hint)[arguments.target]
     features = frame.drop(columns=named)
     del frame
     if not len(features.columns):

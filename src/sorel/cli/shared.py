@@ -9,7 +9,7 @@ from typing import Any
 
 from sorel._text import printable
 
-DONE, FAILED, MISUSED, NOT_CONVERGED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 class Misuse(Exception):
