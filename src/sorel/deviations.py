@@ -6,25 +6,30 @@ A weighting lam of the samples has the signed weights s = lam - share omega. Whe
 
     F* >= s.y,    F(w) - s.y = [R(u) - lam.u] + sum_j [l1 |w_j| - v_j w_j] + l2/2 |w|^2
 
-with v = X^T s: a rigorous bound in which no modulus enters. The weighting of a run under a tiny l2
-nearly satisfies the condition, and is drawn towards one that satisfies it strictly (s = 0) until it
-does; without l1, what X^T sees of it is taken off first.
+with v = X^T s: a rigorous bound in which no modulus enters.
+
+Under a risk of two levels this is a linear program (:mod:`sorel.linear_programs`), which is solved
+at once where it is small, and after a first approximation where it is not. The approximation, and
+all there is under other risks and with l2, comes from runs under a tiny l2. The weighting of such a
+run nearly satisfies the condition, and is drawn towards one that satisfies it strictly (s = 0)
+until it does; without l1, what X^T sees of it is taken off first.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine
+from sorel.linear_programs import TailProgram
 from sorel.losses import Linear
 from sorel.penalties import L2, ElasticNet, Penalty
-from sorel.problem import Problem
+from sorel.problem import Problem, relative
 from sorel.risks import Deviation, Risk
 from sorel.solve import ConvergenceWarning, PrecisionWarning, Result, solve
 from sorel.solvers import Solver
@@ -39,12 +44,20 @@ FloatArray = NDArray[np.float64]
 _FIRST, _L2_SHARE, _STAGE_SHARE = 0.1, 0.1, 0.3
 _MAX_STAGES = 8
 
+# Entries of X up to which the linear program needs no first approximation, and entries of its first
+# round up to which it is solved at all; and the relative gap of the approximation.
+_SMALL_PROGRAM, _LARGEST_PROGRAM, _ROUGH = 1e5, 5e5, 1e-3
+
 # A stage that rounding has stopped is followed by one with so many times its l2.
 _BACK = 30.0
 
 # A certificate of the original problem is charged for X^T s that is not quite zero where there is
-# no l1: as if a solution were no longer than this many times the one found.
+# no l1: as if in a solution no column told more than this many times the spread of y, or what one
+# tells in the solution found.
 _REACH = 10.0
+
+# X^T s is zero up to rounding below this share of the largest entry of a column.
+_ROUNDED = 1e-14
 
 # A step of the weights that stays inside the dual set, in units of 1 / (spread of the losses).
 _SHORT = 1e-12
@@ -52,9 +65,6 @@ _SHORT = 1e-12
 # Up to so many columns their covariance is a matrix, however few rows there are. Eigenvalues below
 # this share of the largest are taken for zeros.
 _FEW_COLUMNS, _SINGULAR = 1000, 1e-12
-
-# The gap is measured against F, but never against less than this share of the spread of y.
-_FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,11 @@ class DeviationFit:
     n_iter : int
         Outer iterations.
     converged : bool
-        Whether the relative gap is at most the tolerance.
+        Whether the relative gap is at most the tolerance, or the fit is perfect.
     status : str
         One sentence on how the fit ended.
-    result : Result
-        The last run, under the tiny l2: where the next fit may start.
+    result : Result or None
+        The last run under a tiny l2, if there was one: where the next fit may start.
     """
 
     w: FloatArray
@@ -91,7 +101,7 @@ class DeviationFit:
     n_iter: int
     converged: bool
     status: str
-    result: Result
+    result: Result | None
 
 
 def minimize_deviation(
@@ -151,45 +161,133 @@ def minimize_deviation(
         sample_weight=sample_weight,
         n_jobs=n_jobs,
     )
-    bounds = _Bounds(problem, l1, l2, center)
-    mu = l2 if l2 > 0.0 else bounds.first_l2(tol)
-    passes, n_iter, best, reason = 0.0, 0, None, ""
-    result = warm_start
-    for _ in range(_MAX_STAGES):
-        stage = problem.with_penalty(_penalty(mu, l1))
-        with warnings.catch_warnings():
-            # Whether the original problem is solved is told at the end.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", PrecisionWarning)
-            result = solve(
-                stage, solver, _STAGE_SHARE * tol, max_passes - passes, warm_start=result
-            )
-        passes, n_iter = passes + result.passes, n_iter + result.n_iter
-        with problem.engine.working():
-            fit = bounds.certify(result, tol)
-        if best is None or fit[2] < best[2]:
-            best = fit
-        reason = result.status
-        interrupted = result.status.startswith("interrupted")
-        if best[3] <= tol or l2 > 0.0 or passes >= max_passes or interrupted:
-            break
-        if not result.converged:
-            # Too little to hold on to: the next stage starts near this one's answer.
-            mu *= _BACK
-            continue
-        square = float(np.vdot(result.w, result.w))
-        mu = min(0.01 * mu, _L2_SHARE * tol * bounds.unit(best[0]) / max(square, 1e-300))
-        if not mu > 0.0:
-            break
-    assert best is not None
-    assert result is not None
-    objective, dual, gap, relative, w, weights = best
-    converged = relative <= tol
-    status = f"certified relative gap {relative:.2g} in {passes:.4g} passes"
-    status = f"converged: {status}" if converged else f"not converged: {status} ({reason})"
+    search = _Search(_Bounds(problem, l1, l2, center), tol)
+    program = None
+    if solver == "auto" and l2 == 0.0:
+        program = _program(problem, risk, share, l1)
+    if program is not None and program.entries <= _SMALL_PROGRAM:
+        search.solve_program(program, None)
+        program = None
+    result, ending = warm_start, ""
+    if not search.done:
+        result, ending = search.run_stages(program, solver, max_passes, warm_start)
+    assert search.best is not None
+    best, spent = search.best, f"{search.passes:.4g} passes"
+    certified = f"certified relative gap {best.relative_gap:.2g}"
+    if not search.done:
+        status = f"not converged: {ending}; {certified}, above tol={tol:g}, after {spent}"
+    elif best.relative_gap > tol:
+        status = f"converged: the fit is perfect, up to {best.gap:.2g}, in {spent}"
+    else:
+        status = f"converged: {certified} in {spent}"
     return DeviationFit(
-        w, weights, objective, dual, gap, relative, passes, n_iter, converged, status, result
-    )
+        best.w, best.weights, best.objective, best.objective - best.gap, best.gap,
+        best.relative_gap, search.passes, search.n_iter, search.done, status, result,
+    )  # fmt: skip
+
+
+def _program(problem: Problem, risk: Risk, share: float, l1: float) -> TailProgram | None:
+    """The linear program of a problem that has one, and is of a size for it."""
+    n, engine = problem.n_samples, problem.engine
+    stored, weight = engine.stored(), engine.spec.sample_weight
+    levels = risk.levels(n, weight)
+    if stored is None or levels is None or not levels[0] < levels[1]:
+        return None
+    if engine.n_features > _FEW_COLUMNS:
+        return None
+    omega = np.ones(n) if weight is None else weight
+    program = TailProgram(*stored, omega / omega.sum(), levels, share, l1)
+    return program if program.first_entries <= _LARGEST_PROGRAM else None
+
+
+class _Certified(NamedTuple):
+    """F, a bound on its distance to the optimum, that relative to F, and what they belong to."""
+
+    objective: float
+    gap: float
+    relative_gap: float
+    w: FloatArray
+    weights: FloatArray
+
+
+class _Search:
+    """The best fit so far, and what was spent on it."""
+
+    def __init__(self, bounds: _Bounds, tol: float) -> None:
+        self.bounds, self.tol = bounds, tol
+        self.best: _Certified | None = None
+        self.passes, self.n_iter = 0.0, 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the best fit is good enough."""
+        if self.best is None:
+            return False
+        wanted = self.bounds.problem.sufficient(self.tol, abs(self.best.objective))
+        return self.best.gap <= wanted
+
+    def solve_program(self, program: TailProgram, near: FloatArray | None) -> None:
+        """Solve the linear program, and once more for what rounding has left of the residuals."""
+        for _ in range(2):
+            found = program.solve(near)
+            if found is None:
+                return
+            self._add(found.w, found.weights, found.passes, found.n_iter)
+            if self.done:
+                return
+            near = found.w
+
+    def run_stages(
+        self,
+        program: TailProgram | None,
+        solver: str | Solver,
+        max_passes: float,
+        warm_start: Result | None,
+    ) -> tuple[Result, str]:
+        """Minimise under a tiny l2, and under less and less of it; the last run, why it ended."""
+        bounds, problem, tol = self.bounds, self.bounds.problem, self.tol
+        mu = bounds.l2 if bounds.l2 > 0.0 else bounds.first_l2(tol)
+        result, stage_tol = warm_start, _STAGE_SHARE * tol
+        for _ in range(_MAX_STAGES):
+            with warnings.catch_warnings():
+                # Whether the original problem is solved is told at the end.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                warnings.simplefilter("ignore", PrecisionWarning)
+                result = solve(
+                    problem.with_penalty(_penalty(mu, bounds.l1)), solver,
+                    stage_tol if program is None else max(stage_tol, _ROUGH),
+                    max_passes - self.passes, warm_start=result,
+                )  # fmt: skip
+            self._add(result.w, result.weights, result.passes, result.n_iter)
+            if result.status.startswith("interrupted"):
+                return result, "interrupted"
+            if program is not None:
+                self.solve_program(program, result.w)
+                program = None
+            if self.done:
+                break
+            if self.passes >= max_passes:
+                return result, f"max_passes={max_passes:g} reached"
+            if bounds.l2 > 0.0:
+                break
+            if not result.converged:
+                # Too little to hold on to: the next stage starts near this one's answer.
+                mu *= _BACK
+                continue
+            square = float(np.vdot(result.w, result.w))
+            assert self.best is not None
+            mu = min(0.01 * mu, _L2_SHARE * tol * self.best.objective / max(square, 1e-300))
+            if not mu > 0.0:
+                break
+        assert result is not None
+        return result, "rounding errors allow no further progress"
+
+    def _add(self, w: FloatArray, weights: FloatArray, passes: float, n_iter: int) -> None:
+        self.passes, self.n_iter = self.passes + passes, self.n_iter + n_iter
+        with self.bounds.problem.engine.working():
+            fit = self.bounds.certify(w, weights)
+        if self.best is None or fit.gap < self.best.gap or np.isnan(self.best.gap):
+            self.best = fit
 
 
 def _penalty(l2: float, l1: float) -> Penalty:
@@ -200,20 +298,23 @@ class _Matrix:
     """A covariance matrix."""
 
     def __init__(self, matrix: FloatArray) -> None:
-        self._matrix = matrix
-
-    def diagonal(self) -> FloatArray:
-        return np.diag(self._matrix)
+        self.diagonal = np.diag(matrix)
+        self._root = _roots(self.diagonal)
+        self._matrix = matrix / np.outer(self._root, self._root)
 
     def solve(self, slope: FloatArray) -> FloatArray:
-        """The least of the vectors whose image is nearest to a vector of slopes."""
-        return np.asarray(np.linalg.lstsq(self._matrix, slope, rcond=_SINGULAR)[0])
+        """A vector whose image is nearest to a vector of slopes."""
+        found = np.linalg.lstsq(self._matrix, slope / self._root, rcond=_SINGULAR)[0]
+        return np.asarray(found / self._root)
 
 
 class _Spectrum:
     """The covariance M^T M of many columns, by the eigenvectors that are not in its null space."""
 
     def __init__(self, factor: FloatArray) -> None:
+        self.diagonal = np.einsum("ij,ij->j", factor, factor)
+        self._root = _roots(self.diagonal)
+        factor /= self._root
         # The factor is as large as X: none of it is copied, or kept.
         vectors, roots, _ = scipy.linalg.svd(
             factor.T, full_matrices=False, overwrite_a=True, check_finite=False
@@ -221,12 +322,15 @@ class _Spectrum:
         kept = roots**2 > _SINGULAR * roots[0] ** 2
         self._values, self._vectors = roots[kept] ** 2, vectors[:, kept]
 
-    def diagonal(self) -> FloatArray:
-        return np.asarray(np.einsum("jk,jk,k->j", self._vectors, self._vectors, self._values))
-
     def solve(self, slope: FloatArray) -> FloatArray:
-        """The least of the vectors whose image is nearest to a vector of slopes."""
-        return np.asarray(self._vectors @ (slope @ self._vectors / self._values))
+        """A vector whose image is nearest to a vector of slopes."""
+        parts = (slope / self._root) @ self._vectors / self._values
+        return np.asarray(self._vectors @ parts / self._root)
+
+
+def _roots(squares: FloatArray) -> FloatArray:
+    """Standard deviations, by which columns of unequal size are made equal; 1 for constant ones."""
+    return np.where(squares > 0.0, np.sqrt(np.maximum(squares, 0.0)), 1.0)
 
 
 class _Bounds:
@@ -237,16 +341,15 @@ class _Bounds:
         engine = problem.engine.for_run()
         start = engine.point(np.zeros(engine.shape))
         # Deviations from the mean at w = 0: the size of y, if it has any.
-        self.spread = engine.loss_scale(start)
+        self.spread = problem.loss_scale(start)
+        scale = engine.column_scale()
+        self._scale = np.ones(engine.shape) if scale is None else np.where(scale > 0.0, scale, 1.0)
         self._center = center
         self._held: _Matrix | _Spectrum | None = None
 
-    def unit(self, objective: float) -> float:
-        return max(abs(objective), _FLOOR * self.spread)
-
     def first_l2(self, tol: float) -> float:
         """An l2 that costs next to nothing, by the sizes of y and of the columns of X."""
-        squares = self._covariance().diagonal()
+        squares = self._covariance().diagonal
         squares = squares[squares > 0.0]
         square = float(squares.mean()) if len(squares) else 1.0
         return _FIRST * tol * square / self.spread
@@ -268,21 +371,20 @@ class _Bounds:
                 self._held = _Spectrum(factor)
         return self._held
 
-    def certify(
-        self, result: Result, tol: float
-    ) -> tuple[float, float, float, float, FloatArray, FloatArray]:
-        """F, its bound, their gap and relative gap, with the coefficients and the weighting."""
-        engine, w = self.problem.engine.for_run(), result.w
+    def certify(self, w: FloatArray, weights: FloatArray) -> _Certified:
+        """The certificate of coefficients with a weighting, or with one near it that proves more.
+
+        A deviation is not negative, and 0 only for a perfect fit: F is the unit of its gap.
+        """
+        engine = self.problem.engine.for_run()
         point = engine.point(w)
-        dual, _ = engine.nearest_dual(result.weights)
+        dual, _ = engine.nearest_dual(weights)
         objective = engine.risk(point) + self._penalty_value(w)
         gap, dual = self._gap(engine, point, w, dual)
-        # A deviation is never negative.
         if self._center is None and gap > objective:
             gap, dual = objective, engine.uniform()
-        return (
-            objective, objective - gap, gap, gap / self.unit(objective), w, engine.weights(dual),
-        )  # fmt: skip
+        share = relative(gap, abs(objective))
+        return _Certified(objective, gap, share, w, engine.weights(dual))
 
     def _penalty_value(self, w: FloatArray) -> float:
         return self.l1 * float(np.abs(w).sum()) + 0.5 * self.l2 * float(np.vdot(w, w))
@@ -299,12 +401,13 @@ class _Bounds:
             top = float(np.abs(slope).max())
             if top > self.l1:
                 dual = engine.blend(center, dual, self.l1 / top * (1.0 - 1e-15))
-        else:
-            change = engine.direction(self._covariance().solve(slope))
-            dual = engine.corrected(dual, change, center)
-        slope = -engine.gradient(point, dual)
-        if self.l1 > 0.0:
+                slope = -engine.gradient(point, dual)
             terms = np.maximum(self.l1 * np.abs(w) - slope * w, 0.0)
         else:
-            terms = np.abs(slope) * _REACH * max(float(np.abs(w).max()), 1e-300)
+            if np.any(np.abs(slope) > _ROUNDED * self._scale):
+                change = engine.direction(self._covariance().solve(slope))
+                dual = engine.corrected(dual, change, center)
+                slope = -engine.gradient(point, dual)
+            reach = _REACH * max(float((self._scale * np.abs(w)).max()), self.spread)
+            terms = reach * np.abs(slope) / self._scale
         return engine.shortfall(point, dual) + float(terms.sum()), dual

@@ -19,7 +19,6 @@ from sklearn.base import RegressorMixin
 from sorel.deviations import DeviationFit, minimize_deviation
 from sorel.estimators.base import SpectralModel, weighted_rows
 from sorel.risks import CVaR
-from sorel.rows import RowSource
 from sorel.solve import convergence_warning
 from sorel.solvers import SOLVERS, Solver
 
@@ -30,10 +29,6 @@ FloatArray = NDArray[np.float64]
 # scikit-learn's names for solvers of linear programs: accepted, so that its users change nothing
 # but the import, and without a meaning here.
 _LINEAR_PROGRAMS = ("highs", "highs-ds", "highs-ipm")
-
-# A sample whose weight keeps this share of the distance from both bounds is interpolated at the
-# optimum, and so is one whose residual is that small a share of the average.
-_INSIDE, _NEAR = 1e-6, 1e-4
 
 
 class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
@@ -59,14 +54,15 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         that of one quantile may. Sorted predictions are not linear in X, and ``objective_`` and
         ``gap_`` are those of the fits before.
     solver : str or Solver, default="auto"
-        A name or an instance from :mod:`sorel.solvers` for full passes. scikit-learn's names are
-        accepted and mean "auto".
+        "auto" solves a linear program where ``l2=0`` and X is in memory with at most 1000 columns,
+        as HiGHS does; otherwise, or by name, the methods of :mod:`sorel.solvers` for full passes
+        are used. scikit-learn's names are accepted and mean "auto".
     solver_options : dict, optional
         Accepted for scikit-learn's sake, and not used.
     tol : float, default=1e-6
         Relative duality gap to reach.
     max_passes : float, default=1000
-        Budget for each quantile, in passes over the data.
+        Budget for each quantile, in passes over the data. A linear program is solved to its end.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores.
 
@@ -81,7 +77,7 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
     risk_weights_ : ndarray of shape (n,) or (n_quantiles, n)
         The weightings of the training samples that certify the fits.
     n_iter_ : int
-        Outer iterations, of all quantiles together.
+        Outer iterations, or those of the simplex method, of all quantiles together.
     n_passes_ : float
         Passes over the data, of all quantiles together.
     converged_ : bool
@@ -178,7 +174,7 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
                 warn_not_converged(fits[-1].found, self.tol, f"quantile {level:g}")
         several = np.ndim(self.quantile) > 0
         pick = (lambda values: np.array(values)) if several else (lambda values: values[0])
-        self.coef_ = pick([fit.coef for fit in fits])
+        self.coef_ = pick([fit.found.w for fit in fits])
         self.intercept_ = pick([fit.intercept for fit in fits])
         scales = [1.0 - level if self.fit_intercept else 1.0 for level in levels]
         for name in ("objective", "gap"):
@@ -229,23 +225,20 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         }
         if not self.fit_intercept:
             found = _without_intercept(X, y, weight, level, self.alpha, self.l2, options)
-            return _Fit(found, found.w, 0.0)
+            return _Fit(found, 0.0)
         found = minimize_deviation(
             X, y, CVaR(1.0 - level), l1=self.alpha / (1.0 - level), l2=self.l2 / (1.0 - level),
             sample_weight=weight, **options,
         )  # fmt: skip
-        coef = found.w
-        if self.l2 == 0.0 and not isinstance(X, RowSource):
-            coef = _polished(X, y, weight, level, self.alpha, found)
-        intercept = weighted_quantile(y - np.asarray(X @ coef), level, weight)
-        return _Fit(found, coef, intercept)
+        intercept = weighted_quantile(y - np.asarray(X @ found.w), level, weight)
+        return _Fit(found, intercept)
 
 
 class _Fit:
-    """One quantile: the certified fit, and the parameters made of it."""
+    """One quantile: the certified fit, and its intercept."""
 
-    def __init__(self, found: DeviationFit, coef: FloatArray, intercept: float) -> None:
-        self.found, self.coef, self.intercept = found, coef, intercept
+    def __init__(self, found: DeviationFit, intercept: float) -> None:
+        self.found, self.intercept = found, intercept
 
 
 def _without_intercept(
@@ -274,55 +267,6 @@ def _without_intercept(
         sample_weight=np.append(omega, total), center=center, **options,
     )  # fmt: skip
     return found
-
-
-def _polished(
-    X: Any,
-    y: FloatArray,
-    weight: FloatArray | None,
-    level: float,
-    alpha: float,
-    found: DeviationFit,
-) -> FloatArray:
-    """The vertex of the linear program that the fit has come next to, where there is one.
-
-    A vertex interpolates as many samples as there are parameters in use: those whose weights lie
-    strictly between the bounds or, where weights tie with a bound, those with the least residuals.
-    Solving for them makes the last digits exact.
-    """
-    omega = np.full(len(y), 1.0 / len(y)) if weight is None else weight / weight.sum()
-
-    def residuals(w: FloatArray) -> FloatArray:
-        left = y - np.asarray(X @ w)
-        return np.asarray(left - weighted_quantile(left, level, weight))
-
-    def objective(w: FloatArray) -> float:
-        r = residuals(w)
-        return float(omega @ np.maximum(level * r, (level - 1.0) * r)) + alpha * np.abs(w).sum()
-
-    size = np.abs(residuals(found.w))
-    spread, cap = float(omega @ size), 1.0 / (1.0 - level)
-    density = found.weights / omega
-    inside = (density > _INSIDE * cap) & (density < (1.0 - _INSIDE) * cap)
-    used = np.flatnonzero(found.w) if alpha > 0.0 else np.arange(len(found.w))
-    limit = objective(found.w) * (1.0 + 1e-12)
-    for chosen in (inside, size <= _NEAR * spread):
-        rows = np.flatnonzero(chosen)
-        if not len(used) + 1 <= len(rows) <= 3 * len(used) + 20:
-            continue
-        block = X[rows][:, used]
-        block = block.toarray() if scipy.sparse.issparse(block) else np.asarray(block, np.float64)
-        system = np.column_stack([block, np.ones(len(rows))])
-        solution, _, rank, _ = np.linalg.lstsq(system, y[rows], rcond=None)
-        if rank <= len(used):
-            continue
-        if len(system) == rank:
-            solution = np.linalg.solve(system, y[rows])  # exact on small whole numbers
-        coef = np.zeros_like(found.w)
-        coef[used] = solution[:-1]
-        if objective(coef) <= limit:
-            return coef
-    return found.w
 
 
 def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | None = None) -> float:

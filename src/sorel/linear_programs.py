@@ -1,0 +1,221 @@
+"""Deviations of residuals under a risk of two levels, such as CVaR: the linear program of it.
+
+The dual set is a box cut by a plane, in densities q_i = lam_i / omega_i. With u = y - X w,
+
+    min_w  R(u) - share mean(u) + l1 |w|_1  =  max_q  sum_i omega_i (q_i - share) y_i,
+        |X^T omega (q - share)| <= l1,    sum_i omega_i q_i = 1,    low <= q_i <= high,
+
+which has one row per column of X, and w as the multipliers of these rows (for quantiles: Koenker
+2005, section 6.2). HiGHS solves it by the dual simplex method.
+
+Samples far from the threshold of the tail have a density of `low` or `high`. Those on one side
+enter the program as one sample, their sum; one that turns out to be on the other side enters by
+itself in the next round (Portnoy and Koenker 1997, section 5). The value never exceeds the optimum,
+and is the optimum once no sample is on the wrong side.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse.linalg import LinearOperator, lsmr
+
+__all__ = ["Solution", "TailProgram"]
+
+FloatArray = NDArray[np.float64]
+
+# Samples that enter the first round by themselves: so many per parameter, but all that have this
+# many entries together, which HiGHS takes in about 10 ms. Each round doubles them.
+_SAMPLES_PER_PARAMETER, _FEW_ENTRIES = 5, 10_000
+
+# Iterations of least squares, which says where the threshold may be.
+_MAX_LSMR = 50
+
+# A step that leaves more than this share of the samples on the wrong side is not taken.
+_FEW_WRONG = 0.1
+
+# What HiGHS allows residuals and rows of the program to be off, where residuals have a mean size of
+# 1 and columns a largest entry of 1. Its default is 1e-7, its least 1e-10.
+_TOLERANCE = 1e-9
+
+
+class Solution(NamedTuple):
+    """Coefficients, the weighting lam that belongs to them, iterations, and passes over X."""
+
+    w: FloatArray
+    weights: FloatArray
+    n_iter: int
+    passes: int
+
+
+class TailProgram:
+    """The program of one problem, for X in memory.
+
+    Parameters
+    ----------
+    X, y : array of shape (n, d) or CSR, array of length n
+        Samples.
+    omega : array of length n
+        Sample weights that add up to 1.
+    levels : (low, high)
+        Bounds on the densities; see :meth:`sorel.risks.Risk.levels`.
+    share : float
+        How much of the mean is taken off.
+    l1 : float
+        Penalty on w.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: FloatArray,
+        omega: FloatArray,
+        levels: tuple[float, float],
+        share: float,
+        l1: float,
+    ) -> None:
+        self._X, self._y, self._omega, self._share, self._l1 = X, y, omega, share, l1
+        self._low, self._high = levels
+        # Nonzero numbers in X, and in the samples that enter the first round by themselves.
+        self.entries = int(X.nnz if scipy.sparse.issparse(X) else np.count_nonzero(X))
+        n, d = X.shape
+        few = _FEW_ENTRIES * n // max(self.entries, 1)
+        self._first_count = min(n, max(few, _SAMPLES_PER_PARAMETER * (d + 1)))
+        self.first_entries = self.entries * self._first_count / n
+
+    def solve(self, near: FloatArray | None = None) -> Solution | None:
+        """The optimum; None if HiGHS does not find it.
+
+        Parameters
+        ----------
+        near : array of length d, optional
+            Coefficients near the optimum; those of least squares, where it is not given.
+        """
+        n = len(self._y)
+        count, n_iter, passes = self._first_count, 0, 0
+        w = near
+        if w is None:
+            w, passes = self._least_squares() if count < n else (np.zeros(self._X.shape[1]), 0)
+        excess = self._excess(w)
+        alone = _least(np.abs(excess), count)
+        while True:
+            passes += 1
+            size = float(self._omega @ np.abs(excess) + self._l1 * np.abs(w).sum())
+            if not size > 0.0:
+                return Solution(w, self._omega, n_iter, passes)
+            # A number for those above, for those below, and for each that enters by itself.
+            group = np.where(excess > 0.0, 0, 1)
+            group[alone] = 2 + np.arange(np.count_nonzero(alone))
+            sums = scipy.sparse.csr_array((n * self._omega, (group, np.arange(n))))
+            found = self._step(sums @ self._X, sums @ (excess / size), sums.sum(axis=1), w / size)
+            if found is None:
+                return None
+            delta, threshold, density, spent = found
+            n_iter += spent
+            moved = excess - size * (self._X @ delta + threshold)
+            wrong = ~alone & (moved * excess < 0.0) & (np.abs(moved) > _TOLERANCE * size)
+            n_wrong = np.count_nonzero(wrong)
+            if n_wrong <= _FEW_WRONG * np.count_nonzero(alone):
+                w = w + size * delta
+                if n_wrong == 0:
+                    return Solution(w, self._omega * density[group], n_iter, passes)
+                alone |= wrong
+                excess = self._excess(w)
+            count *= 2
+            alone |= _least(np.abs(excess), count)
+
+    @cached_property
+    def _shift(self) -> FloatArray:
+        """The middle of each column that has one sign; what varies is then not lost beside it."""
+        least, most = self._range
+        return np.where((least > 0.0) | (most < 0.0), 0.5 * least + 0.5 * most, 0.0)
+
+    @cached_property
+    def _scale(self) -> FloatArray:
+        """The largest size in each column less its shift."""
+        least, most = self._range
+        largest = np.maximum(most - self._shift, self._shift - least)
+        return np.where(largest > 0.0, largest, 1.0)
+
+    @cached_property
+    def _range(self) -> tuple[FloatArray, FloatArray]:
+        """The least and the largest entry of each column."""
+        least, most = self._X.min(axis=0), self._X.max(axis=0)
+        if scipy.sparse.issparse(self._X):
+            least, most = least.toarray(), most.toarray()
+        return np.ravel(least).astype(np.float64), np.ravel(most).astype(np.float64)
+
+    def _least_squares(self) -> tuple[FloatArray, int]:
+        """Coefficients near those of least squares, and iterations."""
+        X, shift, scale, root = self._X, self._shift, self._scale, np.sqrt(self._omega)
+
+        def product(w: FloatArray) -> FloatArray:
+            coef = w[:-1] / scale
+            return np.asarray(root * (X @ coef - shift @ coef + w[-1]))
+
+        def adjoint(v: FloatArray) -> FloatArray:
+            v = root * v
+            return np.append((X.T @ v - shift * v.sum()) / scale, v.sum())
+
+        system = LinearOperator((len(root), len(scale) + 1), product, adjoint, dtype=np.float64)
+        found = lsmr(system, root * self._y, maxiter=_MAX_LSMR)
+        return found[0][:-1] / scale, int(found[2])
+
+    def _excess(self, w: FloatArray) -> FloatArray:
+        """Residuals less the threshold where their tail begins."""
+        residual = self._y - self._X @ w
+        order = np.argsort(residual)
+        below = (self._high - 1.0) / (self._high - self._low)
+        place = int(np.searchsorted(np.cumsum(self._omega[order]), below))
+        return np.asarray(residual - residual[order[min(place, len(order) - 1)]])
+
+    def _step(
+        self, rows: Any, targets: FloatArray, weights: FloatArray, w: FloatArray
+    ) -> tuple[FloatArray, float, FloatArray, int] | None:
+        """What to add to w, the threshold, the densities, and iterations; for weighted sums."""
+        n, d = self._X.shape
+        count = len(targets)
+        low = np.full(count, self._low - self._share)
+        high = np.full(count, self._high - self._share)
+        shift, scale, total = self._shift, self._scale, n * (1.0 - self._share)
+        if scipy.sparse.issparse(rows):
+            moved = rows - scipy.sparse.csr_array(np.outer(weights, shift)) if shift.any() else rows
+            A = scipy.sparse.hstack([moved / scale, weights[:, None]], format="csr").T
+        else:
+            moved = (rows - np.outer(weights, shift)) / scale
+            A = scipy.sparse.csr_array(np.column_stack([moved, weights])).T
+        if self._l1 > 0.0:
+            # X^T omega (q - share) is a variable of its own.
+            A = scipy.sparse.hstack([A, -scipy.sparse.eye_array(d + 1, d)], format="csc")
+            targets, limit = np.append(targets, w * scale), n * self._l1 / scale
+            low, high = np.append(low, -limit), np.append(high, limit)
+        found = linprog(
+            -targets,
+            A_eq=A,
+            b_eq=np.append(-total * shift / scale, total),
+            bounds=np.column_stack([low, high]),
+            method="highs-ds",
+            options={
+                "presolve": False,
+                "primal_feasibility_tolerance": _TOLERANCE,
+                "dual_feasibility_tolerance": _TOLERANCE,
+            },
+        )
+        if found.status != 0:
+            return None
+        multipliers = -found.eqlin.marginals
+        delta = multipliers[:-1] / scale
+        threshold = float(multipliers[-1] - shift @ delta)
+        return delta, threshold, found.x[:count] + self._share, int(found.nit)
+
+
+def _least(values: FloatArray, count: int) -> NDArray[np.bool_]:
+    """Which values are the least so many, with those that equal the next one."""
+    if count >= len(values):
+        return np.ones(len(values), dtype=bool)
+    return np.asarray(values <= np.partition(values, count)[count])
