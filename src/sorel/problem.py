@@ -1195,13 +1195,15 @@ class Problem:
         engine = self.engine.for_run()
         if self.loss.affine:
             return self.loss_scale(engine.point(np.zeros(engine.shape)))
-        if not self.fit_intercept:
-            spec = engine.spec
-            if spec.targets is None:  # rows on a cluster
-                return 0.0
-            targets = to_numpy(spec.targets)
-            spec = replace(spec, targets=targets, risk=Mean(), fit_intercept=True)
-            engine = trusting_engine(np.zeros((len(targets), 1)), spec)
+        spec = engine.spec
+        if spec.targets is not None:
+            spec = replace(
+                spec, targets=to_numpy(spec.targets), risk=Mean(), fit_intercept=True,
+                sample_weight=self._given_weight,
+            )  # fmt: skip
+            engine = trusting_engine(np.zeros((self.n_samples, 1)), spec)
+        elif not self.fit_intercept:  # rows on a cluster
+            return 0.0
         best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
         return 0.0 if best is None else engine.mean_size(best)
 

@@ -178,7 +178,9 @@ class _Ledger:
         self.w: FloatArray | None = None
         self.dual: Dual | None = None
         self.objective, self.bound, self.gap = math.inf, -math.inf, math.inf
-        self.unit = math.inf
+        self.unit = 0.0
+        # Whether the objective had vanished before the intercept was rounded for the user.
+        self._perfect = False
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
@@ -193,10 +195,15 @@ class _Ledger:
     @property
     def finished(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
+        if self.gap == math.inf:
+            return False
         if self.gap <= self.problem.sufficient(self.run.tol, self.unit):
             return True
-        rounding = self._upper - self.objective
-        return self.run.tol > 0.0 and self.problem.vanishes(self.objective, self.gap, rounding)
+        return self.run.tol > 0.0 and (self._perfect or self._vanishes)
+
+    @property
+    def _vanishes(self) -> bool:
+        return self.problem.vanishes(self.objective, self.gap, self._upper - self.objective)
 
     @property
     def rounded(self) -> bool:
@@ -317,6 +324,7 @@ class _Ledger:
         if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * problem.margin_size(self.w):
             return
         self.run.passes += 1
+        self._perfect = self._vanishes
         point = problem.engine.point(w)
         self.objective, error = problem.upper_bound(point)
         self.w, self._upper = w, self.objective + error
