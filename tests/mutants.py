@@ -84,7 +84,7 @@ TESTS = {
                           "test_problem.py",
                           "test_classes.py", "test_rowspace.py", "test_rounding.py",
                           "test_engine_contract.py", "test_rivals.py", "test_checkpoints.py",
-                          "test_csr.py", "test_factored.py", "test_apart.py"],
+                          "test_csr.py", "test_factored.py"],
     "engines/row_gram.py": ["test_engine_base.py", "test_rowspace.py"],
     "engines/sparse.py": ["test_memory.py", "test_sparse.py", "test_csr.py", "test_engines.py",
                           "test_descent.py"],
@@ -115,8 +115,7 @@ TESTS = {
     **{f"solvers/{name}.py": ["test_rival_steps.py", "test_rivals.py"]
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/": ["test_step_rules.py", "test_first_order.py", "test_newton.py", "test_lbfgs.py",
-                 "test_prospect.py", "test_saddle_saga.py", "test_sgd.py",
-                 "test_apart.py"],
+                 "test_prospect.py", "test_saddle_saga.py", "test_sgd.py"],
 }  # fmt: skip
 
 _COMPARISONS = {

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from sorel.engines.base import Engine
 from sorel.losses import Loss, SquaredHinge
 from sorel.penalties import SIMPLEX, Penalty
-from sorel.permutahedron.apart import flat
-from sorel.risks import CustomSpectrum, CVaR, Deviation, Max, Mean, Risk
+from sorel.risks import CustomSpectrum, CVaR, Deviation, Max, Mean, Mixture, Risk
 
 __all__ = [
     "BlurredHinge",
@@ -84,6 +83,16 @@ def can_step_inside(engine: Engine, penalty: Penalty) -> bool:
         return False
     kernel = penalty.kernel(engine.n_features)
     return bool(np.all(kernel.lower < kernel.upper))
+
+
+def flat(risk: Risk, share: float = 1.0) -> list[tuple[float, Risk]]:
+    """The risks of a mixture, and of mixtures in it, with their shares; else the risk itself."""
+    if not isinstance(risk, Mixture):
+        return [(share, risk)]
+    found: list[tuple[float, Risk]] = []
+    for part, inner in zip(risk._shares, risk.components, strict=True):
+        found += flat(inner, share * part)
+    return found
 
 
 def most_tails(risk: Risk, n: int) -> int:

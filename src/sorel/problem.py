@@ -52,7 +52,6 @@ from sorel.rounding import CertificateError, Path, Rounding
 from sorel.rounds import margin_rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import (
-    LARGEST_HESSIAN,
     Part,
     TooManyColumnsError,
     WorkingSets,
@@ -632,16 +631,6 @@ class Problem:
         weight = self.engine.spec.sample_weight
         least = 1.0 / self.n_samples if weight is None else float(np.min(weight[weight > 0.0]))
         return bool(self.risk.tail(least) >= 1.0)
-
-    def apart(self) -> Problem | None:
-        """The same problem with the maximum of a mixture apart from the rest of it.
-
-        None where nothing is gained: see :mod:`sorel.permutahedron.apart`.
-        """
-        if not isinstance(self.risk, Mixture) or self.engine.size > LARGEST_HESSIAN:
-            return None
-        engine = self.engine.apart()
-        return None if engine is None else self._on(engine)
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""

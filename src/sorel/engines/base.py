@@ -432,18 +432,6 @@ class Engine(ABC):
         """
         return None
 
-    def apart(self) -> Engine | None:
-        """The same rows twice, for a mixture of the maximum and another risk; None by default.
-
-        With sample weights the weightings of the two are better measured apart: see
-        :mod:`sorel.permutahedron.apart`.
-        """
-        return None
-
-    def fold(self, apart: Engine, dual: Dual) -> Dual:
-        """The weighting here that one of the engine :meth:`apart` amounts to."""
-        self._lacking("fold")
-
     def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Hand back working memory: the run is over."""
 

@@ -47,7 +47,6 @@ from sorel.kernels import losses as compiled_losses
 from sorel.kernels.margins import CODES as WITH_PROXIMAL_MAP
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
-from sorel.permutahedron.apart import Apart, ApartProjector
 from sorel.risks import Deviation, Risk
 from sorel.rowspace import RowSystem, Weights
 
@@ -235,37 +234,13 @@ class MemoryEngine(Engine):
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
-        self._projector = self._make_projector(risk)
+        self._projector = Projector(risk, self.n_samples, spec.sample_weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
             self.n_outputs == 1
             and self.n_samples >= WORTH_POOLING
             and not self._projector.two_levels
         )
-
-    def _make_projector(self, risk: Risk) -> Projector:
-        n, weight = self.n_samples, self.spec.sample_weight
-        if isinstance(risk, Apart):
-            assert weight is not None
-            return ApartProjector(risk, n, weight, self._pool)
-        return Projector(risk, n, weight, self._pool)
-
-    def apart(self) -> MemoryEngine | None:
-        weight = self.spec.sample_weight
-        parts = None if weight is None else Apart.of(self.spec.risk)
-        if parts is None or weight is None:
-            return None
-        spec = dataclasses.replace(
-            self.spec,
-            targets=np.concatenate([self.y, self.y]),
-            risk=parts,
-            sample_weight=parts.stacked_weight(weight),
-        )
-        return _Twice(self, spec)
-
-    def fold(self, apart: Any, dual: Any) -> MemoryDual:
-        lam = apart.weights(dual)
-        return self.nearest_dual(lam[: self.n_samples] + lam[self.n_samples :])[0]
 
     def with_risk(self, risk: Risk) -> MemoryEngine:
         other = shallow_copy(self)
@@ -1092,74 +1067,6 @@ class MemoryEngine(Engine):
         np.add(point.margins, drop, out=new.margins)
         self._fill_losses(new)
         return new
-
-
-class _TwiceRows:
-    """The rows of X, and all of them once more; nothing is copied until they are chosen."""
-
-    def __init__(self, X: Any) -> None:
-        self._X = X
-        self.shape, self.dtype = (2 * X.shape[0], X.shape[1]), X.dtype
-
-    def __getitem__(self, rows: NDArray[np.intp]) -> Any:
-        return self._X[rows % self._X.shape[0]]
-
-    def toarray(self) -> NDArray[Any]:
-        once = self._X.toarray() if hasattr(self._X, "toarray") else self._X
-        return np.concatenate([once, once])
-
-
-class _Twice(MemoryEngine):
-    """The rows of another engine twice, of which every product with X is taken once."""
-
-    def __init__(self, once: MemoryEngine, spec: Spec) -> None:
-        self._once = once
-        self.solves_by_rows = once.solves_by_rows
-        super().__init__(_TwiceRows(once._matrix), spec)
-
-    @property
-    def entries(self) -> int:
-        return self._once.entries
-
-    def stored(self) -> tuple[Any, Any] | None:
-        return None if self._once.stored() is None else (self._matrix, self.y)
-
-    def columns(self, chosen: NDArray[np.intp]) -> Engine:
-        once = self._once.columns(chosen)
-        assert isinstance(once, MemoryEngine)
-        return _Twice(once, self.spec)
-
-    def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
-        half = self._once.n_samples
-        self._once._margins(w, out[:half])
-        out[half:] = out[:half]
-
-    def _adjoint(self, c: NDArray[Any]) -> FloatArray:
-        return self._once._adjoint(self._folded(c))
-
-    def _gram(self, h: FloatArray) -> FloatArray:
-        return self._once._gram(self._folded(h))
-
-    def _gram_diagonal(self, h: FloatArray) -> FloatArray:
-        return self._once._gram_diagonal(self._folded(h))
-
-    def _folded(self, c: NDArray[Any]) -> NDArray[Any]:
-        half = self._once.n_samples
-        return np.asarray(c[:half] + c[half:])
-
-    def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        half = self._once.n_samples
-        sums = self._once._block_sums(block[:half], start, stop, c[:half])
-        return sums + self._once._block_sums(block[half:], start, stop, c[half:])
-
-    def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
-        half = self._once.n_samples
-        first = rows % half
-        return self._once._row_products(first, first if others is rows else others % half)
-
-    @shared_property
-    def _column_scale(self) -> FloatArray:
-        return self._once._column_scale
 
 
 # The derivatives of lam . l in a shift of all margins, and the scale of their rounding.

@@ -37,7 +37,6 @@ from sorel.rounds import (
     Pace,
     next_caution,
 )
-from sorel.solvers.apart import iterates_apart
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
@@ -193,20 +192,11 @@ class AugmentedLagrangian(Solver):
     # Whether a step takes many products, and no matrix.
     by_products: ClassVar[bool] = False
 
-    # Whether a mixture with the maximum is taken apart where there are sample weights.
-    takes_apart: ClassVar[bool] = True
-
     @abstractmethod
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        apart = problem.apart() if self.takes_apart else None
-        if apart is None:
-            return self._iterates(problem, run)
-        return iterates_apart(self._iterates, problem, apart, run)
-
-    def _iterates(self, problem: Problem, run: Run) -> Iterates:
         engine = problem.engine
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1

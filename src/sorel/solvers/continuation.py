@@ -53,9 +53,6 @@ class Continuation(Newton):
 
     name: ClassVar[str] = "continuation"
 
-    # It comes after Newton's method, and should not fail for the same reason.
-    takes_apart: ClassVar[bool] = False
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         weights = None
         for _ in range(_MEASUREMENTS):

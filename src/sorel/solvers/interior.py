@@ -50,9 +50,6 @@ class InteriorPoint(Newton):
 
     name: ClassVar[str] = "interior_point"
 
-    # It comes after Newton's method, and should not fail for the same reason.
-    takes_apart: ClassVar[bool] = False
-
     def check(self, problem: Problem) -> None:
         super().check(problem)
         hinges = isinstance(problem.loss, SquaredHinge)
