@@ -20,7 +20,6 @@ from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError, Direction, State
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
@@ -104,10 +103,6 @@ _FIRST_LOOK, _FAR = 10, 0.1
 # Newton steps from a matrix under L2, which take two each; under other penalties many ties may take
 # longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
-
-# Newton steps that come nearer all the time, but slowly, leave this share of the passes to
-# interior-point steps, and have no more than so many.
-_SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
 
 
 class _Balancing(Resting):
@@ -303,10 +298,7 @@ class Auto(Solver):
         may_tie = engine.n_outputs > 1 and not problem.has_fixed_weights
         few_carry = is_on_simplex(problem) and (not may_tie or size <= _FEW_ON_SIMPLICES)
         affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
-        dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
-        if affordable and problem.can_be_evened:
-            # Continuation has a measure of its own for the weights of exponentials.
-            dense = [Newton, Continuation, InteriorPoint]
+        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
@@ -398,9 +390,6 @@ class Auto(Solver):
             patience = np.inf
         trial = isinstance(solver, SOREL | LBFGS) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _trial_passes(problem) if trial else np.inf
-        before_inside = type(solver) is Newton and InteriorPoint in others[:1]
-        if before_inside:
-            limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -422,10 +411,6 @@ class Auto(Solver):
                         # Weights that are far off are worse than none, from which eta grows fast.
                         best = best[0], None
                     break
-                if before_inside and limit < run.passes:
-                    # Whether such steps are to be had is asked where it matters.
-                    inside = self._follows(problem, others, InteriorPoint)
-                    limit = limit if inside else np.inf
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break
