@@ -20,7 +20,7 @@ def solve_or_warn(problem):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = sorel.solve(problem)
-        better = sorel.solve(problem, max_passes=3000, warm_start=result)
+        better = sorel.solve(problem, "newton", max_passes=300, warm_start=result)
     assert result.converged or issubclass(caught[0].category, sorel.ConvergenceWarning)
     assert np.isfinite(result.gap)
     assert result.dual <= better.objective * (1.0 + 1e-12)
@@ -101,3 +101,34 @@ def test_a_perfect_fit_far_down_an_exponential(seed):
     )
     result = solve_or_warn(problem)
     assert result.objective >= 0.0
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "poisson"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_few_rows_of_huge_columns_on_the_simplex(loss, intercept):
+    """Losses are as good as constraints, and l2 decides among all that satisfies them."""
+    X = 1e7 * np.random.default_rng(5).normal(size=(2, 10))
+    y = [2.0, 1.0] if loss == "poisson" else [1, -1]
+    problem = sorel.Problem(
+        X, y, risk="extremile:2.5", loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=intercept
+    )
+    solve_or_warn(problem)
+
+
+@pytest.mark.parametrize("risk", ["max", "mean", "esrm:2"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "gamma", "poisson"])
+def test_nearly_equal_columns_in_a_wide_box(loss, risk):
+    rng, n, d, faint = np.random.default_rng(2), 20, 6, 1e-8
+    X = rng.normal(size=(n, d))
+    X[:, 1:] = X[:, :1] + faint * X[:, 1:]
+    reach = 1e-2 / faint
+    z = X @ (reach * rng.normal(size=d))
+    means, signs = np.exp(z / np.abs(z).mean()), np.where(rng.random(n) < 0.5, -1, 1)
+    y = {
+        "squared_hinge": signs,
+        "logistic": signs,
+        "gamma": means * rng.gamma(2.0, size=n),
+        "poisson": rng.poisson(means),
+    }[loss]
+    penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
+    solve_or_warn(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))

@@ -33,7 +33,6 @@ from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
 from sorel.extended import can_extend, extended_bound
-from sorel.factored import loses_curvature, loses_penalty, minimize_factored, sees_faintly
 from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -1020,69 +1019,7 @@ class Problem:
         u, _ = minimize_quadratic(
             hessian, slope, center, part.penalty, part.n_penalized, engine.n_outputs
         )
-        if part.rows is None and self.penalty.separable and not self.penalty.quadratic:
-            u, _ = self.by_factor(hessian, point, dual, slope, center, u)
         return part.put(point.w, u)
-
-    def by_factor(
-        self,
-        hessian: FloatArray,
-        point: Point,
-        dual: Dual,
-        gradient: FloatArray,
-        w: FloatArray,
-        u: FloatArray,
-        eta: float = 0.0,
-        caution: float = 0.0,
-    ) -> tuple[FloatArray, float | None]:
-        """The minimum of a quadratic model from the rows, where its matrix has lost digits.
-
-        Parameters
-        ----------
-        hessian, point, dual, eta, caution
-            The matrix, and what it was made from; see :meth:`sorel.engines.Engine.hessian`.
-        gradient, w : arrays of shape (p,)
-            Gradient of the model at w, without that of the penalty, and w.
-        u : array of shape (p,)
-            What the matrix has led to; returned where the rows know no better.
-
-        Returns
-        -------
-        array of shape (p,)
-            The minimum.
-        float or None
-            Curvature times the square of the step there, which the matrix would not tell; None
-            where it does.
-        """
-        engine, penalty = self.engine, self.penalty
-        if not penalty.compiled:
-            return u, None
-        few = loses_penalty(hessian, gradient, w, penalty.l2, self.n_samples)
-        few = few and engine.n_outputs == 1
-        by_bounds = penalty.separable and not penalty.quadratic
-        n_rows = self.n_samples * engine.n_outputs
-        if not few and not (by_bounds and loses_curvature(hessian, penalty.l2, n_rows)):
-            return u, None
-        if engine.n_outputs > 1 and not self._has_faint_columns:
-            return u, None
-        factor = engine.curvature(point, dual, eta, caution).factor()
-        if factor is None or not (few or sees_faintly(factor)):
-            return u, None
-        n_penalized = self.n_features * engine.n_outputs
-        try:
-            u = minimize_factored(factor, gradient, w, penalty, n_penalized, u, engine.n_outputs)
-        except np.linalg.LinAlgError:
-            return u, None
-        return u, float(np.sum((factor @ (u - w)) ** 2))
-
-    @cached_property
-    def _has_faint_columns(self) -> bool:
-        """Whether columns of X agree in all but their last digits."""
-        stored = self.engine.stored()
-        if stored is None:
-            return False
-        X = stored[0].toarray() if hasattr(stored[0], "toarray") else np.asarray(stored[0])
-        return sees_faintly(X)
 
     def _conjugate_step(
         self,

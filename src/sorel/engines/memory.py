@@ -1332,36 +1332,6 @@ class _SoftmaxRows(Curvature):
             self._engine._row_spectrum, self._class_curvature(), float(modulus[0, 0])
         )
 
-    def factor(self) -> FloatArray | None:
-        engine, stored = self._engine, self._engine.stored()
-        if stored is None:
-            return None
-        y, slopes, density = engine.y, self._point.slopes, self._dual.density
-        omega = np.broadcast_to(engine._omega, len(y))
-        rows = np.flatnonzero((omega > 0.0) & ((density != 0.0) | (self._block >= 0)))
-        X, y, slopes, omega = stored[0][rows], y[rows], slopes[rows], omega[rows]
-        A = np.ones((len(rows), engine.shape[0]))
-        A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
-        # diag(p) - p p^T = B^T B with B = diag(sqrt(p)) (I - 1 p^T), whose row of the own class
-        # is that of the slopes.
-        own = np.arange(len(rows)), y
-        p = slopes.copy()
-        p[own] = np.maximum(p[own] + 1.0, 0.0)
-        B = np.eye(p.shape[1]) - p[:, None, :]
-        B[own] = -slopes
-        B *= np.sqrt(np.maximum(omega * density[rows], 0.0)[:, None] * p)[:, :, None]
-        parts = [(B[:, :, None, :] * A[:, None, :, None]).reshape(-1, engine.size)]
-        if self._eta > 0.0:
-            block = self._block[rows]
-            tied = block >= 0
-            gradients = (A[:, :, None] * slopes[:, None, :]).reshape(len(rows), -1)[tied]
-            block, omega = block[tied], omega[tied]
-            means = np.zeros((self._n_blocks, engine.size))
-            np.add.at(means, block, omega[:, None] * gradients)
-            means /= np.maximum(np.bincount(block, omega, self._n_blocks), _LEAST)[:, None]
-            parts.append(np.sqrt(self._eta * omega)[:, None] * (gradients - means[block]))
-        return np.concatenate(parts)
-
     def _class_curvature(self) -> FloatArray:
         """Sum over the samples of the curvature in the margins, without the means of blocks."""
         y, slopes, density, block = self._active

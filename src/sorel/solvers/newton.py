@@ -244,10 +244,6 @@ class Newton(AugmentedLagrangian):
                 engine.n_outputs,
                 _ROUGH,
             )
-            bend = None
-            if part.rows is None:
-                point, dual, eta = state.point, state.dual, state.eta
-                u, bend = problem.by_factor(hessian, point, dual, gradient, center, u, eta, caution)
             _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
@@ -262,9 +258,7 @@ class Newton(AugmentedLagrangian):
         moved = part.put(w, u)
         gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
-        if bend is None:
-            bend = float(step @ (hessian @ step))
-        decrease = descent - 0.5 * bend
+        decrease = descent - 0.5 * float(step @ (hessian @ step))
         return Direction(moved - w, descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:
