@@ -132,3 +132,16 @@ def test_nearly_equal_columns_in_a_wide_box(loss, risk):
     }[loss]
     penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
     solve_or_warn(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
+
+
+@pytest.mark.parametrize("loss", ["gamma", "poisson"])
+@pytest.mark.parametrize("risk", [sorel.Max(), sorel.CVaR(0.01)], ids=repr)
+def test_the_worst_of_exponentials(loss, risk):
+    """Samples far up the exponential balance others whose losses are all but linear."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X, y = 1e6 * rng.standard_normal((40, 5)), 1.0 + rng.poisson(3.0, 40)
+        problem = sorel.Problem(
+            X, y, risk=risk, loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=True
+        )
+        solve_or_warn(problem)

@@ -591,46 +591,6 @@ class Problem:
             make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
         )
 
-    def evened(self, w: FloatArray) -> Problem | None:
-        """The same worst case, with moves of the weighting measured so that all losses feel them.
-
-        Far up an exponential a loss of 1e7 has a slope of 1e7, and a weight of 1e-7 balances those
-        of slope 1 that others have. A step that moves all weights alike is too long for the one or
-        too short for the others. The largest loss depends on no sample weights, so these are free
-        to be the measure: small for samples that at w are on the steep side of their loss, by the
-        slope that they have at the level of the largest loss on the flat side. None where that is
-        no help.
-        """
-        stored = self.engine.stored() if self.can_be_evened else None
-        if self._made_by is None or stored is None:
-            return None
-        spec = self.engine.spec
-        used = True if spec.sample_weight is None else spec.sample_weight > 0.0
-        X, y = stored
-        margins = X @ w[: self.n_features] + (w[self.n_features] if self.fit_intercept else 0.0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = np.abs(self.loss.derivative(y, margins))
-            steep = used & (self.loss.curvature(y, margins) >= slopes)
-            flat = used & ~steep
-            if not steep.any() or not flat.any():
-                return None
-            level = float(np.max(self.loss.value(y, margins)[flat]))
-        if not 1.0 < level < np.inf:
-            return None
-        measure = np.where(steep, 1.0 / level, flat)
-        make, X = self._made_by
-        spec = replace(spec, risk=Max(), sample_weight=measure / measure.sum())
-        return Problem.from_engine(make(X, spec), self.penalty)
-
-    @property
-    def can_be_evened(self) -> bool:
-        """Whether the largest loss is all that counts, and losses may grow like exponentials."""
-        if self.loss.curvature_bound < np.inf or self.engine.n_outputs > 1:
-            return False
-        weight = self.engine.spec.sample_weight
-        least = 1.0 / self.n_samples if weight is None else float(np.min(weight[weight > 0.0]))
-        return bool(self.risk.tail(least) >= 1.0)
-
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
         engine = self.engine.sample(n_rows, rng)

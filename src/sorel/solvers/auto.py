@@ -382,8 +382,6 @@ class Auto(Solver):
         # The gap of affine losses is large until the last, since none can be refined.
         refinable = not problem.loss.affine
         quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
-        # The next method has a better measure for the weights of exponentials.
-        quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience: float = _NEWTON_PATIENCE if quickly else _PATIENCE
         if isinstance(solver, Continuation):
             # Its gap falls at the end of the sequence, and not before.

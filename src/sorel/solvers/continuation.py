@@ -3,9 +3,7 @@
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
 problem is easy; each solution is a good start for a penalty ten times weaker. A Huber loss whose
-delta is far below the residuals has such a kink in every loss, and is easy with a larger delta. The
-largest of losses that grow like exponentials is easy where the steps of their weights are measured
-by their slopes.
+delta is far below the residuals has such a kink in every loss, and is easy with a larger delta.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 
 from sorel.losses import Huber
 from sorel.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run, rehearse
+from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
 # Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, the
@@ -33,9 +31,6 @@ _STAGE_PASSES = 200
 
 # Values of delta, at most.
 _MOST_WIDTHS = 15
-
-# How often slopes are measured anew, and after how many passes: the sides of the losses change.
-_MEASUREMENTS, _MEASURED_PASSES = 5, 120
 
 
 class Continuation(Newton):
@@ -54,21 +49,6 @@ class Continuation(Newton):
     name: ClassVar[str] = "continuation"
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        weights = None
-        for _ in range(_MEASUREMENTS):
-            stage = problem.evened(run.w)
-            if stage is None:
-                break
-            stage = stage.for_run()
-            run.dual = None if weights is None else stage.engine.nearest_dual(weights)[0]
-            self._solve_stage(stage, run, run.tol, _MEASURED_PASSES)
-            if run.dual is None:
-                break
-            weights = stage.engine.weights(run.dual)
-            run.dual, _ = problem.engine.nearest_dual(weights)
-            yield Iterate(problem.engine.point(run.w), run.dual, None, np.inf)
-            if run.exhausted:
-                return
         run.w, run.dual = problem.start(), None
         for stage in self._stages(problem, run):
             self._solve_stage(stage, run, _STAGE_TOL, _STAGE_PASSES)
