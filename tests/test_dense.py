@@ -129,37 +129,6 @@ def test_weights_of_either_sign(signs, height, monkeypatch):
     np.testing.assert_allclose(engine._gram(h), X.T @ (h[:, None] * X), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "small"),
-    [
-        ({}, True),
-        ({"d": FEW_COLUMNS}, True),
-        ({"d": FEW_COLUMNS, "fit_intercept": True}, False),
-        ({"d": FEW_COLUMNS + 1}, False),
-        ({"n": dense._FEW_ROWS}, True),
-        ({"n": dense._FEW_ROWS + 1}, False),
-        ({"sample_weight": np.linspace(1.0, 2.0, 40)}, False),
-        ({"loss": "logistic"}, False),
-        ({"loss": "huber"}, True),
-        ({"loss": "multinomial"}, False),
-    ],
-)
-def test_which_problems_are_small(options, small):
-    if options.get("loss") == "logistic":
-        rng = np.random.default_rng(0)
-        problem = sorel.Problem(rng.standard_normal((40, 3)), np.arange(40) % 2, loss="logistic")
-    else:
-        problem = make(**options)
-    engine = problem.for_run().engine
-    assert engine._is_small is small
-    assert (engine._small_steps is not None) is small
-    X = np.asarray(engine.stored()[0])
-    np.testing.assert_array_equal(engine.column_scale(), np.abs(X).max(axis=0))
-    # Some of the rows of a larger problem are not all of them.
-    engine._omega = engine._omega / 2.0
-    assert not engine._is_small
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("steps", "batch"), [(20, 1), (7, 3), (6, 4)])
 def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypatch):
@@ -313,21 +282,6 @@ def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, togeth
     assert set(X.rows) == (set(range(10)) if together else set(np.flatnonzero(c)))
     if together:
         assert X.together() == together
-
-
-def test_a_weighting_that_is_given_is_not_looked_for():
-    engine = make(risk=sorel.ESRM(2.0)).for_run().engine
-    point, center = engine.point(np.ones(3)), engine.uniform()
-    steps = engine._small_steps
-    with mock.patch.object(steps, "settle", wraps=steps.settle) as settle:
-        found = engine.settle(point, center, 1.0)
-        assert settle.call_count == 1
-        given = engine.worst_case(point)
-        other = engine.settle(point, center, 1.0, given)
-        assert settle.call_count == 1 + 1  # the gradient alone, at that weighting
-    assert found.dual is not given
-    assert other.dual is given
-    assert other.distance == pytest.approx(engine.square_distance(given, center))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from sorel._compiled import plain
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
@@ -48,7 +47,6 @@ from sorel.risks import (
     parse_risk,
 )
 from sorel.rounding import CertificateError, Path, Rounding
-from sorel.rounds import margin_rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import (
     Part,
@@ -116,11 +114,10 @@ _MODERATE = 1e6
 # The least of these units.
 _TINY = 1e-290
 
+_EPS = float(np.finfo(np.float64).eps)
+
 # Rounding errors of an objective, in those from rounding each margin once.
 _NOISE = 4.0
-
-# A few numbers are not worth a call of compiled code.
-_margin_rounding = plain(margin_rounding)
 
 
 @dataclass(frozen=True)
@@ -901,23 +898,15 @@ class Problem:
                 u, reached = current.w + found.step, found.reached
                 max_products -= found.products
                 passes += found.passes + 1.0
-            at_once = None
             if formed and not reached:
                 kept = None
-                if self.penalty.quadratic:
-                    at_once = engine.newton_point(current, dual, slope, self.penalty.l2)
                 try:
-                    if at_once is None:
-                        u = self._newton_point(current, dual, slope)
+                    u = self._newton_point(current, dual, slope)
                 except (np.linalg.LinAlgError, TooManyColumnsError):
                     break
-            if at_once is not None:
-                current, expected, slope = at_once
-                u = current.w
-            else:
-                del current  # its vectors serve the next point
-                current, slope = engine.point(u), None
-                expected = engine.expected(current, dual)
+            del current  # its vectors serve the next point
+            current, slope = engine.point(u), None
+            expected = engine.expected(current, dual)
             penalty = self.penalty_value(u)
             drop = value - expected - penalty
             if not math.isfinite(drop):
@@ -1106,13 +1095,6 @@ class Problem:
             spread = engine.loss_scale(engine.point(beside))
         return spread or 1.0
 
-    def scales(self, point: Point) -> tuple[float, float]:
-        """The size from which on an objective is its own unit, and the loss at zero margins."""
-        least = (
-            self.engine.loss_scale(point) if self.loss.affine else _PERFECT_GAP * self._zero_loss
-        )
-        return least, self._zero_loss
-
     def is_moderate(self, point: Point) -> bool:
         """Whether the losses are of a size from which Newton steps get down.
 
@@ -1122,7 +1104,7 @@ class Problem:
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return _margin_rounding(self._zero_loss, max(unit, _TINY))
+        return _EPS * math.sqrt(max(1.0, self._zero_loss / max(unit, _TINY)))
 
     def noise(self, unit: float) -> float:
         """Changes of an objective of that size that are rounding."""
