@@ -165,48 +165,6 @@ def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypat
     assert asked.call_count == len(lengths)
 
 
-def test_how_long_an_x_is_worth_reading_in_single_precision(monkeypatch):
-    engine, nbytes = make(50, 4).engine, 50 * 4 * 8
-    for least, copy, halved in (
-        (nbytes, nbytes // 2, True),
-        (nbytes + 1, nbytes // 2, False),
-        (nbytes, nbytes // 2 - 1, False),
-    ):
-        monkeypatch.setattr(dense, "_WORTH_HALVING", least)
-        monkeypatch.setattr(dense, "_MAX_COPY", copy)
-        assert (engine.in_single() is not None) is halved
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_sums_in_single_precision_where_they_are_exact_enough(order, intercept, monkeypatch):
-    monkeypatch.setattr(dense, "_WORTH_HALVING", 1)
-    rng = np.random.default_rng(0)
-    X = np.array(rng.standard_normal((200, 7)), order=order)
-    problem = sorel.Problem(X, X[:, 0], fit_intercept=intercept, penalty=sorel.L2(0.1))
-    sizes = np.abs(X).max(axis=0)
-    least = dense._SINGLE_NOISE * (sizes @ sizes) / (0.1 * 200)
-    full = np.column_stack([X, *([np.ones(200)] * intercept)])
-    w, c = rng.standard_normal((2, 200))
-    w, out = w[: full.shape[1]], np.empty(200)
-    for tol, single in ((0.0, False), (0.99 * least, False), (1.01 * least, True)):
-        near = problem.in_single(tol).engine
-        assert near._in_single is single
-        near._margins(w, out)
-        np.testing.assert_allclose(out, full @ w, atol=1e-5)
-        # Sums in double precision are those of the rounded numbers.
-        rounded = np.column_stack([X.astype(np.float32), *([np.ones(200)] * intercept)])
-        exact = np.abs(out - rounded @ w).max() < 1e-12
-        assert exact is not single
-        np.testing.assert_allclose(near._adjoint(c), full.T @ c, atol=1e-4)
-        exact = np.abs(near._adjoint(c) - rounded.T @ c)[:7].max() < 1e-11
-        assert exact is not single
-        # A fork for a run is of the same kind.
-        assert near.for_run()._in_single is single
-    classes = sorel.Problem(X, np.arange(200) % 3, loss="multinomial", penalty=sorel.L2(0.1))
-    assert not classes.in_single(1.0).engine._in_single
-
-
 class Watched:
     """A matrix that notes the rows which a loop reads, one after another."""
 

@@ -353,8 +353,6 @@ class Problem:
         self._known_factor: _Factor | None = None
         # Left by a method that knows it without a matrix: multiplies by about the inverse Hessian.
         self.near_inverse: Callable[[FloatArray], FloatArray] | None = None
-        # The same data in shorter numbers, good enough for products that a check follows.
-        self.near_engine: Engine | None = None
         self._working_sets: WorkingSets | None = None
 
     def _size_at(self, w: FloatArray) -> float:
@@ -618,18 +616,6 @@ class Problem:
         """The penalty of this problem on an engine of its kind; gaps are measured as here."""
         other = Problem.from_engine(engine, self.penalty)
         other._zero_loss = self._zero_loss
-        return other
-
-    def in_single(self, tol: float = 0.0) -> Problem | None:
-        """The same with X in single precision, for first digits; see the engine's `in_single`.
-
-        Its gradients are exact enough for a relative gap of `tol`.
-        """
-        engine = self.engine.in_single(tol * self.penalty.l2)
-        if engine is None:
-            return None
-        other = shallow_copy(self)
-        other.engine, other._made_by = engine, None
         return other
 
     def certify(
@@ -1001,7 +987,7 @@ class Problem:
             return slack <= 0.5 * _SLACK_SHARE * total
 
         return minimize_model(
-            (self.near_engine or self.engine).curvature(point, dual),
+            self.engine.curvature(point, dual),
             modulus,
             gradient + modulus * point.w,
             enough=enough,

@@ -737,15 +737,6 @@ class Engine(ABC):
         """
         return None
 
-    def in_single(self, room: float = 0.0) -> Engine | None:
-        """Nearly the same problem, with X in numbers of half the length, which are read faster.
-
-        Weightings of the one are weightings of the other. Products with X may be off by as much as
-        makes |gradient|^2 off by `room`, relative to the objective. None where a copy would not
-        pay, or would lose more than digits.
-        """
-        return None
-
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         """The same problem with some of the columns alone, which are copied.
 

@@ -32,15 +32,6 @@ _FEW_BYTES = 1 << 20
 # Bytes of rows that may be copied to make products with them cheaper.
 _MAX_COPY = 1 << 30
 
-# Bytes of X from which on a product waits for its numbers, and sizes that single precision holds
-# with room to spare.
-_WORTH_HALVING = 4 << 20
-_LEAST_SINGLE, _LARGEST_SINGLE = 1e-30, 1e30
-
-# What sums in single precision add to |gradient|^2, relative to the objective and to the squares of
-# the largest numbers in the columns, over the number of rows; with room to spare.
-_SINGLE_NOISE = 4e-13
-
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
 _CACHED = 32 << 20
@@ -57,9 +48,6 @@ class DenseEngine(SampledEngine):
     'DenseEngine'
     """
 
-    # Whether sums are in single precision, too, as is enough for first digits.
-    _in_single = False
-
     solves_by_rows = True
 
     def __init__(self, X: NDArray[Any], spec: Spec) -> None:
@@ -72,21 +60,6 @@ class DenseEngine(SampledEngine):
         # In the same order, for which the loops are compiled already.
         X = self._X.take(rows, axis=0) if self._by_rows else self._X.T.take(rows, axis=1).T
         return DenseEngine(X, self.spec.for_rows(rows))
-
-    def in_single(self, room: float = 0.0) -> Engine | None:
-        X = self._X
-        if X.dtype != np.float64 or not _WORTH_HALVING <= X.nbytes <= 2 * _MAX_COPY:
-            return None
-        sizes = self._column_scale[self._column_scale > 0.0]
-        if np.any(sizes < _LEAST_SINGLE) or np.any(sizes > _LARGEST_SINGLE):
-            return None
-        short = X.astype(np.float32)
-        other: DenseEngine = self._with_columns(short, short)
-        other._columns = None if self._by_rows else short.T
-        alone = self._row_team is None and self.n_outputs == 1
-        noise = _SINGLE_NOISE * float(sizes @ sizes)
-        other._in_single = alone and bool(noise <= room * self.n_samples)
-        return other
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         # In the same order, for which the loops are compiled already.
@@ -118,9 +91,7 @@ class DenseEngine(SampledEngine):
             self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
-        if self._in_single:
-            np.add(self._X @ coef.astype(np.float32), intercept, out=out)
-        elif self._by_rows:
+        if self._by_rows:
             self._each_row(dense.product_rows, self._X, coef, intercept, out)
         elif self._row_team is None:
             dense.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
@@ -137,11 +108,6 @@ class DenseEngine(SampledEngine):
                 lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
                 self.shape,
             )
-        if self._in_single:
-            out = np.empty(self.shape)
-            out[: self.n_features] = c.astype(np.float32) @ self._X
-            out[self.n_features :] = np.add.reduce(c)
-            return out
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
             dense.adjoint_rows(self._X, c, out)
@@ -159,7 +125,7 @@ class DenseEngine(SampledEngine):
         )
 
     def _gram_product(self, h: FloatArray, v: FloatArray) -> FloatArray:
-        if self._in_single or not self._by_rows:
+        if not self._by_rows:
             return super()._gram_product(h, v)
         coef, intercept = self._split(v)
         return self._accumulate(

@@ -9,7 +9,6 @@ penalty is not quadratic.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError, Direction, State
-from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
+from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
@@ -140,50 +139,6 @@ class _Quick(QuasiNewton):
         if not shares_matrix(problem):
             matrix = max(matrix, _STEPS_FOR_MATRICES)
         return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
-
-    def iterates(self, problem: Problem, run: Run) -> Iterates:
-        near = None if run.is_weighted else problem.in_single(run.tol)
-        try:
-            if near is not None:
-                problem.near_engine = near.engine
-                yield from self._come_near(problem, near, run)
-            yield from super().iterates(problem, run)
-        finally:
-            problem.near_engine = None
-
-    def _come_near(self, problem: Problem, near: Problem, run: Run) -> Iterates:
-        """Take the steps on numbers of half the length, and make what they lead to the start.
-
-        Products wait for X to be read, and its first digits are read in half the time. What is
-        yielded are points of the problem itself.
-        """
-        inner = replace(run)
-        iterates = super().iterates(near, inner)
-        found: Iterate | None = None
-        try:
-            for found in iterates:
-                run.passes, run.n_iter = inner.passes, inner.n_iter
-                if found.refine > 0.0:
-                    break
-                yield Iterate(problem.engine.point(found.point.w), found.dual)
-                inner.passes = run.passes
-        except CostlyError:
-            if inner.latest is not None:
-                w, dual = inner.latest.point.w, inner.latest.dual
-                run.latest = Iterate(problem.engine.point(w), dual)
-            raise
-        finally:
-            iterates.close()
-        # Where the start may be the solution, nothing but the problem itself tells.
-        if found is None or found.refine == 0.0 or not np.any(found.point.w):
-            return
-        run.w, run.dual = found.point.w, found.dual
-        if found.refine < np.inf and self._pairs is not None:
-            point = problem.engine.point(run.w)
-            gradient = problem.engine.gradient(point, run.dual)
-            run.passes += 1
-            problem.near_inverse = self._pairs.solve
-            yield Iterate(point, run.dual, gradient, found.refine)
 
 
 class _Classes(NewtonCG):
