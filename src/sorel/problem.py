@@ -557,16 +557,6 @@ class Problem:
             vars(other).pop(known, None)
         return other
 
-    def with_loss(self, loss: Loss) -> Problem | None:
-        """The same data, risk and penalty under another loss of the same targets.
-
-        None for a problem made from an engine, which has the loss of its engine.
-        """
-        if self._made_by is None:
-            return None
-        make, X = self._made_by
-        return Problem.from_engine(make(X, replace(self.engine.spec, loss=loss)), self.penalty)
-
     def tamed(self) -> Problem | None:
         """A problem that takes the margins to the side where this loss does not overflow.
 

@@ -2,20 +2,17 @@
 
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
-problem is easy; each solution is a good start for a penalty ten times weaker. A Huber loss whose
-delta is far below the residuals has such a kink in every loss, and is easy with a larger delta.
+problem is easy; each solution is a good start for a penalty ten times weaker.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
-from sorel.losses import Huber
 from sorel.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
@@ -28,9 +25,6 @@ _FACTOR = 0.1
 _WEAKEST, _WEAKEST_WITHOUT = 1e-24, 1e-9
 _STAGE_TOL = 1e-5
 _STAGE_PASSES = 200
-
-# Values of delta, at most.
-_MOST_WIDTHS = 15
 
 
 class Continuation(Newton):
@@ -50,35 +44,12 @@ class Continuation(Newton):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         run.w, run.dual = problem.start(), None
-        for stage in self._stages(problem, run):
+        for l2 in self._moduli(problem, run):
+            stage = problem.with_penalty(problem.penalty.plus_ridge(l2 - problem.penalty.l2))
             self._solve_stage(stage, run, _STAGE_TOL, _STAGE_PASSES)
             if run.exhausted:
                 break
         yield from super().iterates(problem, run)
-
-    def _stages(self, problem: Problem, run: Run) -> Iterator[Problem]:
-        """Problems on the way to this one."""
-        widths = self._widths(problem, run)
-        for delta in widths:
-            stage = problem.with_loss(Huber(delta))
-            if stage is not None:
-                yield stage.for_run()
-        if not widths:
-            for l2 in self._moduli(problem, run):
-                extra = l2 - problem.penalty.l2
-                yield problem.with_penalty(problem.penalty.plus_ridge(extra))
-
-    def _widths(self, problem: Problem, run: Run) -> list[float]:
-        """Falling values of delta for a Huber loss of which residuals see little but its kink."""
-        if not isinstance(problem.loss, Huber):
-            return []
-        engine, own = problem.engine, problem.loss.delta
-        widest = engine.mean_size(engine.point(run.w)) / own
-        run.passes += 1
-        if not own < widest * _FACTOR < math.inf:
-            return []
-        count = min(int(np.ceil(np.log(widest / own) / -np.log(_FACTOR))), _MOST_WIDTHS)
-        return [float(delta) for delta in np.geomspace(widest, own, count + 1)[:-1]]
 
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
         """Falling values of l2, from the curvature of the losses to the problem's own."""
