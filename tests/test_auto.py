@@ -22,9 +22,8 @@ from sorel.solvers import NewtonCG, Run, UnsupportedProblemError, auto, newton_c
 from sorel.solvers.augmented import CostlyError
 from sorel.solvers.auto import Auto, _Balancing, _Classes, _Quick, _Thrifty
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
-from sorel.solvers.newton import MAX_SIZE, Newton, SparseNewton
+from sorel.solvers.newton import MAX_SIZE, Newton
 from sorel.solvers.sorel import SOREL
 
 FLAGS = [False, True]
@@ -254,7 +253,7 @@ def test_the_order_of_methods_under_a_quadratic_penalty(monkeypatch):
     def order(size, **options):
         return quadratic_order(monkeypatch, size, **options)
 
-    matrix = [Newton, InteriorPoint, Continuation, SOREL]
+    matrix = [Newton, Continuation, SOREL]
     for even, limit in ((False, auto._FEW_COLUMNS), (True, auto.FEW_PARAMETERS)):
         assert order(limit, even=even) == matrix
         assert order(limit + 1, even=even) == ["before 77.0", *matrix]
@@ -290,20 +289,6 @@ def test_every_row_counts_in_a_system_of_the_rows(monkeypatch, by_rows, smooth):
         engine=SimpleNamespace(size=40, n_samples=100), has_two_levels=False, bends_evenly=False
     )
     assert auto._products_of_matrix(problem) == (100 if by_rows and smooth else 10)
-
-
-def test_slow_steps_leave_passes_to_interior_point_steps():
-    others = [InteriorPoint, SOREL]
-
-    def checks(max_passes, penalty=None):
-        return turns(Newton, lambda k: 0.85**k, others, cost=5.0, passes=100.0,
-                     max_passes=max_passes, penalty=penalty)[0]  # fmt: skip
-
-    assert checks(700.0) == auto._SHARE_BEFORE * 600 / 5.0 + 2
-    assert checks(1e9) == auto._MOST_BEFORE / 5.0 + 2
-    other = [SOREL, InteriorPoint]
-    assert turns(Newton, lambda k: 0.85**k, other, cost=5.0)[0] == math.inf
-    assert turns(SparseNewton, lambda k: 0.85**k, others, cost=5.0)[0] == math.inf
 
 
 def test_a_sequence_of_problems_is_followed_to_its_end():
@@ -492,7 +477,7 @@ def test_single_samples_where_they_are_to_be_had(monkeypatch):
         lambda self, name: name != "epoch" and offers(self, name),
     )
     monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
-    assert Auto()._order(problem) == [Newton, InteriorPoint, Continuation]
+    assert Auto()._order(problem) == [Newton, Continuation]
     monkeypatch.setattr(auto, "MAX_SIZE", 1000)
     assert Auto()._order(problem) == [SOREL]
 

@@ -129,37 +129,6 @@ def test_weights_of_either_sign(signs, height, monkeypatch):
     np.testing.assert_allclose(engine._gram(h), X.T @ (h[:, None] * X), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "small"),
-    [
-        ({}, True),
-        ({"d": FEW_COLUMNS}, True),
-        ({"d": FEW_COLUMNS, "fit_intercept": True}, False),
-        ({"d": FEW_COLUMNS + 1}, False),
-        ({"n": dense._FEW_ROWS}, True),
-        ({"n": dense._FEW_ROWS + 1}, False),
-        ({"sample_weight": np.linspace(1.0, 2.0, 40)}, False),
-        ({"loss": "logistic"}, False),
-        ({"loss": "huber"}, True),
-        ({"loss": "multinomial"}, False),
-    ],
-)
-def test_which_problems_are_small(options, small):
-    if options.get("loss") == "logistic":
-        rng = np.random.default_rng(0)
-        problem = sorel.Problem(rng.standard_normal((40, 3)), np.arange(40) % 2, loss="logistic")
-    else:
-        problem = make(**options)
-    engine = problem.for_run().engine
-    assert engine._is_small is small
-    assert (engine._small_steps is not None) is small
-    X = np.asarray(engine.stored()[0])
-    np.testing.assert_array_equal(engine.column_scale(), np.abs(X).max(axis=0))
-    # Some of the rows of a larger problem are not all of them.
-    engine._omega = engine._omega / 2.0
-    assert not engine._is_small
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("steps", "batch"), [(20, 1), (7, 3), (6, 4)])
 def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypatch):
@@ -194,48 +163,6 @@ def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypat
         lengths += [min(height, draws - start) for start in range(0, draws, height)]
     assert [len(call.args[1]) for call in gather.call_args_list] == lengths
     assert asked.call_count == len(lengths)
-
-
-def test_how_long_an_x_is_worth_reading_in_single_precision(monkeypatch):
-    engine, nbytes = make(50, 4).engine, 50 * 4 * 8
-    for least, copy, halved in (
-        (nbytes, nbytes // 2, True),
-        (nbytes + 1, nbytes // 2, False),
-        (nbytes, nbytes // 2 - 1, False),
-    ):
-        monkeypatch.setattr(dense, "_WORTH_HALVING", least)
-        monkeypatch.setattr(dense, "_MAX_COPY", copy)
-        assert (engine.in_single() is not None) is halved
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_sums_in_single_precision_where_they_are_exact_enough(order, intercept, monkeypatch):
-    monkeypatch.setattr(dense, "_WORTH_HALVING", 1)
-    rng = np.random.default_rng(0)
-    X = np.array(rng.standard_normal((200, 7)), order=order)
-    problem = sorel.Problem(X, X[:, 0], fit_intercept=intercept, penalty=sorel.L2(0.1))
-    sizes = np.abs(X).max(axis=0)
-    least = dense._SINGLE_NOISE * (sizes @ sizes) / (0.1 * 200)
-    full = np.column_stack([X, *([np.ones(200)] * intercept)])
-    w, c = rng.standard_normal((2, 200))
-    w, out = w[: full.shape[1]], np.empty(200)
-    for tol, single in ((0.0, False), (0.99 * least, False), (1.01 * least, True)):
-        near = problem.in_single(tol).engine
-        assert near._in_single is single
-        near._margins(w, out)
-        np.testing.assert_allclose(out, full @ w, atol=1e-5)
-        # Sums in double precision are those of the rounded numbers.
-        rounded = np.column_stack([X.astype(np.float32), *([np.ones(200)] * intercept)])
-        exact = np.abs(out - rounded @ w).max() < 1e-12
-        assert exact is not single
-        np.testing.assert_allclose(near._adjoint(c), full.T @ c, atol=1e-4)
-        exact = np.abs(near._adjoint(c) - rounded.T @ c)[:7].max() < 1e-11
-        assert exact is not single
-        # A fork for a run is of the same kind.
-        assert near.for_run()._in_single is single
-    classes = sorel.Problem(X, np.arange(200) % 3, loss="multinomial", penalty=sorel.L2(0.1))
-    assert not classes.in_single(1.0).engine._in_single
 
 
 class Watched:
@@ -313,21 +240,6 @@ def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, togeth
     assert set(X.rows) == (set(range(10)) if together else set(np.flatnonzero(c)))
     if together:
         assert X.together() == together
-
-
-def test_a_weighting_that_is_given_is_not_looked_for():
-    engine = make(risk=sorel.ESRM(2.0)).for_run().engine
-    point, center = engine.point(np.ones(3)), engine.uniform()
-    steps = engine._small_steps
-    with mock.patch.object(steps, "settle", wraps=steps.settle) as settle:
-        found = engine.settle(point, center, 1.0)
-        assert settle.call_count == 1
-        given = engine.worst_case(point)
-        other = engine.settle(point, center, 1.0, given)
-        assert settle.call_count == 1 + 1  # the gradient alone, at that weighting
-    assert found.dual is not given
-    assert other.dual is given
-    assert other.distance == pytest.approx(engine.square_distance(given, center))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

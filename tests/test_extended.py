@@ -464,34 +464,6 @@ def test_slopes_of_blurred_margins_are_those_of_the_side_that_bends():
         np.testing.assert_allclose(plain.astype(float), exact.astype(float), rtol=1e-3)
 
 
-@longer
-def test_which_models_are_taken_by_their_rows(monkeypatch):
-    def factored(loss, penalty, scale=1.0, faint=False):
-        model, w = made(loss, penalty, scale=scale)
-        if faint:
-            model.X[:, 1] = model.X[:, 0] * (1 + Long(1e-9) * np.cos(np.arange(9)))
-        state = model.state(w, model.margins(w))
-        rooted = None
-        if model.engine.n_outputs == 1:
-            rooted = model._rooted(model._slopes(state, False)[1])
-            hessian = rooted.T @ rooted
-        else:
-            hessian = model.engine.hessian(model.engine.point(w.astype(float)), model.dual)
-        return model._factored(state, hessian, rooted)
-
-    assert factored("squared", sorel.L2(0.3)) is not None
-    assert factored("multinomial", sorel.L2(0.3)) is None
-    assert factored("squared", sorel.Box(0.0, -0.5, 2.0)) is None
-    assert factored("multinomial", sorel.Box(0.0, -0.5, 2.0)) is None
-    assert factored("squared", sorel.Simplex(0.0), faint=True) is None
-    found = factored("squared", sorel.Box(0.0, -0.5, 2.0), faint=True)
-    assert found.M.shape == (9, 3)
-    monkeypatch.setattr("sorel.extended._MOST_ROWS", 9)
-    assert factored("squared", sorel.L2(0.3)) is not None
-    monkeypatch.setattr("sorel.extended._MOST_ROWS", 8)
-    assert factored("squared", sorel.L2(0.3)) is None
-
-
 @pytest.mark.parametrize(
     ("falls", "rises", "steps"),
     [

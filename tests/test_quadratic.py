@@ -18,6 +18,7 @@ from sorel.quadratic import (
     _restore_sums,
     _well_factored,
     minimize_quadratic,
+    step_of_few,
 )
 
 EXACT = 1e-14
@@ -960,3 +961,27 @@ def test_what_a_factor_leaves_of_a_whole_step_is_worked_off(monkeypatch):
     )
     assert done
     np.testing.assert_allclose(found - x, 0.99 * np.linalg.solve(A, rhs), rtol=1e-9)
+
+
+def test_step_of_few_promises_what_the_model_gives() -> None:
+    rng = np.random.default_rng(0)
+    for p in (1, 2, 5, 24):
+        A = rng.standard_normal((p, p + 2))
+        H, gradient, w = A @ A.T, rng.standard_normal(p), rng.standard_normal(p)
+        n_penalized, l2 = max(1, p - 1), 0.3
+        penalised = np.arange(p) < n_penalized
+        found = step_of_few(H, gradient, w, l2, n_penalized)
+        assert found is not None
+        step, descent, decrease = found
+        expected = np.linalg.solve(H + l2 * np.diag(penalised), -gradient - l2 * penalised * w)
+        np.testing.assert_allclose(step, expected, rtol=1e-9, atol=1e-12)
+        u = w + step
+        gain = 0.5 * l2 * (w[penalised] @ w[penalised] - u[penalised] @ u[penalised])
+        assert descent == pytest.approx(gain - gradient @ step, rel=1e-9)
+        assert decrease == pytest.approx(gain - gradient @ step - 0.5 * step @ H @ step, rel=1e-9)
+
+
+def test_step_of_few_declines_what_it_cannot_do() -> None:
+    assert step_of_few(np.eye(25), np.ones(25), np.zeros(25), 1.0, 25) is None
+    assert step_of_few(np.zeros((2, 2)), np.ones(2), np.zeros(2), 0.0, 2) is None
+    assert step_of_few(np.full((1, 1), np.nan), np.ones(1), np.zeros(1), 1.0, 1) is None

@@ -17,7 +17,6 @@ from helpers import make_data
 import sorel
 from sorel.conjugate import minimize_model
 from sorel.line_search import next_length
-from sorel.losses import Huber
 from sorel.problem import Problem
 from sorel.solvers import (
     LSVRG,
@@ -353,24 +352,6 @@ def test_pairs_without_curvature_are_left_out():
         assert pairs._count == 0
     pairs.add(step, np.array([1.1e-14, 1.0]))
     assert pairs._count == 1
-
-
-def test_widths_of_a_huber_loss():
-    """From the mean residual down to its own, by a factor of ten at most."""
-    X, y = make_data("squared", N, D, seed=8)
-    run = Run(np.zeros(D), None, 1e-9, 1e6, math.inf, 0)
-    for delta, count in ((1e-3, 4), (1e-25, continuation._MOST_WIDTHS)):
-        problem = Problem(X, 5.0 * y, loss=Huber(delta))
-        size = np.mean(problem.loss.value(5.0 * y, np.zeros(N))) / delta
-        widths = Continuation()._widths(problem, run)
-        assert len(widths) == min(math.ceil(math.log10(size / delta)), count)
-        assert widths[0] == pytest.approx(size)
-        ratios = np.array([*widths[1:], delta]) / widths
-        assert ratios == pytest.approx(np.full(len(widths), ratios[0]))
-        assert delta < 1e-20 or ratios[0] >= 0.1
-    assert run.passes == 2.0
-    assert Continuation()._widths(Problem(X, y, loss=Huber(10.0)), run) == []
-    assert Continuation()._widths(Problem(X, y), run) == []
 
 
 def test_moduli_of_a_penalty():

@@ -23,7 +23,7 @@ from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
 from numba.core.dispatcher import Dispatcher
 
-__all__ = ["cache_folder", "cache_folders", "compiled", "plain", "trouble"]
+__all__ = ["cache_folder", "cache_folders", "compiled", "trouble"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -103,11 +103,6 @@ def _compile(function: Any, fastmath: bool, inline: bool, inner: bool) -> Any:
     if isinstance(dispatcher, Dispatcher):
         dispatcher._cache = _Store(function)  # type: ignore[attr-defined] # numba's
     return dispatcher
-
-
-def plain(function: _Function) -> _Function:
-    """The function itself behind a compiled one: for a few numbers a call would cost more."""
-    return getattr(function, "py_func", function)
 
 
 def cache_folder() -> str | None:

@@ -23,7 +23,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from sorel.engines.base import Dual, Engine, FloatArray, Point
-from sorel.factored import FactoredModel, loses_curvature, minimize_factored, sees_faintly
 from sorel.losses import (
     Gamma,
     Huber,
@@ -57,9 +56,6 @@ _MAX_STEPS, _MAX_IDLE, _IDLE, _MAX_CUTS = 60, 3, 1e-3, 12
 
 # How far margins in doubles may be from the truth, in units of their rounding.
 _BLUR = 8.0
-
-# Rows with curvature up to which these take the place of a matrix.
-_MOST_ROWS = 400
 
 # A step leads down if the value rises by no more than this share of it.
 _LEVEL = 1e-17
@@ -389,11 +385,6 @@ class _Model:
         outputs, l2, l1 = engine.n_outputs, self.kernel.l2, self.kernel.l1
         n_penalized = d * outputs
         u, _ = minimize_quadratic(hessian, gradient, w.ravel(), self.penalty, n_penalized, outputs)
-        factored = self._factored(state, hessian, rooted)
-        if factored is not None:
-            u = minimize_factored(
-                factored.M, gradient, w.ravel(), self.penalty, n_penalized, u, outputs
-            )
         on_simplex = self.kernel.code == SIMPLEX
         lower, upper = (
             np.repeat(limit, outputs) for limit in (self.kernel.lower, self.kernel.upper)
@@ -410,13 +401,6 @@ class _Model:
         if on_simplex:
             basis, step = _within_sums(coef, free, step, outputs)
         placed = step.astype(np.float64)
-        if factored is not None:
-            right = -(slope.astype(np.float64) + factored.product(placed))[free]
-            summing = free[:d] if on_simplex else None
-            if summing is not None:
-                summing = np.arange(np.count_nonzero(free)) < np.count_nonzero(summing)
-            step[free] += factored.solve(free, right, summing)
-            return step.reshape(state.w.shape)
         matrix = hessian.copy()
         matrix[np.arange(n_penalized), np.arange(n_penalized)] += l2
         right = -(slope.astype(np.float64) + matrix @ placed)[free]
@@ -454,29 +438,6 @@ class _Model:
         M[:, : self.engine.n_features] = self.X[rows]
         M *= weights[rows, None]
         return M
-
-    def _factored(
-        self, state: _State, hessian: FloatArray, rooted: FloatArray | None
-    ) -> FactoredModel | None:
-        """The curvature by its rows.
-
-        These are few and the penalty has some of its own, or the matrix has lost faint directions.
-        """
-        engine, l2 = self.engine, self.kernel.l2
-        n_rows = engine.n_samples * engine.n_outputs
-        if l2 == 0.0 and not (self.penalty.separable and loses_curvature(hessian, l2, n_rows)):
-            return None
-        if l2 > 0.0 and engine.n_outputs > 1:
-            return None
-        factor = rooted
-        if factor is None:
-            point = engine.point(state.w.astype(np.float64))
-            factor = engine.curvature(point, self.dual).factor()
-        if factor is None or not 0 < len(factor) <= _MOST_ROWS:
-            return None
-        if l2 == 0.0 and not sees_faintly(factor):
-            return None
-        return FactoredModel(factor, l2, engine.n_features * engine.n_outputs, engine.n_outputs)
 
 
 def _within_sums(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from sorel._compiled import compiled
-
 __all__ = ["MAX_TRIALS", "next_length"]
 
 # Trials of a line search, and how near to an end of its bracket a trial may lie.
@@ -20,7 +18,6 @@ _SAFEGUARD = 0.03
 _LEAST_STRETCH, _MOST_STRETCH = 2.0, 10.0
 
 
-@compiled(fastmath=False, inline=True)
 def next_length(
     t: float,
     slope: float,

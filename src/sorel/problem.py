@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from sorel._compiled import plain
 from sorel._copies import shallow_copy
 from sorel._inputs import check_meaning, check_numbers
 from sorel._tensors import is_on_device, is_tensor, to_numpy
@@ -33,7 +32,6 @@ from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
 from sorel.extended import can_extend, extended_bound
-from sorel.factored import loses_curvature, loses_penalty, minimize_factored, sees_faintly
 from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -49,10 +47,8 @@ from sorel.risks import (
     parse_risk,
 )
 from sorel.rounding import CertificateError, Path, Rounding
-from sorel.rounds import margin_rounding
 from sorel.rows import RowSource, open_data
 from sorel.working_sets import (
-    LARGEST_HESSIAN,
     Part,
     TooManyColumnsError,
     WorkingSets,
@@ -118,11 +114,10 @@ _MODERATE = 1e6
 # The least of these units.
 _TINY = 1e-290
 
+_EPS = float(np.finfo(np.float64).eps)
+
 # Rounding errors of an objective, in those from rounding each margin once.
 _NOISE = 4.0
-
-# A few numbers are not worth a call of compiled code.
-_margin_rounding = plain(margin_rounding)
 
 
 @dataclass(frozen=True)
@@ -358,8 +353,6 @@ class Problem:
         self._known_factor: _Factor | None = None
         # Left by a method that knows it without a matrix: multiplies by about the inverse Hessian.
         self.near_inverse: Callable[[FloatArray], FloatArray] | None = None
-        # The same data in shorter numbers, good enough for products that a check follows.
-        self.near_engine: Engine | None = None
         self._working_sets: WorkingSets | None = None
 
     def _size_at(self, w: FloatArray) -> float:
@@ -564,16 +557,6 @@ class Problem:
             vars(other).pop(known, None)
         return other
 
-    def with_loss(self, loss: Loss) -> Problem | None:
-        """The same data, risk and penalty under another loss of the same targets.
-
-        None for a problem made from an engine, which has the loss of its engine.
-        """
-        if self._made_by is None:
-            return None
-        make, X = self._made_by
-        return Problem.from_engine(make(X, replace(self.engine.spec, loss=loss)), self.penalty)
-
     def tamed(self) -> Problem | None:
         """A problem that takes the margins to the side where this loss does not overflow.
 
@@ -592,56 +575,6 @@ class Problem:
         return Problem.from_engine(
             make(X, replace(spec, targets=side, loss=SquaredHinge(), risk=Max())), self.penalty
         )
-
-    def evened(self, w: FloatArray) -> Problem | None:
-        """The same worst case, with moves of the weighting measured so that all losses feel them.
-
-        Far up an exponential a loss of 1e7 has a slope of 1e7, and a weight of 1e-7 balances those
-        of slope 1 that others have. A step that moves all weights alike is too long for the one or
-        too short for the others. The largest loss depends on no sample weights, so these are free
-        to be the measure: small for samples that at w are on the steep side of their loss, by the
-        slope that they have at the level of the largest loss on the flat side. None where that is
-        no help.
-        """
-        stored = self.engine.stored() if self.can_be_evened else None
-        if self._made_by is None or stored is None:
-            return None
-        spec = self.engine.spec
-        used = True if spec.sample_weight is None else spec.sample_weight > 0.0
-        X, y = stored
-        margins = X @ w[: self.n_features] + (w[self.n_features] if self.fit_intercept else 0.0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            slopes = np.abs(self.loss.derivative(y, margins))
-            steep = used & (self.loss.curvature(y, margins) >= slopes)
-            flat = used & ~steep
-            if not steep.any() or not flat.any():
-                return None
-            level = float(np.max(self.loss.value(y, margins)[flat]))
-        if not 1.0 < level < np.inf:
-            return None
-        measure = np.where(steep, 1.0 / level, flat)
-        make, X = self._made_by
-        spec = replace(spec, risk=Max(), sample_weight=measure / measure.sum())
-        return Problem.from_engine(make(X, spec), self.penalty)
-
-    @property
-    def can_be_evened(self) -> bool:
-        """Whether the largest loss is all that counts, and losses may grow like exponentials."""
-        if self.loss.curvature_bound < np.inf or self.engine.n_outputs > 1:
-            return False
-        weight = self.engine.spec.sample_weight
-        least = 1.0 / self.n_samples if weight is None else float(np.min(weight[weight > 0.0]))
-        return bool(self.risk.tail(least) >= 1.0)
-
-    def apart(self) -> Problem | None:
-        """The same problem with the maximum of a mixture apart from the rest of it.
-
-        None where nothing is gained: see :mod:`sorel.permutahedron.apart`.
-        """
-        if not isinstance(self.risk, Mixture) or self.engine.size > LARGEST_HESSIAN:
-            return None
-        engine = self.engine.apart()
-        return None if engine is None else self._on(engine)
 
     def subsample(self, n_rows: int, rng: np.random.Generator) -> Problem | None:
         """The same risk, loss and penalty on random rows, in memory; None if they miss a class."""
@@ -673,18 +606,6 @@ class Problem:
         """The penalty of this problem on an engine of its kind; gaps are measured as here."""
         other = Problem.from_engine(engine, self.penalty)
         other._zero_loss = self._zero_loss
-        return other
-
-    def in_single(self, tol: float = 0.0) -> Problem | None:
-        """The same with X in single precision, for first digits; see the engine's `in_single`.
-
-        Its gradients are exact enough for a relative gap of `tol`.
-        """
-        engine = self.engine.in_single(tol * self.penalty.l2)
-        if engine is None:
-            return None
-        other = shallow_copy(self)
-        other.engine, other._made_by = engine, None
         return other
 
     def certify(
@@ -953,23 +874,15 @@ class Problem:
                 u, reached = current.w + found.step, found.reached
                 max_products -= found.products
                 passes += found.passes + 1.0
-            at_once = None
             if formed and not reached:
                 kept = None
-                if self.penalty.quadratic:
-                    at_once = engine.newton_point(current, dual, slope, self.penalty.l2)
                 try:
-                    if at_once is None:
-                        u = self._newton_point(current, dual, slope)
+                    u = self._newton_point(current, dual, slope)
                 except (np.linalg.LinAlgError, TooManyColumnsError):
                     break
-            if at_once is not None:
-                current, expected, slope = at_once
-                u = current.w
-            else:
-                del current  # its vectors serve the next point
-                current, slope = engine.point(u), None
-                expected = engine.expected(current, dual)
+            del current  # its vectors serve the next point
+            current, slope = engine.point(u), None
+            expected = engine.expected(current, dual)
             penalty = self.penalty_value(u)
             drop = value - expected - penalty
             if not math.isfinite(drop):
@@ -1031,69 +944,7 @@ class Problem:
         u, _ = minimize_quadratic(
             hessian, slope, center, part.penalty, part.n_penalized, engine.n_outputs
         )
-        if part.rows is None and self.penalty.separable and not self.penalty.quadratic:
-            u, _ = self.by_factor(hessian, point, dual, slope, center, u)
         return part.put(point.w, u)
-
-    def by_factor(
-        self,
-        hessian: FloatArray,
-        point: Point,
-        dual: Dual,
-        gradient: FloatArray,
-        w: FloatArray,
-        u: FloatArray,
-        eta: float = 0.0,
-        caution: float = 0.0,
-    ) -> tuple[FloatArray, float | None]:
-        """The minimum of a quadratic model from the rows, where its matrix has lost digits.
-
-        Parameters
-        ----------
-        hessian, point, dual, eta, caution
-            The matrix, and what it was made from; see :meth:`sorel.engines.Engine.hessian`.
-        gradient, w : arrays of shape (p,)
-            Gradient of the model at w, without that of the penalty, and w.
-        u : array of shape (p,)
-            What the matrix has led to; returned where the rows know no better.
-
-        Returns
-        -------
-        array of shape (p,)
-            The minimum.
-        float or None
-            Curvature times the square of the step there, which the matrix would not tell; None
-            where it does.
-        """
-        engine, penalty = self.engine, self.penalty
-        if not penalty.compiled:
-            return u, None
-        few = loses_penalty(hessian, gradient, w, penalty.l2, self.n_samples)
-        few = few and engine.n_outputs == 1
-        by_bounds = penalty.separable and not penalty.quadratic
-        n_rows = self.n_samples * engine.n_outputs
-        if not few and not (by_bounds and loses_curvature(hessian, penalty.l2, n_rows)):
-            return u, None
-        if engine.n_outputs > 1 and not self._has_faint_columns:
-            return u, None
-        factor = engine.curvature(point, dual, eta, caution).factor()
-        if factor is None or not (few or sees_faintly(factor)):
-            return u, None
-        n_penalized = self.n_features * engine.n_outputs
-        try:
-            u = minimize_factored(factor, gradient, w, penalty, n_penalized, u, engine.n_outputs)
-        except np.linalg.LinAlgError:
-            return u, None
-        return u, float(np.sum((factor @ (u - w)) ** 2))
-
-    @cached_property
-    def _has_faint_columns(self) -> bool:
-        """Whether columns of X agree in all but their last digits."""
-        stored = self.engine.stored()
-        if stored is None:
-            return False
-        X = stored[0].toarray() if hasattr(stored[0], "toarray") else np.asarray(stored[0])
-        return sees_faintly(X)
 
     def _conjugate_step(
         self,
@@ -1126,7 +977,7 @@ class Problem:
             return slack <= 0.5 * _SLACK_SHARE * total
 
         return minimize_model(
-            (self.near_engine or self.engine).curvature(point, dual),
+            self.engine.curvature(point, dual),
             modulus,
             gradient + modulus * point.w,
             enough=enough,
@@ -1222,13 +1073,6 @@ class Problem:
             spread = engine.loss_scale(engine.point(beside))
         return spread or 1.0
 
-    def scales(self, point: Point) -> tuple[float, float]:
-        """The size from which on an objective is its own unit, and the loss at zero margins."""
-        least = (
-            self.engine.loss_scale(point) if self.loss.affine else _PERFECT_GAP * self._zero_loss
-        )
-        return least, self._zero_loss
-
     def is_moderate(self, point: Point) -> bool:
         """Whether the losses are of a size from which Newton steps get down.
 
@@ -1238,7 +1082,7 @@ class Problem:
 
     def margin_rounding(self, unit: float) -> float:
         """Relative error of the losses from rounding each margin once: large near a perfect fit."""
-        return _margin_rounding(self._zero_loss, max(unit, _TINY))
+        return _EPS * math.sqrt(max(1.0, self._zero_loss / max(unit, _TINY)))
 
     def noise(self, unit: float) -> float:
         """Changes of an objective of that size that are rounding."""

@@ -86,11 +86,6 @@ class Path:
         if len(self._passed) > _REMEMBERED:
             self._passed = [self.reach]
 
-    def walk(self, reach: FloatArray, moves: int) -> None:
-        """Go on by several moves, with the largest size of each parameter on the way."""
-        self.move(reach)
-        self.moves += moves - 1
-
     @property
     def reach(self) -> FloatArray:
         reach = np.abs(self._passed[0])

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from sorel.losses import Loss
 from sorel.penalties import Kernel
 from sorel.risks import Risk
-from sorel.rounds import Rounds
 
 FloatArray = NDArray[np.float64]
 
@@ -397,11 +396,6 @@ class Engine(ABC):
     # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
     solves_by_rows: bool = False
 
-    @property
-    def walks(self) -> bool:
-        """Whether :meth:`walk` takes several steps at once."""
-        return False
-
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -431,18 +425,6 @@ class Engine(ABC):
         None, where an engine has no way to do so; one for the risk is then made from the data.
         """
         return None
-
-    def apart(self) -> Engine | None:
-        """The same rows twice, for a mixture of the maximum and another risk; None by default.
-
-        With sample weights the weightings of the two are better measured apart: see
-        :mod:`sorel.permutahedron.apart`.
-        """
-        return None
-
-    def fold(self, apart: Engine, dual: Dual) -> Dual:
-        """The weighting here that one of the engine :meth:`apart` amounts to."""
-        self._lacking("fold")
 
     def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
         """Hand back working memory: the run is over."""
@@ -516,69 +498,6 @@ class Engine(ABC):
             dual = self.response(center, point, eta)
         distance = self.square_distance(dual, center) if eta > 0.0 else 0.0
         return Settled(dual, self.expected(point, dual), distance, self.gradient(point, dual))
-
-    def search(
-        self,
-        point: Point,
-        center: Dual,
-        eta: float,
-        delta: FloatArray,
-        descent: float,
-        enough: float,
-        l2: float,
-    ) -> tuple[Point, Settled, float] | None:
-        """A whole line search under the penalty l2/2 |.|^2, in one call; None without such a call.
-
-        Ends where the derivative along `delta`, which starts at -descent, is no larger than
-        `enough`. Returns the point there, what is known of it, and the length of the step.
-        """
-        return None
-
-    def newton_step(
-        self,
-        point: Point,
-        dual: Dual,
-        center: Dual,
-        eta: float,
-        gradient: FloatArray,
-        l2: float,
-        caution: float,
-        noise: float,
-    ) -> tuple[Point, Settled, float, float, float] | None:
-        """A whole Newton step of the augmented Lagrangian, in one call; None without such a call.
-
-        The penalty is l2/2 |.|^2, and `gradient` that of lam . l at the point, where `dual` is the
-        maximiser. Values below `noise` are rounding. Returns what :meth:`search` does, the decrease
-        that the model predicts, and about that of the next step, where eta is infinite.
-        """
-        return None
-
-    def walk(
-        self,
-        point: Point,
-        dual: Dual,
-        center: Dual,
-        gradient: FloatArray,
-        l2: float,
-        rounds: Rounds,
-    ) -> tuple[Point, Dual, Settled | None] | None:
-        """Rounds and Newton steps of the augmented Lagrangian, in one call; None without such.
-
-        They go on by the rules of :mod:`sorel.rounds` until somebody is to look at the point, and
-        change the numbers of `rounds`. The penalty is l2/2 |.|^2. Returns the last point, the
-        centre of the round there, and the augmented Lagrangian where it is known. None also says
-        that there is nothing to be done without a look.
-        """
-        return None
-
-    def newton_point(
-        self, point: Point, dual: Dual, gradient: FloatArray, l2: float
-    ) -> tuple[Point, float, FloatArray] | None:
-        """Where a Newton step for a fixed weighting leads, in one call; None without such a call.
-
-        The penalty is l2/2 |.|^2. Returns the point, lam . l there, and its gradient.
-        """
-        return None
 
     @abstractmethod
     def risk(self, point: Point) -> float:
@@ -815,15 +734,6 @@ class Engine(ABC):
 
         Takes the inner products of all rows, so there should not be many, and these should be
         far from dependent.
-        """
-        return None
-
-    def in_single(self, room: float = 0.0) -> Engine | None:
-        """Nearly the same problem, with X in numbers of half the length, which are read faster.
-
-        Weightings of the one are weightings of the other. Products with X may be off by as much as
-        makes |gradient|^2 off by `room`, relative to the objective. None where a copy would not
-        pay, or would lose more than digits.
         """
         return None
 

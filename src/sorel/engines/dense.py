@@ -13,20 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._threads import Team, background, immediately
-from sorel.engines.base import Dual, Engine, FloatArray, Point, Settled, Spec
-from sorel.engines.handles import MemoryPoint
+from sorel.engines.base import Engine, FloatArray, Spec
 from sorel.engines.memory import FEW_COLUMNS, shared_property, sweep_rows
 from sorel.engines.sampled import SampledEngine, ScaledColumns
-from sorel.engines.small import SmallSteps, by_columns
 from sorel.engines.views import writable_view
 from sorel.kernels import dense, descent
-from sorel.kernels import losses as compiled_losses
-from sorel.permutahedron.cores import Uniform
-from sorel.permutahedron.projector import Projector
-from sorel.rounds import Rounds
-
-# Up to this many rows what happens between the loops of a Newton step is worth sparing.
-_FEW_ROWS = 10_000
 
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
@@ -40,15 +31,6 @@ _FEW_BYTES = 1 << 20
 
 # Bytes of rows that may be copied to make products with them cheaper.
 _MAX_COPY = 1 << 30
-
-# Bytes of X from which on a product waits for its numbers, and sizes that single precision holds
-# with room to spare.
-_WORTH_HALVING = 4 << 20
-_LEAST_SINGLE, _LARGEST_SINGLE = 1e-30, 1e30
-
-# What sums in single precision add to |gradient|^2, relative to the objective and to the squares of
-# the largest numbers in the columns, over the number of rows; with room to spare.
-_SINGLE_NOISE = 4e-13
 
 # Bytes of X from which on a random row is hardly ever in the cache, and of rows that are copied
 # ahead of the steps that need them.
@@ -66,9 +48,6 @@ class DenseEngine(SampledEngine):
     'DenseEngine'
     """
 
-    # Whether sums are in single precision, too, as is enough for first digits.
-    _in_single = False
-
     solves_by_rows = True
 
     def __init__(self, X: NDArray[Any], spec: Spec) -> None:
@@ -77,130 +56,10 @@ class DenseEngine(SampledEngine):
         self._by_rows = self._X.flags.c_contiguous
         self._columns = None if self._by_rows else self._X.T
 
-    def _share_rows(self) -> None:
-        super()._share_rows()
-        self._known_steps: tuple[SmallSteps | None] | None = None
-
-    @property
-    def _is_small(self) -> bool:
-        """Whether the problem is so small that Newton steps in a few calls pay.
-
-        They take these rows for all there are, which a share of the rows of a cluster is not.
-        """
-        if self._weighted or float(self._omega[0]) != 1.0 / self.n_samples:
-            return False
-        if type(self._projector) is not Projector:
-            return False  # a projector of somebody else's, which these loops would pass by
-        small = self._is_short and self._row_team is None and self.shape[0] <= FEW_COLUMNS
-        return small and self.n_samples <= _FEW_ROWS and self._loops is compiled_losses
-
-    @property
-    def _small_steps(self) -> SmallSteps | None:
-        """Newton steps in a few calls, where there are such."""
-        if self._known_steps is None:
-            core, form, steps = self._projector.core, self._compiled, None
-            if self._is_small:
-                assert isinstance(core, Uniform)
-                assert form is not None
-                steps = SmallSteps(
-                    self._by_columns, self.y, *form, core, self.n_features, self.shape[0]
-                )
-            self._known_steps = (steps,)
-        return self._known_steps[0]
-
-    def settle(self, point: Any, center: Any, eta: float, dual: Any = None) -> Settled:
-        steps = self._small_steps if dual is None else None
-        settled = None if steps is None else steps.settle(point, center, eta)
-        return super().settle(point, center, eta, dual) if settled is None else settled
-
-    def gradient(self, point: Any, dual: Any) -> FloatArray:
-        steps = self._small_steps
-        settled = None if steps is None else steps.settle(point, dual, 0.0)
-        return super().gradient(point, dual) if settled is None else settled.gradient
-
-    def search(
-        self,
-        point: Any,
-        center: Any,
-        eta: float,
-        delta: FloatArray,
-        descent: float,
-        enough: float,
-        l2: float,
-    ) -> tuple[Point, Settled, float] | None:
-        steps = self._small_steps
-        if steps is None:
-            return None
-        end = steps.search(point, center, eta, delta, descent, enough, l2)
-        if end is None:
-            return None
-        return MemoryPoint(end.w, self, end.margins, end.losses), end.settled, end.length
-
-    def newton_step(
-        self,
-        point: Any,
-        dual: Any,
-        center: Any,
-        eta: float,
-        gradient: FloatArray,
-        l2: float,
-        caution: float,
-        noise: float,
-    ) -> tuple[Point, Settled, float, float, float] | None:
-        steps = self._small_steps
-        if steps is None:
-            return None
-        found = steps.step(point, dual, center, eta, gradient, l2, caution, noise)
-        if found is None:
-            return None
-        end, decrease = found
-        moved = MemoryPoint(end.w, self, end.margins, end.losses)
-        return moved, end.settled, end.length, decrease, end.remains
-
-    @property
-    def walks(self) -> bool:
-        return self._small_steps is not None
-
-    def walk(
-        self, point: Any, dual: Any, center: Any, gradient: FloatArray, l2: float, rounds: Rounds
-    ) -> tuple[Point, Dual, Settled | None] | None:
-        steps = self._small_steps
-        found = None if steps is None else steps.walk(point, dual, center, gradient, l2, rounds)
-        if found is None:
-            return None
-        end, known = found
-        moved = MemoryPoint(end.w, self, end.margins, end.losses)
-        return moved, end.center, end.settled if known else None
-
-    def newton_point(
-        self, point: Any, dual: Any, gradient: FloatArray, l2: float
-    ) -> tuple[Point, float, FloatArray] | None:
-        steps = self._small_steps
-        end = None if steps is None else steps.refine(point, dual, gradient, l2)
-        if end is None:
-            return None
-        moved = MemoryPoint(end.w, self, end.margins, end.losses)
-        return moved, end.settled.expected, end.settled.gradient
-
     def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
         # In the same order, for which the loops are compiled already.
         X = self._X.take(rows, axis=0) if self._by_rows else self._X.T.take(rows, axis=1).T
         return DenseEngine(X, self.spec.for_rows(rows))
-
-    def in_single(self, room: float = 0.0) -> Engine | None:
-        X = self._X
-        if X.dtype != np.float64 or not _WORTH_HALVING <= X.nbytes <= 2 * _MAX_COPY:
-            return None
-        sizes = self._column_scale[self._column_scale > 0.0]
-        if np.any(sizes < _LEAST_SINGLE) or np.any(sizes > _LARGEST_SINGLE):
-            return None
-        short = X.astype(np.float32)
-        other: DenseEngine = self._with_columns(short, short)
-        other._columns = None if self._by_rows else short.T
-        alone = self._row_team is None and self.n_outputs == 1
-        noise = _SINGLE_NOISE * float(sizes @ sizes)
-        other._in_single = alone and bool(noise <= room * self.n_samples)
-        return other
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         # In the same order, for which the loops are compiled already.
@@ -232,9 +91,7 @@ class DenseEngine(SampledEngine):
             self._each_row(_multiply, self._X, w, out)
             return
         coef, intercept = self._split(w)
-        if self._in_single:
-            np.add(self._X @ coef.astype(np.float32), intercept, out=out)
-        elif self._by_rows:
+        if self._by_rows:
             self._each_row(dense.product_rows, self._X, coef, intercept, out)
         elif self._row_team is None:
             dense.product_columns(self._columns, coef, intercept, 0, self.n_samples, out)
@@ -251,11 +108,6 @@ class DenseEngine(SampledEngine):
                 lambda start, stop, out: _add_adjoint(self._X[start:stop], c[start:stop], out),
                 self.shape,
             )
-        if self._in_single:
-            out = np.empty(self.shape)
-            out[: self.n_features] = c.astype(np.float32) @ self._X
-            out[self.n_features :] = np.add.reduce(c)
-            return out
         if self._by_rows and self._row_team is None:
             out = np.zeros(self.shape)
             dense.adjoint_rows(self._X, c, out)
@@ -273,7 +125,7 @@ class DenseEngine(SampledEngine):
         )
 
     def _gram_product(self, h: FloatArray, v: FloatArray) -> FloatArray:
-        if self._in_single or not self._by_rows:
+        if not self._by_rows:
             return super()._gram_product(h, v)
         coef, intercept = self._split(v)
         return self._accumulate(
@@ -284,15 +136,7 @@ class DenseEngine(SampledEngine):
         )
 
     @shared_property
-    def _by_columns(self) -> FloatArray:
-        return by_columns(self._X, self.fit_intercept)
-
-    @shared_property
     def _column_scale(self) -> FloatArray:
-        if self._is_small:
-            columns = self._by_columns[: self.n_features]
-            return np.maximum(columns.max(axis=1), -columns.min(axis=1))
-
         def largest(start: int, stop: int) -> NDArray[Any]:
             return _column_sizes(self._X[start:stop])
 

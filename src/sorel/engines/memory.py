@@ -47,7 +47,6 @@ from sorel.kernels import losses as compiled_losses
 from sorel.kernels.margins import CODES as WITH_PROXIMAL_MAP
 from sorel.losses import compiled_form
 from sorel.permutahedron import Projector
-from sorel.permutahedron.apart import Apart, ApartProjector
 from sorel.risks import Deviation, Risk
 from sorel.rowspace import RowSystem, Weights
 
@@ -235,37 +234,13 @@ class MemoryEngine(Engine):
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
-        self._projector = self._make_projector(risk)
+        self._projector = Projector(risk, self.n_samples, spec.sample_weight, self._pool)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
             self.n_outputs == 1
             and self.n_samples >= WORTH_POOLING
             and not self._projector.two_levels
         )
-
-    def _make_projector(self, risk: Risk) -> Projector:
-        n, weight = self.n_samples, self.spec.sample_weight
-        if isinstance(risk, Apart):
-            assert weight is not None
-            return ApartProjector(risk, n, weight, self._pool)
-        return Projector(risk, n, weight, self._pool)
-
-    def apart(self) -> MemoryEngine | None:
-        weight = self.spec.sample_weight
-        parts = None if weight is None else Apart.of(self.spec.risk)
-        if parts is None or weight is None:
-            return None
-        spec = dataclasses.replace(
-            self.spec,
-            targets=np.concatenate([self.y, self.y]),
-            risk=parts,
-            sample_weight=parts.stacked_weight(weight),
-        )
-        return _Twice(self, spec)
-
-    def fold(self, apart: Any, dual: Any) -> MemoryDual:
-        lam = apart.weights(dual)
-        return self.nearest_dual(lam[: self.n_samples] + lam[self.n_samples :])[0]
 
     def with_risk(self, risk: Risk) -> MemoryEngine:
         other = shallow_copy(self)
@@ -1094,74 +1069,6 @@ class MemoryEngine(Engine):
         return new
 
 
-class _TwiceRows:
-    """The rows of X, and all of them once more; nothing is copied until they are chosen."""
-
-    def __init__(self, X: Any) -> None:
-        self._X = X
-        self.shape, self.dtype = (2 * X.shape[0], X.shape[1]), X.dtype
-
-    def __getitem__(self, rows: NDArray[np.intp]) -> Any:
-        return self._X[rows % self._X.shape[0]]
-
-    def toarray(self) -> NDArray[Any]:
-        once = self._X.toarray() if hasattr(self._X, "toarray") else self._X
-        return np.concatenate([once, once])
-
-
-class _Twice(MemoryEngine):
-    """The rows of another engine twice, of which every product with X is taken once."""
-
-    def __init__(self, once: MemoryEngine, spec: Spec) -> None:
-        self._once = once
-        self.solves_by_rows = once.solves_by_rows
-        super().__init__(_TwiceRows(once._matrix), spec)
-
-    @property
-    def entries(self) -> int:
-        return self._once.entries
-
-    def stored(self) -> tuple[Any, Any] | None:
-        return None if self._once.stored() is None else (self._matrix, self.y)
-
-    def columns(self, chosen: NDArray[np.intp]) -> Engine:
-        once = self._once.columns(chosen)
-        assert isinstance(once, MemoryEngine)
-        return _Twice(once, self.spec)
-
-    def _margins(self, w: FloatArray, out: NDArray[Any]) -> None:
-        half = self._once.n_samples
-        self._once._margins(w, out[:half])
-        out[half:] = out[:half]
-
-    def _adjoint(self, c: NDArray[Any]) -> FloatArray:
-        return self._once._adjoint(self._folded(c))
-
-    def _gram(self, h: FloatArray) -> FloatArray:
-        return self._once._gram(self._folded(h))
-
-    def _gram_diagonal(self, h: FloatArray) -> FloatArray:
-        return self._once._gram_diagonal(self._folded(h))
-
-    def _folded(self, c: NDArray[Any]) -> NDArray[Any]:
-        half = self._once.n_samples
-        return np.asarray(c[:half] + c[half:])
-
-    def _block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        half = self._once.n_samples
-        sums = self._once._block_sums(block[:half], start, stop, c[:half])
-        return sums + self._once._block_sums(block[half:], start, stop, c[half:])
-
-    def _row_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
-        half = self._once.n_samples
-        first = rows % half
-        return self._once._row_products(first, first if others is rows else others % half)
-
-    @shared_property
-    def _column_scale(self) -> FloatArray:
-        return self._once._column_scale
-
-
 # The derivatives of lam . l in a shift of all margins, and the scale of their rounding.
 ShiftStatistics = Callable[[float], tuple[float, float, float]]
 
@@ -1424,36 +1331,6 @@ class _SoftmaxRows(Curvature):
         return KroneckerPreconditioner(
             self._engine._row_spectrum, self._class_curvature(), float(modulus[0, 0])
         )
-
-    def factor(self) -> FloatArray | None:
-        engine, stored = self._engine, self._engine.stored()
-        if stored is None:
-            return None
-        y, slopes, density = engine.y, self._point.slopes, self._dual.density
-        omega = np.broadcast_to(engine._omega, len(y))
-        rows = np.flatnonzero((omega > 0.0) & ((density != 0.0) | (self._block >= 0)))
-        X, y, slopes, omega = stored[0][rows], y[rows], slopes[rows], omega[rows]
-        A = np.ones((len(rows), engine.shape[0]))
-        A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
-        # diag(p) - p p^T = B^T B with B = diag(sqrt(p)) (I - 1 p^T), whose row of the own class
-        # is that of the slopes.
-        own = np.arange(len(rows)), y
-        p = slopes.copy()
-        p[own] = np.maximum(p[own] + 1.0, 0.0)
-        B = np.eye(p.shape[1]) - p[:, None, :]
-        B[own] = -slopes
-        B *= np.sqrt(np.maximum(omega * density[rows], 0.0)[:, None] * p)[:, :, None]
-        parts = [(B[:, :, None, :] * A[:, None, :, None]).reshape(-1, engine.size)]
-        if self._eta > 0.0:
-            block = self._block[rows]
-            tied = block >= 0
-            gradients = (A[:, :, None] * slopes[:, None, :]).reshape(len(rows), -1)[tied]
-            block, omega = block[tied], omega[tied]
-            means = np.zeros((self._n_blocks, engine.size))
-            np.add.at(means, block, omega[:, None] * gradients)
-            means /= np.maximum(np.bincount(block, omega, self._n_blocks), _LEAST)[:, None]
-            parts.append(np.sqrt(self._eta * omega)[:, None] * (gradients - means[block]))
-        return np.concatenate(parts)
 
     def _class_curvature(self) -> FloatArray:
         """Sum over the samples of the curvature in the margins, without the means of blocks."""

@@ -12,19 +12,6 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @compiled(inline=True)
-def decrease_from(gradient, w, l2, n_penalized, factor, room):
-    """What a quadratic with the matrix of the last one, and this gradient, has to gain from w."""
-    gain = 0.0
-    for i in range(gradient.shape[0]):
-        total = gradient[i] + (l2 * w[i] if i < n_penalized else 0.0)
-        for k in range(i):
-            total -= factor[i, k] * room[k]
-        room[i] = total / factor[i, i]
-        gain += 0.5 * room[i] * room[i]
-    return gain
-
-
-@compiled(inline=True)
 def minimize_few(H, gradient, w, l2, n_penalized, factor, u):
     """u = w + step with (H + l2 I) step = -(gradient + l2 w), l2 on the penalised part only.
 

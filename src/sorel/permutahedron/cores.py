@@ -24,7 +24,6 @@ from sorel.permutahedron.ordering import (
     borrow,
     index_type,
     moves_per_item,
-    room_to_sort,
 )
 from sorel.permutahedron.pooling import project_sorted, project_weighted, size_of_bounds
 from sorel.permutahedron.thresholds import BlockArray, Thresholder, select, totals
@@ -139,27 +138,6 @@ class Uniform(Core):
             low, middle, high = self._levels
             return (low**2 * self._bend + middle**2 + high**2 * (self.n - 1 - self._bend)) / self.n
         return float(np.vdot(self._mass, self._mass)) / self.n
-
-    def sorting(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """What a projection by a sort works with, from the mass on, and what the sort does.
-
-        The order that stands here is as good a start as any.
-        """
-        keep, bounds = self._general()
-        if self._work is None:
-            self._work = borrow(self.pool, self.n, 2)
-        keep.known = True
-        return (self.mass, keep.order, keep.key, bounds, *self._work), room_to_sort(self.n)
-
-    def moves(self) -> int:
-        """Moves per item that repairing the order may take: none where there is no order yet."""
-        keep = self._project_order
-        return moves_per_item(self.n) if keep is not None and keep.known else 0
-
-    def sort(self, zeta: FloatArray, attempt: int) -> int:
-        """Find the order anew; the moves per item that repairing it may take."""
-        self._general()[0].sort(zeta, attempt, self.team)
-        return MOVES_PER_ITEM
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
         if self.threshold is not None:

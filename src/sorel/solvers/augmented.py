@@ -23,22 +23,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sorel._compiled import plain
 from sorel.engines.base import Dual, FloatArray, Point, Settled
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
 from sorel.rounding import Path
-from sorel.rounds import (
-    DRIFT,
-    FAR_BETTER,
-    FULL_ENOUGH,
-    EtaSchedule,
-    Pace,
-    next_caution,
-)
-from sorel.solvers.apart import iterates_apart
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
+from sorel.solvers.schedule import FULL_ENOUGH, EtaSchedule, Pace, next_caution
 
 # In units of 1 / (spread of the losses): the step that finds weights for parameters of a similar
 # problem.
@@ -70,9 +61,12 @@ _LEVEL, _LEVEL_ETA, _LEAST_SHARE = 1e-12, 1e6, 1e-3
 # worth a check, and how many steps in a row may fail to halve it.
 _WORTH_REFINING, _MAX_FAILURES = 100.0, 2
 
-# A few numbers are not worth a call of compiled code.
-_next_length = plain(next_length)
-_next_caution = plain(next_caution)
+# An objective that has come down to this share of what it was makes losses of another size.
+_FAR_BETTER = 0.01
+
+# Margins that are moved along and along drift away from X w: compute them afresh before the drift
+# reaches this share of the tolerance.
+_DRIFT = 0.01
 
 
 class CostlyError(Exception):
@@ -193,20 +187,11 @@ class AugmentedLagrangian(Solver):
     # Whether a step takes many products, and no matrix.
     by_products: ClassVar[bool] = False
 
-    # Whether a mixture with the maximum is taken apart where there are sample weights.
-    takes_apart: ClassVar[bool] = True
-
     @abstractmethod
     def direction(self, state: State, run: Run, caution: float) -> Direction:
         """A Newton direction for Phi at the state; see Engine.hessian for `caution`."""
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        apart = problem.apart() if self.takes_apart else None
-        if apart is None:
-            return self._iterates(problem, run)
-        return iterates_apart(self._iterates, problem, apart, run)
-
-    def _iterates(self, problem: Problem, run: Run) -> Iterates:
         engine = problem.engine
         point, path = engine.point(run.w), Path(run.w)
         run.passes += 1
@@ -257,7 +242,7 @@ class AugmentedLagrangian(Solver):
             unit = problem.unit(state.value, state.point)
             target, noise = problem.sufficient(run.tol, unit), problem.noise(unit)
             drift = problem.margin_rounding(unit) * path.moves
-            if progress.blurred or drift > DRIFT * run.tol:
+            if progress.blurred or drift > _DRIFT * run.tol:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 fresh.remains, fresh.secants = state.remains, state.secants
@@ -281,15 +266,11 @@ class AugmentedLagrangian(Solver):
             ):
                 yield Iterate(state.point, state.dual, state.gradient, path=path)
                 progress.checked = run.passes
-            walked = self._walk(state, run, progress)
-            if walked is not None:
-                state = walked
-                continue
             solved = schedule.is_solved(
                 state.moved, state.predicted, state.length, progress.used, noise
             )
             if schedule.by_ranks:
-                if solved or self.has_slowed(state, run, schedule):
+                if solved or self.has_slowed(state, run):
                     state = self._leave_ranks(state, run, schedule)
             elif solved:
                 run.n_iter += 1
@@ -302,7 +283,7 @@ class AugmentedLagrangian(Solver):
                     reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
                     progress.note_reply(run.passes, reply.passes)
                 center = engine.as_center(state.dual)
-                if schedule.capped or unit < FAR_BETTER * progress.measured:
+                if schedule.capped or unit < _FAR_BETTER * progress.measured:
                     schedule.rescale(problem.loss_scale(state.point))
                     progress.measured = unit
                 state = State(problem, state.point, center, schedule.advance())
@@ -315,10 +296,10 @@ class AugmentedLagrangian(Solver):
             except np.linalg.LinAlgError:
                 # Beyond what rounding allows, the curvature may have no meaning left.
                 break
-            schedule.note(state.length, state.predicted)
+            schedule.note(state.length)
             # A step with a shared matrix may be short because the weights follow fast.
             short = schedule.is_short(state.length) and not state.secants
-            progress.caution = _next_caution(progress.caution, short)
+            progress.caution = next_caution(progress.caution, short)
             path.move(state.point.w)
         if not run.exhausted:
             run.note = "rounding errors allow no further progress"
@@ -332,9 +313,9 @@ class AugmentedLagrangian(Solver):
         """Tell what remains to be gained where the weights follow the ranks, if that is cheap."""
         return None
 
-    def has_slowed(self, state: State, run: Run, schedule: EtaSchedule) -> bool:
+    def has_slowed(self, state: State, run: Run) -> bool:
         """Whether steps by the ranks gain so little that the weights had better have a centre."""
-        return schedule.has_slowed(state.length)
+        return True
 
     def is_astray(self, state: State) -> bool:
         """Whether steps by the ranks have come nowhere, and weights had better start anew."""
@@ -363,10 +344,6 @@ class AugmentedLagrangian(Solver):
             warm, center = True, problem.engine.as_center(state.dual)
         run.dual = None
         return State(problem, state.point, center, schedule.leave_ranks(warm=warm))
-
-    def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
-        """Where rounds and steps lead that need no check, all at once; None if one by one."""
-        return None
 
     def first_step(self, state: State, run: Run) -> State:
         """A state near the minimum of the plain average, from where the run starts."""
@@ -457,17 +434,12 @@ class AugmentedLagrangian(Solver):
         """
         problem, engine = state.problem, state.problem.engine
         point, center, eta = state.point, state.center, state.eta
-        delta, descent = direction.delta, direction.descent
+        descent = direction.descent
         if not descent > 0.0:
             return point, engine.settle(point, center, eta, state.dual), 1.0
         enough = 0.5 * max(descent, problem.noise(problem.unit(state.value, point)))
-        found = None
-        if problem.penalty.quadratic:
-            found = engine.search(point, center, eta, delta, descent, enough, problem.penalty.l2)
-        if found is None:
-            point, dual, length = self._search_by_trials(state, direction, enough)
-            found = point, engine.settle(point, center, eta, dual), length
-        return found
+        point, dual, length = self._search_by_trials(state, direction, enough)
+        return point, engine.settle(point, center, eta, dual), length
 
     def _search_by_trials(
         self, state: State, direction: Direction, enough: float
@@ -501,7 +473,7 @@ class AugmentedLagrangian(Solver):
                     limit = _reach(problem.penalty, problem.coefficients(state.point.w), -backwards)
                 if t >= limit:
                     return point, dual, t
-            t, low, slope_low, high, slope_high = _next_length(
+            t, low, slope_low, high, slope_high = next_length(
                 t, slope, low, slope_low, high, slope_high, np.inf if limit is None else limit
             )
             if trial >= MAX_TRIALS and 0.0 < low < t < high:

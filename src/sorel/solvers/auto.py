@@ -9,7 +9,6 @@ penalty is not quadratic.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,9 +17,8 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers.augmented import CostlyError, Direction, State
-from sorel.solvers.base import Iterate, Iterates, Run, Solver, UnsupportedProblemError, rehearse
+from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError, rehearse
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.interior import InteriorPoint
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import (
     MAX_SIZE,
@@ -105,10 +103,6 @@ _FIRST_LOOK, _FAR = 10, 0.1
 # longer to settle.
 _PATIENCE, _NEWTON_PATIENCE = 250, 100
 
-# Newton steps that come nearer all the time, but slowly, leave this share of the passes to
-# interior-point steps, and have no more than so many.
-_SHARE_BEFORE, _MOST_BEFORE = 0.5, 500
-
 
 class _Balancing(Resting):
     """Steps to weights that make the start the solution: by products, then from a matrix."""
@@ -145,50 +139,6 @@ class _Quick(QuasiNewton):
         if not shares_matrix(problem):
             matrix = max(matrix, _STEPS_FOR_MATRICES)
         return min(matrix + _STEPS_WITH_MATRIX, _MANY_STEPS)
-
-    def iterates(self, problem: Problem, run: Run) -> Iterates:
-        near = None if run.is_weighted else problem.in_single(run.tol)
-        try:
-            if near is not None:
-                problem.near_engine = near.engine
-                yield from self._come_near(problem, near, run)
-            yield from super().iterates(problem, run)
-        finally:
-            problem.near_engine = None
-
-    def _come_near(self, problem: Problem, near: Problem, run: Run) -> Iterates:
-        """Take the steps on numbers of half the length, and make what they lead to the start.
-
-        Products wait for X to be read, and its first digits are read in half the time. What is
-        yielded are points of the problem itself.
-        """
-        inner = replace(run)
-        iterates = super().iterates(near, inner)
-        found: Iterate | None = None
-        try:
-            for found in iterates:
-                run.passes, run.n_iter = inner.passes, inner.n_iter
-                if found.refine > 0.0:
-                    break
-                yield Iterate(problem.engine.point(found.point.w), found.dual)
-                inner.passes = run.passes
-        except CostlyError:
-            if inner.latest is not None:
-                w, dual = inner.latest.point.w, inner.latest.dual
-                run.latest = Iterate(problem.engine.point(w), dual)
-            raise
-        finally:
-            iterates.close()
-        # Where the start may be the solution, nothing but the problem itself tells.
-        if found is None or found.refine == 0.0 or not np.any(found.point.w):
-            return
-        run.w, run.dual = found.point.w, found.dual
-        if found.refine < np.inf and self._pairs is not None:
-            point = problem.engine.point(run.w)
-            gradient = problem.engine.gradient(point, run.dual)
-            run.passes += 1
-            problem.near_inverse = self._pairs.solve
-            yield Iterate(point, run.dual, gradient, found.refine)
 
 
 class _Classes(NewtonCG):
@@ -303,10 +253,7 @@ class Auto(Solver):
         may_tie = engine.n_outputs > 1 and not problem.has_fixed_weights
         few_carry = is_on_simplex(problem) and (not may_tie or size <= _FEW_ON_SIMPLICES)
         affordable = size <= MAX_SIZE or has_few_rows(problem) or few_carry
-        dense: list[type[Solver]] = [Newton, InteriorPoint, Continuation] if affordable else []
-        if affordable and problem.can_be_evened:
-            # Continuation has a measure of its own for the weights of exponentials.
-            dense = [Newton, Continuation, InteriorPoint]
+        dense: list[type[Solver]] = [Newton, Continuation] if affordable else []
         if problem.penalty.quadratic:
             if not affordable:
                 return [*self._before_matrix(problem, np.inf), SOREL]
@@ -390,17 +337,12 @@ class Auto(Solver):
         # The gap of affine losses is large until the last, since none can be refined.
         refinable = not problem.loss.affine
         quickly = isinstance(solver, Newton) and problem.penalty.quadratic and refinable
-        # The next method has a better measure for the weights of exponentials.
-        quickly = quickly or (type(solver) is Newton and problem.can_be_evened)
         patience: float = _NEWTON_PATIENCE if quickly else _PATIENCE
         if isinstance(solver, Continuation):
             # Its gap falls at the end of the sequence, and not before.
             patience = np.inf
         trial = isinstance(solver, SOREL | LBFGS) and Newton in others and problem.by_parts
         began, limit = run.passes, run.passes + _trial_passes(problem) if trial else np.inf
-        before_inside = type(solver) is Newton and InteriorPoint in others[:1]
-        if before_inside:
-            limit = run.passes + min(_MOST_BEFORE, _SHARE_BEFORE * (run.max_passes - run.passes))
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)
         before, run.latest = run.latest, None
@@ -422,10 +364,6 @@ class Auto(Solver):
                         # Weights that are far off are worse than none, from which eta grows fast.
                         best = best[0], None
                     break
-                if before_inside and limit < run.passes:
-                    # Whether such steps are to be had is asked where it matters.
-                    inside = self._follows(problem, others, InteriorPoint)
-                    limit = limit if inside else np.inf
                 if run.passes - since > patience or run.passes > limit:
                     if self._first_able(problem, others) is not None:
                         break

@@ -2,24 +2,19 @@
 
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
-problem is easy; each solution is a good start for a penalty ten times weaker. A Huber loss whose
-delta is far below the residuals has such a kink in every loss, and is easy with a larger delta. The
-largest of losses that grow like exponentials is easy where the steps of their weights are measured
-by their slopes.
+problem is easy; each solution is a good start for a penalty ten times weaker.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
-from sorel.losses import Huber
 from sorel.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run, rehearse
+from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
 # Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, the
@@ -30,12 +25,6 @@ _FACTOR = 0.1
 _WEAKEST, _WEAKEST_WITHOUT = 1e-24, 1e-9
 _STAGE_TOL = 1e-5
 _STAGE_PASSES = 200
-
-# Values of delta, at most.
-_MOST_WIDTHS = 15
-
-# How often slopes are measured anew, and after how many passes: the sides of the losses change.
-_MEASUREMENTS, _MEASURED_PASSES = 5, 120
 
 
 class Continuation(Newton):
@@ -53,55 +42,14 @@ class Continuation(Newton):
 
     name: ClassVar[str] = "continuation"
 
-    # It comes after Newton's method, and should not fail for the same reason.
-    takes_apart: ClassVar[bool] = False
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        weights = None
-        for _ in range(_MEASUREMENTS):
-            stage = problem.evened(run.w)
-            if stage is None:
-                break
-            stage = stage.for_run()
-            run.dual = None if weights is None else stage.engine.nearest_dual(weights)[0]
-            self._solve_stage(stage, run, run.tol, _MEASURED_PASSES)
-            if run.dual is None:
-                break
-            weights = stage.engine.weights(run.dual)
-            run.dual, _ = problem.engine.nearest_dual(weights)
-            yield Iterate(problem.engine.point(run.w), run.dual, None, np.inf)
-            if run.exhausted:
-                return
         run.w, run.dual = problem.start(), None
-        for stage in self._stages(problem, run):
+        for l2 in self._moduli(problem, run):
+            stage = problem.with_penalty(problem.penalty.plus_ridge(l2 - problem.penalty.l2))
             self._solve_stage(stage, run, _STAGE_TOL, _STAGE_PASSES)
             if run.exhausted:
                 break
         yield from super().iterates(problem, run)
-
-    def _stages(self, problem: Problem, run: Run) -> Iterator[Problem]:
-        """Problems on the way to this one."""
-        widths = self._widths(problem, run)
-        for delta in widths:
-            stage = problem.with_loss(Huber(delta))
-            if stage is not None:
-                yield stage.for_run()
-        if not widths:
-            for l2 in self._moduli(problem, run):
-                extra = l2 - problem.penalty.l2
-                yield problem.with_penalty(problem.penalty.plus_ridge(extra))
-
-    def _widths(self, problem: Problem, run: Run) -> list[float]:
-        """Falling values of delta for a Huber loss of which residuals see little but its kink."""
-        if not isinstance(problem.loss, Huber):
-            return []
-        engine, own = problem.engine, problem.loss.delta
-        widest = engine.mean_size(engine.point(run.w)) / own
-        run.passes += 1
-        if not own < widest * _FACTOR < math.inf:
-            return []
-        count = min(int(np.ceil(np.log(widest / own) / -np.log(_FACTOR))), _MOST_WIDTHS)
-        return [float(delta) for delta in np.geomspace(widest, own, count + 1)[:-1]]
 
     def _moduli(self, problem: Problem, run: Run) -> list[float]:
         """Falling values of l2, from the curvature of the losses to the problem's own."""

@@ -12,22 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel import rounds
 from sorel.conjugate import minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, sampled_rows
 from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.quadratic import minimize_quadratic, step_of_few
-from sorel.rounds import EtaSchedule
 from sorel.solvers import ranks
-from sorel.solvers.augmented import (
-    HEARTBEAT,
-    AugmentedLagrangian,
-    Direction,
-    Progress,
-    State,
-)
+from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.descent import can_descend, descend
 from sorel.solvers.newton_cg import NewtonCG
@@ -122,18 +114,15 @@ class Newton(AugmentedLagrangian):
             return False
         if problem.has_fixed_weights or problem.has_two_levels:
             return False
-        if not (engine.walks or ranks.can_share(engine)):
+        if not ranks.can_share(engine):
             return False
         return carrying_rows(engine) >= _ROWS_TO_FOLLOW * engine.size
 
     def gauge(self, state: State, run: Run) -> None:
-        if not state.problem.engine.walks:
-            ranks.gauge(state, run)
+        ranks.gauge(state, run)
 
-    def has_slowed(self, state: State, run: Run, schedule: EtaSchedule) -> bool:
+    def has_slowed(self, state: State, run: Run) -> bool:
         problem = state.problem
-        if problem.engine.walks:
-            return super().has_slowed(state, run, schedule)
         if not ranks.have_slowed(state, run):
             return False
         run.resembles, run.borrowed = shares_matrix(problem), False
@@ -142,65 +131,13 @@ class Newton(AugmentedLagrangian):
         return True
 
     def is_astray(self, state: State) -> bool:
-        return not state.problem.engine.walks and ranks.are_far_off(state)
-
-    def _walk(self, state: State, run: Run, progress: Progress) -> State | None:
-        problem = state.problem
-        if not (problem.engine.walks and problem.penalty.quadratic):
-            return None
-        if run.resembles or run.wants_check or progress.coarse:
-            return None
-        schedule = progress.schedule
-        least, zero_loss = problem.scales(state.point)
-        limits = np.array([
-            run.tol, least, zero_loss, self.promising, problem.has_two_levels,
-            run.max_passes - run.passes, progress.checked + HEARTBEAT - run.passes,
-            progress.resumed - run.passes, progress.measured,
-        ])  # fmt: skip
-        numbers = np.zeros(rounds.N_PROGRESS)
-        numbers[rounds.VALUE], numbers[rounds.GAINED] = state.value, state.moved
-        numbers[rounds.PREDICTED], numbers[rounds.TAKEN] = state.predicted, state.length
-        numbers[rounds.CAUTION], numbers[rounds.USED] = progress.caution, progress.used
-        numbers[rounds.MOVES], numbers[rounds.REMAINS] = progress.path.moves, state.remains
-        reach = np.zeros(problem.engine.size)
-        found = problem.engine.walk(
-            state.point, state.dual, state.center, state.gradient, problem.penalty.l2,
-            rounds.Rounds(schedule.numbers, schedule.pace, limits, numbers, reach),
-        )  # fmt: skip
-        if found is None:
-            return None
-        point, center, settled = found
-        run.passes += float(numbers[rounds.PASSES])
-        run.n_iter += int(numbers[rounds.ROUNDS])
-        moves = int(numbers[rounds.MOVES]) - progress.path.moves
-        if moves:
-            progress.path.walk(reach, moves)
-        if numbers[rounds.ROUNDS]:
-            progress.idle = 0
-        progress.caution, progress.used = numbers[[rounds.CAUTION, rounds.USED]].tolist()
-        new = State(problem, point, center, schedule.eta, settled)
-        new.predicted, new.length = float(numbers[rounds.PREDICTED]), float(numbers[rounds.TAKEN])
-        new.remains = float(numbers[rounds.REMAINS])
-        return new
+        return ranks.are_far_off(state)
 
     def _step(self, state: State, run: Run, caution: float) -> State:
-        problem, point = state.problem, state.point
-        if state.eta == np.inf and not problem.engine.walks:
-            new = self._follow(state, ranks.direction(state), run)
-            ranks.remember(state, new)
-            return new
-        found = None
-        if problem.penalty.quadratic and not run.resembles:
-            noise = problem.noise(problem.unit(state.value, point))
-            found = problem.engine.newton_step(
-                point, state.dual, state.center, state.eta, state.gradient, problem.penalty.l2,
-                caution, noise,
-            )  # fmt: skip
-        if found is None:
+        if state.eta < np.inf:
             return super()._step(state, run, caution)
-        run.passes += 2
-        new = State(problem, found[0], state.center, state.eta, found[1])
-        new.length, new.predicted, new.remains = found[2], max(found[3], 0.0), found[4]
+        new = self._follow(state, ranks.direction(state), run)
+        ranks.remember(state, new)
         return new
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
@@ -244,10 +181,6 @@ class Newton(AugmentedLagrangian):
                 engine.n_outputs,
                 _ROUGH,
             )
-            bend = None
-            if part.rows is None:
-                point, dual, eta = state.point, state.dual, state.eta
-                u, bend = problem.by_factor(hessian, point, dual, gradient, center, u, eta, caution)
             _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or caution == 1.0:
@@ -262,9 +195,7 @@ class Newton(AugmentedLagrangian):
         moved = part.put(w, u)
         gain = state.penalty - problem.penalty_value(moved)
         descent = gain - float(gradient @ step)
-        if bend is None:
-            bend = float(step @ (hessian @ step))
-        decrease = descent - 0.5 * bend
+        decrease = descent - 0.5 * float(step @ (hessian @ step))
         return Direction(moved - w, descent, decrease)
 
     def _resembling(self, state: State, run: Run) -> Direction | None:

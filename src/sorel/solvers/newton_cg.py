@@ -13,9 +13,9 @@ import numpy as np
 from sorel.conjugate import minimize_model
 from sorel.engines.base import Curvature, FloatArray
 from sorel.problem import Problem
-from sorel.rounds import Pace
 from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, State
 from sorel.solvers.base import Run, UnsupportedProblemError
+from sorel.solvers.schedule import Pace
 
 # A step is solved to this share of the gradient, in the norm of the preconditioner. More digits
 # would go to waste: the next step sees other ties.

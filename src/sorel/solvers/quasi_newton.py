@@ -15,10 +15,10 @@ import numpy as np
 from sorel.engines.base import Dual, FloatArray
 from sorel.kernels import vectors
 from sorel.problem import Problem
-from sorel.rounds import Pace
 from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.newton_cg import Resting
+from sorel.solvers.schedule import Pace
 
 # Pairs of steps and changes of the gradient that are kept.
 _MEMORY = 20

@@ -18,7 +18,7 @@ from sorel.solvers.base import Run
 # Numbers in X from which on a matrix is shared: where these are fewer, one for each step costs no
 # more than the wrappers around it. And jumps in the weights up to which it is, relative to the
 # largest weight: each is a kink, which no matrix tells of.
-_WORTH_SHARING, _SMOOTH = 100_000, 0.05
+_WORTH_SHARING, _SMOOTH = 10_000, 0.05
 
 # A step is to leave less than this share of what there was to gain. Else the next one gets a matrix
 # of its own, if that says by so much more or less what there is.

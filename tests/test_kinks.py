@@ -1,0 +1,147 @@
+"""Small problems with next to no penalty, whose optimum lies at many kinks at once.
+
+Not all of them are solved in the default passes. Those that are not must say so, and their bound
+must hold.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import sorel
+from sorel.losses import Huber
+
+
+def solve_or_warn(problem):
+    """The result; one that misses the tolerance has been warned of, and bounds a better one."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = sorel.solve(problem)
+        better = sorel.solve(problem, "newton", max_passes=300, warm_start=result)
+    assert result.converged or issubclass(caught[0].category, sorel.ConvergenceWarning)
+    assert np.isfinite(result.gap)
+    assert result.dual <= better.objective * (1.0 + 1e-12)
+    return result
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_deviations(share):
+    risk = sorel.Deviation(sorel.Mixture([sorel.CVaR(0.2), sorel.Max()], [0.7, 0.3]), share)
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.standard_normal((12, 4)), rng.standard_normal(12), rng.uniform(1, 9, 12)
+    problem = sorel.Problem(
+        X, y, loss="linear", risk=risk, penalty=sorel.ElasticNet(1e-3, 1e-2), sample_weight=weight
+    )
+    assert sorel.solve(problem, tol=1e-9).converged
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hinges_of_separable_labels(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((19, 14)) * (rng.random((19, 14)) < 0.4)
+    y = np.sign(X @ rng.standard_normal(14) + 1e-9)
+    problem = sorel.Problem(X, y, loss="squared_hinge", risk="mean", penalty=sorel.L2(1e-8))
+    result = sorel.solve(problem)
+    assert result.converged, result.status
+
+
+def labels(seed, rows, n, d):
+    """Four classes, and rows that are badly scaled or mostly zeros."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    if rows == "scales":
+        X *= 10.0 ** rng.uniform(-4, 4, d)
+    else:
+        X[rng.random((n, d)) < 0.7] = 0.0
+    scores = X / np.sqrt(np.mean(X * X, axis=0)) @ rng.standard_normal((d, 4))
+    y = np.argmax(scores + (rows == "zeros") * rng.gumbel(size=scores.shape), axis=1)
+    y[:4] = np.arange(4)
+    return X, y
+
+
+@pytest.mark.parametrize(
+    ("seed", "rows", "shape", "risk", "penalty"),
+    [
+        (2, "scales", (26, 9), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
+        (24, "scales", (26, 9), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
+        (8, "scales", (40, 12), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
+        (5, "zeros", (48, 5), sorel.Extremile(15.0), sorel.Box(1e-6, -1e5, 1e5)),
+        (11, "zeros", (48, 5), sorel.Extremile(15.0), sorel.Box(1e-6, -1e5, 1e5)),
+    ],
+)
+def test_classes_within_bounds(seed, rows, shape, risk, penalty):
+    X, y = labels(seed, rows, *shape)
+    problem = sorel.Problem(
+        X, y, loss="multinomial", risk=risk, penalty=penalty, fit_intercept=True
+    )
+    result = solve_or_warn(problem)
+    assert result.converged or rows == "zeros", result.status
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4])
+def test_the_worst_of_losses_with_a_kink_in_each(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((20, 10))[rng.integers(0, 20, 60)]
+    y = X @ rng.standard_normal(10) * 20 + 100 * rng.standard_normal(60)
+    problem = sorel.Problem(
+        X, y, loss=Huber(0.1), risk=sorel.Max(), penalty=sorel.L2(1e-9), fit_intercept=True
+    )
+    solve_or_warn(problem)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_perfect_fit_far_down_an_exponential(seed):
+    """The optimum is 0, and attained nowhere: the objective has to come down step by step."""
+    X = 1e6 * np.random.default_rng(seed).standard_normal((2, 4))
+    problem = sorel.Problem(
+        X, [0.0, 1.0], loss="poisson", risk="mean", penalty=sorel.Simplex(0.0), fit_intercept=True
+    )
+    result = solve_or_warn(problem)
+    assert result.objective >= 0.0
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "poisson"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_few_rows_of_huge_columns_on_the_simplex(loss, intercept):
+    """Losses are as good as constraints, and l2 decides among all that satisfies them."""
+    X = 1e7 * np.random.default_rng(5).normal(size=(2, 10))
+    y = [2.0, 1.0] if loss == "poisson" else [1, -1]
+    problem = sorel.Problem(
+        X, y, risk="extremile:2.5", loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=intercept
+    )
+    solve_or_warn(problem)
+
+
+@pytest.mark.parametrize("risk", ["max", "mean", "esrm:2"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "gamma", "poisson"])
+def test_nearly_equal_columns_in_a_wide_box(loss, risk):
+    rng, n, d, faint = np.random.default_rng(2), 20, 6, 1e-8
+    X = rng.normal(size=(n, d))
+    X[:, 1:] = X[:, :1] + faint * X[:, 1:]
+    reach = 1e-2 / faint
+    z = X @ (reach * rng.normal(size=d))
+    means, signs = np.exp(z / np.abs(z).mean()), np.where(rng.random(n) < 0.5, -1, 1)
+    y = {
+        "squared_hinge": signs,
+        "logistic": signs,
+        "gamma": means * rng.gamma(2.0, size=n),
+        "poisson": rng.poisson(means),
+    }[loss]
+    penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
+    solve_or_warn(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
+
+
+@pytest.mark.parametrize("loss", ["gamma", "poisson"])
+@pytest.mark.parametrize("risk", [sorel.Max(), sorel.CVaR(0.01)], ids=repr)
+def test_the_worst_of_exponentials(loss, risk):
+    """Samples far up the exponential balance others whose losses are all but linear."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X, y = 1e6 * rng.standard_normal((40, 5)), 1.0 + rng.poisson(3.0, 40)
+        problem = sorel.Problem(
+            X, y, risk=risk, loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=True
+        )
+        solve_or_warn(problem)

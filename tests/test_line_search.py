@@ -1,0 +1,33 @@
+"""Where a line search looks next."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sorel.line_search import MAX_TRIALS, next_length
+
+
+@pytest.mark.parametrize("minimum", [1e-3, 0.2, 0.97, 3.0, 40.0])
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_lengths_close_in_on_the_minimum(minimum: float, power: float) -> None:
+    def derivative(t: float) -> float:
+        return float(np.sign(t - minimum) * abs(t - minimum) ** power)
+
+    t, low, slope_low, high, slope_high = 1.0, 0.0, derivative(0.0), 1.0, np.inf
+    for _ in range(MAX_TRIALS):
+        slope = derivative(t)
+        if abs(slope) <= 0.5 * abs(derivative(0.0)):
+            break
+        t, low, slope_low, high, slope_high = next_length(
+            t, slope, low, slope_low, high, slope_high, np.inf
+        )
+        assert low < t <= high
+        assert slope_low < 0.0
+    else:
+        pytest.fail(f"no length near {minimum} after {MAX_TRIALS} trials")
+
+
+def test_lengths_stay_within_the_limit() -> None:
+    t, low, _, high, _ = next_length(1.0, -1.0, 0.0, -1.0, 1.0, np.inf, 1.5)
+    assert (t, low, high) == (1.5, 1.0, 1.5)

@@ -1,0 +1,152 @@
+"""The step eta of the augmented Lagrangian: how it goes ahead and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sorel.solvers.schedule import EtaSchedule, Pace, next_caution
+
+PACE = Pace(first=4.0, warm=100.0, growth=10.0, easy=3, full=0.0, short=0.1)
+
+
+def solved_in(schedule, steps, length=1.0):
+    for _ in range(steps):
+        schedule.note(length)
+    return schedule.advance()
+
+
+def test_eta_is_measured_in_the_spread_of_the_losses():
+    for scale in (1e-6, 1.0, 1e6):
+        assert EtaSchedule(PACE, scale, warm=False).eta == pytest.approx(4.0 / scale)
+        assert EtaSchedule(PACE, scale, warm=True).eta == pytest.approx(100.0 / scale)
+
+
+def test_easy_problems_make_eta_grow_up_to_a_limit():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    assert [solved_in(schedule, 2) for _ in range(3)] == [40.0, 400.0, 4000.0]
+    for _ in range(20):
+        eta = solved_in(schedule, 1)
+    assert eta == pytest.approx(1e15)
+    assert schedule.capped
+
+
+def test_a_far_better_fit_lifts_eta():
+    schedule = EtaSchedule(PACE, 1e17, warm=False)
+    schedule.rescale(1e3)
+    assert schedule.eta == pytest.approx(4e-3)
+    schedule.rescale(1e6)  # losses that grow again do not take it back
+    assert schedule.eta == pytest.approx(4e-3)
+
+
+def test_problems_that_are_neither_easy_nor_hard_leave_eta_alone():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    assert solved_in(schedule, PACE.easy + 1) == 4.0
+    assert solved_in(schedule, 13) == pytest.approx(1.2)
+
+
+def test_a_pace_may_ask_for_full_steps():
+    careful = EtaSchedule(PACE._replace(full=1.0), 1.0, warm=False)
+    assert solved_in(careful, 1, length=0.9) == 4.0
+    assert solved_in(careful, 1) == 40.0
+
+
+def test_steps_cut_short_again_and_again_send_eta_back():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    schedule.note(0.05)
+    assert not schedule.stuck
+    schedule.note(1.0)
+    schedule.note(0.05)
+    assert not schedule.stuck  # not twice in a row
+    schedule.note(0.05)
+    assert schedule.stuck
+    assert schedule.retreat() == pytest.approx(1.2)
+    # It then grows more slowly, and picks up pace again.
+    grown = [solved_in(schedule, 1) for _ in range(3)]
+    factors = np.diff(np.log([1.2, *grown]))
+    assert np.exp(factors[0]) == pytest.approx(3.0)
+    assert factors[0] < factors[1] < factors[2] < np.log(10.0)
+
+
+def test_too_many_steps_are_hopeless():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    for _ in range(39):
+        schedule.note(1.0)
+    assert not schedule.stuck
+    schedule.note(1.0)
+    assert schedule.stuck
+
+
+def test_weights_may_follow_the_ranks_first():
+    schedule = EtaSchedule(PACE, 2.0, warm=False)
+    assert not schedule.by_ranks
+    schedule.follow_ranks()
+    assert schedule.by_ranks
+    assert schedule.eta == np.inf
+    # Then as from weights of a similar problem.
+    assert schedule.leave_ranks() == pytest.approx(PACE.warm / 2.0)
+    assert not schedule.by_ranks
+    assert solved_in(schedule, 1) == pytest.approx(10.0 * PACE.warm / 2.0)
+    # Or as from equal weights, where they have led nowhere.
+    schedule.follow_ranks()
+    assert schedule.leave_ranks(warm=False) == pytest.approx(PACE.first / 2.0)
+
+
+def test_a_certificate_is_tried_where_little_remains():
+    schedule = EtaSchedule(PACE, 1.0, warm=False)
+    # Otherwise by what the last step promised, and the weights have gained under two levels.
+    assert schedule.is_ready(9.0, 10.0, 9.0, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(9.0, 10.1, 0.0, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(2.1, 0.0, 0.0, target=1.0, promising=10.0, two_levels=True)
+    schedule.follow_ranks()
+    assert schedule.is_ready(0.0, 99.0, 0.5, target=1.0, promising=10.0, two_levels=False)
+    assert not schedule.is_ready(0.0, 0.0, 0.51, target=1.0, promising=10.0, two_levels=False)
+
+
+def test_a_gentle_start_grows_faster_and_faster():
+    schedule = EtaSchedule(Pace(first=4.0, warm=100.0, growth=10.0), 1.0, warm=True, gentle=True)
+    etas = [schedule.eta]
+    for _ in range(15):
+        schedule.note(1.0)
+        etas.append(schedule.advance())
+    factors = np.diff(np.log(etas))
+    assert etas[:2] == [100.0, 200.0]
+    assert np.all(np.diff(factors) >= -1e-12)
+    assert factors[-1] == pytest.approx(np.log(10.0))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 7.0, 1e6])
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_schedule_does_not_depend_on_the_units_of_the_losses(scale, warm):
+    """In units of 1 / scale every schedule goes the same way, its end included."""
+    ours, plain = EtaSchedule(PACE, scale, warm), EtaSchedule(PACE, 1.0, warm)
+    rng = np.random.default_rng(0)
+    capped = 0
+    for _ in range(300):
+        length = float(rng.choice([1.0, 1.0, 1.0, 1.0, 0.01]))
+        for schedule in (ours, plain):
+            schedule.note(length)
+        assert ours.stuck is plain.stuck
+        if ours.stuck:
+            assert ours.retreat() * scale == pytest.approx(plain.retreat(), rel=1e-12)
+        elif rng.random() < 0.8:
+            assert ours.advance() * scale == pytest.approx(plain.advance(), rel=1e-12)
+        near = abs(plain.eta / 1e15 - 1.0) < 1e-9
+        assert near or ours.capped is plain.capped
+        capped += plain.capped
+    assert capped
+    # Where the spread has shrunk, eta may go further, and never less far.
+    eta = ours.eta
+    ours.rescale(scale / 100.0)
+    assert ours.eta == max(eta, PACE.first * 100.0 / scale)
+    ours.rescale(100.0 * scale)
+    for _ in range(100):
+        solved_in(ours, 1)
+    assert ours.eta == pytest.approx(1e15 * 100.0 / scale)
+
+
+def test_caution_comes_at_once_and_goes_step_by_step():
+    assert next_caution(0.0, short=True) == next_caution(0.3, short=True) == 1.0
+    assert next_caution(0.0, short=False) == 0.0
+    assert next_caution(1.0, short=False) == pytest.approx(0.1)
+    assert next_caution(1e-4, short=False) == 0.0
