@@ -193,7 +193,7 @@ class _Ledger:
         return relative(self.gap, self.unit) if self.gap < math.inf else math.inf
 
     @property
-    def finished(self) -> bool:
+    def solved(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
         if self.gap == math.inf:
             return False
@@ -202,14 +202,24 @@ class _Ledger:
         return self.run.tol > 0.0 and (self._perfect or self._vanishes)
 
     @property
+    def finished(self) -> bool:
+        """Whether to end: a perfect fit is made better while it is more than rounding."""
+        if self.relative_gap <= self.run.tol:
+            return True
+        return self.solved and (self._stalled or self.gap <= 2.0 * self.rounding)
+
+    @property
+    def _stalled(self) -> bool:
+        return self.run.passes > self._halved[0] + _PATIENCE
+
+    @property
     def _vanishes(self) -> bool:
         return self.problem.vanishes(self.objective, self.gap, self._upper - self.objective)
 
     @property
     def rounded(self) -> bool:
         """Whether the gap is rounding for the most part, and no longer falls."""
-        stalled = self.run.passes > self._halved[0] + _PATIENCE
-        return stalled and self.run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding
+        return self._stalled and self.run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding
 
     def check(self, iterate: Iterate) -> Certificate:
         begin = now()
@@ -300,7 +310,7 @@ class _Ledger:
             dual = engine.worst_case(point)
             self._enter(point.w, dual, problem.certify(point, dual))
             return point.w, dual
-        if not self.finished and not stopped:
+        if self.relative_gap > self.run.tol and not stopped:
             # The two may never have met in one certificate, and a better bound may be worth more
             # now than it was during the run.
             certificate = problem.certify(
@@ -558,7 +568,7 @@ def solve_quietly(
         if saver is not None:
             saver.save(last=True)
     last = ledger.history[-1]
-    converged = ledger.finished
+    converged = ledger.solved
     if ending == _CONVERGED and not converged:
         ending = _ROUNDED  # the intercept is no number any more when the user's offset is in it
     lost = 0.0
