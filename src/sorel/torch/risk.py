@@ -243,7 +243,7 @@ def _(losses: torch.Tensor, weights: torch.Tensor | None, key: int) -> torch.Ten
 def _(
     info: Any, in_dims: Any, losses: torch.Tensor, weights: torch.Tensor | None, key: int
 ) -> tuple[torch.Tensor, int]:
-    def rows(given: torch.Tensor | None, dim: int | None) -> Any:
+    def rows(given: Any, dim: int | None) -> Any:
         return [given] * info.batch_size if dim is None else given.movedim(dim, 0)
 
     pairs = zip(rows(losses, in_dims[0]), rows(weights, in_dims[1]), strict=True)
