@@ -69,6 +69,18 @@ class SmoothedTable(SpectralObjective):
         super().step()
 
 
+class LossWeighted(SpectralObjective):
+    """Half of the draws in proportion to the losses of the table; they count as they are drawn."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        if self.seen.any():
+            self.density.copy_(self.losses / self.losses.mean())
+
+    def importance(self, index: torch.Tensor) -> torch.Tensor:
+        return torch.ones(index.shape, dtype=torch.float64)
+
+
 class Samples:
     """Training and held-out samples of a set, as tensors."""
 
@@ -152,7 +164,8 @@ def train(networks: Networks, samples: Samples, cell: Cell) -> None:
     sigma = torch.tensor(risk.weights(batch), dtype=torch.float32)
     rounds = weighted_rounds if cell.method in TABLES else shuffled_rounds
     spent = 0
-    for index, factors, note in rounds(samples.n, batch, cell.method, risk):
+    planned = math.ceil(cell.budget / (samples.n // batch * batch))
+    for index, factors, note in rounds(samples.n, batch, cell.method, risk, planned):
         seen = []
         for start in range(0, index.shape[1], batch):
             if spent >= cell.budget:
@@ -178,7 +191,7 @@ def train(networks: Networks, samples: Samples, cell: Cell) -> None:
 Round = tuple[torch.Tensor, torch.Tensor | None, Any]
 
 
-def shuffled_rounds(n: int, batch: int, method: str, risk: Risk) -> Iterator[Round]:
+def shuffled_rounds(n: int, batch: int, method: str, risk: Risk, planned: int) -> Iterator[Round]:
     """Epochs of shuffled batches; an incomplete last one is left out."""
     generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
     while True:
@@ -188,19 +201,23 @@ def shuffled_rounds(n: int, batch: int, method: str, risk: Risk) -> Iterator[Rou
 
 TABLES = {
     "sorel": (SpectralObjective, {}),
+    "planned": (SpectralObjective, {}),
+    "weighted": (LossWeighted, {}),
     "shuffled": (SpectralObjective, {"uniform": 1.0}),
     "sorted": (SortedTable, {}),
     "smoothed": (SmoothedTable, {"step_size": SMOOTHED_STEP}),
 }
 
 
-def weighted_rounds(n: int, batch: int, method: str, risk: Risk) -> Iterator[Round]:
+def weighted_rounds(n: int, batch: int, method: str, risk: Risk, planned: int) -> Iterator[Round]:
     """Rounds of the sampler, with the factors of the losses.
 
     Within a round factors are fixed and the table is not read, so that both can be served for all
     batches of a round at once: the same as calling the objective batch by batch.
     """
     kind, settings = TABLES[method]
+    if method == "planned":
+        settings = {"planned_rounds": planned}
     objectives = [kind(risk, n, **settings) for _ in range(SEEDS)]
     samplers = [
         SpectralSampler(each, n // batch * batch, seed=seed) for seed, each in enumerate(objectives)

@@ -34,11 +34,20 @@ BATCH = 64
 CURVE_SET, CURVE_RISKS = "concrete", ("cvar:0.02", "cvar:0.1")
 CURVE_START, CURVE_POINTS = 50_000, 8
 CURVE_RATE = 0.01
+# Short trainings with batches of 64: sample gradients, headings and methods.
+SHORT_BUDGETS = (20_000, 100_000)
+SHORT_METHODS = (
+    ("mean", "mean"),
+    ("loss-weighted", "weighted"),
+    ("SOREL", "sorel"),
+    ("SOREL, planned rounds", "planned"),
+)
 # What the training risk must be below that of the mini-batch risk, in the median over sets.
 BARS = {"cvar:0.02": 0.15, "cvar:0.1": 0.10}
 # Columns of the tables: a heading, the method and its batch.
 COLUMNS = (
     ("mean", "mean", BATCH),
+    ("loss-weighted", "weighted", BATCH),
     *((f"batch {b}", "batch", b) for b in BATCHES),
     ("sorted table", "sorted", BATCH),
     ("smoothed table", "smoothed", BATCH),
@@ -51,7 +60,7 @@ COLUMNS = (
 def cell_of(
     data: str, method: str, risk: str, batch: int, rate: float, budget: int = BUDGET
 ) -> Cell:
-    if method == "mean":
+    if method in ("mean", "weighted"):
         risk = "mean"
     factor = FULL_FACTOR if method == "full" else 1
     return Cell(data, method, risk, batch, rate, factor * budget)
@@ -74,6 +83,19 @@ def curve_plan(budgets: Iterable[int]) -> list[Cell]:
         for budget in budgets
         for risk in CURVE_RISKS
         for method, batch in (("batch", BATCH), ("sorel", BATCH), ("full", 0))
+    ]
+    return list(dict.fromkeys(plan))
+
+
+def short_plan(sets: Iterable[str], rates: Iterable[float]) -> list[Cell]:
+    methods = ["batch", *(method for _, method in SHORT_METHODS)]
+    plan = [
+        cell_of(data, method, risk, BATCH, rate, budget)
+        for data in sets
+        for budget in SHORT_BUDGETS
+        for method in methods
+        for risk in RISKS
+        for rate in rates
     ]
     return list(dict.fromkeys(plan))
 
@@ -119,16 +141,20 @@ class Report:
     ) -> None:
         self.records, self.sets, self.budget, self.rates = records, sets, budget, rates
 
-    def best(self, data: str, method: str, risk: str, batch: int) -> dict[str, Any]:
+    def best(
+        self, data: str, method: str, risk: str, batch: int, budget: int | None = None
+    ) -> dict[str, Any]:
         """The record of the learning rate with the least training risk in the median of seeds."""
         found = [
-            self.records[cell_of(data, method, risk, batch, rate, self.budget)]
+            self.records[cell_of(data, method, risk, batch, rate, budget or self.budget)]
             for rate in self.rates
         ]
         return min(found, key=lambda record: median(record["train"][risk]))
 
-    def value(self, data: str, method: str, risk: str, batch: int, part: str) -> float:
-        return median(self.best(data, method, risk, batch)[part][risk])
+    def value(
+        self, data: str, method: str, risk: str, batch: int, part: str, budget: int | None = None
+    ) -> float:
+        return median(self.best(data, method, risk, batch, budget)[part][risk])
 
     def training(self, risk: str, part: str) -> list[str]:
         lines = _head(["set", *(heading for heading, _, _ in COLUMNS)])
@@ -156,6 +182,25 @@ class Report:
                     verdict = f"{-bar:.0%}: {'met' if middle <= -bar else 'missed'}"
                 shown = [f"{change[data]:+.0%}" for data in self.sets]
                 lines.append(_row([NAMES[risk], str(batch), *shown, f"{middle:+.0%}", verdict]))
+        return lines
+
+    def short(self) -> list[str]:
+        """Training risks of short trainings against that of the mini-batch risk."""
+        headings = [heading for heading, _ in SHORT_METHODS]
+        lines = _head(["risk", "set", "sample gradients", "rounds", *headings])
+        for risk in RISKS:
+            for data in self.sets:
+                for budget in SHORT_BUDGETS:
+                    base = self.best(data, "batch", risk, BATCH, budget)
+                    rounds = budget / (base["n"] // BATCH * BATCH)
+                    changes = [
+                        self.value(data, method, risk, BATCH, "train", budget)
+                        / median(base["train"][risk])
+                        - 1.0
+                        for _, method in SHORT_METHODS
+                    ]
+                    shown = [f"{change:+.0%}" for change in changes]
+                    lines.append(_row([NAMES[risk], data, f"{budget:,}", f"{rounds:.0f}", *shown]))
         return lines
 
     def bias(self) -> list[str]:
@@ -217,7 +262,7 @@ class Report:
             key = risk.replace(":", "-").replace(".", "")
             out[f"train-{key}"] = self.training(risk, "train")
             out[f"held-out-{key}"] = self.training(risk, "held_out")
-        return {**out, "bias": self.bias(), "heads": self.heads()}
+        return {**out, "short": self.short(), "bias": self.bias(), "heads": self.heads()}
 
 
 def draw(records: dict[Cell, dict[str, Any]], budgets: tuple[int, ...], path: Path) -> None:
@@ -279,6 +324,9 @@ def update(path: Path, sections: dict[str, list[str]]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two small sets and short training")
+    parser.add_argument(
+        "--short", action="store_true", help="only the table of short trainings, batches of 64"
+    )
     parser.add_argument("--budget", type=int, default=BUDGET, help="sample gradients of a cell")
     parser.add_argument(
         "--rates", type=float, nargs="+", default=RATES, help="learning rates to choose from"
@@ -299,15 +347,21 @@ def main(arguments: list[str] | None = None) -> None:
     if options.quick:
         sets, budget, rates, budgets = ("yacht", "concrete"), 10_000, (0.01,), (5_000, 10_000)
     out = options.out or Path("networks-output", "quick" if options.quick else "full")
-    plan = [*table_plan(sets, budget, rates), *curve_plan(budgets)]
+    plan = short_plan(sets, rates)
+    if not options.short:
+        plan = [*table_plan(sets, budget, rates), *curve_plan(budgets), *plan]
     records = compute(list(dict.fromkeys(plan)), out / "cells", options.jobs)
-    sections = Report(records, sets, budget, rates).sections()
+    report = Report(records, sets, budget, rates)
+    sections = report.sections() if not options.short else {"short": report.short()}
     for name, lines in sections.items():
         print(f"\n{name}\n" + "\n".join(lines))
     write_atomically(out / "report.json", json.dumps(sections, indent=1).encode())
-    draw(records, budgets, out / PICTURE)
     if options.update_docs:
         update(DOCS / "networks.md", sections)
+    if options.short:
+        return
+    draw(records, budgets, out / PICTURE)
+    if options.update_docs:
         draw(records, budgets, DOCS / "figures" / PICTURE)
 
 

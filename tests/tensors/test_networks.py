@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("torch.nn", reason="torch is an extra")
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import sorel
 from sorel import ESRM, CVaR, Max
 from sorel.torch import IndexedDataset, SpectralObjective, SpectralRisk, SpectralSampler
 
@@ -96,6 +98,26 @@ def test_heads_are_certified_and_better_on_the_training_samples():
             assert head["train"][seed] < record["train"][risk][seed]
 
 
+def test_the_recipe_of_the_page_gives_a_head_for_class_labels():
+    page = (networks.DOCS / "networks.md").read_text()
+    (recipe,) = (part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "head." in part)
+    torch.manual_seed(0)
+    X, y = torch.randn(90, 4), torch.randint(0, 3, (90,))
+    body = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU())
+    head = torch.nn.Linear(6, 3)
+
+    def tail() -> float:
+        losses = torch.nn.functional.cross_entropy(head(body(X)), y, reduction="none")
+        return CVaR(0.1)(losses.detach().numpy())
+
+    before = tail()
+    names = {"sorel": sorel, "CVaR": CVaR, "torch": torch, "body": body, "head": head}
+    exec(recipe, {**names, "X": X, "y": y}, out := {})
+    assert out["result"].converged
+    assert tail() == pytest.approx(CVaR(0.1)(out["problem"].losses(out["result"].w)), rel=1e-5)
+    assert tail() < before
+
+
 def test_cells_are_trained_once(tmp_path, capsys):
     plan = [cells.Cell("yacht", "batch", "cvar:0.1", 64, RATE, budget) for budget in (64, 128)]
     first = networks.compute(plan, tmp_path, jobs=1)
@@ -109,11 +131,13 @@ def test_cells_are_trained_once(tmp_path, capsys):
 
 def test_the_report_shows_the_better_rate_and_judges_the_bar():
     records = {}
-    for cell in networks.table_plan(cells.SETS, BUDGET, networks.RATES):
+    plan = networks.table_plan(cells.SETS, BUDGET, networks.RATES)
+    for cell in (*plan, *networks.short_plan(cells.SETS, networks.RATES)):
         value = {"sorel": 0.8, "batch": 1.0}.get(cell.method, 2.0) + 10 * (cell.rate != 0.01)
         risks = dict.fromkeys(("mean", *cells.RISKS), [value] * 5)
         head = {"train": [1.0], "held_out": [1.0], "gap": [1e-7], "seconds": [0.1]}
         records[cell] = {
+            "n": 100,
             "train": risks,
             "held_out": risks,
             "batch_risk": {
@@ -126,6 +150,7 @@ def test_the_report_shows_the_better_rate_and_judges_the_bar():
     assert len(judged) == 2
     assert all("-20%" in line and ": met" in line for line in judged)
     assert all("-10.0%" in line for line in sections["bias"][2:])
+    assert all("| +100% | +100% | -20% | +100% |" in line for line in sections["short"][2:])
     for lines in sections.values():
         assert len({line.count("|") for line in lines}) == 1
     page = (networks.DOCS / "networks.md").read_text()

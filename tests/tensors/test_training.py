@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -60,8 +63,9 @@ def test_a_step_is_the_projection_of_the_weighting_moved_along_the_losses(risk, 
         objective.step()
         ahead = values if before is None else 1.5 * values - 0.5 * before
         before = values
-        unit = risk(ahead - ahead.min(), omega)
-        moved = lam + 0.7 * share * (ahead - ahead.min()) / unit
+        low = ahead[omega > 0].min()
+        unit = risk(ahead - low, omega)
+        moved = lam + 0.7 * share * (ahead - low) / unit
         lam = sorel.project_permutahedron(moved, risk, omega if weighted else None)
         np.testing.assert_allclose(objective.weights.numpy(), lam, atol=1e-14)
         assert objective.weights.sum().item() == pytest.approx(1.0, abs=1e-13)
@@ -100,13 +104,13 @@ def test_draws_of_a_round_are_stratified():
     sampler = SpectralSampler(objective, num_samples=64)
     objective.step()
     expected = 64 * objective.probability.numpy()
-    counts = np.array([np.bincount(sampler._draw(), minlength=N) for _ in range(2000)])
+    counts = np.array([np.bincount(sampler._draw(64), minlength=N) for _ in range(2000)])
     assert (counts >= np.floor(expected - 1e-9)).all()
     assert (counts <= np.ceil(expected + 1e-9)).all()
     # Standard errors are at most 0.5 / sqrt(2000).
     assert abs(counts.mean(axis=0) - expected).max() < 5 * 0.5 / np.sqrt(2000)
     independent = SpectralSampler(objective, num_samples=64, stratified=False)
-    counts = np.array([np.bincount(independent._draw(), minlength=N) for _ in range(2000)])
+    counts = np.array([np.bincount(independent._draw(64), minlength=N) for _ in range(2000)])
     assert (abs(counts.mean(axis=0) - expected) < 5 * np.sqrt(expected / 2000)).all()
 
 
@@ -226,10 +230,183 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, batches):
         assert torch.equal(objective.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [None, 1])
+def test_a_resumed_loader_that_drops_its_last_batch_has_no_empty_round(batches, workers):
+    def setup() -> tuple:
+        objective, _, net, optimizer = settings()
+        sampler = SpectralSampler(objective, num_samples=37, seed=4)
+        rows = IndexedDataset(data())
+        loader = DataLoader(
+            rows, batch_size=10, sampler=sampler, drop_last=True, num_workers=workers
+        )
+        return objective, loader, net, optimizer
+
+    whole, first, again = setup(), setup(), setup()
+    for _ in range(4):
+        train(*whole)
+    train(*first)
+    if batches is not None:
+        train(*first, batches=batches)
+    again[0].load_state_dict(first[0].state_dict())
+    again[1].sampler.load_state_dict(first[1].sampler.state_dict())
+    again[2].load_state_dict(first[2].state_dict())
+    again[3].load_state_dict(first[3].state_dict())
+    for _ in range(3):
+        train(*again)
+        assert again[0].position == 30
+    assert torch.equal(again[2].weight, whole[2].weight)
+    assert torch.equal(again[0].density, whole[0].density)
+
+
+def test_a_last_batch_that_is_incomplete_is_resumed():
+    def setup() -> tuple:
+        objective, _, net, optimizer = settings()
+        loader = DataLoader(
+            IndexedDataset(data()), batch_size=16, sampler=SpectralSampler(objective)
+        )
+        return objective, loader, net, optimizer
+
+    whole, first, again = setup(), setup(), setup()
+    train(*whole)
+    train(*first, batches=2)
+    for new, old in zip((0, 2, 3), (0, 2, 3), strict=True):
+        again[new].load_state_dict(first[old].state_dict())
+    again[1].sampler.load_state_dict(first[1].sampler.state_dict())
+    train(*again)
+    assert torch.equal(again[2].weight, whole[2].weight)
+
+
+def test_passes_without_training_move_neither_weights_nor_rounds():
+    busy, idle = settings(), settings()
+    for _ in range(3):
+        train(*busy)
+        list(idle[1])
+        next(iter(idle[1]))
+        train(*idle)
+    assert torch.equal(busy[0].density, idle[0].density)
+    assert torch.equal(busy[2].weight, idle[2].weight)
+    assert busy[0].rounds == idle[0].rounds == 2
+
+
+def test_progress_goes_from_the_mean_to_the_worst_case():
+    objective = SpectralObjective("cvar:0.2", N, step_size=1.0)
+    assert np.isnan(objective.progress())
+    filled(objective)
+    assert objective.progress() == pytest.approx(0.0, abs=1e-12)
+    before = 0.0
+    while before < 0.999:
+        objective.step()
+        assert before < objective.progress() <= 1.0 + 1e-12
+        before = objective.progress()
+    flat = SpectralObjective("cvar:0.2", 3)
+    flat.record(torch.arange(3), torch.ones(3))
+    assert np.isnan(flat.progress())
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.05", "cvar:0.3", "esrm:3", "extremile:4"])
+@pytest.mark.parametrize("draw", ["exponential", "standard_cauchy"])
+def test_the_weighting_arrives_within_the_planned_rounds(risk, draw):
+    losses = np.abs(getattr(np.random.default_rng(2), draw)(size=500))
+    for rounds in (20, 60):
+        objective = SpectralObjective(risk, 500, planned_rounds=rounds)
+        objective.record(torch.arange(500), torch.tensor(losses))
+        for _ in range(rounds):
+            objective.step()
+        assert objective.progress() >= 0.9
+
+
+def test_too_few_rounds_are_said_and_many_change_nothing():
+    with pytest.warns(UserWarning, match="about 50 rounds.*CVaR.alpha=0.01.*10 are planned"):
+        objective = SpectralObjective("cvar:0.01", 1000, planned_rounds=10)
+    assert objective.step_size == 4.0
+    with pytest.warns(UserWarning, match="about 36 rounds"):
+        SpectralObjective("cvar:0.1", 1000, planned_rounds=20, step_size=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert SpectralObjective("cvar:0.1", 1000, planned_rounds=200).step_size == 1.0
+        assert SpectralObjective("cvar:0.01", 1000, step_size=0.1).step_size == 0.1
+        assert SpectralObjective("cvar:0.01", 1000).step_size == 1.0
+
+
 def test_evaluation_notes_nothing():
     objective = SpectralObjective("cvar:0.2", 4).eval()
     assert objective(torch.tensor([1, 2]), torch.tensor([3.0, 5.0])).item() == 4.0
     assert not objective.seen.any()
+
+
+def test_an_infinite_loss_of_weight_zero_counts_for_nothing():
+    objective = SpectralObjective("mean", 3, sample_weight=[1.0, 0.0, 3.0])
+    losses = torch.tensor([1.0, float("inf"), 3.0], requires_grad=True)
+    value = objective(torch.arange(3), losses)
+    value.backward()
+    assert np.isfinite(value.item())
+    assert losses.grad[1] == 0.0
+    assert objective.table_risk() == 2.5
+    objective.step()
+    torch.testing.assert_close(objective.weights, torch.tensor([0.25, 0.0, 0.75]).double())
+
+
+def test_a_state_belongs_to_its_risk():
+    objective, other = SpectralObjective("cvar:0.2", N), SpectralObjective("cvar:0.25", N)
+    filled(objective)
+    objective.step()
+    with pytest.raises(ValueError, match=r"CVaR\(alpha=0.2\).*CVaR\(alpha=0.25\)"):
+        torch.nn.ModuleList([other]).load_state_dict(torch.nn.ModuleList([objective]).state_dict())
+    assert not other.seen.any()
+    assert torch.equal(other.density, torch.ones(N).double())
+
+
+class Columns:
+    """A dataset in columns: items one by one, or many at once."""
+
+    def __init__(self, whole: bool) -> None:
+        self.x, self.whole, self.fetches = torch.arange(10.0) ** 2, whole, 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: Any) -> dict[str, torch.Tensor]:
+        self.fetches += 1
+        return {"x": self.x[index], "double": 2 * self.x[index]}
+
+    def __getitems__(self, index: list[int]) -> Any:
+        batch = self[index]
+        if self.whole:
+            return batch
+        return [{name: column[k] for name, column in batch.items()} for k in range(len(index))]
+
+
+@pytest.mark.parametrize(
+    ("whole", "options"),
+    [
+        (False, {"batch_size": 5}),
+        (True, {"batch_size": 5, "collate_fn": lambda batch: batch}),
+        (
+            True,
+            {
+                "batch_size": None,
+                "sampler": torch.utils.data.BatchSampler(range(10), 5, drop_last=False),
+            },
+        ),
+    ],
+)
+def test_batches_of_dictionaries_are_fetched_at_once(whole, options):
+    columns = Columns(whole)
+    seen = list(DataLoader(IndexedDataset(columns), **options))
+    assert columns.fetches == len(seen) == 2
+    for index, batch in seen:
+        assert index.dtype == torch.int64
+        assert torch.equal(batch["x"], columns.x[index])
+        assert torch.equal(batch["double"], 2 * columns.x[index])
+
+
+def test_batches_of_items_are_as_without_the_index():
+    loader = DataLoader(IndexedDataset(data()), batch_size=7)
+    for (index, (x, y)), (x0, y0) in zip(loader, DataLoader(data(), batch_size=7), strict=True):
+        assert torch.equal(x, x0)
+        assert torch.equal(y, y0)
+        assert torch.equal(data()[index][0], x)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -265,6 +442,8 @@ def test_copies_and_pickles_go_on_alike():
         ({"step_size": float("nan")}, ValueError, "step_size must lie"),
         ({"uniform": 0.0}, ValueError, "uniform must be above 0"),
         ({"uniform": 1.5}, ValueError, r"\[0, 1\], got 1.5"),
+        ({"planned_rounds": 0}, ValueError, "at least 1, got 0"),
+        ({"planned_rounds": 1.5}, ValueError, "got 1.5"),
         ({"momentum": "much"}, TypeError, "got 'much'"),
         ({"sample_weight": [1.0, -1.0, 1.0]}, ValueError, "must not be negative"),
         ({"sample_weight": [1.0]}, ValueError, "shape"),
@@ -330,6 +509,21 @@ def one_of_two(rank: int) -> tuple:
     mine = torch.arange(rank)
     value = objective(mine, half_square(net, *data()[mine]))
     return net.module.state_dict(), objective.state_dict(), value
+
+
+def early_samplers(rank: int) -> list[int]:
+    # As if the sampler had been made before the processes met.
+    with patch("torch.distributed.is_initialized", return_value=False):
+        sampler = SpectralSampler(SpectralObjective("cvar:0.2", N), num_samples=37)
+    assert len(sampler) == 18
+    return list(sampler)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_a_sampler_made_before_the_process_group_serves_a_share(tmp_path):
+    first, second = run_two(early_samplers, tmp_path)
+    assert len(first) == len(second) == 18
+    assert not set(first) & set(second)
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")

@@ -3,6 +3,9 @@
 The value is ``sum_i sigma_i l_[i]``, and its gradient in the losses is the weighting lam that gives
 the value as ``sum_i lam_i l_i``. Equal losses share the weights of their places, in proportion to
 their sample weights, so that neither the value nor the gradient depends on the order of the batch.
+
+Small batches take as long as torch needs to start the operations, so these are few: the weights of
+the places are kept, and losses without ties need only the largest of them sorted out.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils._pytree as _pytree
@@ -20,6 +24,7 @@ from sorel.risks import (
     CVaR,
     Deviation,
     Extremile,
+    FloatArray,
     Max,
     Mean,
     Mixture,
@@ -42,8 +47,9 @@ def spectral_risk(
 
     Parameters
     ----------
-    losses : Tensor of any shape
-        One loss per sample, of a floating-point type; all entries count alike.
+    losses : Tensor
+        One loss per sample, of a floating-point type and at least one dimension; all entries count
+        alike.
     risk : Risk or str
         Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
     weights : Tensor, optional
@@ -58,15 +64,15 @@ def spectral_risk(
     Returns
     -------
     Tensor
-        A scalar of the type of the losses. NaN among the losses gives NaN. It was computed in
-        float64 where the device has it.
+        A scalar of the type of the losses. NaN among the losses gives NaN. Half precision is
+        computed in float32.
 
     Raises
     ------
     TypeError
         If the losses are no floating-point tensor.
     ValueError
-        If there are no losses, or the weights cannot be used.
+        If there are no losses, or a single number in their place, or the weights cannot be used.
 
     Examples
     --------
@@ -120,8 +126,8 @@ class SpectralRisk(torch.nn.Module):
 
         Parameters
         ----------
-        losses : Tensor of any shape
-            One loss per sample.
+        losses : Tensor
+            One loss per sample, of at least one dimension: ``reduction="none"``.
         weights : Tensor, optional
             Sample weights of the same shape.
 
@@ -170,84 +176,168 @@ def _risk_of(
     if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
         kind = losses.dtype if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise TypeError(f"losses must be a floating-point tensor, got {kind}; convert it first.")
+    if losses.ndim == 0:
+        raise ValueError(
+            "losses must be one for each sample, got a single number (shape ()); compute them with "
+            "reduction='none'."
+        )
     if weights is not None and weights.shape != losses.shape:
         raise ValueError(
             f"weights must have the shape of the losses, {tuple(losses.shape)}, got "
             f"{tuple(weights.shape)}."
         )
-    # Sums of many small weights, and weights themselves, are beyond half precision.
-    precise = torch.float32 if losses.device.type == "mps" else torch.float64
-    flat = losses.reshape(-1).to(precise)
-    flat_weights = None if weights is None else weights.detach().reshape(-1)
+    flat = losses if losses.ndim == 1 else losses.reshape(-1)
+    if losses.dtype not in (torch.float32, torch.float64):
+        # Weights of large batches are beyond half precision.
+        flat = flat.float()
+    if weights is not None:
+        weights = weights.detach().reshape(-1)
     if group is not None:
-        return _joint_risk(flat, key, flat_weights, group).to(losses.dtype)
+        return _joint_risk(flat, key, weights, group).to(losses.dtype)
     if flat.shape[0] == 0:
         raise ValueError("losses are empty; a risk needs at least one loss.")
-    lam = _weighting(flat.detach(), key, flat_weights)
-    return _dot(lam, flat).to(losses.dtype)
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return dot(_weighting(flat.detach(), weights, key), flat).to(losses.dtype)
+    return _BatchRisk.apply(flat, weights, key).to(losses.dtype)
 
 
-def _dot(lam: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
-    # An infinite loss of weight 0 counts for nothing, as in `Risk.__call__`.
-    return torch.where(lam != 0.0, lam * losses, 0.0).sum()
+class _BatchRisk(torch.autograd.Function):
+    """The risk with its derivative, which is the weighting."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, losses: torch.Tensor, weights: torch.Tensor | None, key: int
+    ) -> torch.Tensor:
+        value, lam = _evaluate(losses, weights, key)
+        ctx.save_for_backward(lam)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (lam,) = ctx.saved_tensors
+        return slope * lam, None, None
 
 
-def _weighting(losses: torch.Tensor, key: int, weights: torch.Tensor | None) -> torch.Tensor:
-    """The weights of the losses of which the risk is made; equal losses share theirs."""
-    ordered, order = torch.sort(losses)
-    if weights is None:
-        sigma = _sigma(losses, losses.shape[0], key)
-        omega = torch.ones_like(sigma)
-    else:
-        sigma, omega = _increments(losses, weights, order, key)
-    rises = (ordered[1:] != ordered[:-1]).to(torch.int64)
-    tie = torch.cat([rises.new_zeros(1), torch.cumsum(rises, 0)])
-    mass = torch.zeros_like(sigma).scatter_add(0, tie, sigma)
-    room = torch.zeros_like(sigma).scatter_add(0, tie, omega)
-    shared = torch.where(omega > 0.0, omega * (mass / room)[tie], 0.0)
-    return torch.zeros_like(shared).scatter(0, order, shared)
+def dot(weights: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
+    """Their inner product, in which a loss of weight 0 counts for nothing, even if infinite."""
+    return torch.dot(weights, torch.where(weights != 0.0, losses, 0.0))
 
 
-@functools.lru_cache(maxsize=8)
-def _cached_sigma(n: int, key: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(_RISKS[key].weights(n)).to(device=device, dtype=dtype)
+# What compiled code and vmap see of it: one operator without a derivative.
+_OPERATORS = torch.library.Library("sorel", "DEF")
+_OPERATORS.define("weighting(Tensor losses, Tensor? weights, int key) -> Tensor")
+_weighting = torch.ops.sorel.weighting.default
 
 
-@torch.library.custom_op("sorel::sigma", mutates_args=())
-def _sigma(like: torch.Tensor, n: int, key: int) -> torch.Tensor:
-    # A copy, because compiled code may write into what an operator returns.
-    return _cached_sigma(n, key, like.dtype, like.device).clone()
+@torch.library.impl(_OPERATORS, "weighting", "CompositeExplicitAutograd")
+def _(losses: torch.Tensor, weights: torch.Tensor | None, key: int) -> torch.Tensor:
+    return _evaluate(losses, weights, key)[1]
 
 
-@_sigma.register_fake
-def _(like: torch.Tensor, n: int, key: int) -> torch.Tensor:
-    return like.new_empty(n)
+@torch.library.register_fake("sorel::weighting", lib=_OPERATORS)
+def _(losses: torch.Tensor, weights: torch.Tensor | None, key: int) -> torch.Tensor:
+    return torch.empty_like(losses, memory_format=torch.contiguous_format)
 
 
-@_sigma.register_vmap
-def _(info: Any, in_dims: Any, like: torch.Tensor, n: int, key: int) -> tuple[torch.Tensor, None]:
-    return _sigma(like.select(in_dims[0], 0), n, key), None
-
-
-@torch.library.custom_op("sorel::increments", mutates_args=())
-def _increments(
-    like: torch.Tensor, weights: torch.Tensor, order: torch.Tensor, key: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights of the ordered losses, and the normalised sample weights in their order."""
-    given = weights.to(device="cpu", dtype=torch.float64).numpy()
-    try:
-        omega = normalised_sample_weight(given, given.size)[order.cpu().numpy()]
-    except ValueError as error:
-        raise ValueError(str(error).replace("sample_weight", "weights")) from None
-    sigma = _RISKS[key].increments(omega)
-    return torch.from_numpy(sigma).to(like), torch.from_numpy(omega).to(like)
-
-
-@_increments.register_fake
+@torch.library.register_vmap("sorel::weighting", lib=_OPERATORS)
 def _(
-    like: torch.Tensor, weights: torch.Tensor, order: torch.Tensor, key: int
+    info: Any, in_dims: Any, losses: torch.Tensor, weights: torch.Tensor | None, key: int
+) -> tuple[torch.Tensor, int]:
+    def rows(given: Any, dim: int | None) -> Any:
+        return [given] * info.batch_size if dim is None else given.movedim(dim, 0)
+
+    pairs = zip(rows(losses, in_dims[0]), rows(weights, in_dims[1]), strict=True)
+    return torch.stack([_weighting(row, own, key) for row, own in pairs]), 0
+
+
+def _evaluate(
+    losses: torch.Tensor, weights: torch.Tensor | None, key: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(like), torch.empty_like(like)
+    """The risk, and the weights of the losses that make it up; equal losses share theirs."""
+    if weights is not None:
+        return _evaluate_on_host(losses, torch.sort(losses), weights, key)
+    if losses.is_cuda:
+        # To ask whether there are ties would be to wait for the device.
+        return _evaluate_all_places(losses, key)
+    n = losses.shape[0]
+    sigma, used = _top_places(key, n, losses.dtype, losses.device)
+    top, order = torch.topk(losses, sigma.shape[0])
+    if torch.unique_consecutive(top).shape[0] == sigma.shape[0]:
+        lam = torch.zeros_like(losses).scatter_(0, order, sigma)
+        return torch.dot(top[: used.shape[0]], used), lam
+    whole = (top.flip(0), order.flip(0)) if sigma.shape[0] == n else torch.sort(losses)
+    return _evaluate_on_host(losses, whole, None, key)
+
+
+@functools.lru_cache(maxsize=16)
+def _top_places(
+    key: int, n: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of the largest losses, from the largest on: with a place of weight 0, and without.
+
+    The loss at that place may be equal to one that has weight.
+    """
+    sigma = _places(key, n)
+    used = len(np.trim_zeros(sigma, "f"))
+    top = torch.from_numpy(sigma[::-1].copy()).to(device=device, dtype=dtype)
+    return top[: used + 1], top[:used]
+
+
+@functools.lru_cache(maxsize=16)
+def _places(key: int, n: int) -> FloatArray:
+    return _RISKS[key].weights(n)
+
+
+def _evaluate_on_host(
+    losses: torch.Tensor,
+    ascending: tuple[torch.Tensor, torch.Tensor],
+    weights: torch.Tensor | None,
+    key: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    n = losses.shape[0]
+    values, places = (part.cpu().numpy() for part in ascending)
+    if weights is None:
+        omega, sigma = np.ones(n), _places(key, n)
+    else:
+        given = weights.to(device="cpu", dtype=torch.float64).numpy()
+        try:
+            omega = normalised_sample_weight(given, n)[places]
+        except ValueError as error:
+            raise ValueError(str(error).replace("sample_weight", "weights")) from None
+        sigma = _RISKS[key].increments(omega)
+    used = sigma != 0.0
+    value = np.sum(sigma[used] * values[used])
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+    mass, room = np.add.reduceat(sigma, starts), np.add.reduceat(omega, starts)
+    density = np.divide(mass, room, out=np.zeros_like(mass), where=room > 0.0)
+    lam = np.empty(n)
+    lam[places] = omega * np.repeat(density, np.diff(starts, append=n))
+    return torch.tensor(value).to(losses), torch.from_numpy(lam).to(losses)
+
+
+def _evaluate_all_places(losses: torch.Tensor, key: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same from the ends of the places of equal losses, ties or no ties."""
+    n, losses = losses.shape[0], losses.contiguous()
+    used, cumulated = _all_places(key, n, losses.dtype, losses.device)
+    ordered = torch.sort(losses).values
+    ends = torch.empty((2, n), dtype=torch.int64, device=losses.device)
+    torch.searchsorted(ordered, losses, out=ends[0])
+    torch.searchsorted(ordered, losses, right=True, out=ends[1])
+    below, reach = cumulated[ends]
+    mass, count = (reach - below).unbind(1)
+    lam = torch.div(mass, count, out=torch.empty_like(losses))
+    return torch.dot(ordered[n - used.shape[0] :], used), lam
+
+
+@functools.lru_cache(maxsize=16)
+def _all_places(
+    key: int, n: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of the places that have any, and the weight and number of the i smallest losses."""
+    sigma = _places(key, n)
+    used = torch.from_numpy(np.trim_zeros(sigma, "f")).to(device=device, dtype=dtype)
+    cumulated = np.stack([np.append(0.0, np.cumsum(sigma)), np.arange(n + 1.0)], axis=1)
+    return used, torch.from_numpy(cumulated).to(device)
 
 
 # Sizes of batches are numbers that a compiled graph cannot know.
@@ -268,11 +358,11 @@ def _joint_risk(
         )
     everyone = gather(losses.detach(), sizes, group)
     all_weights = None if weights is None else gather(weights.to(losses.dtype), sizes, group)
-    lam = _weighting(everyone, key, all_weights)
+    lam = _weighting(everyone, all_weights, key)
     start = sum(sizes[:rank])
-    share = _dot(lam[start : start + sizes[rank]], losses)
+    share = dot(lam[start : start + sizes[rank]], losses)
     # The value of the joint batch, and world times the gradient of this process's share of it.
-    return _dot(lam, everyone) + world * (share - share.detach())
+    return dot(lam, everyone) + world * (share - share.detach())
 
 
 def gather(part: torch.Tensor, sizes: tuple[int, ...], group: Any) -> torch.Tensor:
