@@ -3,6 +3,8 @@
 The value is ``sum_i sigma_i l_[i]``, and its gradient in the losses is the weighting lam that gives
 the value as ``sum_i lam_i l_i``. Equal losses share the weights of their places, in proportion to
 their sample weights, so that neither the value nor the gradient depends on the order of the batch.
+On a CUDA device, which would have to be waited for, the first of equal losses count instead, where
+there are no sample weights: another subgradient.
 
 Small batches take as long as torch needs to start the operations, so these are few: the weights of
 the places are kept, and losses without ties need only the largest of them sorted out.
@@ -253,14 +255,17 @@ def _(
 def _evaluate(
     losses: torch.Tensor, weights: torch.Tensor | None, key: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The risk, and the weights of the losses that make it up; equal losses share theirs."""
+    """The risk, and the weights of the losses that make it up."""
     if weights is not None:
         return _evaluate_on_host(losses, torch.sort(losses), weights, key)
-    if losses.is_cuda:
-        # To ask whether there are ties would be to wait for the device.
-        return _evaluate_all_places(losses, key)
     n = losses.shape[0]
     sigma, used = _top_places(key, n, losses.dtype, losses.device)
+    if losses.is_cuda:
+        # To ask whether there are ties would be to wait for the device: the first of them count.
+        top, order = torch.sort(losses, descending=True, stable=True)
+        count = used.shape[0]
+        lam = torch.zeros_like(losses).scatter_(0, order[:count], used)
+        return torch.dot(top[:count], used), lam
     top, order = torch.topk(losses, sigma.shape[0])
     if torch.unique_consecutive(top).shape[0] == sigma.shape[0]:
         lam = torch.zeros_like(losses).scatter_(0, order, sigma)
@@ -313,31 +318,6 @@ def _evaluate_on_host(
     lam = np.empty(n)
     lam[places] = omega * np.repeat(density, np.diff(starts, append=n))
     return torch.tensor(value).to(losses), torch.from_numpy(lam).to(losses)
-
-
-def _evaluate_all_places(losses: torch.Tensor, key: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same from the ends of the places of equal losses, ties or no ties."""
-    n, losses = losses.shape[0], losses.contiguous()
-    used, cumulated = _all_places(key, n, losses.dtype, losses.device)
-    ordered = torch.sort(losses).values
-    ends = torch.empty((2, n), dtype=torch.int64, device=losses.device)
-    torch.searchsorted(ordered, losses, out=ends[0])
-    torch.searchsorted(ordered, losses, right=True, out=ends[1])
-    below, reach = cumulated[ends]
-    mass, count = (reach - below).unbind(1)
-    lam = torch.div(mass, count, out=torch.empty_like(losses))
-    return torch.dot(ordered[n - used.shape[0] :], used), lam
-
-
-@functools.lru_cache(maxsize=16)
-def _all_places(
-    key: int, n: int, dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights of the places that have any, and the weight and number of the i smallest losses."""
-    sigma = _places(key, n)
-    used = torch.from_numpy(np.trim_zeros(sigma, "f")).to(device=device, dtype=dtype)
-    cumulated = np.stack([np.append(0.0, np.cumsum(sigma)), np.arange(n + 1.0)], axis=1)
-    return used, torch.from_numpy(cumulated).to(device)
 
 
 # Sizes of batches are numbers that a compiled graph cannot know.
