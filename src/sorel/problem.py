@@ -31,7 +31,6 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
-from sorel.extended import can_extend, extended_bound
 from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
@@ -82,10 +81,6 @@ _WORTH_KEEPING, _KEPT_PRODUCTS, _KEPT_SLACK = 32, 6, 0.1
 # Conjugate gradients stop when the model promises this share of the target, or, without a target,
 # when so small a share of the bound is slack.
 _MODEL_SHARE, _SLACK_SHARE = 0.9, 1e-3
-
-# A bound that a user or the end of a run asks for is sought in long doubles where more than the
-# first share of the objective is left of the gap, until no more than the second share is slack.
-_WORTH_DIGITS, _ENOUGH_DIGITS = 1e-7, 1e-9
 
 # What the shares of a mixture may miss 1 by.
 _ROUNDED_SHARES = 2.0**-51
@@ -680,9 +675,6 @@ class Problem:
             if refined.total < bound.total:
                 bound = refined
         unit = self.unit(primal, point)
-        if refine == np.inf and refinable and bound.total > _WORTH_DIGITS * unit:
-            value = expected + penalty
-            bound = min(bound, self._extended_bound(rounding, point, dual, value, bound.total))
         if expected + penalty - least < bound.total:
             bound = _Bound(expected + penalty - least, 0.0)
         gap = above + bound.total
@@ -706,15 +698,6 @@ class Problem:
         error = rounding.risk(point, dual, risk, 0.0, rounding.margins(point.w))
         rounding.forget_weighting()
         return risk + penalty, error + rounding.penalty_value(penalty)
-
-    def look_closer(self, point: Point, dual: Dual) -> Certificate | None:
-        """The certificate with a bound in long doubles; None where there is no such bound."""
-        return self.certify(point, dual, refine=np.inf) if self.extends else None
-
-    @property
-    def extends(self) -> bool:
-        """Whether there are bounds in long doubles, which affine losses have no need of."""
-        return not self.loss.affine and can_extend(self.engine, self.penalty)
 
     @property
     def _coefficient_shape(self) -> tuple[int, ...]:
@@ -820,18 +803,6 @@ class Problem:
             spread = min(spread, rounding.bracket(bracket, coef, slope, slopes, residual, sums))
         error += spread
         return _Bound(excess + bracket + error, error)
-
-    def _extended_bound(
-        self, rounding: Rounding, point: Point, dual: Dual, value: float, known: float
-    ) -> _Bound:
-        """The same as a refined bound, in long doubles; `known` is what there is already."""
-        enough = _ENOUGH_DIGITS * self.unit(value, point)
-        found = extended_bound(
-            self.engine, self.loss, self.penalty, rounding, point, dual, enough, value - known
-        )
-        if found is None:
-            return _NO_BOUND
-        return _Bound(max(float(value - found.value), found.rounding), found.rounding)
 
     def least_gap(self, w: FloatArray, dual: Dual) -> float:
         """What rounding errors leave of a gap at these parameters, however good they are."""

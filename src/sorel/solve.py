@@ -19,7 +19,6 @@ from sorel._clock import now
 from sorel._warnings import warn
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
-from sorel.extended import LEAST_SHARE
 from sorel.problem import (
     MANY_PRODUCTS,
     Certificate,
@@ -32,10 +31,8 @@ from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
 # Passes without half of the gap gone after which a run ends whose gap is no more than the second
-# number times its rounding errors. Another gap is looked at more closely then, up to the third
-# number times what rounding leaves: long doubles have three digits more, and bounds on errors some
-# in reserve.
-_PATIENCE, _ALL_ROUNDING, _RESOLVED = 50.0, 10.0, 1e6
+# number times its rounding errors.
+_PATIENCE, _ALL_ROUNDING = 50.0, 10.0
 
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
@@ -184,7 +181,6 @@ class _Ledger:
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
-        self._wait = _PATIENCE
         self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
 
@@ -234,20 +230,7 @@ class _Ledger:
         if certificate.passes == 0.0:
             self._checking += now() - begin
         self._enter(iterate.point.w, iterate.dual, certificate)
-        stalled = self.run.passes > self._halved[0] + self._wait and not self.finished
-        if stalled and self.gap <= _RESOLVED * self.rounding:
-            self._look_closer(iterate)
         return certificate
-
-    def _look_closer(self, iterate: Iterate) -> None:
-        """See whether a gap that no longer falls is one of the arithmetic."""
-        # Each time in vain the next one is further away.
-        self._wait = 2.0 * (self.run.passes - self._halved[0])
-        problem, begin = self.problem, now()
-        certificate = problem.look_closer(problem.engine.point(iterate.point.w), iterate.dual)
-        self._checking += now() - begin
-        if certificate is not None:
-            self._enter(iterate.point.w, iterate.dual, certificate)
 
     def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
         self.run.passes += certificate.passes
@@ -297,7 +280,7 @@ class _Ledger:
         if self.gap < -self.rounding:
             raise CertificateError(negative_gap(self.problem.engine, self.gap, self.rounding))
         if self.gap <= 0.5 * self._halved[1]:
-            self._halved, self._wait = (self.run.passes, self.gap), _PATIENCE
+            self._halved = self.run.passes, self.gap
 
     def close(self, *, stopped: bool) -> tuple[FloatArray, Dual]:
         """The best parameters and weights, after a last attempt at a gap that is not yet closed.
@@ -575,9 +558,6 @@ def solve_quietly(
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
             least = problem.least_gap(w, dual)
-            if problem.extends:
-                # In long doubles no more than this is left for certain.
-                least = max(ledger.rounding, LEAST_SHARE * least)
             lost = relative(least, ledger.unit)
             if ending == _ROUNDED:
                 lost = max(lost, ledger.relative_gap)
