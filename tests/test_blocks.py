@@ -133,7 +133,7 @@ def test_solvers_that_need_any_row_at_any_time_are_refused(tmp_path, tiny_spans)
 def test_epochs_stay_at_the_minimum_and_lead_to_it(tmp_path, tiny_spans, loss, sampling):
     problem, _ = pair(tmp_path, loss, risk="mean", fit_intercept=True, weighted=True)
     engine = problem.engine
-    best = sorel.solve(problem, "newton", tol=1e-14).w
+    best = problem.from_user(sorel.solve(problem, "newton", tol=1e-14).w)
     dual, rng = engine.uniform(), np.random.default_rng(0)
     step = 0.1 / engine.smoothness(dual).component
     kernel = problem.penalty.kernel(D)

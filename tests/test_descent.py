@@ -54,7 +54,7 @@ def test_it_ends_at_the_minimum(form, penalty, intercept):
     assert found.sweeps < 20_000
     assert found.left <= 1e-16
     # A certificate of its own: the duality gap at the point.
-    certificate = problem.certificate(found.w, weight / weight.sum())
+    certificate = problem.certificate(problem.for_user(found.w), weight / weight.sum())
     assert certificate.relative_gap <= 1e-10
     # The start is left alone.
     assert w[0] == 0.1

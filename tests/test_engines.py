@@ -106,7 +106,7 @@ def test_dense_matrices_are_used_in_place_and_agree(loss, intercept, tmp_path):
         if X.dtype == np.float32:
             # Rounding the data is not an error of the engine: compare with the rounded data.
             exact = make_problem(loss, intercept=intercept, X=X.astype(np.float64))
-            np.testing.assert_allclose(here.losses, exact.losses(w), **tolerance)
+            np.testing.assert_allclose(here.losses, exact.losses(exact.for_user(w)), **tolerance)
             np.testing.assert_allclose(
                 engine.hessian(here, dual),
                 exact.engine.hessian(exact.engine.point(w), dual),
@@ -161,8 +161,9 @@ def test_points_hold_margins_losses_and_slopes(loss, intercept):
     X, y = make_data(loss, N, D, 0)
     w = random_parameters(engine)
     point = engine.point(w)
+    given = problem.for_user(w)
     np.testing.assert_allclose(
-        point.losses, brute_losses(loss, X, y, w, intercept), rtol=1e-11, atol=1e-14
+        point.losses, brute_losses(loss, X, y, given, intercept), rtol=1e-11, atol=1e-14
     )
     slopes = problem.loss.derivative(engine.y, point.margins)
     np.testing.assert_allclose(point.slopes, slopes, rtol=1e-13, atol=1e-15)
@@ -487,10 +488,11 @@ def test_best_intercept_of_an_almost_perfect_fit(loss, seed):
     lam = engine.weights(dual)
     shift = lam @ (y - X @ w[:-1]) - w[-1]
     for start in (-1.0, 0.0, shift):
-        best = engine.best_intercept(engine.point(np.append(w[:-1], w[-1] + start)), dual)
+        given = problem.from_user(np.append(w[:-1], w[-1] + start))
+        best = engine.best_intercept(engine.point(given), dual)
         assert best is not None
         assert abs(lam @ best.slopes) <= 1e-13
-        assert best.w[-1] == pytest.approx(w[-1] + shift, abs=1e-12)
+        assert problem.for_user(best.w)[-1] == pytest.approx(w[-1] + shift, abs=1e-12)
 
 
 def dual_on_one_class(problem):
@@ -612,7 +614,7 @@ def test_sparse_rows_out_of_order_and_given_twice():
 def test_epochs_stay_at_the_minimum_and_lead_to_it(loss, intercept, weighted, sampling):
     problem = make_problem(loss, risk="mean", intercept=intercept, weighted=weighted)
     engine, penalty = problem.engine, problem.penalty
-    best = sorel.solve(problem, solver="newton", tol=1e-14).w
+    best = problem.from_user(sorel.solve(problem, solver="newton", tol=1e-14).w)
     dual, rng = engine.uniform(), np.random.default_rng(0)
     step = 0.1 / engine.smoothness(dual).component
     for proximal, batch in itertools.product([False, True], [1, 5]):
@@ -626,7 +628,8 @@ def test_epochs_stay_at_the_minimum_and_lead_to_it(loss, intercept, weighted, sa
         point = engine.point(w)
         w = engine.epoch(point, dual, engine.gradient(point, dual), plan._replace(steps=400), rng)
     assert np.linalg.norm(w - best) < 0.5 * np.linalg.norm(np.full_like(best, 0.5))
-    assert problem.objective(w) < problem.objective(best + 0.5)
+    there, far = problem.for_user(w), problem.for_user(best + 0.5)
+    assert problem.objective(there) < problem.objective(far)
 
 
 def test_make_engine_chooses_by_the_kind_of_matrix():

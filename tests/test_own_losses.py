@@ -137,10 +137,10 @@ def test_a_loss_written_again_gives_the_same_certificate(pair, home, solver, wei
     results = [sorel.solve(p, solver, tol=tol, max_passes=3000) for p in (mine, theirs)]
     assert results[0].converged, results[0].status
     assert results[0].objective == pytest.approx(results[1].objective, rel=tol)
-    # The same pair is certified to the last digits by either.
+    # The same pair is certified by either, but for rounding.
     proofs = [p.certificate(results[1].w, results[1].weights) for p in (mine, theirs)]
-    assert proofs[0].primal == pytest.approx(proofs[1].primal, rel=1e-14)
-    assert proofs[0].dual == pytest.approx(proofs[1].dual, rel=1e-13)
+    assert proofs[0].primal == pytest.approx(proofs[1].primal, rel=1e-13)
+    assert proofs[0].dual == pytest.approx(proofs[1].dual, rel=1e-11)
     if solver == "newton_cg":
         assert results[0].passes == pytest.approx(results[1].passes)
     if solver == "newton":

@@ -51,7 +51,8 @@ class Plain:
             fit_intercept=intercept,
             penalty=sorel.ElasticNet(l2, L1) if penalty == "elastic" else sorel.L2(l2),
         )
-        self.X, self.y = np.column_stack([X, np.ones(N)]) if intercept else X, y
+        self.X = np.column_stack([X, np.ones(N)]) if intercept else X
+        self.y = y - self.problem.engine.spec.offset
         self.sigma = self.problem.risk.weights(N)
         self.uniform = np.ones(N)
         self.engine = self.problem.engine
@@ -85,7 +86,7 @@ class Plain:
         return w
 
     def spread(self, w):
-        return self.engine.loss_scale(self.engine.point(w))
+        return self.problem.loss_scale(self.engine.point(w))
 
 
 def follow(plain, solver, steps, checks, gaps=None, max_passes=math.inf):
@@ -101,7 +102,7 @@ def follow(plain, solver, steps, checks, gaps=None, max_passes=math.inf):
         assert run.passes == pytest.approx(passes), k
         reply = plain.problem.certify(mine.point, mine.dual)
         gap = reply.gap if gaps is None else gaps(k)
-        mine = iterates.send(SimpleNamespace(gap=gap, primal=reply.primal))
+        mine = iterates.send(SimpleNamespace(gap=gap, primal=reply.primal, unit=reply.unit))
         theirs = steps.send(gap)
     iterates.close()
     return run

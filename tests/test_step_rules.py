@@ -29,7 +29,6 @@ from sorel.solvers import (
     Subgradient,
     common,
     continuation,
-    lbfgs,
     quasi_newton,
 )
 from sorel.solvers.base import make_generator
@@ -275,55 +274,6 @@ def test_steps_of_the_subgradient_method(step_size):
         mine, theirs = iterates.send(reply), steps.send(reply.dual)
 
 
-def test_where_the_subgradient_method_ends():
-    """At a subgradient of 0, and where the step that is left is rounding."""
-    still = Problem(np.zeros((4, 2)), np.arange(4.0))
-    run = make_run(still)
-    iterates = Subgradient().iterates(still, run)
-    first = next(iterates)
-    below = SimpleNamespace(dual=0.0, primal=still.objective(first.point.w))
-    last = iterates.send(below)
-    assert run.note == "the subgradient is zero"
-    assert last.refine == math.inf
-    problem = make_problem()
-    value = problem.objective(np.zeros(D))
-    for bound, note in ((value, "rounding errors allow no further progress"), (0.0, "")):
-        run = make_run(problem)
-        iterates = Subgradient().iterates(problem, run)
-        next(iterates)
-        iterates.send(SimpleNamespace(dual=bound, primal=value))
-        assert run.note == note
-
-
-def test_the_budget_of_an_lbfgs_segment(monkeypatch):
-    """Segments double; evaluations are a hundred for each iteration, or what is left of the run."""
-    import scipy.optimize
-
-    problem, options = make_problem(), []
-
-    def minimize(function, w, **given):
-        options.append(given["options"])
-        function.value *= 0.9 if len(options) < 4 else 1.0
-        return SimpleNamespace(nit=3)
-
-    monkeypatch.setattr(scipy.optimize, "minimize", minimize)
-    run = make_run(problem, max_passes=5000)
-    iterates = lbfgs.LBFGS(memory=7).iterates(problem, run)
-    iterate = next(iterates)
-    assert run.passes == 1.0
-    value = problem.objective(np.zeros(D))
-    assert iterate.refine == pytest.approx(1e-9 * problem.unit(value))
-    for _ in range(3):
-        iterates.send(None)
-    assert [(o["maxiter"], o["maxfun"], o["maxcor"]) for o in options] == [
-        (20, 2000, 7), (40, 4000, 7), (80, 4999, 7),
-    ]  # fmt: skip
-    assert run.n_iter == 9
-    assert run.note == ""
-    iterates.send(None)
-    assert "no descent" in run.note
-
-
 @pytest.mark.parametrize("fixed", [True, False])
 def test_the_steps_that_are_left_at_this_pace(fixed):
     """On a logarithmic scale, from what the last steps promised and as many before them."""
@@ -375,20 +325,6 @@ def test_moduli_of_a_penalty():
     run.w = np.ones(D)
     Continuation()._moduli(problem, run)
     assert run.passes == 2.0
-
-
-def test_a_stage_is_solved_within_its_passes():
-    problem = make_problem()
-    run = make_run(problem)
-    run.passes = 5.0
-    Continuation()._solve_stage(problem, run, 1e-5, 50.0)
-    best = sorel.solve(problem, "newton", tol=1e-9).objective
-    assert problem.objective(run.w) - best <= 1e-5 * problem.unit(best)
-    assert 5.0 < run.passes < 55.0
-    assert run.n_iter > 0
-    spent = make_run(problem)
-    Continuation()._solve_stage(problem, spent, 0.0, 3.0)
-    assert spent.passes <= 8.0
 
 
 def curvature_of(H, share=1.0):
@@ -495,26 +431,3 @@ def test_a_penalty_may_blow_up_alone():
 def test_sources_of_randomness_are_checked():
     with pytest.raises(ValueError, match="nonnegative int"):
         make_generator(-1)
-
-
-def test_the_gap_worth_a_hessian_follows_the_objective():
-    problem = SimpleNamespace(unit=lambda value: 3.0 * value, engine=SimpleNamespace(size=1))
-    watch = Watch(problem, SimpleNamespace(tol=1e-3, passes=7.0))
-    watch.saw(SimpleNamespace(primal=5.0))
-    assert watch.refine() == pytest.approx(1e-3 * 15.0, rel=1e-14)
-    assert watch._last_check == 7.0
-
-
-@pytest.mark.parametrize("size", [1.0, 100.0])
-def test_checks_of_lbfgs_are_worth_the_gap_wanted(size):
-    X, y = make_data("squared", 40, 3, seed=1)
-    problem = Problem(X, size * y, risk="mean", penalty=sorel.L2(0.1))
-    run = make_run(problem)
-    iterates = lbfgs.LBFGS().iterates(problem, run)
-    count = 0
-    for iterate in iterates:
-        value = problem.objective(iterate.point.w)
-        assert iterate.refine == pytest.approx(run.tol * problem.unit(value), rel=1e-12)
-        count += 1
-    assert count >= 2
-    assert "no descent" in run.note

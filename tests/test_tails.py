@@ -310,7 +310,7 @@ def test_misses_within_a_part_are_not_warned_of(parts, monkeypatch, recwarn):
 def test_an_objective_is_bounded_with_its_rounding():
     problem = make_problem(risk=CVaR(0.1))
     w = np.array([0.3, -0.2, 1.0, 0.5, 0.1])
-    objective, error = problem.upper_bound(problem.engine.point(w))
+    objective, error = problem.upper_bound(problem.engine.point(problem.from_user(w)))
     exact = problem.certificate(w, np.full(600, 1 / 600))
     assert objective == pytest.approx(problem.objective(w), rel=1e-14)
     assert 0.0 < error < 1e-12 * objective
