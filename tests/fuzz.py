@@ -609,16 +609,19 @@ class Case:
         spread = np.sum(self.omega * np.abs(losses - np.sum(self.omega * losses)))
         return float(max(abs(value), spread))
 
+    def loss_at(self, margin: float) -> float:
+        """Mean loss where all margins are alike."""
+        y = self.parts["y"]
+        margins = np.full((len(y), self.parts["outputs"]), margin, dtype=Long)
+        return float(np.sum(self.omega * np.abs(self.parts["loss"].value(y, margins))))
+
     def loss_of_rounding(self) -> float:
         """What is left of an objective of 0 by rounding the margins."""
-        y = self.parts["y"]
-        zero = np.zeros((len(y), self.parts["outputs"]), dtype=Long)
-        at_zero = float(np.sum(self.omega * np.abs(self.parts["loss"].value(y, zero))))
+        at_zero = self.loss_at(0.0)
         size = float(np.abs(self.parts["X"]).max())
         if self.parts["loss"].affine:
             return PERFECT * max(at_zero, size)
-        beside = self.parts["loss"].value(y, zero + size)
-        return VANISHING * max(at_zero, float(np.sum(self.omega * np.abs(beside))))
+        return VANISHING * max(at_zero, self.loss_at(size))
 
     def constant_loss(self) -> float:
         """Mean loss of the best constant model; the spread of affine losses at w = 0 or beside."""

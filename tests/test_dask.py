@@ -84,10 +84,11 @@ def test_derivatives_of_the_engine(make, loss):
         engine = problem.engine.for_run()
         w, dual, delta = parameters(engine), weighting(engine), parameters(engine, 7)
         point = engine.point(w)
-        brute = brute_losses(loss, X, y, w, intercept)
+        brute = brute_losses(loss, X, y, problem.for_user(w), intercept)
         np.testing.assert_allclose(engine.losses(point), brute, rtol=1e-11, atol=1e-13)
         moved = engine.moved(point, delta, engine.direction(delta), 0.3)
-        brute = brute_losses(loss, X, y, w + 0.3 * delta, intercept)
+        there = problem.for_user(w + 0.3 * delta)
+        brute = brute_losses(loss, X, y, there, intercept)
         np.testing.assert_allclose(engine.losses(moved), brute, rtol=1e-11, atol=1e-13)
         gradient = engine.gradient(point, dual)
 

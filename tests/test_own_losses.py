@@ -25,7 +25,7 @@ STOCHASTIC = ["sorel", "prospect", "lsvrg", "sgd", "saddle_saga"]
 
 class OwnSquared(Loss):
     name = "own squared"
-    lower_bound, curvature_bound = 0.0, 1.0
+    lower_bound, curvature_bound, translates = 0.0, 1.0, True
 
     def value(self, y, z):
         return 0.5 * (z - y) ** 2

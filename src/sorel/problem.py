@@ -31,7 +31,7 @@ from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_pro
 from sorel.engines import trusting_engine
 from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
-from sorel.fingerprints import describe
+from sorel.fingerprints import describe, fingerprint_array
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
 from sorel.quadratic import minimize_quadratic
@@ -237,6 +237,7 @@ class Problem:
     # and counts other weights.
     _made_by: tuple[Callable[[Any, Spec], Engine], Any] | None
     _given_weight: FloatArray | None
+    _given_targets: Any
 
     def __init__(
         self,
@@ -274,7 +275,7 @@ class Problem:
             targets, classes = _encode(loss, y, int(X.shape[0]))
         n = int(X.shape[0])
         weight = _check_sample_weight(sample_weight, n)
-        offset = error = 0.0
+        offset, error, given = 0.0, 0.0, targets
         if fit_intercept and loss.translates:
             targets, offset, error = _centred(targets, weight)
         counting = _counting(weight, risk)
@@ -285,7 +286,7 @@ class Problem:
         # Float16 is computed with as float64, and no better for it.
         half = isinstance(stored, np.dtype) and stored == np.float16
         self._set_up(home, penalty, stored if half else None)
-        self._made_by, self._given_weight = (engine, X), weight
+        self._made_by, self._given_weight, self._given_targets = (engine, X), weight, given
 
     @classmethod
     def from_engine(cls, engine: Engine, penalty: Penalty | None = None) -> Problem:
@@ -328,7 +329,7 @@ class Problem:
         self.engine, self.penalty = engine, penalty
         self._made_by = None
         spec = engine.spec
-        self._given_weight = spec.sample_weight
+        self._given_weight, self._given_targets = spec.sample_weight, None
         _check_affine(engine)
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
@@ -483,9 +484,12 @@ class Problem:
         >>> parts["shape"], parts["risk"]
         ('3 x 1', 'CVaR(alpha=0.1)')
         """
+        parts = self.engine.fingerprint()
+        if self._given_targets is not None:
+            parts["targets"] = fingerprint_array(to_numpy(self._given_targets))
         return {
             "shape": f"{self.n_samples} x {self.n_features}",
-            **self.engine.fingerprint(),
+            **parts,
             "risk": describe(self.risk),
             "loss": describe(self.loss),
             "penalty": self._describe_penalty(),
@@ -544,6 +548,7 @@ class Problem:
             spec = replace(self.engine.spec, risk=risk, sample_weight=weight)
             other = Problem.from_engine(make(X, spec), self.penalty)
             other._made_by, other._given_weight = self._made_by, self._given_weight
+            other._given_targets = self._given_targets
             return other
         _check_affine(engine)
         other = shallow_copy(self)
@@ -1144,8 +1149,13 @@ def target_offset(low: float, high: float, mean: float) -> tuple[float, float]:
 
 def _centred(targets: Any, weight: FloatArray | None) -> tuple[Any, float, float]:
     """Targets less their offset, the offset, and what that rounds them by."""
-    used = targets if weight is None else targets[np.flatnonzero(weight)]
-    offset, error = target_offset(float(used.min()), float(used.max()), float(used.mean()))
+    values = to_numpy(targets)
+    if weight is not None:
+        values = values[weight > 0.0]
+        weight = weight[weight > 0.0]
+    # NumPy's average adds up products, and its mean pairs of numbers.
+    mean = values.mean() if weight is None else np.average(values, weights=weight)
+    offset, error = target_offset(float(values.min()), float(values.max()), float(mean))
     return targets - offset if offset else targets, offset, error
 
 

@@ -33,12 +33,11 @@ _MAX_LABELS = 10_000
 
 
 class TargetFacts(NamedTuple):
-    """Range and sum of the targets of rows with weight."""
+    """Range of the targets of rows with weight, and the weighted sum."""
 
     least: float
     largest: float
     total: float
-    rows: int
 
 
 class Facts(NamedTuple):
@@ -451,10 +450,12 @@ def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array([value is None or value != value for value in values], bool)
 
 
-def _describe_targets(y: NDArray[Any]) -> TargetFacts | None:
-    if len(y) == 0:
+def _describe_targets(y: NDArray[Any], weight: FloatArray | None) -> TargetFacts | None:
+    used = y if weight is None else y[weight > 0.0]
+    if len(used) == 0:
         return None
-    return TargetFacts(float(y.min()), float(y.max()), float(y.sum()), len(y))
+    total = y.sum() if weight is None else weight @ y
+    return TargetFacts(float(used.min()), float(used.max()), float(total))
 
 
 def describe_block(block: Block, classes: bool, means: bool) -> Facts:
@@ -491,6 +492,6 @@ def describe_block(block: Block, classes: bool, means: bool) -> Facts:
         float(n if weight is None else weight.sum()),
         1.0 if weight is None else float(weight.min(initial=np.inf)),
         1.0 if weight is None else float(weight.max(initial=-np.inf)),
-        None if classes else _describe_targets(y if weight is None else y[weight > 0.0]),
+        None if classes else _describe_targets(y, weight),
         sums,
     )

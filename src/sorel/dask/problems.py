@@ -33,7 +33,7 @@ class Loaded:
         known = [fact.targets for fact in facts if fact.targets is not None]
         self.target_range = 0.0, 0.0, 0.0
         if known:
-            mean = sum(part.total for part in known) / sum(part.rows for part in known)
+            mean = sum(part.total for part in known) / self.total
             self.target_range = (
                 min(part.least for part in known), max(part.largest for part in known), mean,
             )  # fmt: skip

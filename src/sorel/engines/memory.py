@@ -234,13 +234,17 @@ class MemoryEngine(Engine):
         risk, self._offset = spec.risk, 0.0
         if isinstance(spec.risk, Deviation):
             risk, self._offset = spec.risk.risk, -float(spec.risk.share)
-        self._projector = Projector(risk, self.n_samples, spec.sample_weight, self._pool)
+        self._projector = self._make_projector(risk)
         # A general projection holds many vectors, so trial points do without their own.
         self._sparing = (
             self.n_outputs == 1
             and self.n_samples >= WORTH_POOLING
             and not self._projector.two_levels
         )
+
+    def _make_projector(self, risk: Risk) -> Projector:
+        """The projection onto the dual set of a risk: the place for one of your own."""
+        return Projector(risk, self.n_samples, self.spec.sample_weight, self._pool)
 
     def with_risk(self, risk: Risk) -> MemoryEngine:
         other = shallow_copy(self)

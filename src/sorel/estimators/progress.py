@@ -145,10 +145,10 @@ class Watched(Solver):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         # A resumed fit is checked where it starts, before the solver has its first turn.
-        self.w = run.w
-        return self._follow(self._inner.iterates(problem, run))
+        self.w = problem.for_user(run.w)
+        return self._follow(problem, self._inner.iterates(problem, run))
 
-    def _follow(self, iterates: Iterates) -> Iterates:
+    def _follow(self, problem: Problem, iterates: Iterates) -> Iterates:
         reply = None
         try:
             while True:
@@ -156,7 +156,7 @@ class Watched(Solver):
                     iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts it
                 except StopIteration:
                     return
-                self.w = iterate.point.w
+                self.w = problem.for_user(iterate.point.w)
                 reply = yield iterate
         finally:
             iterates.close()
@@ -177,7 +177,7 @@ class Hooks:
         self.watched: Watched | None = None
         self._root: Any = None
         self._task: Any = None
-        self._best = (math.inf, problem.start())
+        self._best = (math.inf, problem.for_user(problem.start()))
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(max_subtasks=None)
 
@@ -196,7 +196,7 @@ class Hooks:
         assert self.watched is not None
         assert self.watched.w is not None
         if record.objective < self._best[0]:
-            self._best = (record.objective, self.watched.w.copy())
+            self._best = (record.objective, self.watched.w)
         stop = self._end_task()
         self._start_task()
         return stop
