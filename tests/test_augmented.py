@@ -88,7 +88,8 @@ def test_few_steps_by_ranks_lead_to_a_certificate(loss, risk, near):
     start = sorel.solve(problem, tol=1e-3).w if near else None
     result = sorel.solve(problem, "newton", w0=start, tol=1e-9)
     assert result.converged
-    assert result.passes <= 14.0
+    assert result.n_iter <= 2  # hardly a centre was needed
+    assert result.passes <= 16.0
     watched = sorel.solve(problem, "newton", w0=start, tol=1e-9, callback=lambda record: False)
     assert watched.objective == pytest.approx(result.objective, rel=2e-9)
     assert watched.passes <= result.passes + 2.0
