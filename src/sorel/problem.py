@@ -1010,8 +1010,18 @@ class Problem:
 
         So it is where targets are all alike, and the best constant model has no loss either.
         """
-        tiny = self.loss.affine or gap <= _VANISHING * self._zero_loss
+        if isinstance(self.risk, Deviation):
+            # What its least value lacks to 0 is rounding of the risk.
+            return self._least_value > -np.inf and objective <= rounding
+        tiny = gap <= _VANISHING * max(self._zero_loss, self._size_at(self.start()))
         return tiny and objective - self._least_value <= rounding
+
+    def vanishes_with_offset(self, gap: float) -> bool:
+        """Whether a gap is no more than rounding an intercept that has the user's offset in it."""
+        if self._given_targets is None:
+            return False
+        y = to_numpy(self._given_targets)
+        return gap <= _VANISHING * float(np.mean(np.abs(self.loss.value(y, np.zeros(len(y))))))
 
     @cached_property
     def _constant_loss(self) -> float:

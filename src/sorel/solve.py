@@ -325,6 +325,7 @@ class _Ledger:
         self.gap = self._upper - self._lower
         self.bound = self.objective - self.gap
         self.rounding = self._bound_rounding + error
+        self._perfect = self._perfect and problem.vanishes_with_offset(self.gap)
         self._record(self.objective, self.bound, self.gap, self.relative_gap)
 
     def state(self, solver: str, seconds: float) -> State | None:
@@ -552,7 +553,7 @@ def solve_quietly(
             saver.save(last=True)
     last = ledger.history[-1]
     converged = ledger.solved
-    if ending == _CONVERGED and not converged:
+    if not converged and (ending == _CONVERGED or ending.endswith(_ROUNDED)):
         ending = _ROUNDED  # the intercept is no number any more when the user's offset is in it
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
