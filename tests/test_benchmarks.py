@@ -131,7 +131,7 @@ def test_first_use_counts_functions_and_lays_out_a_row():
         "empty": (1.0, 0.5),
         "filled": (0.5, 0.25),
         "again": 0.002,
-        "functions": {"sorel.kernels.a": 0.1, "numba.np.b": 0.2, "sorel.quadratic.c": 0.3},
+        "functions": {"sorel.kernels.a": 0.1, "numba.np.b": 0.2, "sorel.models.c": 0.3},
     }
     row = first_use.row("ESRM", found)
     assert row == ["ESRM", "1.00", "0.50", "0.50", "0.25", "2 + 1", "2.00"]

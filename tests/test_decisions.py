@@ -26,9 +26,9 @@ from sorel.engines.base import Engine
 from sorel.kernels import margins
 from sorel.kernels.losses import LOGISTIC
 from sorel.metrics import cvar_loss
+from sorel.models import FEW, step_of_few
 from sorel.problem import Problem
 from sorel.proximal import ProximalModel
-from sorel.quadratic import FEW, step_of_few
 from sorel.solvers import common, newton
 from sorel.solvers.auto import Auto
 from sorel.solvers.base import Run

@@ -14,7 +14,7 @@ from sorel.factored import (
     minimize_factored,
     sees_faintly,
 )
-from sorel.quadratic import minimize_quadratic
+from sorel.models import minimize_quadratic
 
 PENALTIES = {
     "l2": sorel.L2(1e-3),

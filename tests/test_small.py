@@ -15,8 +15,8 @@ from sorel.engines.base import Engine, FloatArray, Settled
 from sorel.engines.small import _MOST_STARTS, SmallSteps
 from sorel.kernels import small
 from sorel.line_search import MAX_TRIALS, next_length
+from sorel.models import step_of_few
 from sorel.problem import Problem
-from sorel.quadratic import step_of_few
 from sorel.rounding import Path
 from sorel.rounds import (
     BUDGET,

@@ -29,10 +29,10 @@ from helpers import RISKS, make_data, make_loss
 from own_penalties import OwnElasticNet, Pseudohuber
 
 import sorel
-from sorel import budgeted, problem, proximal, quadratic, rowspace
+from sorel import problem, proximal, rowspace
 from sorel.engines.base import Curvature, Engine
+from sorel.models import constrained, minimize_quadratic, smooth
 from sorel.problem import Problem
-from sorel.quadratic import minimize_quadratic
 
 TABLE = Path(__file__).resolve().parent / "data" / "work.json"
 
@@ -52,7 +52,7 @@ _OWN_PENALTIES = (OwnElasticNet, Pseudohuber)
 
 # LAPACK's Cholesky decompositions and what is solved with them.
 _SYSTEMS = {"dpotrf": "decompositions", "dpotrs": "triangles"}
-_MODULES = (budgeted, problem, proximal, quadratic, rowspace)
+_MODULES = (constrained, problem, proximal, rowspace, smooth)
 
 PENALTIES = {
     "l2": sorel.L2(0.01),

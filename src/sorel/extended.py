@@ -34,8 +34,8 @@ from sorel.losses import (
     Squared,
     SquaredHinge,
 )
+from sorel.models import minimize_quadratic
 from sorel.penalties import SIMPLEX, Kernel, Penalty
-from sorel.quadratic import minimize_quadratic
 from sorel.rounding import Rounding
 
 Long = np.longdouble

@@ -241,7 +241,7 @@ def minimize_factored(
     start : array of shape (p,)
         Where to begin: a minimiser up to rounding.
     n_outputs : int, default 1
-        Outputs, as in :func:`sorel.quadratic.minimize_quadratic`; one on the simplex.
+        Outputs, as in :func:`sorel.models.minimize_quadratic`; one on the simplex.
 
     Returns
     -------

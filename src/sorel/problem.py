@@ -36,8 +36,8 @@ from sorel.extended import can_extend, extended_bound
 from sorel.factored import loses_curvature, loses_penalty, minimize_factored, sees_faintly
 from sorel.fingerprints import describe
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
+from sorel.models import minimize_quadratic
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
-from sorel.quadratic import minimize_quadratic
 from sorel.risks import (
     CVaR,
     Deviation,

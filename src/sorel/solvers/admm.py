@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from scipy.linalg import cho_factor, cho_solve
 
 from sorel.engines.base import FloatArray, Splitting
+from sorel.models import minimize_quadratic
 from sorel.problem import Problem
-from sorel.quadratic import minimize_quadratic
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
