@@ -10,9 +10,9 @@ from own_penalties import Ball, GroupLasso, Pseudohuber
 
 import sorel
 from sorel import proximal
-from sorel.models import minimize_quadratic
 from sorel.penalties import Box, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.proximal import ProximalModel
+from sorel.quadratic import minimize_quadratic
 
 
 class Shown(Penalty):

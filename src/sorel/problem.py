@@ -33,8 +33,8 @@ from sorel.engines.base import Dual, Engine, FloatArray, Point, Spec, Turned
 from sorel.engines.csr import checked_csr
 from sorel.fingerprints import describe, fingerprint_array
 from sorel.losses import Loss, Squared, SquaredHinge, parse_loss
-from sorel.models import minimize_quadratic
 from sorel.penalties import L2, Penalty, check_penalty, sample_values
+from sorel.quadratic import minimize_quadratic
 from sorel.risks import (
     CVaR,
     Deviation,

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 from scipy.linalg.lapack import dpotrs
 
 from sorel.engines.base import FloatArray, Splitting
-from sorel.models import minimize_quadratic
-from sorel.models.smooth import cholesky
 from sorel.problem import Problem
+from sorel.quadratic import _factor, minimize_quadratic
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
@@ -135,7 +134,7 @@ class _PrimalStep:
             matrix = rho * self._gram
             matrix.flat[: d * len(w) : len(w) + 1] += penalty.l2
             # A shift, where rounding has lost the penalty, adds a proximal term to the step.
-            self._factor = rho, cholesky(matrix)[0]
+            self._factor = rho, _factor(matrix)[0]
         slope = pull.copy()
         slope[:d] += penalty.l2 * w[:d]
         return w - dpotrs(self._factor[1], slope, lower=1)[0]

@@ -16,8 +16,8 @@ from sorel.conjugate import minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, sampled_rows
 from sorel.engines.base import FloatArray
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.models import minimize_quadratic, step_of_few
 from sorel.problem import Problem
+from sorel.quadratic import minimize_quadratic, step_of_few
 from sorel.solvers import ranks
 from sorel.solvers.augmented import AugmentedLagrangian, Direction, State
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
