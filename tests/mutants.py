@@ -39,6 +39,7 @@ TESTS = {
     "rounding.py": ["test_rounding.py"],
     "line_search.py": ["test_line_search.py", "test_newton.py"],
     "budgeted.py": ["test_budget.py", "test_portfolio.py"],
+    "models/": ["test_models.py", "test_budget.py", "test_portfolio.py"],
     "linear_programs.py": ["test_linear_programs.py", "test_quantile.py"],
     "deviations.py": ["test_deviations.py", "test_linear.py", "test_quantile.py", "test_rank.py"],
     "portfolios.py": ["test_portfolio.py"],

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sorel._pool import WORTH_POOLING, Pool
 from sorel.permutahedron import Projector, cores, project_permutahedron
 from sorel.permutahedron.cores import Uniform
-from sorel.permutahedron.ordering import Order, moves_per_item
+from sorel.permutahedron.ordering import Order
 from sorel.risks import ESRM, CVaR, Max, Mean, Mixture
 
 RISKS = [Mean(), Max(), CVaR(0.3), ESRM(2.0), Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5])]
@@ -108,24 +108,6 @@ def test_working_memory_of_short_vectors_is_kept_and_long_ones_go_back():
         core.project(zeta, out, block)
         assert core._work is first
         assert sum(map(len, pool._free.values())) == (2 if n == WORTH_POOLING else 0)
-    core = Uniform(50 * ESRM(2.0).weights(50), Pool())
-    (first, _), (second, _) = core.sorting(), core.sorting()
-    assert all(one is other for one, other in zip(first, second, strict=True))
-
-
-def test_an_order_is_repaired_once_it_is_known():
-    core = Uniform(30 * ESRM(2.0).weights(30), Pool())
-    zeta, out, block = np.linspace(-1.0, 2.0, 30), np.empty(30), np.empty(30, np.int32)
-    assert core.moves() == 0
-    core.sort(zeta, 0)
-    assert core.moves() == moves_per_item(30)
-    with mock.patch.object(Order, "sort", autospec=True, side_effect=Order.sort) as sort:
-        core.project(zeta, out, block)
-        assert sort.call_count == 0
-        core.project(zeta[::-1].copy(), out, block)
-        assert sort.call_count == 1
-        core.fork(Pool()).project(zeta, out, block)
-        assert sort.call_count == 2
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -158,16 +140,6 @@ def test_items_without_weight_are_left_out_and_others_are_not():
         projector = Projector(ESRM(2.0), 3, weight)
         projector.share(team)
         assert (projector.core.team is team) is shared
-
-
-@pytest.mark.parametrize("n", [100, 1600])
-def test_where_items_are_sorted_elsewhere_any_order_is_a_start(n):
-    core = Uniform(n * ESRM(2.0).weights(n), Pool())
-    assert core.moves() == 0
-    (mass, order, key, _, first, second), (distance, *_) = core.sorting()
-    assert core.moves() == moves_per_item(n) == (1 if n == 1600 else 8)
-    assert mass is core.mass
-    assert [x.size for x in (order, key, first, second, distance)] == [n] * 5
 
 
 @pytest.mark.parametrize("weighted", [False, True])

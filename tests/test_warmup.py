@@ -100,5 +100,5 @@ def test_a_full_disk_is_reported(one_step, capsys, monkeypatch):
 
 def test_without_a_compiler_there_is_nothing_to_do(capsys, monkeypatch):
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert main(["warmup"]) == 1
+    assert main(["warmup"]) == 2
     assert "NUMBA_DISABLE_JIT" in capsys.readouterr().err

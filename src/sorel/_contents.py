@@ -91,7 +91,9 @@ def foreign_types(schema: Any, trusted: Collection[str] = ()) -> list[str]:
     >>> foreign_types(svr)
     ['sklearn.svm._classes.SVR']
     """
-    allowed = {**_PLAIN, "ObjectNode": {*own_types(), *_PREPARATION}}
+    own = own_types()
+    # Penalties with arrays are made anew by their constructors.
+    allowed = {**_PLAIN, "ObjectNode": {*own, *_PREPARATION}, "ConstructorFromReduceNode": own}
     found = set()
     for node in nodes_of(schema):
         if "__loader__" in node or isinstance(node.get("__class__"), str):

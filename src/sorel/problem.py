@@ -100,7 +100,8 @@ _VANISHING = 1e-24
 # Losses whose spread is a smaller share of their mean tie: as those of labels do at w = 0.
 _TIED = 1e-3
 
-# Losses at the start that are a smaller share of those beside it are rounding.
+# Losses that are a smaller share of others are rounding: those at the start of those beside it, and
+# those of the best constant model of those at zero margins, where targets are all alike.
 _ALIKE = 1e-20
 
 # Losses at a start beyond this multiple of that at zero margins are too far up an exponential.
@@ -1013,8 +1014,10 @@ class Problem:
         if isinstance(self.risk, Deviation):
             # What its least value lacks to 0 is rounding of the risk.
             return self._least_value > -np.inf and objective <= rounding
-        tiny = gap <= _VANISHING * max(self._zero_loss, self._size_at(self.start()))
-        return tiny and objective - self._least_value <= rounding
+        if not objective - self._least_value <= rounding:
+            return False
+        alike = self._constant_loss <= _ALIKE * self._zero_loss
+        return alike and gap <= _VANISHING * max(self._zero_loss, self._size_at(self.start()))
 
     def vanishes_with_offset(self, gap: float) -> bool:
         """Whether a gap is no more than rounding an intercept that has the user's offset in it."""

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import add_command
-from sorel.cli.shared import DONE
+from sorel.cli.shared import DONE, Misuse
 
 
 def add(commands: Any) -> None:
@@ -28,7 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     from sorel.warmup import warm_up
 
-    summary = warm_up(lambda line: print(line, flush=True))
+    try:
+        summary = warm_up(lambda line: print(line, flush=True))
+    except ValueError as error:
+        raise Misuse(str(error)) from None
     print(f"{summary.loops} loops compiled in {summary.seconds:.1f} s; all are stored in")
     for folder in summary.folders:
         print(f"  {folder}")
