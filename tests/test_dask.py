@@ -205,3 +205,15 @@ def test_stochastic_solvers_are_refused_with_the_reason(make):
     for solver in ("sorel", "sgd", "prospect"):
         with pytest.raises(ValueError, match="single samples, of which each would cost a message"):
             sorel.solve(make(X, y), solver)
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e9), (1e-9, 0.0), (1e9, 0.0)])
+def test_offsets_and_units_of_the_targets_do_not_matter(make, scale, offset):
+    X, y = make_data("squared", N, D, 0)
+    y = (y + offset) - offset
+    plain = sorel.Problem(X, y, risk="cvar:0.3", penalty=sorel.L2(0.1), fit_intercept=True)
+    here = sorel.solve(plain)
+    problem = make(X, scale * (y + offset), risk="cvar:0.3", intercept=True)
+    there = sorel.solve(problem, "newton")
+    assert there.converged, there.status
+    assert there.objective / scale**2 == pytest.approx(here.objective, rel=3e-6)

@@ -55,18 +55,19 @@ def differences(function, w, h=1e-5):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("intercept", [False, True])
 def test_losses_along_a_line(home, loss, intercept):
-    engine = home(loss, intercept=intercept).engine.for_run()
+    problem = home(loss, intercept=intercept)
+    engine = problem.engine.for_run()
     X, y = make_data(loss, N, D, 0)
     w, delta = parameters(engine), parameters(engine, 7)
     point = engine.point(w)
-    brute = brute_losses(loss, X, y, w, intercept)
+    brute = brute_losses(loss, X, y, problem.for_user(w), intercept)
     np.testing.assert_allclose(engine.losses(point), brute, rtol=1e-11, atol=1e-13)
     assert engine.is_finite(point)
     moved = engine.moved(point, delta, engine.direction(delta), 0.3)
     np.testing.assert_array_equal(moved.w, w + 0.3 * delta)
-    brute = brute_losses(loss, X, y, w + 0.3 * delta, intercept)
+    brute = brute_losses(loss, X, y, problem.for_user(w + 0.3 * delta), intercept)
     np.testing.assert_allclose(engine.losses(moved), brute, rtol=1e-11, atol=1e-13)
-    size = np.abs(brute_losses(loss, X, y, 0 * w, intercept)).mean()
+    size = np.abs(brute_losses(loss, X, y, problem.for_user(0 * w), intercept)).mean()
     assert engine.mean_loss_at_zero() == pytest.approx(size, rel=1e-12)
 
 
