@@ -93,8 +93,8 @@ _WORTH_SUMS = 1e-7
 # the gap that is then as good as none.
 _PERFECT_FIT, _PERFECT_GAP = 1e-6, 1e-12
 
-# In units of the loss at zero margins: a gap that rounding each margin once may leave, with
-# some room for margins that are larger than the targets.
+# In units of the loss at zero margins: a gap that rounding each margin once may leave. That is the
+# square of the unit roundoff, 1e-32, with room for margins 1e4 times the targets.
 _VANISHING = 1e-24
 
 # Losses whose spread is a smaller share of their mean tie: as those of labels do at w = 0.

@@ -307,13 +307,13 @@ class _Ledger:
         return self.w, self.dual
 
     def _round_intercept(self) -> None:
-        """Take the intercept to a number that is one with the user's offset, too."""
+        """Certify the intercept as it is once the user's offset is added, which rounds it."""
         assert self.w is not None
         assert self.dual is not None
         problem = self.problem
-        w = problem.from_user(problem.for_user(self.w))
         if not problem.fit_intercept or problem.engine.n_outputs > 1:
             return
+        w = problem.from_user(problem.for_user(self.w))
         if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * problem.margin_size(self.w):
             return
         self.run.passes += 1
@@ -554,7 +554,8 @@ def solve_quietly(
     last = ledger.history[-1]
     converged = ledger.solved
     if not converged and (ending == _CONVERGED or ending.endswith(_ROUNDED)):
-        ending = _ROUNDED  # the intercept is no number any more when the user's offset is in it
+        # Either the method says so, or adding the user's offset has rounded the intercept.
+        ending = _ROUNDED
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):

@@ -501,7 +501,7 @@ async def _drop_stopped(client: distributed.Client) -> None:
     while client.status == "running":
         await asyncio.sleep(_LOOK)
         try:
-            workers = (await client.scheduler.identity())["workers"]  # type: ignore[union-attr]
+            workers = (await client.scheduler.identity())["workers"]  # type: ignore[union-attr] # connected
             patience = max(_patience(), _MISSED * heartbeat_interval(len(workers)))
             for address, facts in workers.items():
                 last, looks = heard.get(address, (-1.0, 0))
@@ -509,7 +509,7 @@ async def _drop_stopped(client: distributed.Client) -> None:
                 heard[address] = facts["last_seen"], looks
                 if looks * _LOOK > patience:
                     logger.warning("no sign of life from worker %s for %d s", address, looks)
-                    await client.scheduler.unregister(  # type: ignore[union-attr]
+                    await client.scheduler.unregister(  # type: ignore[union-attr] # connected
                         address=address, stimulus_id=f"sorel-no-heartbeat-{uuid.uuid4().hex}"
                     )
         except OSError:
