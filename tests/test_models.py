@@ -26,7 +26,7 @@ def random_model(seed):
     return Model(
         A=M.T @ M + 1e-6 * np.eye(p), slope=5.0 * rng.standard_normal(p), w=start.copy(),
         kink=np.clip(rng.uniform(0.0, 0.5, p), lower, upper), cost=rng.uniform(0.0, 1.0, p),
-        lower=lower, upper=upper, rows=rows, sums=rows @ start, ridge=np.zeros(p),
+        lower=lower, upper=upper, rows=rows, sums=rows @ start,
     ), start  # fmt: skip
 
 
