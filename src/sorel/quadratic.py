@@ -18,7 +18,8 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.kernels.cholesky import minimize_few
 from sorel.models import Model, minimize
-from sorel.penalties import SIMPLEX, Budget, Penalty
+from sorel.penalties import Penalty
+from sorel.penalties.builtin import Declared
 from sorel.proximal import ProximalModel
 
 __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
@@ -121,31 +122,32 @@ def minimize_quadratic(
         return _minimize_smooth(H, gradient, w, penalty.l2, n_penalized)
     if not (np.isfinite(H).all() and np.isfinite(gradient).all() and np.isfinite(w).all()):
         raise np.linalg.LinAlgError(_NOT_FINITE)
-    if penalty.compiled or (type(penalty) is Budget and n_outputs == 1):
+    if isinstance(penalty, Declared) and penalty.declared:
         return _minimize_constrained(H, gradient, w, penalty, n_penalized, n_outputs)
     return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
 
 
 def _minimize_constrained(
-    H: Array, gradient: Array, w: Array, penalty: Penalty, n_penalized: int, n_outputs: int
+    H: Array, gradient: Array, w: Array, penalty: Declared, n_penalized: int, n_outputs: int
 ) -> tuple[Array, QuadraticInfo]:
     """State bounds, kinks and sums of one of the package's penalties, and minimise."""
     p, n = len(w), n_penalized
-    kink, cost, lower, upper = np.zeros(p), np.zeros(p), np.full(p, -math.inf), np.full(p, math.inf)
+    terms = penalty.terms((n // n_outputs,))
+    parts = np.zeros((4, p))
+    parts[2, n:], parts[3, n:] = -math.inf, math.inf
+    for own, part in zip(parts, terms[:4], strict=True):
+        own[:n] = np.repeat(part, n_outputs) if np.ndim(part) else part
+    kink, cost, lower, upper = parts
     rows, sums = np.zeros((0, p)), np.zeros(0)
-    if isinstance(penalty, Budget):
-        kink[:n], cost[:n], lower[:n], upper[:n] = penalty.pieces(n)
-        rows, sums = np.zeros((1, p)), np.array([penalty.budget])
-        rows[0, :n] = 1.0
-    else:
-        code, _, cost[:n], low, high = penalty.kernel(n // n_outputs)
-        lower[:n] = np.repeat(low, n_outputs)
-        if code == SIMPLEX:
-            # The upper bounds follow from the sums.
-            rows, sums = np.zeros((n_outputs, p)), np.ones(n_outputs)
-            rows[np.arange(n) % n_outputs, np.arange(n)] = 1.0
-        else:
-            upper[:n] = np.repeat(high, n_outputs)
+    if terms.total is not None:
+        rows, sums = np.zeros((n_outputs, p)), np.full(n_outputs, terms.total)
+        rows[np.arange(n) % n_outputs, np.arange(n)] = 1.0
+        # Upper bounds that follow from the sum would only fix what it holds.
+        implied = (
+            upper[:n]
+            >= terms.total - (rows[:, :n] @ lower[:n])[np.arange(n) % n_outputs] + lower[:n]
+        )
+        upper[:n][implied] = math.inf
     # Bounds that differ by rounding leave a point, and an interior-point code no interior.
     upper = np.where(upper - lower < _FEASIBLE * np.maximum(1.0, np.abs(lower)), lower, upper)
 
