@@ -141,13 +141,11 @@ def _minimize_constrained(
     rows, sums = np.zeros((0, p)), np.zeros(0)
     if terms.total is not None:
         rows, sums = np.zeros((n_outputs, p)), np.full(n_outputs, terms.total)
-        rows[np.arange(n) % n_outputs, np.arange(n)] = 1.0
-        # Upper bounds that follow from the sum would only fix what it holds.
-        implied = (
-            upper[:n]
-            >= terms.total - (rows[:, :n] @ lower[:n])[np.arange(n) % n_outputs] + lower[:n]
-        )
-        upper[:n][implied] = math.inf
+        for k in range(n_outputs):
+            rows[k, k:n:n_outputs] = 1.0
+        # Upper bounds that follow from the sum would only hold what it holds already.
+        low, high = (bound[:n].reshape(-1, n_outputs) for bound in (lower, upper))
+        high[high >= terms.total - low.sum(axis=0) + low] = math.inf
     # Bounds that differ by rounding leave a point, and an interior-point code no interior.
     upper = np.where(upper - lower < _FEASIBLE * np.maximum(1.0, np.abs(lower)), lower, upper)
 

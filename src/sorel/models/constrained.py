@@ -184,8 +184,8 @@ def _guess(model: Model, face: _Face) -> Solution:
             if len(rows):
                 missing = sums - rows @ x
                 right += (weight * missing - multipliers) @ tied
-                solved = dpotrs(factor, np.column_stack((right, tied.T)), lower=1)[0]
-                step, along = solved[:, 0], solved[:, 1:]
+                step = dpotrs(factor, right, lower=1)[0]
+                along = dpotrs(factor, tied.T, lower=1)[0]
                 change = _solve_rows(tied @ along, tied @ step - missing)
                 step = step - along @ change
                 multipliers = multipliers + change

@@ -11,6 +11,7 @@ evaluated as a sum of nonnegative terms: it keeps its relative accuracy as it go
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -45,83 +46,103 @@ class Terms(NamedTuple):
     upper: Any = math.inf
     total: float | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing costs, as a number tells."""
+        return isinstance(self.cost, float) and self.cost == 0.0
+
     def moves(self, w: Array) -> Array:
         """w - kink, exactly 0 where the difference is rounding."""
+        if isinstance(self.kink, float) and self.kink == 0.0:
+            return w
         moved = w - self.kink
         return np.where(np.abs(moved) <= _AT_KINK * (np.abs(w) + np.abs(self.kink)), 0.0, moved)
 
     def contain(self, w: Array) -> bool:
         """Whether w is in the domain, up to rounding."""
-        slack = _FEASIBILITY * np.maximum(1.0, np.abs(w))
-        if np.any(w < self.lower - slack) or np.any(w > self.upper + slack):
+        size = np.abs(w)
+        slack = _FEASIBILITY * np.maximum(1.0, size)
+        if (w < self.lower - slack).any() or (w > self.upper + slack).any():
             return False
         if self.total is None:
             return True
-        size = np.maximum(np.abs(w).sum(axis=0), max(1.0, abs(self.total), math.sqrt(len(w))))
-        return bool(np.all(np.abs(w.sum(axis=0) - self.total) <= _FEASIBILITY * size))
+        size = np.maximum(size.sum(axis=0), max(1.0, abs(self.total), math.sqrt(len(w))))
+        return bool((np.abs(w.sum(axis=0) - self.total) <= _FEASIBILITY * size).all())
 
     def nearest(self, z: Array) -> Array:
         """argmin_x ||x - z||^2 / 2 + cost.|x - kink| in the domain."""
-        if self.total is None:
-            return self._at(z)
-        columns = [self._nearest_column(column) for column in z.reshape(len(z), -1).T]
-        return np.stack(columns, axis=1).reshape(z.shape)
+        return self.at(z) if self.total is None else self.each_column(Terms._nearest, z)
 
-    def _at(self, z: Array) -> Array:
-        """The same without the sum: soft thresholding around the kink, and clipping."""
-        moved = z - self.kink
-        return np.clip(self.kink + (moved - np.clip(moved, -self.cost, self.cost)), *self[2:4])
+    def each_column(self, function: Callable[[Terms, Array], Array], z: Array) -> Array:
+        """A function of these terms and of each column of z."""
+        own = self.of_column()
+        if z.ndim == 1:
+            return function(own, z)
+        return np.stack([function(own, column) for column in z.T], axis=1)
 
-    def _nearest_column(self, z: Array) -> Array:
-        own, total = self.column(len(z)), float(self.total or 0.0)
-        # A common shift changes nothing under a sum, and costs digits.
-        z = z - z.max()
-        x = own._at(z - own.multiplier(z))
-        if abs(float(x.sum()) - total) > 8.0 * _EPS * (float(np.abs(x).sum()) + 1.0):
-            # z was far larger than x, and the multiplier lost the digits that make the sum right.
-            own = own._replace(cost=np.zeros_like(z))
-            x = own._at(x - own.multiplier(x))
-        # The rounding error of the sum goes to the largest entry that has room for it.
-        error = total - float(x.sum())
-        room = (x + error >= own.lower) & (x + error <= own.upper)
-        x[np.argmax(np.where(room, np.abs(x), -1.0))] += error
-        return x
-
-    def column(self, d: int) -> Terms:
-        """The terms of one column of d coefficients, as arrays."""
-        kink, cost, lower, upper = (np.broadcast_to(np.ravel(part), d) for part in self[:4])
+    def of_column(self) -> Terms:
+        """The same terms for one column of coefficients."""
+        kink, cost, lower, upper = (p.ravel() if np.ndim(p) else p for p in self[:4])
         return Terms(kink, cost, lower, upper, self.total)
 
+    def at(self, z: Array) -> Array:
+        """Soft thresholding of z around the kink, and clipping to the bounds."""
+        if not self.plain:
+            moved = z - self.kink
+            z = self.kink + (moved - _clip(moved, -self.cost, self.cost))
+        return _clip(z, self.lower, self.upper)
+
+    def _nearest(self, z: Array) -> Array:
+        total = float(self.total or 0.0)
+        # A common shift changes nothing under a sum, and costs digits.
+        z = z - z.max()
+        x = self.at(z - self.multiplier(z))
+        error = total - float(x.sum())
+        if abs(error) > 8.0 * _EPS * (float(np.abs(x).sum()) + 1.0):
+            # z was far larger than x, and the multiplier lost the digits that make the sum right.
+            own = self._replace(cost=0.0)
+            x = own.at(x - own.multiplier(x))
+            error = total - float(x.sum())
+        if error != 0.0:
+            # What rounding leaves goes to the largest entry that has room for it.
+            room = (x + error >= self.lower) & (x + error <= self.upper)
+            x[np.argmax(np.where(room, np.abs(x), -1.0))] += error
+        return x
+
     def multiplier(self, z: Array) -> float:
-        """The theta at which the minimisers of ``_at(z - theta)`` have the sum, for one column."""
-        kink, cost, lower, upper = np.clip(self.kink, self.lower, self.upper), *self[1:4]
+        """The theta at which ``at(z - theta)`` has the sum, for one column."""
+        _, cost, lower, upper, total = self
         # Where theta rises, a coordinate falls from its upper bound to the kink, and from there to
         # its lower bound.
-        begins = [z - upper - cost, z - kink + cost]
-        ends = [z - kink - cost, z - lower + cost]
-        if not np.any(cost):
-            begins, ends = begins[:1], ends[1:]
-        bends = np.concatenate([*begins, *ends])
-        rates = np.repeat([1.0, -1.0], len(bends) // 2)
-        falling = float(np.count_nonzero(np.isneginf(bends)))
-        finite = np.isfinite(bends)
-        total = float(self.total or 0.0)
-        if not finite.any():
-            return (float(z.sum()) - total) / len(z)
-        order = np.argsort(bends[finite])
-        bends, rates = bends[finite][order], falling + np.cumsum(rates[finite][order])
-        sums = np.full(len(bends), float(self._at(z - bends[0]).sum()))
-        sums[1:] -= np.cumsum(rates[:-1] * np.diff(bends))
-        last = int(np.searchsorted(-sums, -total, side="right")) - 1
-        rate = rates[last] if last >= 0 else falling
-        last = max(last, 0)
-        theta = float(bends[last]) + (float(sums[last] - total) / rate if rate > 0.0 else 0.0)
-        x = self._at(z - theta)
-        moving = (
-            (x > lower) & (x < upper) & (x != kink) if np.any(cost) else (x > lower) & (x < upper)
-        )
+        begins, ends = [z - upper - cost], [z - lower + cost]
+        if not self.plain:
+            kink = _clip(self.kink, lower, upper)
+            begins.append(z - kink + cost)
+            ends.append(z - kink - cost)
+        bends = np.concatenate(begins + ends)
+        order = np.argsort(bends)
+        bends = bends[order]
+        rates = np.cumsum(np.where(order < len(bends) // 2, 1.0, -1.0))
+        first, end = np.searchsorted(bends, (-math.inf, math.inf), side="right")
+        end = end - np.count_nonzero(np.isinf(bends[first:]))
+        if first == end:
+            return (float(z.sum()) - float(total or 0.0)) / len(z)
+        falling = float(rates[first - 1]) if first else 0.0
+        bends, rates = bends[first:end], rates[first:end]
+        sums = np.full(len(bends), float(self.at(z - bends[0]).sum()))
+        sums[1:] -= np.cumsum(rates[:-1] * (bends[1:] - bends[:-1]))
+        last = int(np.searchsorted(-sums, -float(total or 0.0), side="right")) - 1
+        rate = float(rates[last]) if last >= 0 else falling
+        theta = float(bends[max(last, 0)])
+        if rate > 0.0:
+            theta += float(sums[max(last, 0)] - total) / rate
+        # The sums above have the rounding errors of all bends.
+        x = self.at(z - theta)
+        moving = (x > lower) & (x < upper)
+        if not self.plain:
+            moving &= x != self.kink
         count = int(np.count_nonzero(moving))
-        return theta + (float(x.sum()) - total) / count if count else theta
+        return theta + (float(x.sum()) - float(total or 0.0)) / count if count else theta
 
     def fill(self, v: Array) -> tuple[Array, float]:
         """argmax_u v.u - cost.|u - kink| of one column, and the multiplier: a fractional knapsack.
@@ -129,17 +150,30 @@ class Terms(NamedTuple):
         Up to its kink a coordinate is worth v + cost, beyond it v - cost. The sum is spent on what
         is worth most.
         """
-        kink, cost, lower, upper = np.clip(self.kink, self.lower, self.upper), *self[1:4]
-        worth = np.concatenate([v + cost, v - cost])
+        zero = np.zeros_like(v)
+        if self.plain and not np.ndim(self.lower) and not np.ndim(self.upper):
+            left = float(self.total or 0.0) - len(v) * self.lower
+            if left <= self.upper - self.lower:
+                # One coordinate takes it all.
+                u, best = zero + self.lower, int(v.argmax())
+                u[best] += left
+                return u, float(v[best])
+        lower, upper = zero + self.lower, zero + self.upper
+        kink = _clip(zero + self.kink, lower, upper)
+        worth = np.concatenate([v + self.cost, v - self.cost])
         room = np.concatenate([kink - lower, upper - kink])
         order = np.argsort(-worth, kind="stable")
+        reach = np.cumsum(room[order])
         left = float(self.total or 0.0) - float(lower.sum())
         spent = np.zeros_like(room)
-        before = np.cumsum(room[order]) - room[order]
-        spent[order] = np.clip(left - before, 0.0, room[order])
-        last = int(np.searchsorted(before + room[order], left))
-        u = lower + spent[: len(v)] + spent[len(v) :]
-        return u, float(worth[order[min(last, len(order) - 1)]])
+        spent[order] = _clip(left - (reach - room[order]), 0.0, room[order])
+        last = min(int(np.searchsorted(reach, left)), len(order) - 1)
+        return lower + spent[: len(v)] + spent[len(v) :], float(worth[order[last]])
+
+
+def _clip(x: Any, lower: Any, upper: Any) -> Any:
+    """The same as np.clip, which takes four times as long for short arrays."""
+    return np.minimum(np.maximum(x, lower), upper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,17 +223,17 @@ class Declared(Penalty):
 
     def terms(self, shape: tuple[int, ...]) -> Terms:
         """What this penalty declares, in a form that broadcasts against coefficients of `shape`."""
-        declared = self._declare()
-        for name, part in zip(("previous", "cost", "lower", "upper"), declared, strict=False):
-            if np.ndim(part) and len(part) != shape[0]:
+        terms = self._declare()
+        for name, part in zip(("previous", "cost", "lower", "upper"), terms, strict=False):
+            if isinstance(part, np.ndarray) and len(part) != shape[0]:
                 raise ValueError(
                     f"{name} has {len(part)} entries, but there are {shape[0]} coefficients: give "
                     "a scalar or one bound per coefficient."
                 )
-        terms = self._complete(declared, shape[0])
+        terms = self._complete(terms, shape[0])
         if len(shape) == 1:
             return terms
-        kink, cost, lower, upper = (part[:, None] if np.ndim(part) else part for part in terms[:4])
+        kink, cost, lower, upper = (p[:, None] if np.ndim(p) else p for p in terms[:4])
         return Terms(kink, cost, lower, upper, terms.total)
 
     @property
@@ -228,8 +262,10 @@ class Declared(Penalty):
 
     def _finite(self, w: Array, terms: Terms) -> float:
         """g(w) inside the domain."""
-        total = 0.5 * self.l2 * float(np.vdot(w, w))
-        return total + float(np.sum(terms.cost * np.abs(w - terms.kink)))
+        square = 0.5 * self.l2 * float(np.vdot(w, w))
+        return (
+            square if terms.plain else square + float((terms.cost * np.abs(w - terms.kink)).sum())
+        )
 
     def value(self, w: ArrayLike) -> float:
         """The terms at w; infinity outside the domain by more than rounding."""
@@ -239,7 +275,9 @@ class Declared(Penalty):
 
     def _nearest(self, z: Array, scale: float, terms: Terms) -> Array:
         """argmin_x ||x - z||^2 / 2 + (costs of x) / scale in the domain."""
-        return terms._replace(cost=terms.cost / scale).nearest(z)
+        return (
+            terms.nearest(z) if terms.plain else terms._replace(cost=terms.cost / scale).nearest(z)
+        )
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Shrinkage, soft thresholding around the kinks, one multiplier, clipping."""
@@ -257,11 +295,9 @@ class Declared(Penalty):
         if self.l2 > 0.0:
             return self._nearest(v / self.l2, self.l2, terms)
         if terms.total is not None:
-            columns = v.reshape(len(v), -1).T
-            best = [terms.column(len(v)).fill(column)[0] for column in columns]
-            return np.stack(best, axis=1).reshape(v.shape)
+            return terms.each_column(lambda own, column: own.fill(column)[0], v)
         # Without curvature the least pull leads to a bound, and none leaves a choice.
-        rest = np.clip(terms.kink + np.zeros_like(v), terms.lower, terms.upper)
+        rest = _clip(terms.kink + np.zeros_like(v), terms.lower, terms.upper)
         return np.where(v > terms.cost, terms.upper, np.where(v < -terms.cost, terms.lower, rest))
 
     def conjugate_gradient(self, v: ArrayLike) -> Array:
@@ -284,7 +320,7 @@ class Declared(Penalty):
             return math.inf
         if terms.total is None:
             return self._gain(w, v, terms)
-        own, gain = terms.column(len(w)), 0.0
+        own, gain = terms.of_column(), 0.0
         scaled = own._replace(cost=own.cost / (self.l2 or 1.0))
         for x, slope in zip(w.reshape(len(w), -1).T, v.reshape(len(w), -1).T, strict=True):
             # A common shift changes nothing under a sum, and costs digits.
@@ -299,13 +335,22 @@ class Declared(Penalty):
     def _gain(self, w: Array, slope: Array, terms: Terms) -> float:
         """sum_j max_u [slope_j (u - w_j) - h_j(u) + h_j(w_j)] >= 0, with h_j a coordinate's g."""
         kink, cost, lower, upper, _ = terms
+        if terms.plain:
+            # Up or down to u, the nearest point to slope / l2 or the bound that it points to.
+            if self.l2 > 0.0:
+                u = terms.at(slope / self.l2)
+            else:
+                u = np.where(slope > 0.0, upper, np.where(slope < 0.0, lower, w))
+            bound = np.where((u <= lower) | (u >= upper), (slope - self.l2 * u) * (u - w), 0.0)
+            square = 0.5 * self.l2 * float(np.vdot(w - u, w - u)) if self.l2 > 0.0 else 0.0
+            return square + float(np.maximum(bound, 0.0).sum())
         moved = terms.moves(w)
         if self.l2 > 0.0:
-            u = terms._replace(cost=cost / self.l2)._at(slope / self.l2)
+            u = terms._replace(cost=cost / self.l2).at(slope / self.l2)
             to, pull = terms.moves(u), slope - self.l2 * u
             # pull splits into a subgradient of the costs at u and a multiplier of the bounds: each
             # pays its own nonnegative term.
-            own = np.where(to != 0.0, cost * np.sign(to), np.clip(pull, -cost, cost))
+            own = np.where(to != 0.0, cost * np.sign(to), _clip(pull, -cost, cost))
             gains = 0.5 * self.l2 * (w - u) ** 2 + np.abs(moved) * (cost - np.sign(moved) * own)
             at_bound = (u <= lower) | (u >= upper)
             return float(
@@ -313,7 +358,7 @@ class Declared(Penalty):
             )
         # Without curvature: the slopes of the pieces to the right of w that rise, and of those to
         # the left that fall, times their lengths.
-        kink = np.clip(kink, lower, upper)
+        kink = _clip(kink, lower, upper)
         ahead, back = np.where(moved < 0.0, kink - w, 0.0), np.where(moved > 0.0, w - kink, 0.0)
         beyond = upper - np.where(moved < 0.0, kink, w)
         behind = np.where(moved > 0.0, kink, w) - lower
@@ -328,7 +373,7 @@ class Declared(Penalty):
         w, delta = np.asarray(w, dtype=np.float64), np.asarray(delta, dtype=np.float64)
         slope = self.l2 * float(np.vdot(w, delta))
         terms = self.terms(w.shape)
-        if not np.any(terms.cost):
+        if terms.plain:
             return slope
         side = np.sign(terms.moves(w))
         return slope + float(
@@ -341,9 +386,10 @@ class Declared(Penalty):
         terms = self.terms(w.shape)
         if terms.total is not None:
             return super().shortest_subgradient(w, slope)
-        out, side = np.asarray(slope, dtype=np.float64) + self.l2 * w, np.sign(terms.moves(w))
-        at_kink = out - np.clip(out, -terms.cost, terms.cost)
-        out = np.where(side == 0.0, at_kink, out + terms.cost * side)
+        out = np.asarray(slope, dtype=np.float64) + self.l2 * w
+        if not terms.plain:
+            side, at_kink = np.sign(terms.moves(w)), out - _clip(out, -terms.cost, terms.cost)
+            out = np.where(side == 0.0, at_kink, out + terms.cost * side)
         held = ((w <= terms.lower) & (out > 0.0)) | ((w >= terms.upper) & (out < 0.0))
         return np.where(held, 0.0, out)
 
@@ -450,6 +496,8 @@ class L2(Declared):
 
     name: ClassVar[str] = "L2"
     smooth = True
+    smooth_in_bounds = True
+    separable = True
 
     # Formulas of its own where small problems ask very often, or the general ones lose digits.
 
