@@ -35,5 +35,10 @@ void define(nb::module_& module, const char* name, const char* parameters, Funct
 }
 
 void bind_dense(nb::module_& module);
+void bind_ordering(nb::module_& module);
+void bind_pooling(nb::module_& module);
+void bind_thresholds(nb::module_& module);
+void bind_values(nb::module_& module);
+void bind_bins(nb::module_& module);
 
 }  // namespace sorel

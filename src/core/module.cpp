@@ -20,4 +20,9 @@ NB_MODULE(_core, module) {
     if (PyErr_Occurred()) throw nanobind::python_error();
     module.attr("PARAMETERS") = nanobind::dict();
     sorel::bind_dense(module);
+    sorel::bind_ordering(module);
+    sorel::bind_pooling(module);
+    sorel::bind_thresholds(module);
+    sorel::bind_values(module);
+    sorel::bind_bins(module);
 }
