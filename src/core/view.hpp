@@ -55,6 +55,15 @@ struct Optional : View<T, N> {
     explicit operator bool() const { return this->data != nullptr; }
 };
 
+// X of a user: float64 or float32, in C or Fortran order, or some rows or columns of such a matrix.
+// Strides count entries. Loops read it through `with_rows`, in rows.hpp.
+struct AnyMatrix {
+    const void* data = nullptr;
+    bool single = false;
+    index shape[2] = {};
+    index stride[2] = {};
+};
+
 template <class T>
 bool has_type(int number) {
     using U = std::remove_const_t<T>;
@@ -83,9 +92,34 @@ bool load(PyObject* object, View<T, N>& view) noexcept {
     return true;
 }
 
+inline bool load(PyObject* object, AnyMatrix& matrix) noexcept {
+    if (!PyArray_Check(object)) return false;
+    auto* array = reinterpret_cast<PyArrayObject*>(object);
+    const int number = PyArray_TYPE(array);
+    matrix.single = has_type<float>(number);
+    if (!(matrix.single || has_type<double>(number)) || PyArray_NDIM(array) != 2) return false;
+    if (!PyArray_ISBEHAVED_RO(array)) return false;
+    const index size = matrix.single ? sizeof(float) : sizeof(double);
+    for (int axis = 0; axis < 2; ++axis) {
+        matrix.shape[axis] = PyArray_DIM(array, axis);
+        if (PyArray_STRIDE(array, axis) % size != 0) return false;
+        matrix.stride[axis] = PyArray_STRIDE(array, axis) / size;
+    }
+    matrix.data = PyArray_DATA(array);
+    return true;
+}
+
 }  // namespace sorel
 
 namespace nanobind::detail {
+
+template <>
+struct type_caster<sorel::AnyMatrix> {
+    NB_TYPE_CASTER(sorel::AnyMatrix, const_name("numpy.ndarray"))
+    bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
+        return sorel::load(source.ptr(), value);
+    }
+};
 
 template <class T, int N>
 struct type_caster<sorel::View<T, N>> {
