@@ -49,6 +49,9 @@ void bind_prox(nb::module_& module);
 void bind_softmax(nb::module_& module);
 void bind_steps(nb::module_& module);
 void bind_thresholds(nb::module_& module);
+void bind_sparse(nb::module_& module);
+void bind_sparse_steps(nb::module_& module);
+void bind_margins(nb::module_& module);
 void bind_values(nb::module_& module);
 void bind_vectors(nb::module_& module);
 

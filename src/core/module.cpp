@@ -26,6 +26,9 @@ NB_MODULE(_core, module) {
     sorel::bind_prox(module);
     sorel::bind_steps(module);
     sorel::bind_thresholds(module);
+    sorel::bind_sparse(module);
+    sorel::bind_sparse_steps(module);
+    sorel::bind_margins(module);
     sorel::bind_values(module);
 //     sorel::bind_descent(module);
 //     sorel::bind_losses(module);
