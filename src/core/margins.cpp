@@ -50,11 +50,13 @@ SOREL_INLINE void pool_losses(Loss loss, double rho, Vector<const double> key,
     }
 }
 
-void pool_coded_losses(int code, double delta, double rho, Vector<const double> key,
-                       Vector<double> density, Vector<const double> weight,
-                       Vector<std::int64_t> first, Matrix<double> work, Vector<double> out) {
-    with_loss(code, delta,
-              [=](auto loss) { pool_losses(loss, rho, key, density, weight, first, work, out); });
+SOREL_CLONES void pool_coded_losses(int code, double delta, double rho, Vector<const double> key,
+                                    Vector<double> density, Vector<const double> weight,
+                                    Vector<std::int64_t> first, Matrix<double> work,
+                                    Vector<double> out) {
+    with_loss(code, delta, [=](auto loss) SOREL_INLINED {
+        pool_losses(loss, rho, key, density, weight, first, work, out);
+    });
 }
 
 }  // namespace

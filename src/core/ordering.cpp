@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace sorel {
 namespace {
@@ -18,13 +19,14 @@ constexpr index kBuckets = index{1} << kDigit;
 // Bits of the item's number, below those of the value.
 constexpr int kItemBits = 32;
 
-SOREL_INLINE index digit(Key key, index shift) { return (key >> shift) & (kBuckets - 1); }
+SOREL_INLINE index digit(Key key, int k) {
+    return (key >> (kItemBits + kDigit * k)) & (kBuckets - 1);
+}
 
-// The leading 32 bits of values - middle, followed by the numbers of the items from `first` on. The
-// bits of doubles, those of negative ones inverted, ascend with them; distances from a value in the
-// middle keep the digits where values are dense.
-SOREL_CLONES void radix_keys(Vector<const double> values, double middle, index first,
-                             Vector<Key> keys) {
+// The leading 32 bits of values - middle, followed by the numbers of the items. The bits of
+// doubles, those of negative ones inverted, ascend with them; distances from a value in the middle
+// keep the digits where values are dense.
+SOREL_INLINE void make_keys(Vector<const double> values, double middle, Key* keys) {
     constexpr Key kSign = Key{1} << 63;
     const index n = values.size();
     for (index i = 0; i < n; ++i) {
@@ -32,55 +34,32 @@ SOREL_CLONES void radix_keys(Vector<const double> values, double middle, index f
         Key key;
         std::memcpy(&key, &distance, sizeof key);
         key = key & kSign ? ~key : key | kSign;
-        keys[i] = (key >> kItemBits << kItemBits) | static_cast<Key>(first + i);
+        keys[i] = (key >> kItemBits << kItemBits) | static_cast<Key>(i);
     }
 }
 
-// counts[b] += the keys in bucket b, by the digit at `shift`.
-void radix_count(Vector<const Key> keys, index shift, Vector<std::int64_t> counts) {
-    for (index i = 0; i < keys.size(); ++i) ++counts[digit(keys[i], shift)];
-}
-
-// Put each key at the next free place of its bucket.
-void radix_scatter(Vector<const Key> keys, Vector<Key> target, index shift,
-                   Vector<std::int64_t> places) {
-    for (index i = 0; i < keys.size(); ++i) target[places[digit(keys[i], shift)]++] = keys[i];
-}
-
-// order = the numbers of the items, without their values.
+// order = the ascending order of the values but for near ties; `source` and `target` are room.
 template <class Index>
-SOREL_CLONES void radix_items(Vector<const Key> keys, Vector<Index> order) {
-    const index n = keys.size();
-    for (index i = 0; i < n; ++i) order[i] = static_cast<Index>(keys[i] & 0xFFFFFFFF);
-}
-
-// The whole sort in one thread; `source` and `target` are working memory.
-template <class Index>
-void radix_order(Vector<const double> values, double middle, Vector<Key> source, Vector<Key> target,
-                 Vector<Index> order) {
-    radix_keys(values, middle, 0, source);
-    const index n = source.size();
-    std::int64_t counts[kDigits][kBuckets] = {};
+SOREL_CLONES void radix_order(Vector<const double> values, double middle, Vector<Key> source,
+                              Vector<Key> target, Vector<Index> order) {
+    make_keys(values, middle, source.data);
+    const index n = values.size();
+    index places[kDigits][kBuckets] = {};
     // One sweep counts all digits: their numbers do not depend on the order.
     for (index i = 0; i < n; ++i)
-        for (int k = 0; k < kDigits; ++k) ++counts[k][digit(source[i], kItemBits + kDigit * k)];
+        for (int k = 0; k < kDigits; ++k) ++places[k][digit(source[i], k)];
     for (int k = 0; k < kDigits; ++k) {
-        std::int64_t before = 0;
-        for (std::int64_t& count : counts[k]) {
-            const std::int64_t size = count;
-            count = before;
-            before += size;
-        }
-        radix_scatter({source.data, {n}}, target, kItemBits + kDigit * k, {counts[k], {kBuckets}});
+        index before = 0;
+        for (index& place : places[k]) before += std::exchange(place, before);
+        for (index i = 0; i < n; ++i) target[places[k][digit(source[i], k)]++] = source[i];
         std::swap(source, target);
     }
-    radix_items<Index>({source.data, {n}}, order);
+    for (index i = 0; i < n; ++i) order[i] = static_cast<Index>(source[i] & 0xFFFFFFFF);
 }
 
 template <class Index>
 void bind(nb::module_& m) {
     define(m, "repair", "values order key budget", repair<Index>);
-    define(m, "radix_items", "keys order", radix_items<Index>);
     define(m, "radix_order", "values middle source target order", radix_order<Index>);
 }
 
@@ -89,9 +68,6 @@ void bind(nb::module_& m) {
 void bind_ordering(nb::module_& m) {
     bind<std::int32_t>(m);
     bind<std::int64_t>(m);
-    define(m, "radix_keys", "values middle first keys", radix_keys);
-    define(m, "radix_count", "keys shift counts", radix_count);
-    define(m, "radix_scatter", "keys target shift places", radix_scatter);
 }
 
 }  // namespace sorel

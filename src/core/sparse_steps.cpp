@@ -19,14 +19,16 @@ struct SampleLoss {
     void slopes(double target, const double* z, double* out) const;
 };
 
-double SampleLoss::value(double target, const double* z) const {
+SOREL_CLONES double SampleLoss::value(double target, const double* z) const {
     double loss = 0.0;
-    with_sample_loss(outputs, code, delta, [&](auto sample) { loss = sample.value(target, z); });
+    with_sample_loss(outputs, code, delta,
+                     [&](auto sample) SOREL_INLINED { loss = sample.value(target, z); });
     return loss;
 }
 
-void SampleLoss::slopes(double target, const double* z, double* out) const {
-    with_sample_loss(outputs, code, delta, [&](auto sample) { sample.slopes(target, z, out); });
+SOREL_CLONES void SampleLoss::slopes(double target, const double* z, double* out) const {
+    with_sample_loss(outputs, code, delta,
+                     [&](auto sample) SOREL_INLINED { sample.slopes(target, z, out); });
 }
 
 // The three arrays of CSR, as Python passes them.

@@ -115,7 +115,7 @@ SOREL_CLONES index fill_clipped(Vector<const double> zeta, double reference, dou
 }
 
 // By how much the q at tau sum to more than the total; 0 where only rounding is left.
-double excess(Sums sums, double tau, double below, double above, double low, double high,
+double excess_at(Sums sums, double tau, double below, double above, double low, double high,
               double total) {
     const auto [at_low, at_high, free, moment, spill] = sums;
     const double excess =
@@ -176,7 +176,7 @@ std::tuple<index, index, double> project_levels(Vector<const double> zeta,
     double span = kInf;
     for (index trial = 0; trial < trials; ++trial) {
         const Sums sums = level_sums(zeta, weight, reference, tau, low, high);
-        const double more = excess(sums, tau, below, above, low, high, total);
+        const double more = excess_at(sums, tau, below, above, low, high, total);
         const double free = std::get<2>(sums);
         index place = -1;
         if (more == 0.0 || free == 0.0) place = nearest(zeta, reference, tau, low, more >= 0.0);
@@ -229,7 +229,7 @@ void bind_thresholds(nb::module_& m) {
     define(m, "nearest", "zeta reference tau low above",
            static_cast<index (*)(Vector<const double>, double, double, double, bool)>(nearest));
     define(m, "fill_clipped", "zeta reference tau low high out block", fill_clipped);
-    define(m, "excess", "sums tau below above low high total", excess);
+    define(m, "excess_at", "sums tau below above low high total", excess_at);
     define(m, "next_tau", "trial tau below above span excess free kink low high", next_tau);
     define(m, "exact_tau", "sums tau low high total", exact_tau);
     define(m, "project_levels",
