@@ -14,7 +14,7 @@ import sorel
 from sorel.engines import BlocksEngine, vectorised
 from sorel.engines.base import UnsupportedOperationError
 from sorel.kernels import losses as compiled
-from sorel.kernels.margins import scalar_prox, scalar_slope
+from sorel.kernels.margins import pool_losses
 from sorel.losses import Huber, Logistic, Loss, Squared
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers.base import UnsupportedProblemError
@@ -198,10 +198,9 @@ def test_a_code_without_a_proximal_map_is_refused(newly_added, solver, monkeypat
 
 
 def test_the_proximal_map_of_an_unknown_code_is_an_error():
-    with pytest.raises(ValueError, match="code of a loss"):
-        scalar_prox(max(compiled.CODES) + 1, 1.0, 0.5, 0.1)
-    with pytest.raises(ValueError, match="code of a loss"):
-        scalar_slope(max(compiled.CODES) + 1, 1.0, 0.5)
+    code, one = max(compiled.CODES) + 1, np.ones(1)
+    with pytest.raises(ValueError, match=f"code {code}"):
+        pool_losses(code, 1.0, 1.0, one, one, one, np.zeros(1, np.int64), np.ones((4, 1)), one)
 
 
 def test_a_derived_class_is_never_its_base():
