@@ -20,10 +20,10 @@ NB_MODULE(_core, module) {
     if (PyErr_Occurred()) throw nanobind::python_error();
     module.attr("PARAMETERS") = nanobind::dict();
     sorel::bind_dense(module);
-//     sorel::bind_descent(module);
-//     sorel::bind_losses(module);
+    sorel::bind_descent(module);
+    sorel::bind_losses(module);
     sorel::bind_prox(module);
-//     sorel::bind_softmax(module);
+    sorel::bind_softmax(module);
     sorel::bind_steps(module);
-//     sorel::bind_vectors(module);
+    sorel::bind_vectors(module);
 }
