@@ -3,6 +3,7 @@
 // Loops come in two shapes: "rows" reads X by rows, "columns" reads X^T of a Fortran-ordered X, itself
 // in C order, so that neither order is ever copied.
 #include <algorithm>
+#include <stdexcept>
 
 #include "lanes.hpp"
 #include "rows.hpp"
@@ -148,17 +149,29 @@ SOREL_CLONES void gram_product_rows(AnyMatrix X, Values h, Values v, double inte
     if (out.size() > d) out[d] += total;
 }
 
+// The larger of a and |b|.
+template <class T>
+SOREL_INLINE double larger(double a, T b) {
+    const double size = std::abs(static_cast<double>(b));
+    return size > a ? size : a;
+}
+
 // out_j = max(out_j, |x_ij|) over all rows
 SOREL_CLONES void column_sizes(AnyMatrix X, Vector<double> out) {
     const index n = X.shape[0], d = X.shape[1];
     with_rows(X, [&](auto rows) SOREL_INLINED {
-        for (index i = 0; i < n; ++i) {
-            const auto* x = rows.row(i);
+        index i = 0;
+        // Four rows share the loads and stores of what is largest so far.
+        for (; i + 4 <= n; i += 4) {
+            const auto *x0 = rows.row(i), *x1 = rows.row(i + 1), *x2 = rows.row(i + 2),
+                       *x3 = rows.row(i + 3);
 #pragma omp simd
-            for (index j = 0; j < d; ++j) {
-                const double size = std::abs(static_cast<double>(x[j]));
-                out[j] = size > out[j] ? size : out[j];
-            }
+            for (index j = 0; j < d; ++j)
+                out[j] = larger(larger(larger(larger(out[j], x0[j]), x1[j]), x2[j]), x3[j]);
+        }
+        for (; i < n; ++i) {
+            const auto* x = rows.row(i);
+            for (index j = 0; j < d; ++j) out[j] = larger(out[j], x[j]);
         }
     });
 }
@@ -262,27 +275,39 @@ SOREL_CLONES void adjoint_some_rows(AnyMatrix X, RowNumbers rows, Values c, Vect
 // out += diagonal of [X 1]^T diag(h) [X 1]
 SOREL_CLONES void gram_diagonal(AnyMatrix X, Values h, Vector<double> out) {
     const index n = X.shape[0], d = X.shape[1];
+    const double total = sum_terms(n, [&](index i) SOREL_INLINED { return h[i]; });
     with_rows(X, [&](auto rows) SOREL_INLINED {
+        // Rows with a weight are taken two at a time, which share the loads and stores of the sum.
         for (index i = 0; i < n; ++i) {
             if (h[i] == 0.0) continue;
+            const double first = h[i];
             const auto* x = rows.row(i);
+            while (++i < n && h[i] == 0.0) {
+            }
+            const double second = i < n ? h[i] : 0.0;
+            const auto* y = i < n ? rows.row(i) : x;
 #pragma omp simd
             for (index j = 0; j < d; ++j) {
-                const double value = x[j];
-                out[j] += h[i] * value * value;
+                const double one = x[j], two = y[j];
+                out[j] += first * one * one + second * two * two;
             }
-            if (out.size() > d) out[d] += h[i];
         }
     });
+    if (out.size() > d) out[d] += total;
 }
 
 // out_r = x_i for i = rows[r]
 template <class T>
 void gather_rows(AnyMatrix X, RowNumbers rows, Matrix<T> out) {
+    if (X.single != std::is_same_v<T, float>) throw std::invalid_argument("X and out differ in type");
     const T* data = static_cast<const T*>(X.data);
-    for (index r = 0; r < rows.size(); ++r)
-        for (index j = 0; j < X.shape[1]; ++j)
-            out(r, j) = data[rows[r] * X.stride[0] + j * X.stride[1]];
+    const index d = X.shape[1];
+    for (index r = 0; r < rows.size(); ++r) {
+        const T* x = data + rows[r] * X.stride[0];
+        if (d <= 1 || X.stride[1] == 1) std::copy_n(x, d, out.row(r));
+        else
+            for (index j = 0; j < d; ++j) out(r, j) = x[j * X.stride[1]];
+    }
 }
 
 // The loops whose matrices have one type in C order.

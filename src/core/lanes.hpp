@@ -52,52 +52,35 @@ SOREL_INLINE Lanes load_lanes(const T* x) {
 
 #endif
 
-// Entries from which on a row is long: the compiler's vectors, which may be wider than lanes, then
-// outweigh what they cost before and after the loop.
-constexpr index kLongRow = 96;
-
-// z[r] = x_r . w_r for four long rows, strides apart. Four sums keep the processor busy where one would
-// have it wait.
-template <class T>
-SOREL_INLINE void four_long_dots(const T* x, index stride, index d, const double* w, index step,
-                                 double* z) {
-    const T *x1 = x + stride, *x2 = x1 + stride, *x3 = x2 + stride;
-    const double *w1 = w + step, *w2 = w1 + step, *w3 = w2 + step;
-    double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0;
-#pragma omp simd reduction(+ : z0, z1, z2, z3)
-    for (index j = 0; j < d; ++j) {
-        z0 += x[j] * w[j];
-        z1 += x1[j] * w1[j];
-        z2 += x2[j] * w2[j];
-        z3 += x3[j] * w3[j];
-    }
-    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
-}
-
-// z[r] = x_r . w for kRows = 1 or 4 rows of length d, `stride` apart from x on.
+// z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a single
+// row, keep the processor busy where one would have it wait.
 template <int kRows, class T>
 SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, double* z) {
-    if (d >= kLongRow) {
-        if (kRows == 4) return four_long_dots(x, stride, d, w, 0, z);
-        // The row in quarters, and what is left of it.
-        const index quarter = d / 4;
-        double parts[4], rest = 0.0;
-        four_long_dots(x, quarter, quarter, w, quarter, parts);
-        for (index j = 4 * quarter; j < d; ++j) rest += x[j] * w[j];
-        z[0] = ((parts[0] + parts[2]) + (parts[1] + parts[3])) + rest;
-        return;
-    }
-    Lanes sum[kRows] = {};
+    constexpr int kSums = kRows == 1 ? 4 : 2;
+    Lanes sum[kRows][kSums] = {};
     double rest[kRows] = {};
     index j = 0;
+    for (; j + kSums * kLanes <= d; j += kSums * kLanes)
+        for (int s = 0; s < kSums; ++s) {
+            const Lanes v = load_lanes(w + j + s * kLanes);
+            for (int r = 0; r < kRows; ++r)
+                sum[r][s] += load_lanes(x + r * stride + j + s * kLanes) * v;
+        }
+    for (int s = 1; s < kSums; ++s)
+        for (int r = 0; r < kRows; ++r) sum[r][0] += sum[r][s];
     for (; j + kLanes <= d; j += kLanes) {
         const Lanes v = load_lanes(w + j);
-        for (int r = 0; r < kRows; ++r) sum[r] += load_lanes(x + r * stride + j) * v;
+        for (int r = 0; r < kRows; ++r) sum[r][0] += load_lanes(x + r * stride + j) * v;
     }
-    for (; j < d; ++j)
+    // Not as a loop of unknown length, which the compiler would turn into vectors again.
+    for (int k = 0; k < kLanes - 1; ++k, ++j) {
+        if (j >= d) break;
         for (int r = 0; r < kRows; ++r) rest[r] += x[r * stride + j] * w[j];
-    for (int r = 0; r < kRows; ++r)
-        z[r] = ((sum[r][0] + sum[r][2]) + (sum[r][1] + sum[r][3])) + rest[r];
+    }
+    for (int r = 0; r < kRows; ++r) {
+        const Lanes& total = sum[r][0];
+        z[r] = ((total[0] + total[2]) + (total[1] + total[3])) + rest[r];
+    }
 }
 
 // sum_j a_j b_j
@@ -106,6 +89,22 @@ SOREL_INLINE double dot(const T* a, const double* b, index size) {
     double total;
     dots<1>(a, 0, size, b, &total);
     return total;
+}
+
+// sum_i term(i) for 0 <= i < n: four sums of a quarter each, so that none has to wait for itself.
+template <class F>
+SOREL_INLINE double sum_terms(index n, F&& term) {
+    const index quarter = n / 4;
+    double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (index i = 0; i < quarter; ++i) {
+        s0 += term(i);
+        s1 += term(i + quarter);
+        s2 += term(i + 2 * quarter);
+        s3 += term(i + 3 * quarter);
+    }
+    for (index i = 4 * quarter; i < n; ++i) s0 += term(i);
+    return (s0 + s1) + (s2 + s3);
 }
 
 }  // namespace sorel

@@ -4,13 +4,23 @@
 // `block` the block of each sample in the last projection, or -1.
 #include "losses.hpp"
 
+#include "lanes.hpp"
 #include "rows.hpp"
+#include "weights.hpp"
 
 namespace sorel {
 namespace {
 
 using Values = Vector<const double>;
 using Blocks = Vector<const std::int32_t>;
+
+// f(loss, weight) for the loss under a code and the weights of the samples.
+template <class F>
+SOREL_INLINE auto with_weighted_loss(int code, double delta, Values omega, bool weighted, F&& f) {
+    return with_loss(code, delta, [&](auto loss) SOREL_INLINED {
+        return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED { return f(loss, weight); });
+    });
+}
 
 // losses = phi(y, z)
 SOREL_CLONES void losses_at(int code, double delta, Values y, Values margins, Vector<double> losses) {
@@ -61,19 +71,19 @@ SOREL_CLONES void augmented_curvature(int code, double delta, Values y, Values m
             }
         }
     });
-    const double uniform = omega[0];
+    with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
 #pragma omp simd
-    for (index i = 0; i < n; ++i) h[i] *= weighted ? omega[i] : uniform;
+        for (index i = 0; i < n; ++i) h[i] *= weight(i);
+    });
 }
 
 // c = omega q phi': what X^T turns into the gradient of lam . l(w)
 SOREL_CLONES void weighted_slopes(int code, double delta, Values y, Values margins, Values density,
                                   Values omega, bool weighted, Vector<double> c) {
-    const double uniform = omega[0];
-    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
+    with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < density.size(); ++i)
-            c[i] = density[i] * (weighted ? omega[i] : uniform) * loss.slope(y[i], margins[i]);
+            c[i] = density[i] * weight(i) * loss.slope(y[i], margins[i]);
     });
 }
 
@@ -81,11 +91,10 @@ SOREL_CLONES void weighted_slopes(int code, double delta, Values y, Values margi
 SOREL_CLONES void block_slopes(int code, double delta, Values y, Values margins, Blocks block,
                                Values factor, bool sampled, Values omega, bool weighted,
                                Vector<double> c) {
-    const double uniform = omega[0];
-    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
+    with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < margins.size(); ++i) {
-            const double slope = loss.slope(y[i], margins[i]) * (weighted ? omega[i] : uniform);
+            const double slope = loss.slope(y[i], margins[i]) * weight(i);
             c[i] = block[i] >= 0 ? slope : 0.0;
         }
     });
@@ -101,19 +110,20 @@ SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Valu
                                        Blocks block, Matrix<double> sums, double eta, Values omega,
                                        bool weighted, Matrix<double> out) {
     const index n = X.shape[0], d = X.shape[1], size = out.shape[0];
-    const double uniform = omega[0];
-    DoubleRows rows(X);
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        for (index i = 0; i < n; ++i) {
-            if (block[i] < 0) continue;
-            const double weight = weighted ? omega[i] : uniform;
-            const double c = weight * loss.slope(y[i], margins[i]), *x = rows.row(i);
-            double* sum = sums.row(block[i]);
+        with_rows(X, [&](auto rows) SOREL_INLINED {
+            for (index i = 0; i < n; ++i) {
+                if (block[i] < 0) continue;
+                const double weight = omega[weighted ? i : 0];
+                const double c = weight * loss.slope(y[i], margins[i]);
+                const auto* x = rows.row(i);
+                double* sum = sums.row(block[i]);
 #pragma omp simd
-            for (index j = 0; j < d; ++j) sum[j] += c * x[j];
-            if (size > d) sum[d] += c;
-            sum[size] += weight;
-        }
+                for (index j = 0; j < d; ++j) sum[j] += c * x[j];
+                if (size > d) sum[d] += c;
+                sum[size] += weight;
+            }
+        });
     });
     for (index b = 0; b < sums.shape[0]; ++b) {
         const double *sum = sums.row(b), scale = eta / sum[size];
@@ -130,14 +140,10 @@ SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Valu
 SOREL_CLONES double directional_slope(int code, double delta, Values y, Values margins,
                                       Values density, Values direction, Values omega,
                                       bool weighted) {
-    const double uniform = omega[0];
-    return with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        double total = 0.0;
-#pragma omp simd reduction(+ : total)
-        for (index i = 0; i < density.size(); ++i)
-            total += (weighted ? omega[i] : uniform) * density[i] * loss.slope(y[i], margins[i]) *
-                     direction[i];
-        return total;
+    return with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * density[i] * loss.slope(y[i], margins[i]) * direction[i];
+        });
     });
 }
 
@@ -154,14 +160,10 @@ SOREL_CLONES void line_target(Values margins, Values direction, double step, int
 // Derivative of lam . l along the direction, at the margins moved along it.
 SOREL_CLONES double line_slope(Values margins, Values direction, double step, int code, double delta,
                                Values y, Values density, Values omega, bool weighted) {
-    const double uniform = omega[0];
-    return with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        double total = 0.0;
-#pragma omp simd reduction(+ : total)
-        for (index i = 0; i < density.size(); ++i)
-            total += (weighted ? omega[i] : uniform) * density[i] *
-                     loss.slope(y[i], margins[i] + step * direction[i]) * direction[i];
-        return total;
+    return with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * density[i] * loss.slope(y[i], margins[i] + step * direction[i]) * direction[i];
+        });
     });
 }
 
@@ -185,21 +187,19 @@ SOREL_CLONES std::tuple<double, double, double> shift_statistics(int code, doubl
                                                                  Values margins, double shift,
                                                                  Values density, Values omega,
                                                                  bool weighted) {
-    const double uniform = omega[0];
     double first = 0.0, second = 0.0, rounding = 0.0;
-    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
+    with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
 #pragma omp simd reduction(+ : first, second, rounding)
         for (index i = 0; i < margins.size(); ++i) {
             // Samples without weight count for nothing, though their margins be infinite.
             const bool used = density[i] != 0.0;
-            const double weight = density[i] * (weighted ? omega[i] : uniform);
-            const double z = margins[i] + shift;
-            const double slope = used ? weight * loss.slope(y[i], z) : 0.0;
-            const double curvature = weight * loss.curvature(y[i], z);
-            const double unsure = curvature * (std::abs(margins[i]) + std::abs(shift));
-            first += slope;
-            second += used ? curvature : 0.0;
-            rounding += std::abs(slope) + (used ? unsure : 0.0);
+            const double share = density[i] * weight(i), z = margins[i] + shift;
+            const double slope = share * loss.slope(y[i], z), bend = share * loss.curvature(y[i], z);
+            const double unsure =
+                std::abs(slope) + bend * (std::abs(margins[i]) + std::abs(shift));
+            first += used ? slope : 0.0;
+            second += used ? bend : 0.0;
+            rounding += used ? unsure : 0.0;
         }
     });
     return {first, second, rounding};

@@ -7,6 +7,7 @@
 
 #include "core.hpp"
 #include "lanes.hpp"
+#include "weights.hpp"
 
 namespace sorel {
 namespace {
@@ -54,10 +55,13 @@ void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
 // out = omega phi', times the sampling factors when rows were sampled
 SOREL_CLONES void sample_slopes(Values slopes, Values factor, bool sampled, Values omega,
                                 bool weighted, Vector<double> out) {
-    const double uniform = omega[0];
+    with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
 #pragma omp simd
-    for (index i = 0; i < slopes.size(); ++i)
-        out[i] = slopes[i] * (weighted ? omega[i] : uniform) * (sampled ? factor[i] : 1.0);
+        for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i);
+    });
+    if (!sampled) return;
+#pragma omp simd
+    for (index i = 0; i < slopes.size(); ++i) out[i] *= factor[i];
 }
 
 // target = q + eta [(1 + theta) l - theta l_prev]
@@ -78,60 +82,45 @@ SOREL_CLONES void ascent_target(Values density, Values losses, Values previous, 
 // came before it.
 SOREL_CLONES double weighted_sum(Values density, Values losses, Values omega, bool weighted) {
     const index n = density.size();
-    double total = 0.0;
-    for (index first = 0; first < n; first += kRun) {
-        const index last = std::min(first + kRun, n);
-        double part = 0.0;
-        if (weighted) {
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        double total = 0.0;
+        for (index first = 0; first < n; first += kRun) {
+            const index last = std::min(first + kRun, n);
+            double part = 0.0;
 #pragma omp simd reduction(+ : part)
-            for (index i = first; i < last; ++i) part += omega[i] * density[i] * losses[i];
-        } else {
-#pragma omp simd reduction(+ : part)
-            for (index i = first; i < last; ++i) part += density[i] * losses[i];
+            for (index i = first; i < last; ++i) part += weight(i) * density[i] * losses[i];
+            total += part;
         }
-        total += part;
-    }
-    return weighted ? total : total * omega[0];
+        return total;
+    });
 }
 
 // sum_i omega_i (q_i + share) |l_i|
 SOREL_CLONES double absolute_sum(Values density, Values losses, Values omega, bool weighted,
                                  double share) {
-    const index n = density.size();
-    double total = 0.0;
-    if (weighted) {
-#pragma omp simd reduction(+ : total)
-        for (index i = 0; i < n; ++i) total += omega[i] * (density[i] + share) * std::abs(losses[i]);
-        return total;
-    }
-#pragma omp simd reduction(+ : total)
-    for (index i = 0; i < n; ++i) total += (density[i] + share) * std::abs(losses[i]);
-    return total * omega[0];
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * (density[i] + share) * std::abs(losses[i]);
+        });
+    });
 }
 
 // sum_i l_i^2 over the samples that have a weight
 SOREL_CLONES double square_of_used(Values losses, Values omega) {
-    double total = 0.0;
-#pragma omp simd reduction(+ : total)
-    for (index i = 0; i < losses.size(); ++i)
-        total += omega[i] > 0.0 ? losses[i] * losses[i] : 0.0;
-    return total;
+    return sum_terms(losses.size(), [&](index i) SOREL_INLINED {
+        const double square = losses[i] * losses[i];
+        return omega[i] > 0.0 ? square : 0.0;
+    });
 }
 
 // sum_i omega_i (q_i - q'_i)^2
 SOREL_CLONES double weighted_square_distance(Values density, Values others, Values omega,
                                              bool weighted) {
-    const index n = density.size();
-    double total = 0.0;
-    if (weighted) {
-#pragma omp simd reduction(+ : total)
-        for (index i = 0; i < n; ++i)
-            total += omega[i] * (density[i] - others[i]) * (density[i] - others[i]);
-        return total;
-    }
-#pragma omp simd reduction(+ : total)
-    for (index i = 0; i < n; ++i) total += (density[i] - others[i]) * (density[i] - others[i]);
-    return total * omega[0];
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * (density[i] - others[i]) * (density[i] - others[i]);
+        });
+    });
 }
 
 // means_b = omega-weighted mean of the values over block b, and totals_b its weight
@@ -167,10 +156,10 @@ void apply_curvature(Values h, Values pull, Blocks block, Values scale, Vector<d
 }
 
 // `count` draws in order of position, of which item i gets count * p_i, rounded up or down.
-void systematic_sample(Values probability, index count, double offset, Vector<std::int64_t> out) {
+SOREL_CLONES void systematic_sample(Values probability, index count, double offset,
+                                    Vector<std::int64_t> out) {
     const index n = probability.size();
-    double total = 0.0;
-    for (index i = 0; i < n; ++i) total += probability[i];
+    const double total = sum_terms(n, [&](index i) SOREL_INLINED { return probability[i]; });
     const double spacing = total / static_cast<double>(count);
     index drawn = 0, last = 0;
     double reached = 0.0;

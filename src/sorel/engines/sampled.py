@@ -490,5 +490,4 @@ def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]
         shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
         scale = free_scale = step
     head = () if drift is None else (drift,)
-    map_left = None if smooth else True
-    return (*head, shrink, scale, free_shrink, free_scale, map_left, scale, *penalty)
+    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)
