@@ -40,11 +40,19 @@ void define(nb::module_& module, const char* name, const char* parameters, Funct
 }
 
 void bind_dense(nb::module_& module);
+void bind_bins(nb::module_& module);
 void bind_descent(nb::module_& module);
 void bind_losses(nb::module_& module);
+void bind_ordering(nb::module_& module);
+void bind_pooling(nb::module_& module);
 void bind_prox(nb::module_& module);
 void bind_softmax(nb::module_& module);
 void bind_steps(nb::module_& module);
+void bind_thresholds(nb::module_& module);
+void bind_sparse(nb::module_& module);
+void bind_sparse_steps(nb::module_& module);
+void bind_margins(nb::module_& module);
+void bind_values(nb::module_& module);
 void bind_vectors(nb::module_& module);
 
 }  // namespace sorel

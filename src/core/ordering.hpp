@@ -18,7 +18,8 @@ constexpr double kEarlyShare = 0.1;
 template <class Index>
 SOREL_INLINE index sink(double* key, Index* order, index rank, double value, Index item,
                         Index* position, double* also) {
-    while (rank > 0 && (key[rank - 1] > value || (key[rank - 1] == value && order[rank - 1] > item))) {
+    while (rank > 0 &&
+           (key[rank - 1] > value || (key[rank - 1] == value && order[rank - 1] > item))) {
         key[rank] = key[rank - 1];
         order[rank] = order[rank - 1];
         if (also) also[rank] = also[rank - 1];
@@ -34,7 +35,9 @@ SOREL_INLINE index sink(double* key, Index* order, index rank, double value, Ind
 // key = values in ascending order, by insertion from the given order, ties by position. False once
 // the budget of moves is spent; the order is still a permutation then.
 template <class Index>
-SOREL_INLINE bool repair(const double* values, Index* order, double* key, index n, double budget) {
+inline bool repair(Vector<const double> values, Vector<Index> order, Vector<double> key,
+                   double budget) {
+    const index n = order.size();
     const double early = kEarlyShare * budget;
     const double rate = (1.0 - kEarlyShare) * budget / static_cast<double>(std::max<index>(n, 1));
     index spent = 0;
@@ -48,7 +51,7 @@ SOREL_INLINE bool repair(const double* values, Index* order, double* key, index 
             last_item = item;
             continue;
         }
-        spent += 1 + i - sink<Index>(key, order, i, value, item, nullptr, nullptr);
+        spent += 1 + i - sink<Index>(key.data, order.data, i, value, item, nullptr, nullptr);
         last = key[i];
         last_item = order[i];
         if (static_cast<double>(spent) > early + rate * static_cast<double>(i)) return false;

@@ -1,9 +1,9 @@
 // Pooling adjacent violators: the projection of a sorted vector onto the permutahedron.
 //
 // The blocks of several items stand on a stack. Each item that violates the order is merged with
-// those before it, and perhaps with some that follow (Best & Chakravarti 1990). All is kept relative
-// to the first item of a block, and sums carry their rounding errors (Knuth's two-sum), so files
-// that include this are compiled without fused multiply-adds where these digits matter.
+// those before it, and perhaps with some that follow (Best & Chakravarti 1990). All is kept
+// relative to the first item of a block, and sums carry their rounding errors (Knuth's two-sum), so
+// files that include this are compiled without fused multiply-adds where these digits matter.
 #pragma once
 
 #include <algorithm>

@@ -75,6 +75,8 @@ bool has_type(int number) {
         return number == NPY_INT32 || (sizeof(long) == 4 && number == NPY_LONG);
     else if constexpr (std::is_same_v<U, std::int64_t>)
         return number == NPY_INT64 || number == NPY_LONGLONG;
+    else if constexpr (std::is_same_v<U, std::uint64_t>)
+        return number == NPY_UINT64 || number == NPY_ULONGLONG;
     else static_assert(!sizeof(U), "no NumPy type for this");
 }
 
@@ -127,6 +129,9 @@ struct type_caster<sorel::View<T, N>> {
         return sorel::load(source.ptr(), value);
     }
 };
+
+template <class T, int N>
+struct has_arg_defaults<sorel::Optional<T, N>> : std::true_type {};
 
 template <class T, int N>
 struct type_caster<sorel::Optional<T, N>> {

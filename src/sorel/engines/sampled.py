@@ -29,7 +29,6 @@ from sorel.engines.memory import MemoryEngine, shared_property
 from sorel.kernels import steps, vectors
 from sorel.losses import Squared
 from sorel.penalties import PURE_L2, Kernel
-from sorel.permutahedron.pooling import size_of_bounds
 
 IntArray = NDArray[np.int64]
 
@@ -358,7 +357,7 @@ class SampledEngine(MemoryEngine):
             order=np.arange(n),
             position=np.arange(n),
             pools=np.empty((3, n)),
-            bounds=np.empty(size_of_bounds(n), np.int64),
+            bounds=np.empty(n, np.int64),
         )
 
     def table_dual(self, table: _Table) -> Dual:
