@@ -52,20 +52,59 @@ SOREL_INLINE Lanes load_lanes(const T* x) {
 
 #endif
 
-// z[r] = x_r . w for kRows rows of length d, one after the other from x on.
+// z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a single
+// row, keep the processor busy where one would have it wait.
 template <int kRows, class T>
-SOREL_INLINE void dots(const T* x, index d, const double* w, double* z) {
-    Lanes sum[kRows] = {};
+SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, double* z) {
+    constexpr int kSums = kRows == 1 ? 4 : 2;
+    Lanes sum[kRows][kSums] = {};
     double rest[kRows] = {};
     index j = 0;
+    for (; j + kSums * kLanes <= d; j += kSums * kLanes)
+        for (int s = 0; s < kSums; ++s) {
+            const Lanes v = load_lanes(w + j + s * kLanes);
+            for (int r = 0; r < kRows; ++r)
+                sum[r][s] += load_lanes(x + r * stride + j + s * kLanes) * v;
+        }
+    for (int s = 1; s < kSums; ++s)
+        for (int r = 0; r < kRows; ++r) sum[r][0] += sum[r][s];
     for (; j + kLanes <= d; j += kLanes) {
         const Lanes v = load_lanes(w + j);
-        for (int r = 0; r < kRows; ++r) sum[r] += load_lanes(x + r * d + j) * v;
+        for (int r = 0; r < kRows; ++r) sum[r][0] += load_lanes(x + r * stride + j) * v;
     }
-    for (; j < d; ++j)
-        for (int r = 0; r < kRows; ++r) rest[r] += x[r * d + j] * w[j];
-    for (int r = 0; r < kRows; ++r)
-        z[r] = ((sum[r][0] + sum[r][2]) + (sum[r][1] + sum[r][3])) + rest[r];
+    // Not as a loop of unknown length, which the compiler would turn into vectors again.
+    for (int k = 0; k < kLanes - 1; ++k, ++j) {
+        if (j >= d) break;
+        for (int r = 0; r < kRows; ++r) rest[r] += x[r * stride + j] * w[j];
+    }
+    for (int r = 0; r < kRows; ++r) {
+        const Lanes& total = sum[r][0];
+        z[r] = ((total[0] + total[2]) + (total[1] + total[3])) + rest[r];
+    }
+}
+
+// sum_j a_j b_j
+template <class T>
+SOREL_INLINE double dot(const T* a, const double* b, index size) {
+    double total;
+    dots<1>(a, 0, size, b, &total);
+    return total;
+}
+
+// sum_i term(i) for 0 <= i < n: four sums of a quarter each, so that none has to wait for itself.
+template <class F>
+SOREL_INLINE double sum_terms(index n, F&& term) {
+    const index quarter = n / 4;
+    double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (index i = 0; i < quarter; ++i) {
+        s0 += term(i);
+        s1 += term(i + quarter);
+        s2 += term(i + 2 * quarter);
+        s3 += term(i + 3 * quarter);
+    }
+    for (index i = 4 * quarter; i < n; ++i) s0 += term(i);
+    return (s0 + s1) + (s2 + s3);
 }
 
 }  // namespace sorel

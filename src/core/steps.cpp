@@ -15,7 +15,7 @@ namespace {
 template <class Sample>
 SOREL_INLINE void sample_margins(Sample sample, const double* x, index d, Matrix<double> W, double* z) {
     for (index c = 0; c < sample.outputs(); ++c) {
-        dots<1>(x, d, W.row(c), z + c);
+        z[c] = dot(x, W.row(c), d);
         if (W.shape[1] > d) z[c] += W(c, d);
     }
 }

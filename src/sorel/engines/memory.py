@@ -22,6 +22,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf
 
 from sorel._copies import shallow_copy
+from sorel._core import PARAMETERS
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
@@ -160,7 +161,7 @@ def sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 @cache
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
-    names = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
+    names = PARAMETERS.get(kernel.__name__) or list(inspect.signature(kernel).parameters)
     rows = tuple(i for i, name in enumerate(names) if name in PER_ROW)
     return rows, names.index("omega") if "omega" in names else None
 
