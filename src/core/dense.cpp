@@ -167,7 +167,8 @@ SOREL_CLONES void column_sizes(AnyMatrix X, Vector<double> out) {
                        *x3 = rows.row(i + 3);
 #pragma omp simd
             for (index j = 0; j < d; ++j)
-                out[j] = larger(larger(larger(larger(out[j], x0[j]), x1[j]), x2[j]), x3[j]);
+                out[j] = larger(larger(out[j], larger(larger(0.0, x0[j]), x1[j])),
+                                larger(larger(0.0, x2[j]), x3[j]));
         }
         for (; i < n; ++i) {
             const auto* x = rows.row(i);
@@ -196,16 +197,25 @@ SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> tile, Matrix<do
             }
             if (size > d) std::fill_n(tile.row(d), count, 1.0);
             for (index j = 0; j < size; ++j) {
-                double *left = scaled.row(j), *right = tile.row(j), *sum = out.row(j);
+                double *left = scaled.row(j), *right = tile.row(j);
 #pragma omp simd
                 for (index r = 0; r < count; ++r) left[r] = weight[r] * right[r];
+            }
+            // Blocks of two rows and four columns, down to the diagonal or a little beyond it.
+            for (index j = 0; j < size; j += 2) {
+                const bool pair = j + 1 < size;
                 index k = 0;
-                for (; k + 3 <= j; k += 4) {
-                    double parts[4];
-                    dots<4>(tile.row(k), height, count, left, parts);
-                    for (int r = 0; r < 4; ++r) sum[k + r] += parts[r];
+                for (; pair && k <= j + 1 && k + 4 <= size; k += 4) {
+                    double parts[8];
+                    two_by_four_dots(scaled.row(j), tile.row(k), height, count, parts);
+                    for (int s = 0; s < 4; ++s) {
+                        out(j, k + s) += parts[s];
+                        out(j + 1, k + s) += parts[4 + s];
+                    }
                 }
-                for (; k <= j; ++k) sum[k] += dot(tile.row(k), left, count);
+                for (index row = j; row < std::min(j + 2, size); ++row)
+                    for (index column = k; column <= row; ++column)
+                        out(row, column) += dot(scaled.row(row), tile.row(column), count);
             }
         }
     };

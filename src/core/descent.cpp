@@ -52,7 +52,8 @@ struct DenseColumns {
     Matrix<const double> X;
 
     SOREL_INLINE double dot(index j, const double* residual) const {
-        return sorel::dot(X.row(j), residual, X.shape[1]);
+        const double* x = X.row(j);
+        return sum_terms(X.shape[1], [&](index i) SOREL_INLINED { return x[i] * residual[i]; });
     }
     SOREL_INLINE void add(index j, double move, double* residual) const {
         const double* x = X.row(j);

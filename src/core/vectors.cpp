@@ -56,12 +56,14 @@ void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
 SOREL_CLONES void sample_slopes(Values slopes, Values factor, bool sampled, Values omega,
                                 bool weighted, Vector<double> out) {
     with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        if (sampled) {
 #pragma omp simd
-        for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i);
+            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i) * factor[i];
+        } else {
+#pragma omp simd
+            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i);
+        }
     });
-    if (!sampled) return;
-#pragma omp simd
-    for (index i = 0; i < slopes.size(); ++i) out[i] *= factor[i];
 }
 
 // target = q + eta [(1 + theta) l - theta l_prev]
