@@ -1,12 +1,12 @@
 // What every file of loops needs: views, the list of bindings, and versions for newer processors.
 #pragma once
 
-#include "view.hpp"
-
 #include <nanobind/stl/tuple.h>
 
 #include <cmath>
 #include <tuple>
+
+#include "view.hpp"
 
 // One version of a loop for each level of x86-64, chosen when the module is loaded. Other compilers
 // and processors get one version; results agree to rounding.

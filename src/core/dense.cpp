@@ -1,7 +1,7 @@
 // Products with a dense X, in float64 or float32; every accumulator is float64.
 //
-// Loops come in two shapes: "rows" reads X by rows, "columns" reads X^T of a Fortran-ordered X, itself
-// in C order, so that neither order is ever copied.
+// Loops come in two shapes: "rows" reads X by rows, "columns" reads X^T of a Fortran-ordered X,
+// itself in C order, so that neither order is ever copied.
 #include <algorithm>
 #include <stdexcept>
 
@@ -31,7 +31,8 @@ SOREL_INLINE void add_scaled(double c, const T* x, index d, double* out) {
 // out += c0 x0 + c1 x1 + c2 x2 + c3 x3: four rows share the loads and stores of the sum.
 template <class Rows>
 SOREL_INLINE void add_four(const double* c, Rows& rows, index i, index d, double* out) {
-    const auto *x0 = rows.row(i), *x1 = rows.row(i + 1), *x2 = rows.row(i + 2), *x3 = rows.row(i + 3);
+    const auto *x0 = rows.row(i), *x1 = rows.row(i + 1), *x2 = rows.row(i + 2),
+               *x3 = rows.row(i + 3);
     const double c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
 #pragma omp simd
     for (index j = 0; j < d; ++j) out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j]);
@@ -39,7 +40,8 @@ SOREL_INLINE void add_four(const double* c, Rows& rows, index i, index d, double
 
 // z[r] = x_r . w for the four rows from i on
 template <class T>
-SOREL_INLINE void four_dots(const PlainRows<T>& rows, index i, index d, const double* w, double* z) {
+SOREL_INLINE void four_dots(const PlainRows<T>& rows, index i, index d, const double* w,
+                            double* z) {
     dots<4>(rows.row(i), rows.stride, d, w, z);
 }
 
@@ -179,8 +181,8 @@ SOREL_CLONES void column_sizes(AnyMatrix X, Vector<double> out) {
 
 // out += [X 1]^T diag(h) [X 1], with the column of ones when out has room for it. For few columns,
 // where a call into BLAS costs more than it saves: rows of nonzero weight are turned into short
-// columns, whose inner products are loops the processor likes. `tile` has a row for each row of `out`,
-// `scaled` one more.
+// columns, whose inner products are loops the processor likes. `tile` has a row for each row of
+// `out`, `scaled` one more.
 SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> tile, Matrix<double> scaled,
                            Matrix<double> out) {
     const index n = X.shape[0], d = X.shape[1], size = out.shape[0], height = tile.shape[1];
@@ -219,8 +221,10 @@ SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> tile, Matrix<do
             }
         }
     };
-    if (X.single) sweep(static_cast<const float*>(X.data));
-    else sweep(static_cast<const double*>(X.data));
+    if (X.single)
+        sweep(static_cast<const float*>(X.data));
+    else
+        sweep(static_cast<const double*>(X.data));
     for (index j = 0; j < size; ++j)
         for (index k = 0; k < j; ++k) out(k, j) = out(j, k);
 }
@@ -309,12 +313,14 @@ SOREL_CLONES void gram_diagonal(AnyMatrix X, Values h, Vector<double> out) {
 // out_r = x_i for i = rows[r]
 template <class T>
 void gather_rows(AnyMatrix X, RowNumbers rows, Matrix<T> out) {
-    if (X.single != std::is_same_v<T, float>) throw std::invalid_argument("X and out differ in type");
+    if (X.single != std::is_same_v<T, float>)
+        throw std::invalid_argument("X and out differ in type");
     const T* data = static_cast<const T*>(X.data);
     const index d = X.shape[1];
     for (index r = 0; r < rows.size(); ++r) {
         const T* x = data + rows[r] * X.stride[0];
-        if (d <= 1 || X.stride[1] == 1) std::copy_n(x, d, out.row(r));
+        if (d <= 1 || X.stride[1] == 1)
+            std::copy_n(x, d, out.row(r));
         else
             for (index j = 0; j < d; ++j) out(r, j) = x[j * X.stride[1]];
     }

@@ -1,12 +1,12 @@
 // Coordinate descent on a weighted least-squares problem with a separable penalty.
 //
-// Rows are scaled by the roots of their weights, so that the residuals alone carry the weights. With
-// an intercept, which is minimised over all the time, residuals and columns are centred: column j is
-// x_j - means[j] * root, and the residual is `residual` + shift * root, so that a sparse column costs
-// its own entries alone.
+// Rows are scaled by the roots of their weights, so that the residuals alone carry the weights.
+// With an intercept, which is minimised over all the time, residuals and columns are centred:
+// column j is x_j - means[j] * root, and the residual is `residual` + shift * root, so that a
+// sparse column costs its own entries alone.
 //
-// A sweep over all columns is followed by some over those that are not at a bound or at zero. What a
-// column has left to move is seen on the way, and its share of the duality gap with it.
+// A sweep over all columns is followed by some over those that are not at a bound or at zero. What
+// a column has left to move is seen on the way, and its share of the duality gap with it.
 #include <algorithm>
 
 #include "core.hpp"
@@ -26,7 +26,8 @@ constexpr index kRateSweeps = 10;
 // Rows and columns of a block that is transposed: 8 kB of doubles.
 constexpr index kBlock = 32;
 
-// The minimiser in one coordinate of curvature/2 (u - old)^2 + slope u + l2/2 u^2 + l1 |u| in bounds.
+// The minimiser in one coordinate of curvature/2 (u - old)^2 + slope u + l2/2 u^2 + l1 |u| in
+// bounds.
 SOREL_INLINE double minimum(double old, double slope, double curvature, double l1, double l2,
                             double lower, double upper) {
     double u = curvature * old - slope;
@@ -121,10 +122,11 @@ SOREL_INLINE std::tuple<double, double, index> descend(const Columns& columns, V
 
 // For the columns of X, which are the rows of a matrix here.
 SOREL_CLONES std::tuple<double, double, index> descend_dense(
-    Matrix<const double> X, Values means, Values curvature, Vector<double> residual, Vector<double> w,
-    double l1, double l2, Values lower, Values upper, index sweeps, double goal, double shift) {
-    return descend(DenseColumns{X}, means, curvature, residual, w, l1, l2, lower, upper, sweeps, goal,
-                   shift);
+    Matrix<const double> X, Values means, Values curvature, Vector<double> residual,
+    Vector<double> w, double l1, double l2, Values lower, Values upper, index sweeps, double goal,
+    double shift) {
+    return descend(DenseColumns{X}, means, curvature, residual, w, l1, l2, lower, upper, sweeps,
+                   goal, shift);
 }
 
 // For columns given by the three arrays of CSC.
@@ -132,11 +134,12 @@ template <class Index>
 std::tuple<double, double, index> descend_sparse(Vector<const Index> indptr,
                                                  Vector<const Index> indices, Values data,
                                                  Values means, Values curvature,
-                                                 Vector<double> residual, Vector<double> w, double l1,
-                                                 double l2, Values lower, Values upper, index sweeps,
-                                                 double goal, double shift) {
+                                                 Vector<double> residual, Vector<double> w,
+                                                 double l1, double l2, Values lower, Values upper,
+                                                 index sweeps, double goal, double shift) {
     const SparseColumns<Index> columns{indptr.data, indices.data, data.data};
-    return descend(columns, means, curvature, residual, w, l1, l2, lower, upper, sweeps, goal, shift);
+    return descend(columns, means, curvature, residual, w, l1, l2, lower, upper, sweeps, goal,
+                   shift);
 }
 
 // out = (diag(root) X)^T in blocks that stay in the cache; squares += those of its rows, and
@@ -166,15 +169,17 @@ SOREL_CLONES void scaled_transpose(AnyMatrix X, Values root, Matrix<double> out,
             }
         }
     };
-    if (X.single) fill(static_cast<const float*>(X.data));
-    else fill(static_cast<const double*>(X.data));
+    if (X.single)
+        fill(static_cast<const float*>(X.data));
+    else
+        fill(static_cast<const double*>(X.data));
 }
 
 }  // namespace
 
 void bind_descent(nb::module_& m) {
-    define(m, "descend_dense",
-           "X means curvature residual w l1 l2 lower upper sweeps goal shift", descend_dense);
+    define(m, "descend_dense", "X means curvature residual w l1 l2 lower upper sweeps goal shift",
+           descend_dense);
     const char* parameters =
         "indptr indices data means curvature residual w l1 l2 lower upper sweeps goal shift";
     define(m, "descend_sparse", parameters, descend_sparse<std::int32_t>);

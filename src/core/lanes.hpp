@@ -28,6 +28,16 @@ SOREL_INLINE Lanes load_lanes(const float* x) {
     return __builtin_convertvector(lanes, Lanes);
 }
 
+// The sums of four lanes each.
+SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+    const Lanes ab =
+        __builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    const Lanes cd =
+        __builtin_shufflevector(c, d, 0, 4, 2, 6) + __builtin_shufflevector(c, d, 1, 5, 3, 7);
+    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) +
+           __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
 #else
 
 struct Lanes {
@@ -50,15 +60,21 @@ SOREL_INLINE Lanes load_lanes(const T* x) {
     return lanes;
 }
 
+SOREL_INLINE double sum_of(const Lanes& a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+
+SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+    return {{sum_of(a), sum_of(b), sum_of(c), sum_of(d)}};
+}
+
 #endif
 
-// Entries from which on a row in single precision is long: the compiler's vectors, which may be wider
-// than lanes, then turn more numbers into doubles at once.
-constexpr index kLongRow = 128;
+// Entries from which on a row in single precision is long: the compiler's vectors, which may be
+// wider than lanes, then turn more numbers into doubles at once.
+constexpr index kLongRow = 64;
 
 // z[r] = x_r . w_r for four long rows, with x and w apart by `stride` and `step`.
-SOREL_INLINE void four_long_dots(const float* x0, index stride, index d, const double* w0, index step,
-                                 double* z) {
+SOREL_INLINE void four_long_dots(const float* x0, index stride, index d, const double* w0,
+                                 index step, double* z) {
     const float *x1 = x0 + stride, *x2 = x1 + stride, *x3 = x2 + stride;
     const double *w1 = w0 + step, *w2 = w1 + step, *w3 = w2 + step;
     double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0;
@@ -72,8 +88,8 @@ SOREL_INLINE void four_long_dots(const float* x0, index stride, index d, const d
     z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
 }
 
-// z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a single
-// row, keep the processor busy where one would have it wait.
+// z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a
+// single row, keep the processor busy where one would have it wait.
 template <int kRows, class T>
 SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, double* z) {
     if constexpr (std::is_same_v<T, float>) {
@@ -109,14 +125,19 @@ SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, doubl
         if (j >= d) break;
         for (int r = 0; r < kRows; ++r) rest[r] += x[r * stride + j] * w[j];
     }
-    for (int r = 0; r < kRows; ++r) {
-        const Lanes& total = sum[r][0];
-        z[r] = ((total[0] + total[2]) + (total[1] + total[3])) + rest[r];
+    if constexpr (kRows == 4) {
+        const Lanes totals = sums_of(sum[0][0], sum[1][0], sum[2][0], sum[3][0]);
+        for (int r = 0; r < kRows; ++r) z[r] = totals[r] + rest[r];
+    } else {
+        const Lanes& total = sum[0][0];
+        z[0] = ((total[0] + total[1]) + (total[2] + total[3])) + rest[0];
     }
 }
 
-// z[4 r + s] = x_r . y_s for two rows x and four rows y, each `stride` apart: few loads for each product.
-SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index stride, index d, double* z) {
+// z[4 r + s] = x_r . y_s for two rows x and four rows y, each `stride` apart: few loads for each
+// product.
+SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index stride, index d,
+                                   double* z) {
     Lanes sum[2][4] = {};
     double rest[2][4] = {};
     index j = 0;
@@ -131,11 +152,10 @@ SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index strid
     for (int k = 0; k < kLanes - 1 && j < d; ++k, ++j)
         for (int r = 0; r < 2; ++r)
             for (int s = 0; s < 4; ++s) rest[r][s] += x[r * stride + j] * y[s * stride + j];
-    for (int r = 0; r < 2; ++r)
-        for (int s = 0; s < 4; ++s) {
-            const Lanes& total = sum[r][s];
-            z[4 * r + s] = ((total[0] + total[2]) + (total[1] + total[3])) + rest[r][s];
-        }
+    for (int r = 0; r < 2; ++r) {
+        const Lanes totals = sums_of(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+        for (int s = 0; s < 4; ++s) z[4 * r + s] = totals[s] + rest[r][s];
+    }
 }
 
 // sum_j a_j b_j

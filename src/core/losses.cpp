@@ -18,12 +18,14 @@ using Blocks = Vector<const std::int32_t>;
 template <class F>
 SOREL_INLINE auto with_weighted_loss(int code, double delta, Values omega, bool weighted, F&& f) {
     return with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED { return f(loss, weight); });
+        return with_weights(omega, weighted,
+                            [&](auto weight) SOREL_INLINED { return f(loss, weight); });
     });
 }
 
 // losses = phi(y, z)
-SOREL_CLONES void losses_at(int code, double delta, Values y, Values margins, Vector<double> losses) {
+SOREL_CLONES void losses_at(int code, double delta, Values y, Values margins,
+                            Vector<double> losses) {
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < margins.size(); ++i) losses[i] = loss.value(y[i], margins[i]);
@@ -31,7 +33,8 @@ SOREL_CLONES void losses_at(int code, double delta, Values y, Values margins, Ve
 }
 
 // slopes = phi'(y, z)
-SOREL_CLONES void slopes_at(int code, double delta, Values y, Values margins, Vector<double> slopes) {
+SOREL_CLONES void slopes_at(int code, double delta, Values y, Values margins,
+                            Vector<double> slopes) {
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < margins.size(); ++i) slopes[i] = loss.slope(y[i], margins[i]);
@@ -39,7 +42,8 @@ SOREL_CLONES void slopes_at(int code, double delta, Values y, Values margins, Ve
 }
 
 // out = phi''(y, z)
-SOREL_CLONES void curvatures_at(int code, double delta, Values y, Values margins, Vector<double> out) {
+SOREL_CLONES void curvatures_at(int code, double delta, Values y, Values margins,
+                                Vector<double> out) {
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < margins.size(); ++i) out[i] = loss.curvature(y[i], margins[i]);
@@ -106,9 +110,10 @@ SOREL_CLONES void block_slopes(int code, double delta, Values y, Values margins,
 // out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b. For few
 // columns, where one sweep beats a sequence of calls. `sums` has a row of zeros for each block, one
 // longer than those of `out`.
-SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Values y, Values margins,
-                                       Blocks block, Matrix<double> sums, double eta, Values omega,
-                                       bool weighted, Matrix<double> out) {
+SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Values y,
+                                       Values margins, Blocks block, Matrix<double> sums,
+                                       double eta, Values omega, bool weighted,
+                                       Matrix<double> out) {
     const index n = X.shape[0], d = X.shape[1], size = out.shape[0];
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
         with_rows(X, [&](auto rows) SOREL_INLINED {
@@ -140,11 +145,12 @@ SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Valu
 SOREL_CLONES double directional_slope(int code, double delta, Values y, Values margins,
                                       Values density, Values direction, Values omega,
                                       bool weighted) {
-    return with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
-        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
-            return weight(i) * density[i] * loss.slope(y[i], margins[i]) * direction[i];
+    return with_weighted_loss(
+        code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
+            return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+                return weight(i) * density[i] * loss.slope(y[i], margins[i]) * direction[i];
+            });
         });
-    });
 }
 
 // target = q + eta l at the margins moved along a direction, which are not kept
@@ -158,18 +164,22 @@ SOREL_CLONES void line_target(Values margins, Values direction, double step, int
 }
 
 // Derivative of lam . l along the direction, at the margins moved along it.
-SOREL_CLONES double line_slope(Values margins, Values direction, double step, int code, double delta,
-                               Values y, Values density, Values omega, bool weighted) {
-    return with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
-        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
-            return weight(i) * density[i] * loss.slope(y[i], margins[i] + step * direction[i]) * direction[i];
+SOREL_CLONES double line_slope(Values margins, Values direction, double step, int code,
+                               double delta, Values y, Values density, Values omega,
+                               bool weighted) {
+    return with_weighted_loss(
+        code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
+            return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+                return weight(i) * density[i] * loss.slope(y[i], margins[i] + step * direction[i]) *
+                       direction[i];
+            });
         });
-    });
 }
 
 // new_margins = z + step direction, with the losses there
-SOREL_CLONES void move_margins(Values margins, Values direction, double step, int code, double delta,
-                               Values y, Vector<double> new_margins, Vector<double> losses) {
+SOREL_CLONES void move_margins(Values margins, Values direction, double step, int code,
+                               double delta, Values y, Vector<double> new_margins,
+                               Vector<double> losses) {
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < margins.size(); ++i) {
@@ -194,9 +204,9 @@ SOREL_CLONES std::tuple<double, double, double> shift_statistics(int code, doubl
             // Samples without weight count for nothing, though their margins be infinite.
             const bool used = density[i] != 0.0;
             const double share = density[i] * weight(i), z = margins[i] + shift;
-            const double slope = share * loss.slope(y[i], z), bend = share * loss.curvature(y[i], z);
-            const double unsure =
-                std::abs(slope) + bend * (std::abs(margins[i]) + std::abs(shift));
+            const double slope = share * loss.slope(y[i], z),
+                         bend = share * loss.curvature(y[i], z);
+            const double unsure = std::abs(slope) + bend * (std::abs(margins[i]) + std::abs(shift));
             first += used ? slope : 0.0;
             second += used ? bend : 0.0;
             rounding += used ? unsure : 0.0;
@@ -216,13 +226,15 @@ void bind_losses(nb::module_& m) {
     define(m, "weighted_slopes", "code delta y margins density omega weighted c", weighted_slopes);
     define(m, "block_slopes", "code delta y margins block factor sampled omega weighted c",
            block_slopes);
-    define(m, "subtract_block_means",
-           "X code delta y margins block sums eta omega weighted out", subtract_block_means);
+    define(m, "subtract_block_means", "X code delta y margins block sums eta omega weighted out",
+           subtract_block_means);
     define(m, "directional_slope", "code delta y margins density direction omega weighted",
            directional_slope);
     define(m, "line_target", "margins direction step code delta y density eta target", line_target);
-    define(m, "line_slope", "margins direction step code delta y density omega weighted", line_slope);
-    define(m, "move_margins", "margins direction step code delta y new_margins losses", move_margins);
+    define(m, "line_slope", "margins direction step code delta y density omega weighted",
+           line_slope);
+    define(m, "move_margins", "margins direction step code delta y new_margins losses",
+           move_margins);
     define(m, "shift_statistics", "code delta y margins shift density omega weighted",
            shift_statistics);
 }

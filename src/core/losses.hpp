@@ -1,12 +1,12 @@
 // The losses phi(y, z) of one margin, one class each, under the codes of sorel.kernels.losses.
 //
-// `curvature` is a generalised second derivative at a kink. `majorant` is the curvature of a parabola
-// that touches phi at z and lies above it everywhere: never below the second derivative, and positive
-// where that vanishes, so that a step with it cannot overshoot.
+// `curvature` is a generalised second derivative at a kink. `majorant` is the curvature of a
+// parabola that touches phi at z and lies above it everywhere: never below the second derivative,
+// and positive where that vanishes, so that a step with it cannot overshoot.
 //
-// Each loss is also a nondecreasing psi of one number t: |z - y| for the first two, -y z for labels,
-// y - z for the linear one. `psi_slope` is psi'(t), and `prox` is argmin_t c psi(t) + (t - mean)^2 / 2
-// with mean >= 0 where t is the size of a residual.
+// Each loss is also a nondecreasing psi of one number t: |z - y| for the first two, -y z for
+// labels, y - z for the linear one. `psi_slope` is psi'(t), and `prox` is argmin_t c psi(t) + (t -
+// mean)^2 / 2 with mean >= 0 where t is the size of a residual.
 #pragma once
 
 #include <algorithm>
@@ -144,11 +144,16 @@ struct Linear {
 template <class F>
 SOREL_INLINE auto with_loss(int code, double delta, F&& f) {
     switch (code) {
-        case kSquared: return f(Squared{});
-        case kHuber: return f(Huber{delta});
-        case kLogistic: return f(Logistic{});
-        case kSquaredHinge: return f(SquaredHinge{});
-        case kLinear: return f(Linear{});
+        case kSquared:
+            return f(Squared{});
+        case kHuber:
+            return f(Huber{delta});
+        case kLogistic:
+            return f(Logistic{});
+        case kSquaredHinge:
+            return f(SquaredHinge{});
+        case kLinear:
+            return f(Linear{});
     }
     refuse_loss(code);
 }

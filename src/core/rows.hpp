@@ -30,8 +30,10 @@ class DoubleRows {
         if (in_place_) return static_cast<const double*>(X_.data) + first;
         double* out = room_.data() + next_ * X_.shape[1];
         next_ = (next_ + 1) % kCopies;
-        if (X_.single) copy(static_cast<const float*>(X_.data) + first, out);
-        else copy(static_cast<const double*>(X_.data) + first, out);
+        if (X_.single)
+            copy(static_cast<const float*>(X_.data) + first, out);
+        else
+            copy(static_cast<const double*>(X_.data) + first, out);
         return out;
     }
 
@@ -55,7 +57,8 @@ class DoubleRows {
     index next_ = 0;
 };
 
-// f(rows), where rows.row(i) points to the entries of row i: in place where these stand side by side.
+// f(rows), where rows.row(i) points to the entries of row i: in place where these stand side by
+// side.
 template <class F>
 SOREL_INLINE auto with_rows(const AnyMatrix& X, F&& f) {
     if (X.shape[1] > 1 && X.stride[1] != 1) return f(DoubleRows(X));

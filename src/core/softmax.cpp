@@ -1,6 +1,7 @@
 // Loops over samples for the multinomial loss log(sum_c exp z_c) - z_y of K margins each.
 //
-// `slopes` is p - onehot(y) with p = softmax(z): exact for the own class where p has lost its digits.
+// `slopes` is p - onehot(y) with p = softmax(z): exact for the own class where p has lost its
+// digits.
 #include <vector>
 
 #include "exponential.hpp"
@@ -125,8 +126,10 @@ SOREL_CLONES void softmax_pair_curvature(Classes y, Matrix<const double> slopes,
         if (density[i] != 0.0) {
             const double pa = a + (y[i] == first_class), pb = b + (y[i] == second_class);
             // p (1 - p), with 1 - p taken from the slope where that is exact
-            if (first_class == second_class) t = pa * (y[i] == first_class ? -a : 1.0 - pa);
-            else t = -pa * pb;
+            if (first_class == second_class)
+                t = pa * (y[i] == first_class ? -a : 1.0 - pa);
+            else
+                t = -pa * pb;
             t *= density[i];
         }
         if (eta > 0.0 && block[i] >= 0) t += eta * a * b;
@@ -140,8 +143,8 @@ void bind_softmax(nb::module_& m) {
     define(m, "softmax_losses", "y margins losses slopes", softmax_losses);
     define(m, "weigh_softmax", "y slopes own density omega weighted change", weigh_softmax);
     define(m, "add_other_classes", "y change totals sums", add_other_classes);
-    define(m, "apply_softmax_curvature",
-           "y slopes density block means eta omega weighted change", apply_softmax_curvature);
+    define(m, "apply_softmax_curvature", "y slopes density block means eta omega weighted change",
+           apply_softmax_curvature);
     define(m, "softmax_pair_curvature",
            "y slopes density block eta omega weighted first_class second_class h",
            softmax_pair_curvature);

@@ -1,7 +1,7 @@
 // Stochastic steps on the rows of a dense X.
 //
-// Parameters are kept by output, W of shape (K, p) with the intercept last, so that every inner loop
-// runs along a row of X; K = 1 for all losses but multinomial.
+// Parameters are kept by output, W of shape (K, p) with the intercept last, so that every inner
+// loop runs along a row of X; K = 1 for all losses but multinomial.
 #include "steps.hpp"
 
 #include "lanes.hpp"
@@ -13,7 +13,8 @@ namespace {
 
 // z_c = x . W_c, plus the intercept.
 template <class Sample>
-SOREL_INLINE void sample_margins(Sample sample, const double* x, index d, Matrix<double> W, double* z) {
+SOREL_INLINE void sample_margins(Sample sample, const double* x, index d, Matrix<double> W,
+                                 double* z) {
     for (index c = 0; c < sample.outputs(); ++c) {
         z[c] = dot(x, W.row(c), d);
         if (W.shape[1] > d) z[c] += W(c, d);
@@ -29,7 +30,8 @@ SOREL_INLINE void take_step(Sample sample, DoubleRows& X, index d, const std::in
     for (index b = 0; b < batch; ++b) {
         const double* x = X.row(rows[b]);
         for (index c = 0; c < outputs; ++c) {
-            const double coefficient = coefficients[b * outputs + c], scale = rule.step * coefficient;
+            const double coefficient = coefficients[b * outputs + c],
+                         scale = rule.step * coefficient;
             double* w = W.row(c);
             if (b == 0) {
                 const double *push = drift + c * p, shrink = rule.shrink;
@@ -48,9 +50,9 @@ SOREL_INLINE void take_step(Sample sample, DoubleRows& X, index d, const std::in
             prox_inplace(W.row(c), d, 1, rule.prox_step, rule.penalty);
 }
 
-// Variance-reduced steps around a snapshot with the given slopes: c_i = scale_i (phi'_i - slopes_i),
-// scale = omega_i q_i / p_i for each draw. `drift` holds the snapshot's gradient. With `summed`, every
-// iterate is added to `total`.
+// Variance-reduced steps around a snapshot with the given slopes: c_i = scale_i (phi'_i -
+// slopes_i), scale = omega_i q_i / p_i for each draw. `drift` holds the snapshot's gradient. With
+// `summed`, every iterate is added to `total`.
 SOREL_CLONES void svrg_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
                              Matrix<const double> slopes, Vector<const double> scale,
                              Vector<const std::int64_t> indices, index batch, Matrix<double> W,
@@ -59,8 +61,13 @@ SOREL_CLONES void svrg_steps(AnyMatrix X, Vector<const double> y, int code, doub
                              bool proximal, double prox_step, int penalty, double l2, double l1,
                              Vector<const double> lower, Vector<const double> upper) {
     const index d = X.shape[1], p = W.shape[1];
-    const StepRule rule{shrink,   step,      free_shrink, free_step,
-                        proximal, prox_step, {penalty, l2, l1, lower.data, upper.data}};
+    const StepRule rule{shrink,
+                        step,
+                        free_shrink,
+                        free_step,
+                        proximal,
+                        prox_step,
+                        {penalty, l2, l1, lower.data, upper.data}};
     DoubleRows rows(X);
     std::vector<double> room((batch + 2) * W.shape[0]);
     with_sample_loss(W.shape[0], code, delta, [&](auto sample) SOREL_INLINED {
@@ -90,8 +97,13 @@ SOREL_CLONES void minibatch_steps(AnyMatrix X, Vector<const double> y, int code,
                                   double prox_step, int penalty, double l2, double l1,
                                   Vector<const double> lower, Vector<const double> upper) {
     const index d = X.shape[1], batch = sigma.size();
-    const StepRule rule{shrink,   step,      free_shrink, free_step,
-                        proximal, prox_step, {penalty, l2, l1, lower.data, upper.data}};
+    const StepRule rule{shrink,
+                        step,
+                        free_shrink,
+                        free_step,
+                        proximal,
+                        prox_step,
+                        {penalty, l2, l1, lower.data, upper.data}};
     DoubleRows rows(X);
     std::vector<double> room((batch + 1) * W.shape[0] + batch);
     std::vector<index> ranked(batch);
@@ -107,7 +119,8 @@ SOREL_CLONES void minibatch_steps(AnyMatrix X, Vector<const double> y, int code,
             }
             rank_batch(losses, ranked);
             for (index rank = 0; rank < batch; ++rank)
-                for (index c = 0; c < outputs; ++c) slopes[ranked[rank] * outputs + c] *= sigma[rank];
+                for (index c = 0; c < outputs; ++c)
+                    slopes[ranked[rank] * outputs + c] *= sigma[rank];
             take_step(sample, rows, d, indices.data + first, batch, slopes, W, drift.data, rule);
         }
     });
@@ -165,21 +178,27 @@ SOREL_INLINE void table_step(Sample sample, DoubleRows& X, index d, Vector<const
     }
 }
 
-// Prospect: weights from a table of losses whose order is repaired after every probe. `rows` are the
-// samples whose gradients are taken, `probes` those whose losses are renewed. Keys are losses, over nu
-// where nu > 0.
+// Prospect: weights from a table of losses whose order is repaired after every probe. `rows` are
+// the samples whose gradients are taken, `probes` those whose losses are renewed. Keys are losses,
+// over nu where nu > 0.
 SOREL_CLONES void prospect_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
                                  Vector<const std::int64_t> rows, Vector<const std::int64_t> probes,
                                  index batch, Matrix<double> table, Matrix<double> mean,
                                  Vector<double> key, Vector<std::int64_t> order,
-                                 Vector<std::int64_t> position, Vector<const double> mass, double nu,
-                                 Matrix<double> pools, Vector<std::int64_t> bounds, Matrix<double> W,
-                                 double shrink, double step, double free_shrink, double free_step,
-                                 bool proximal, double prox_step, int penalty, double l2, double l1,
-                                 Vector<const double> lower, Vector<const double> upper) {
+                                 Vector<std::int64_t> position, Vector<const double> mass,
+                                 double nu, Matrix<double> pools, Vector<std::int64_t> bounds,
+                                 Matrix<double> W, double shrink, double step, double free_shrink,
+                                 double free_step, bool proximal, double prox_step, int penalty,
+                                 double l2, double l1, Vector<const double> lower,
+                                 Vector<const double> upper) {
     const index d = X.shape[1];
-    const StepRule rule{shrink,   step,      free_shrink, free_step,
-                        proximal, prox_step, {penalty, l2, l1, lower.data, upper.data}};
+    const StepRule rule{shrink,
+                        step,
+                        free_shrink,
+                        free_step,
+                        proximal,
+                        prox_step,
+                        {penalty, l2, l1, lower.data, upper.data}};
     const Table sorted{key.size(), key.data,   order.data, position.data,
                        mass.data,  pools.data, bounds.data};
     const double unit = nu > 0.0 ? 1.0 / nu : 1.0;
@@ -198,9 +217,9 @@ SOREL_CLONES void prospect_steps(AnyMatrix X, Vector<const double> y, int code, 
     });
 }
 
-// SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection. `losses`
-// and `density` stand in the order of the last projection, so that the O(n) part of a step reads and
-// writes in sequence. Ends where the dual step diverged: the caller sees it in w.
+// SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
+// `losses` and `density` stand in the order of the last projection, so that the O(n) part of a step
+// reads and writes in sequence. Ends where the dual step diverged: the caller sees it in w.
 SOREL_CLONES void saddle_saga_steps(
     AnyMatrix X, Vector<const double> y, int code, double delta, Vector<const std::int64_t> rows,
     Vector<const std::int64_t> probes, index batch, Matrix<double> table, Matrix<double> mean,
@@ -210,8 +229,13 @@ SOREL_CLONES void saddle_saga_steps(
     double free_shrink, double free_step, bool proximal, double prox_step, int penalty, double l2,
     double l1, Vector<const double> lower, Vector<const double> upper) {
     const index d = X.shape[1];
-    const StepRule rule{shrink,   step,      free_shrink, free_step,
-                        proximal, prox_step, {penalty, l2, l1, lower.data, upper.data}};
+    const StepRule rule{shrink,
+                        step,
+                        free_shrink,
+                        free_step,
+                        proximal,
+                        prox_step,
+                        {penalty, l2, l1, lower.data, upper.data}};
     const Table sorted{key.size(), key.data,   order.data, position.data,
                        mass.data,  pools.data, bounds.data};
     DoubleRows samples(X);
@@ -240,19 +264,21 @@ void bind_steps(nb::module_& m) {
            "X y code delta slopes scale indices batch W total summed drift shrink step free_shrink "
            "free_step proximal prox_step penalty l2 l1 lower upper",
            svrg_steps);
-    define(m, "minibatch_steps",
-           "X y code delta sigma indices W drift shrink step free_shrink free_step proximal prox_step "
-           "penalty l2 l1 lower upper",
-           minibatch_steps);
+    define(
+        m, "minibatch_steps",
+        "X y code delta sigma indices W drift shrink step free_shrink free_step proximal prox_step "
+        "penalty l2 l1 lower upper",
+        minibatch_steps);
     define(m, "prospect_steps",
            "X y code delta rows probes batch table mean key order position mass nu pools bounds W "
            "shrink step free_shrink free_step proximal prox_step penalty l2 l1 lower upper",
            prospect_steps);
-    define(m, "saddle_saga_steps",
-           "X y code delta rows probes batch table mean losses density key order position mass nu "
-           "dual_step pools bounds W shrink step free_shrink free_step proximal prox_step penalty l2 "
-           "l1 lower upper",
-           saddle_saga_steps);
+    define(
+        m, "saddle_saga_steps",
+        "X y code delta rows probes batch table mean losses density key order position mass nu "
+        "dual_step pools bounds W shrink step free_shrink free_step proximal prox_step penalty l2 "
+        "l1 lower upper",
+        saddle_saga_steps);
 }
 
 }  // namespace sorel

@@ -1,5 +1,5 @@
-// What stochastic steps on dense and on sparse rows share: the loss of one sample in its margins, and
-// the numbers behind a step.
+// What stochastic steps on dense and on sparse rows share: the loss of one sample in its margins,
+// and the numbers behind a step.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,9 @@ struct OneMargin {
     Loss loss;
 
     static constexpr index outputs() { return 1; }
-    SOREL_INLINE double value(double target, const double* z) const { return loss.value(target, z[0]); }
+    SOREL_INLINE double value(double target, const double* z) const {
+        return loss.value(target, z[0]);
+    }
     SOREL_INLINE void slopes(double target, const double* z, double* out) const {
         out[0] = loss.slope(target, z[0]);
     }
@@ -53,9 +55,9 @@ SOREL_INLINE void with_sample_loss(index outputs, int code, double delta, F&& f)
     with_loss(code, delta, [&](auto loss) SOREL_INLINED { f(OneMargin<decltype(loss)>{loss}); });
 }
 
-// A step is W <- prox(shrink W + drift - step sum over the batch of c_i x_i), where shrink and drift
-// hold a quadratic penalty, a centre and a full gradient. The intercept, which no penalty touches, has
-// its own shrink and step. Without `proximal`, shrink holds all of the penalty.
+// A step is W <- prox(shrink W + drift - step sum over the batch of c_i x_i), where shrink and
+// drift hold a quadratic penalty, a centre and a full gradient. The intercept, which no penalty
+// touches, has its own shrink and step. Without `proximal`, shrink holds all of the penalty.
 struct StepRule {
     double shrink, step, free_shrink, free_step;
     bool proximal;

@@ -1,7 +1,7 @@
 // Sorted tables of single samples: a changed entry moves to its place, and blocks are pooled.
 //
-// The methods with tables (Prospect, SAGA) keep the losses of all samples in order and renew a few of
-// them at every step: order[r] is the item at rank r, position its inverse.
+// The methods with tables (Prospect, SAGA) keep the losses of all samples in order and renew a few
+// of them at every step: order[r] is the item at rank r, position its inverse.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace sorel {
 
-// The sorted keys of n items with their masses by rank, and room for n / 2 blocks of the projection.
+// The sorted keys of n items with their masses by rank, and room for n / 2 blocks of the
+// projection.
 struct Table {
     index n;
     double* key;
@@ -53,9 +54,9 @@ SOREL_INLINE void repair_order(const Table& table, double* companion) {
     }
 }
 
-// Blocks of the projection of the keys onto the permutahedron of `mass`: block b spans bounds[2 b] to
-// bounds[2 b + 1], and its items get q = key - ref - pools[b] with ref its first key, since keys may
-// be large against the weights. Items in no block get their mass.
+// Blocks of the projection of the keys onto the permutahedron of `mass`: block b spans bounds[2 b]
+// to bounds[2 b + 1], and its items get q = key - ref - pools[b] with ref its first key, since keys
+// may be large against the weights. Items in no block get their mass.
 SOREL_INLINE index pool_sorted(const Table& table) {
     const index n = table.n;
     double *levels = table.pools, *totals = levels + n, *spills = totals + n;
@@ -87,7 +88,8 @@ inline void ranked_weights(const Table& table, const std::int64_t* rows, index b
 // The dual step of SAGA with the probed losses of a batch; false where it diverged. `losses` and
 // `density` stand in the order of the keys.
 inline bool saddle_ascent(const Table& table, const std::int64_t* probes, const double* probed,
-                          index batch, double* losses, double* density, double nu, double dual_step) {
+                          index batch, double* losses, double* density, double nu,
+                          double dual_step) {
     const index n = table.n;
     const double damping = 1.0 / (1.0 + dual_step * nu);
     for (index rank = 0; rank < n; ++rank)
@@ -95,8 +97,8 @@ inline bool saddle_ascent(const Table& table, const std::int64_t* probes, const 
     bool finite = true;
     for (index b = 0; b < batch; ++b) {
         const index rank = table.position[probes[b]];
-        table.key[rank] += dual_step * damping * static_cast<double>(n) * (probed[b] - losses[rank]) /
-                           static_cast<double>(batch);
+        table.key[rank] += dual_step * damping * static_cast<double>(n) *
+                           (probed[b] - losses[rank]) / static_cast<double>(batch);
         finite = finite && std::isfinite(table.key[rank]);
     }
     if (!finite) return false;

@@ -30,8 +30,8 @@ void block_totals(Blocks block, Values factor, bool sampled, Values omega, bool 
 }
 
 // Choose rows with probability h / unit, at most 1, and scale h so that its sum is kept. Systematic
-// sampling: a row is taken whenever the running sum of h passes a multiple of the unit. `factor` is 0
-// for a row left out. Rows in blocks are all kept when `keep_blocks`.
+// sampling: a row is taken whenever the running sum of h passes a multiple of the unit. `factor` is
+// 0 for a row left out. Rows in blocks are all kept when `keep_blocks`.
 void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
                  Vector<double> factor) {
     double running = 0.5 * unit;
@@ -80,8 +80,8 @@ SOREL_CLONES void ascent_target(Values density, Values losses, Values previous, 
     }
 }
 
-// sum_i omega_i q_i l_i, in short runs: a long plain sum loses what is small against an outlier that
-// came before it.
+// sum_i omega_i q_i l_i, in short runs: a long plain sum loses what is small against an outlier
+// that came before it.
 SOREL_CLONES double weighted_sum(Values density, Values losses, Values omega, bool weighted) {
     const index n = density.size();
     return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
@@ -141,10 +141,10 @@ void block_means(Blocks block, Values values, Values omega, bool weighted, Vecto
         if (totals[b] > 0.0) means[b] /= totals[b];
 }
 
-// change <- h change - pull scale_b sum of (pull change) over the block b of each sample: a change of
-// margins becomes that of omega q phi'. `h` holds the weights of `augmented_curvature`, `pull` is
-// omega phi', and `scale` is eta over the weight of the block: inside a block the weights move with
-// the losses, less their mean.
+// change <- h change - pull scale_b sum of (pull change) over the block b of each sample: a change
+// of margins becomes that of omega q phi'. `h` holds the weights of `augmented_curvature`, `pull`
+// is omega phi', and `scale` is eta over the weight of the block: inside a block the weights move
+// with the losses, less their mean.
 void apply_curvature(Values h, Values pull, Blocks block, Values scale, Vector<double> change) {
     const index n = change.size(), blocks = scale.size();
     std::vector<double> sums(blocks);
@@ -177,8 +177,8 @@ SOREL_CLONES void systematic_sample(Values probability, index count, double offs
 }
 
 // v <- H v, for the inverse H that L-BFGS makes of `count` pairs: the two-loop recursion (Nocedal
-// 1980). The pairs are rows of `steps` and `changes`, the oldest at `first` and the others after it,
-// in a ring. `bends` has their inner products. Without pairs H is the inverse of the diagonal.
+// 1980). The pairs are rows of `steps` and `changes`, the oldest at `first` and the others after
+// it, in a ring. `bends` has their inner products. Without pairs H is the inverse of the diagonal.
 SOREL_CLONES void quasi_newton_product(Matrix<const double> steps, Matrix<const double> changes,
                                        Values bends, index first, index count, Values diagonal,
                                        Vector<double> v) {
@@ -221,7 +221,8 @@ void bind_vectors(nb::module_& m) {
     define(m, "weighted_sum", "density losses omega weighted", weighted_sum);
     define(m, "absolute_sum", "density losses omega weighted share", absolute_sum);
     define(m, "square_of_used", "losses omega", square_of_used);
-    define(m, "weighted_square_distance", "density others omega weighted", weighted_square_distance);
+    define(m, "weighted_square_distance", "density others omega weighted",
+           weighted_square_distance);
     define(m, "block_means", "block values omega weighted totals means", block_means);
     define(m, "apply_curvature", "h pull block scale change", apply_curvature);
     define(m, "systematic_sample", "probability count offset out", systematic_sample);

@@ -67,17 +67,22 @@ struct AnyMatrix {
 template <class T>
 bool has_type(int number) {
     using U = std::remove_const_t<T>;
-    if constexpr (std::is_same_v<U, double>) return number == NPY_FLOAT64;
-    else if constexpr (std::is_same_v<U, float>) return number == NPY_FLOAT32;
-    else if constexpr (std::is_same_v<U, bool>) return number == NPY_BOOL;
-    else if constexpr (std::is_same_v<U, std::int8_t>) return number == NPY_INT8;
+    if constexpr (std::is_same_v<U, double>)
+        return number == NPY_FLOAT64;
+    else if constexpr (std::is_same_v<U, float>)
+        return number == NPY_FLOAT32;
+    else if constexpr (std::is_same_v<U, bool>)
+        return number == NPY_BOOL;
+    else if constexpr (std::is_same_v<U, std::int8_t>)
+        return number == NPY_INT8;
     else if constexpr (std::is_same_v<U, std::int32_t>)
         return number == NPY_INT32 || (sizeof(long) == 4 && number == NPY_LONG);
     else if constexpr (std::is_same_v<U, std::int64_t>)
         return number == NPY_INT64 || number == NPY_LONGLONG;
     else if constexpr (std::is_same_v<U, std::uint64_t>)
         return number == NPY_UINT64 || number == NPY_ULONGLONG;
-    else static_assert(!sizeof(U), "no NumPy type for this");
+    else
+        static_assert(!sizeof(U), "no NumPy type for this");
 }
 
 template <class T, int N>
