@@ -187,15 +187,6 @@ def test_a_code_without_formulas_is_refused(newly_added):
             formula(y, y)
 
 
-@pytest.mark.parametrize("solver", ["pdhg", "admm"])
-def test_a_code_without_a_proximal_map_is_refused(newly_added, solver, monkeypatch):
-    """The scalar formulas are there, and the map that solvers which split X w need is not."""
-    monkeypatch.setattr(compiled, "CODES", (*compiled.CODES, newly_added.code))
-    X, y = make_rows(False)
-    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*proximal map.*added"):
-        sorel.solve(sorel.Problem(X, y, loss="added"), solver)
-
-
 def test_the_proximal_map_of_an_unknown_code_is_an_error():
     code, one = max(compiled.CODES) + 1, np.ones(1)
     with pytest.raises(ValueError, match=f"code {code}"):

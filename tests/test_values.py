@@ -38,9 +38,7 @@ def test_the_shortfall_of_a_weighting(weighted, size):
         mass[0] -= size
         mass[-1] += size
         key = losses[order]
-        got = values.ordered_shortfall(
-            key, mass, density, weight if weighted else None, order
-        )
+        got = values.ordered_shortfall(key, mass, density, weight if weighted else None, order)
         expected = exact_shortfall(key, mass, density, weight, order)
         assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 

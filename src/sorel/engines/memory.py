@@ -725,7 +725,7 @@ class MemoryEngine(Engine):
         if self.loss.lower_bound >= 0.0:
             return self._mean(losses)
         # Densities of 0 and a share of 1 make the plain mean.
-        zero = np.broadcast_to(0.0, losses.shape)
+        zero = np.zeros_like(losses)
         return self._each(vectors.absolute_sum, zero, losses, self._omega, self._weighted, 1.0)
 
     def mean_loss_at_zero(self) -> float:

@@ -29,6 +29,19 @@ from sorel._core import (
 from sorel._threads import Team, by_ranges
 from sorel.risks import FloatArray
 
+__all__ = [
+    "BlockArray",
+    "Thresholder",
+    "exact_tau",
+    "excess_at",
+    "fill_clipped",
+    "level_sums",
+    "nearest",
+    "next_tau",
+    "select",
+    "totals",
+]
+
 BlockArray = npt.NDArray[np.int32]
 
 # Trials of the threshold search: first from the last threshold, then from a safe bracket.
