@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sorel._clock import now
+from time import perf_counter as now
 from sorel._files import check_writable, open_atomically
 from sorel.engines.base import FloatArray
 from sorel.problem import Problem

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel import _stop
-from sorel._clock import now
+from time import perf_counter as now
 from sorel._warnings import warn
 from sorel.certificate import (
     MANY_PRODUCTS,

@@ -34,7 +34,6 @@ examples:
   sorel portfolio returns.csv --risk cvar:0.05 --upper 0.1
   sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
   sorel reproduce --quick         the paper's experiments, run again
-  sorel warmup                    compile everything once, for images and new machines
 
 exit codes:
   0    done
