@@ -97,8 +97,7 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
             by_matrix = problem.certificate(w, lam)
             assert by_matrix.passes == 0.0
             with monkeypatch.context() as patch:
-                patch.setattr("sorel.certificate.bounds._FEW_PARAMETERS", 0)
-                patch.setattr(Certifier, "_most_products", lambda self, limit: limit)
+                patch.setattr(Certifier, "_matrix_cost", lambda self: np.inf)
                 found = problem.certificate(w, lam)
             assert found.primal == pytest.approx(by_matrix.primal, rel=1e-13)
             assert found.gap >= found.primal - optimum.value * (1 + 1e-8) - 1e-9
@@ -108,8 +107,7 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
 
 
 def test_conjugate_gradients_stop_once_a_target_is_out_of_reach(monkeypatch):
-    monkeypatch.setattr("sorel.certificate.bounds._FEW_PARAMETERS", 0)
-    monkeypatch.setattr(Certifier, "_most_products", lambda self, limit: limit)
+    monkeypatch.setattr(Certifier, "_matrix_cost", lambda self: np.inf)
     rng = np.random.default_rng(0)
     data = rng.normal(size=(200, 60)) * np.geomspace(1.0, 1e-2, 60)
     labels = np.where(data @ rng.normal(size=60) + rng.logistic(size=200) > 0, 1, -1)

@@ -26,7 +26,7 @@ from sorel.certificate import (
     relative,
     unit,
 )
-from sorel.certificate.rounding import negative_gap
+from sorel.certificate.rounding import UNIT, negative_gap
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Problem
@@ -39,17 +39,14 @@ _PATIENCE = 50.0
 # A stalled run ends where its gap is no more than this multiple of its rounding errors.
 _ALL_ROUNDING = 10.0
 
-# Relative error of a difference of sums: four roundings.
-_SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
+# Relative error of a difference of sums, and of margins: eight roundings.
+_ROUNDINGS = 8.0 * UNIT
 
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
 
 # A step along a gradient that leads to the border of a bounded domain.
 _FAR = 1e8
-
-# An intercept that rounding moves by less, in units of the margins, is within their own errors.
-_MARGIN_ERROR = 2.0**-51
 
 # Ends of a run that nobody needs to be warned of, and one that a warning names.
 _STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
@@ -290,7 +287,7 @@ class _Ledger:
             return
         w = problem.from_user(problem.for_user(before))
         size = self.certifier.rounding.margin_size(before)
-        if abs(w[-1] - before[-1]) <= _MARGIN_ERROR * size:
+        if abs(w[-1] - before[-1]) <= _ROUNDINGS * size:  # within the errors of the margins
             return
         self.run.passes += 1
         point = problem.engine.point(w)
@@ -324,7 +321,7 @@ class _Ledger:
 def _lower_bound(found: Certificate) -> float:
     """A bound on F* without the error of its objective, but for that of the difference."""
     upper = found.primal + found.primal_rounding
-    lost = _SUBTRACTION * (abs(upper) + found.gap)
+    lost = _ROUNDINGS * (abs(upper) + found.gap)
     return max(found.dual, upper - found.gap - lost)
 
 
