@@ -267,35 +267,28 @@ class _Ledger:
             dual = engine.worst_case(point)
             self._enter(point.w, dual, certify(point, dual))
             return point.w, dual
-        if self.relative_gap > self.run.tol and not stopped:
+        w, moved = self._rounded(self.w)
+        if moved or (self.relative_gap > self.run.tol and not stopped):
             # The two may never have met in one certificate, and a better bound may be worth more
             # now than it was during the run.
-            point = engine.point(self.w)
-            found = certify(point, self.dual, refine=math.inf, max_products=MANY_PRODUCTS)
-            if _lower_bound(found) > self._lower:
-                self._enter(self.w, self.dual, found)
+            found = certify(engine.point(w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS)
+            if moved:
+                self.objective = self._upper = math.inf  # of parameters that nobody gets
+            if moved or _lower_bound(found) > self._lower:
+                self._enter(w, self.dual, found)
             else:
                 self.run.passes += found.passes
-        self._round_intercept()
         return self.w, self.dual
 
-    def _round_intercept(self) -> None:
-        """Certify the intercept as it is once the user's offset is added, which rounds it."""
-        problem, before = self.problem, self.w
-        assert before is not None
+    def _rounded(self, w: FloatArray) -> tuple[FloatArray, bool]:
+        """Parameters as they are once the user's offset is added, and whether that matters."""
+        problem = self.problem
         if not problem.fit_intercept or problem.engine.n_outputs > 1:
-            return
-        w = problem.from_user(problem.for_user(before))
-        size = self.certifier.rounding.margin_size(before)
-        if abs(w[-1] - before[-1]) <= _ROUNDINGS * size:  # within the errors of the margins
-            return
-        self.run.passes += 1
-        point = problem.engine.point(w)
-        self.objective, error = self.certifier.upper_bound(point)
-        self.w, self._upper = w, self.objective + error
-        self.unit = unit(problem, self.objective, point)
-        self.gap = self._upper - self._lower
-        self._record(self.objective, self.objective - self.gap, self.gap, self.relative_gap)
+            return w, False
+        rounded = problem.from_user(problem.for_user(w))
+        size = self.certifier.rounding.margin_size(w)
+        moved = abs(rounded[-1] - w[-1]) > _ROUNDINGS * size
+        return (rounded, True) if moved else (w, False)
 
     def save(self, keeper: Keeper, solver: str, seconds: float, *, last: bool = False) -> None:
         """Write a checkpoint, once there is something to go on from."""
