@@ -25,6 +25,7 @@ from sorel.certificate import (
     gap_wanted,
     relative,
     unit,
+    vanishes,
 )
 from sorel.certificate.rounding import UNIT, negative_gap
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
@@ -197,7 +198,10 @@ class _Ledger:
         """Whether the tolerance is reached, or the fit is perfect."""
         if self.gap == math.inf:
             return False
-        return self.gap <= gap_wanted(self.problem, self.run.tol, self.unit)
+        tol, error = self.run.tol, self._upper - self.objective
+        if self.gap <= gap_wanted(self.problem, tol, self.unit):
+            return True
+        return tol > 0.0 and vanishes(self.problem, self.objective, self.certifier.least, error)
 
     def ending(self) -> str | None:
         """Why the run is to end; None where it goes on."""
@@ -230,8 +234,8 @@ class _Ledger:
         self._record(found.primal, found.dual, found.gap, found.relative_gap)
 
     def _record(self, objective: float, dual: float, gap: float, relative_gap: float) -> None:
-        best_dual = dual if self.dual is None else self.objective - self.gap
-        best = self.objective, best_dual, self.gap, self.relative_gap
+        bound = max(self.objective - self.gap, self.certifier.least)
+        best = self.objective, dual if self.dual is None else bound, self.gap, self.relative_gap
         seconds = now() - self._begin - self._checking
         self.history.append(
             Record(self.run.passes, seconds, objective, dual, gap, relative_gap, *best)

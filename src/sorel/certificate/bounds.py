@@ -153,7 +153,8 @@ class Certifier:
         self.rounding = Rounding(
             self.engine, self.penalty, problem.zero_loss, self.engine.spec.offset_error
         )
-        self._least = _least_value(problem)
+        # A lower bound on every objective.
+        self.least = _least_value(problem)
 
     def certify(
         self,
@@ -187,7 +188,7 @@ class Certifier:
         penalty = problem.penalty_value(point.w)
         primal = expected + shortfall + penalty
         if not math.isfinite(primal):
-            return Certificate(np.inf, self._least, np.inf, np.inf, unit=np.inf)
+            return Certificate(np.inf, self.least, np.inf, np.inf, unit=np.inf)
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
@@ -203,11 +204,11 @@ class Certifier:
                 point, dual, value, gradient, target, max_products
             )
             bound = min(bound, refined)
-        if value - self._least < bound.total:
-            bound = _Bound(value - self._least, 0.0)
+        if value - self.least < bound.total:
+            bound = _Bound(value - self.least, 0.0)
         gap, size = above + bound.total, unit(problem, primal, point)
         return Certificate(
-            primal, max(primal - gap, self._least), gap, relative(gap, size),
+            primal, max(primal - gap, self.least), gap, relative(gap, size),
             noise + bound.rounding, noise, passes, size,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sorel._tensors import to_numpy
 from sorel.engines import trusting_engine
-from sorel.risks import Mean
+from sorel.risks import Deviation, Mean
 
 if TYPE_CHECKING:
     from sorel.engines.base import Point
@@ -104,8 +104,18 @@ def constant_loss(problem: Problem) -> float:
         return 0.0
     best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
     least = 0.0 if best is None else engine.mean_size(best)
-    # Where targets are all alike up to rounding, the loss at zero margins is all there is to go by.
-    return least if least > _EPS**2 * problem.zero_loss else _PERFECT_GAP * problem.zero_loss
+    # Targets that are all alike have no loss but rounding.
+    return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
+
+
+def vanishes(problem: Problem, objective: float, least: float, rounding: float) -> bool:
+    """Whether an objective is its least value up to rounding, and so is a constant model's.
+
+    Nothing is left then that a gap could be relative to: a deviation of 0, targets all alike.
+    """
+    if isinstance(problem.risk, Deviation):
+        return problem.risk.share == 1.0 and objective <= rounding
+    return objective - least <= rounding and problem.constant_loss == 0.0
 
 
 def noise(problem: Problem, unit: float) -> float:
