@@ -261,3 +261,17 @@ def test_moved_margins_are_charged_by_the_way_that_they_came():
     assert path.moves == 2
     np.testing.assert_array_equal(path.reach, 3.0 * np.ones(len(w)))
     assert rounding.margins(w, path) > 6.0 * rounding.margins(w)
+
+
+@pytest.mark.parametrize("penalty", [sorel.Simplex(0.5), sorel.Budget(0.5, cost=0.1)], ids=repr)
+def test_coefficients_beside_the_domain_do_not_lower_the_objective(penalty):
+    """What is attained is attained in the domain: at the projection, up to the rounding charged."""
+    X, y = make_data("squared", 40, 3, 0)
+    problem = Problem(X, y, risk="esrm:2", penalty=penalty)
+    for distance in (1e-14, -1e-12, -1e-10):
+        w = np.array([0.2, 0.3, 0.5]) + distance
+        point = problem.engine.point(w)
+        found = certify(problem, point, problem.engine.worst_case(point))
+        inside = problem.objective(penalty.project(w))
+        assert inside <= found.primal + found.primal_rounding
+        assert found.primal_rounding <= 100.0 * (abs(distance) + 1e-14)

@@ -192,7 +192,7 @@ class Certifier:
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
-        noise += rounding.penalty_value(penalty)
+        noise += rounding.penalty_value(penalty, point.w)
         if shortfall < -noise:
             raise CertificateError(negative_gap(self.engine, shortfall, noise))
         above, value, passes = shortfall + noise, expected + penalty, 0.0
@@ -217,7 +217,7 @@ class Certifier:
         dual = self.engine.worst_case(point)
         risk, penalty = self.engine.expected(point, dual), self.problem.penalty_value(point.w)
         error = self.rounding.risk(point, dual, risk, 0.0, self.rounding.margins(point.w))
-        return risk + penalty, error + self.rounding.penalty_value(penalty)
+        return risk + penalty, error + self.rounding.penalty_value(penalty, point.w)
 
     def least_gap(self, w: FloatArray, dual: Dual) -> float:
         """What rounding errors leave of a gap at these parameters, however good they are."""
@@ -266,7 +266,7 @@ class Certifier:
         if problem.fit_intercept:
             drop, residual = rounding.intercept(point, dual, gradient[problem.n_features], slopes)
             error += drop + lost
-        error += rounding.penalty_value(penalty)
+        error += rounding.penalty_value(penalty, point.w)
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 

@@ -212,9 +212,13 @@ class Rounding:
         """What a difference from such a value loses."""
         return _OPERATIONS * UNIT * abs(value)
 
-    def penalty_value(self, value: float) -> float:
-        """Error of g."""
-        return self._product * abs(value)
+    def penalty_value(self, value: float, w: FloatArray) -> float:
+        """Error of g, and what it changes by where rounding has put w beside the domain."""
+        error = self._product * abs(value)
+        if not self.penalty.separable:
+            inside = self.penalty.project(w[: self.engine.n_features])
+            error += abs(value - self.penalty.value(inside))
+        return error
 
     def bracket(
         self,
