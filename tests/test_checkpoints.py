@@ -238,7 +238,7 @@ def test_interruption_before_the_first_check_leaves_the_old_file(path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(problem, "certify", interrupt)
+        patch.setattr("sorel.certificate.Certifier.certify", interrupt)
         with pytest.raises(KeyboardInterrupt):
             solve(problem, tol=1e-10, checkpoint=path)
     assert path.read_bytes() == before
@@ -691,7 +691,7 @@ def test_a_newer_library_of_the_same_format_is_welcome(path):
 
 def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
     problem = make_problem()
-    monkeypatch.setattr(problem, "certify", None)
+    monkeypatch.setattr("sorel.certificate.Certifier.certify", None)
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
         solve(problem, checkpoint=tmp_path / "missing" / "fit.ckpt")
     with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
