@@ -92,7 +92,7 @@ def test_many_names_are_saved_so_that_they_load_again(saved, tmp_path, monkeypat
 
     encoder = OneHotEncoder().fit(np.array([f"name {i}" for i in range(3000)], object)[:, None])
     save_model(encoder, tmp_path / "packed.skops")
-    monkeypatch.setattr(saving, "_MAX_SCHEMA", 1 << 14)
+    monkeypatch.setattr(saving, "_MAX_TEXT", 1 << 14)
     monkeypatch.setattr(saving, "_ROOM", 1 << 14)
     with pytest.raises(ModelFileError, match="max_bytes"):
         load_model(tmp_path / "packed.skops")

@@ -29,8 +29,9 @@ from typing import Any
 import hostile
 import numpy as np
 
-# What a command may take for a hostile file of ten megabytes, and seconds until it is given up.
-MAX_BYTES = 500 << 20
+# What a command may take for a hostile file of ten megabytes, of which the libraries alone are
+# 300 MB, and seconds until it is given up.
+MAX_BYTES = 800 << 20
 PATIENCE = 300
 
 # Damaged files that one process reads.
