@@ -95,54 +95,48 @@ def zeros_that_nobody_asked_for(model: Path, path: Path) -> Path:
     return path
 
 
-def zeros_in_the_header(model: Path, path: Path) -> Path:
-    """A summary of gigabytes of spaces."""
+def _spaces(model: Path, path: Path, name: str) -> Path:
+    """A text of a saved model with gigabytes of spaces behind it."""
     members = _members(model)
-    head = members.pop("sorel.json")
-    with (
-        _write(path, members) as archive,
-        archive.open("sorel.json", "w", force_zip64=True) as stream,
-    ):
+    head = members.pop(name)
+    with _write(path, members) as archive, archive.open(name, "w", force_zip64=True) as stream:
         stream.write(head)
         for _ in range(HUGE // MEGABYTE):
             stream.write(b" " * MEGABYTE)
     return path
 
 
-def zeros_in_the_schema(model: Path, path: Path) -> Path:
+def spaces_in_the_header(model: Path, path: Path) -> Path:
+    """A summary of gigabytes of spaces."""
+    return _spaces(model, path, "sorel.json")
+
+
+def spaces_in_the_schema(model: Path, path: Path) -> Path:
     """A schema of gigabytes of spaces."""
+    return _spaces(model, path, "schema.json")
+
+
+def _items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
+    """A text of a saved model with a list of many short things in it."""
     members = _members(model)
-    head = members.pop("schema.json")
-    with (
-        _write(path, members) as archive,
-        archive.open("schema.json", "w", force_zip64=True) as stream,
-    ):
-        stream.write(head)
-        for _ in range(HUGE // MEGABYTE):
-            stream.write(b" " * MEGABYTE)
+    members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
+    _write(path, members).close()
     return path
 
 
 def lists_in_the_header(model: Path, path: Path) -> Path:
     """A summary of millions of empty lists."""
-    members = _members(model)
-    header = json.loads(members["sorel.json"])
-    header["summary"]["columns"] = 0
-    text = json.dumps(header).replace('"columns": 0', '"columns": [' + "[]," * 10**7 + "0]")
-    members["sorel.json"] = text.encode()
-    _write(path, members).close()
-    return path
+    return _items(model, path, "sorel.json", "[],", 10**7)
 
 
 def lists_in_the_schema(model: Path, path: Path) -> Path:
     """A schema of millions of empty lists."""
-    members = _members(model)
-    schema = json.loads(members["schema.json"])
-    schema["extra"] = 0
-    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + "[]," * 2 * 10**7 + "0]")
-    members["schema.json"] = text.encode()
-    _write(path, members).close()
-    return path
+    return _items(model, path, "schema.json", "[],", 2 * 10**7)
+
+
+def texts_in_the_schema(model: Path, path: Path) -> Path:
+    """A schema of millions of short texts."""
+    return _items(model, path, "schema.json", '"ab",', 3 * 10**6)
 
 
 def nodes_in_the_schema(model: Path, path: Path) -> Path:
@@ -260,22 +254,11 @@ def as_much_as_it_may(model: Path, path: Path) -> Path:
     return path
 
 
-def texts_in_the_schema(model: Path, path: Path) -> Path:
-    """A schema of millions of short texts."""
-    members = _members(model)
-    schema = json.loads(members["schema.json"])
-    schema["extra"] = 0
-    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + '"ab",' * 3 * 10**6 + "0]")
-    members["schema.json"] = text.encode()
-    _write(path, members).close()
-    return path
-
-
 MODELS: list[Callable[[Path, Path], Path]] = [
     zeros_in_an_array,
     zeros_that_nobody_asked_for,
-    zeros_in_the_header,
-    zeros_in_the_schema,
+    spaces_in_the_header,
+    spaces_in_the_schema,
     lists_in_the_header,
     lists_in_the_schema,
     nodes_in_the_schema,

@@ -156,15 +156,6 @@ def test_a_finished_run_returns_at_once(path, solver):
     np.testing.assert_allclose(again.weights, done.weights, atol=1e-14)
 
 
-def test_a_finished_run_may_be_refined_by_another_solver(path):
-    problem = make_problem()
-    rough = solve(problem, "sorel", tol=1e-2, checkpoint=path)
-    fine = solve(problem, "newton", tol=1e-9, checkpoint=path)
-    assert fine.converged
-    assert fine.passes > rough.passes
-    assert header_of(path)["solver"] == "newton"
-
-
 @pytest.mark.parametrize("solver", ["auto", "newton_cg", "sorel", "lbfgs"])
 def test_a_checkpoint_does_not_change_the_answer(path, solver):
     problem = make_problem(risk=sorel.ESRM(1.0), penalty=L2(0.1))
@@ -175,14 +166,6 @@ def test_a_checkpoint_does_not_change_the_answer(path, solver):
     often = solve(problem, solver, tol=1e-6, checkpoint=Checkpoint(path.with_name("b"), every=0))
     assert often.converged
     assert often.objective == pytest.approx(plain.objective, rel=2e-6)
-
-
-def test_the_checkpoint_takes_precedence_over_a_warm_start(path):
-    problem = make_problem()
-    done = solve(problem, tol=1e-8, checkpoint=path)
-    far = solve(make_problem(risk=Mean()), tol=1e-2)
-    again = solve(problem, tol=1e-8, checkpoint=path, warm_start=far)
-    np.testing.assert_array_equal(again.w, done.w)
 
 
 def test_the_current_folder_may_change(tmp_path, monkeypatch):
@@ -284,9 +267,8 @@ def changed(array, index, value):
 BASE = make_arguments()
 WEIGHT = np.linspace(1.0, 2.0, N)
 OTHERS = {
-    "one value of X": ({"X": changed(BASE["X"], (17, 3), 0.5)}, "the values of X differ"),
     "the last bit of X": (
-        {"X": changed(BASE["X"], (N - 1, D - 1), np.nextafter(BASE["X"][-1, -1], 9.0))},
+        {"X": changed(BASE["X"], (17, 3), np.nextafter(BASE["X"][17, 3], 9.0))},
         "the values of X differ",
     ),
     "float32": (
@@ -297,7 +279,6 @@ OTHERS = {
         {"X": scipy.sparse.csr_array(BASE["X"])},
         "the values of X differ (dense float64 then, sparse float64 now)",
     ),
-    "swapped rows": ({"X": BASE["X"][::-1]}, "the values of X differ"),
     "y": ({"y": changed(BASE["y"], 5, 0.0)}, "the targets y differ"),
     "rows": (
         {"X": BASE["X"][:-1], "y": BASE["y"][:-1]},
@@ -331,13 +312,6 @@ def test_another_problem_is_refused_and_the_part_named(path, other):
     assert path.read_bytes() == before
 
 
-def test_one_sample_weight(path):
-    quietly(make_problem(sample_weight=WEIGHT), max_passes=3, checkpoint=path)
-    with pytest.raises(CheckpointError, match="another problem: the sample weights differ; give"):
-        solve(make_problem(sample_weight=changed(WEIGHT, 3, 9.0)), checkpoint=path)
-    solve(make_problem(sample_weight=2.0 * WEIGHT), checkpoint=path)  # the same problem
-
-
 def test_the_memory_order_of_X_does_not_matter(path):
     quietly(make_problem(), max_passes=3, checkpoint=path)
     assert solve(make_problem(X=np.asfortranarray(BASE["X"])), checkpoint=path).converged
@@ -360,14 +334,6 @@ def test_sparse_data(path):
 
 
 # Fingerprints.
-
-
-def test_a_source_of_data_speaks_for_itself():
-    class Source:
-        def fingerprint(self):
-            return "blocks 1234"
-
-    assert fingerprints.fingerprint_matrix(Source()) == "blocks 1234"
 
 
 def test_settings_are_described_by_their_values():
@@ -403,13 +369,9 @@ def npz(path, **arrays):
 FOREIGN = {
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("x,y\n1,2\n"),
-    "pickle": lambda path: path.write_bytes(b"\x80\x04N."),
-    "npy": lambda path: path.write_bytes(b"\x93NUMPY\x01\x00garbage"),
     "array": lambda path: np.save(path.open("wb"), np.zeros(3)),
     "other npz": lambda path: npz(path, X=np.zeros(3)),
     "objects": lambda path: npz(path, header=np.array([{}], dtype=object)),
-    "no json": lambda path: npz(path, header=np.frombuffer(b"{", dtype=np.uint8)),
-    "a list": lambda path: npz(path, header=np.frombuffer(b"[]", dtype=np.uint8)),
     "no format": lambda path: npz(path, header=np.frombuffer(b"{}", dtype=np.uint8)),
     "zip": lambda path: zipfile.ZipFile(path, "w").writestr("header.npy", "no"),
 }

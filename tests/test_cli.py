@@ -145,13 +145,6 @@ def test_interrupt_is_reported(monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
-def test_module_runs_as_a_program():
-    done = subprocess.run(
-        [*PROGRAM, "--version"], capture_output=True, text=True, check=True, env=ENVIRONMENT
-    )
-    assert done.stdout.strip() == f"sorel {sorel.__version__}"
-
-
 # The way from a table to predictions.
 
 
@@ -279,13 +272,6 @@ def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models,
     capsys.readouterr()
     assert run("evaluate", models["price"], "test.csv") == 0
     assert "bias: mean of prediction minus truth" in capsys.readouterr().out
-
-
-def test_baselines_can_be_left_out(folder, capsys):
-    options = ["--target", "price", "--drop", "churn", "-q", "-o", "m.skops", "--no-baselines"]
-    assert run("fit", "train.csv", *options) == 0
-    assert run("evaluate", "m.skops", "test.csv") == 0
-    assert "constant model" not in capsys.readouterr().out
 
 
 def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
@@ -589,6 +575,13 @@ def test_predict_names_what_is_wrong_with_the_table(folder, models, capsys):
     assert "no column 'id'" in refused_predict(capsys, model, frame, "--keep", "id")
     named = frame.assign(prediction=0)
     assert "name of a prediction" in refused_predict(capsys, model, named, "--keep", "prediction")
+
+
+def test_baselines_can_be_left_out(folder, capsys):
+    options = ["--target", "price", "--drop", "churn", "-q", "-o", "m.skops", "--no-baselines"]
+    assert run("fit", "train.csv", *options) == 0
+    assert run("evaluate", "m.skops", "test.csv") == 0
+    assert "constant model" not in capsys.readouterr().out
 
 
 def test_unknown_texts_may_be_ignored(folder, models):

@@ -34,10 +34,6 @@ def everything_shared(monkeypatch):
 # How many.
 
 
-def test_a_positive_number_is_taken_as_it_is():
-    assert thread_count(3) == 3
-
-
 def test_minus_one_is_every_core(monkeypatch):
     monkeypatch.setattr(_threads, "_cores", lambda: 4)
     assert [thread_count(-1), thread_count(-2), thread_count(-9)] == [4, 3, 1]
@@ -125,16 +121,6 @@ def test_the_library_is_limited_from_any_thread():
         in_a_thread(limit_blas().__enter__)
         limit_blas().__exit__(None, None, None)
         assert blas_threads() == before
-
-
-def test_a_limit_of_the_user_s_ends_as_it_should_after_a_run_in_another_thread():
-    before = blas_threads()
-    with threadpool_limits(2, user_api="blas"):
-        with threadpool_limits(1, user_api="blas"):
-            in_a_thread(limited)
-            assert set(blas_threads()) <= {1}
-        assert blas_threads() != [1] * len(blas_threads())
-    assert blas_threads() == before
 
 
 def test_a_solve_leaves_the_settings_as_they_were(everything_shared):
@@ -280,25 +266,3 @@ def test_what_a_problem_holds_goes_with_it(everything_shared, sparse_data):
 
 
 # Quotas and the threads of the linear algebra library.
-
-
-def test_one_thread_in_every_certificate(monkeypatch):
-    """From the first step to the last bound, and when a user asks for one."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(80, 40)), rng.normal(size=80)
-    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), n_jobs=1)
-    seen = set()
-    certify = sorel.Problem.certify
-
-    def watched(self, *arguments, **options):
-        seen.update(
-            library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-        )
-        return certify(self, *arguments, **options)
-
-    monkeypatch.setattr(sorel.Problem, "certify", watched)
-    with threadpool_limits(2):
-        with pytest.warns(sorel.ConvergenceWarning):
-            result = sorel.solve(problem, "sorel", tol=1e-12, max_passes=5)
-        problem.certificate(result.w, result.weights)
-    assert seen == {1}

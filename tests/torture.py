@@ -1,4 +1,4 @@
-"""Commands under torture: killed, starved of disk and memory, cut off, and fed damaged files.
+"""Commands under torture: killed, starved of disk and memory, and fed damaged files.
 
     python tests/torture.py --seed 3 --rounds 10
 
@@ -222,35 +222,6 @@ def little_memory(place: Place) -> Iterator[str]:
     target.unlink(missing_ok=True)
 
 
-# Commands, whether they print their result, and how a shell takes their streams away.
-COMMANDS: list[tuple[list[str], bool]] = [
-    (["--help"], True),
-    (["--version"], True),
-    (["fit", "table.csv", "--target", "y", "-o", "stream.skops"], False),
-    (["fit", "table.csv", "--target", "y", "-o", "-"], True),
-    (["predict", "model.skops", "table.csv"], True),
-    (["predict", "model.skops", "table.csv", "-o", "stream.csv"], False),
-    (["evaluate", "model.skops", "table.csv"], True),
-    (["info", "model.skops"], True),
-    (["quantile", "table.csv", "--target", "y", "--quantiles", "0.5"], True),
-    (["portfolio", "table.csv"], True),
-]
-
-
-def no_streams(place: Place) -> Iterator[str]:
-    """Closed and full streams, one command and one way for each round."""
-    arguments, prints = place.rng.choice(COMMANDS)
-    takes_output = place.rng.random() < 0.5
-    how = "&-" if place.rng.random() < 0.5 else "/dev/full"
-    if not takes_output and np.__version__.startswith("2.0."):
-        # NumPy 2.0 itself cannot be imported without standard error.
-        how = "/dev/full"
-    outcome = place.run(*arguments, redirect=f">{how}" if takes_output else f"2>{how}")
-    expected = (1,) if takes_output and prints else (0, 3)
-    for complaint in complaints(outcome, codes=expected):
-        yield f"{' '.join(arguments)} {'>' if takes_output else '2>'}{how}: {complaint}"
-
-
 def damage(content: bytes, rng: random.Random) -> bytes:
     """The same bytes, cut off, with bits flipped, with a part repeated, or with noise in it."""
     data = bytearray(content)
@@ -410,7 +381,7 @@ def judge(place: Place, name: str, path: Path, *commands: list[Any]) -> Iterator
     path.unlink()
 
 
-TRIALS = (kill, full_disk, little_memory, no_streams, damaged_files, hostile_files)
+TRIALS = (kill, full_disk, little_memory, damaged_files, hostile_files)
 
 
 def prepare(folder: Path) -> None:

@@ -24,6 +24,7 @@ def as_table(
     try:
         import pandas as pd
     except ImportError:
-        return dict(columns) if index is None else {index_name: list(index), **columns}
-    labels = None if index is None else pd.Index(list(index), name=index_name)
-    return pd.DataFrame(dict(columns), index=labels)
+        labels = {} if index is None else {index_name: index}
+        return {name: list(values) for name, values in {**labels, **columns}.items()}
+    rows = None if index is None else pd.Index(list(index), name=index_name)
+    return pd.DataFrame(dict(columns), index=rows)
