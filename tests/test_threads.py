@@ -263,6 +263,3 @@ def test_what_a_problem_holds_goes_with_it(everything_shared, sparse_data):
         assert engines() <= before
     finally:
         gc.enable()
-
-
-# Quotas and the threads of the linear algebra library.
