@@ -188,12 +188,7 @@ def load_model(
                 f"{name} was saved with {strange}; its predictions may differ: save the model "
                 "again, or install those versions"
             )
-        try:
-            return _load(stream, name, max_bytes, frozenset(trusted))
-        except ModelFileError as error:
-            if not strange:
-                raise
-            raise ModelFileError(f"{error} (it was saved with {strange})") from None
+        return _load(stream, name, max_bytes, frozenset(trusted))
 
 
 def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:

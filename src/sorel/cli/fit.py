@@ -348,16 +348,13 @@ def _parquet_rows(arguments: argparse.Namespace) -> Any:
 
     try:
         rows = ParquetRows(arguments.data, exclude=arguments.apart)
+        for name in rows.truth_columns():
+            raise NotNumericError(name, arguments.data, "truth values")
     except NotNumericError as error:
         raise TableError(
             f"column {error.column!r} of {error.file} holds {error.words}; rows on disk must be "
             f"numbers: encode it, or leave it out with --drop {error.column!r}"
         ) from None
-    for name in rows.truth_columns():
-        raise TableError(
-            f"column {name!r} of {arguments.data} holds truth values; rows on disk must be "
-            f"numbers: store it as 0 and 1, or leave it out with --drop {name!r}"
-        )
     return rows
 
 
