@@ -60,6 +60,7 @@ STANDARD = "-"
 _LARGEST = 1e100
 # What CSV and most Parquet files hold: numbers without missing ones of another kind.
 _PLAIN = ("float64", "float32", "int64", "int32")
+_TOO_LARGE = "is {value} in row {row}, too large to compute with"
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
@@ -97,6 +98,13 @@ _IN_DISGUISE = {
 }
 _PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _DAY = np.timedelta64(1, "D")
+
+# What pandas calls the values of a column, and what they are here.
+_KINDS = {
+    **dict.fromkeys(("integer", "floating", "mixed-integer-float", "decimal"), "numeric"),
+    **dict.fromkeys(("string", "categorical"), "text"),
+    "boolean": "boolean",
+}
 
 
 class TableError(ValueError):
@@ -877,32 +885,20 @@ def _is_text(values: pd.Series) -> bool:
 
 
 def _kind(values: pd.Series, column: str) -> str:
-    pandas = _pandas()
     if values.isna().all():
         raise TableError(f"column {column!r} has no values at all; remove it, or drop it")
-    if isinstance(values.dtype, pandas.CategoricalDtype):
-        return "text"
-    if pandas.api.types.is_bool_dtype(values.dtype):
-        return "boolean"
-    if pandas.api.types.is_numeric_dtype(values.dtype):
-        if pandas.api.types.is_complex_dtype(values.dtype):
-            raise TableError(f"column {column!r} holds complex numbers; split or drop it")
-        return "numeric"
-    inferred = pandas.api.types.infer_dtype(values, skipna=True)
-    if inferred in ("string", "boolean"):
-        return "text" if inferred == "string" else "boolean"
-    if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
-        return "numeric"
-    raise TableError(
-        f"column {column!r} holds {_plain(inferred)}, neither numbers nor texts; "
-        "turn it into numbers, or drop it"
-    )
-
-
-def _plain(inferred: str) -> str:
+    inferred = _pandas().api.types.infer_dtype(values, skipna=True)
+    if inferred in _KINDS:
+        return _KINDS[inferred]
+    words = f"values of several types ({inferred})"
     if inferred.startswith(("datetime", "date", "time", "period")):
-        return "dates or times"
-    return f"values of several types ({inferred})"
+        words = "dates or times"
+    elif inferred == "complex":
+        words = "complex numbers"
+    raise TableError(
+        f"column {column!r} holds {words}, neither numbers nor texts; turn it into numbers, or "
+        "drop it"
+    )
 
 
 def _as_kind(
@@ -910,35 +906,24 @@ def _as_kind(
 ) -> pd.Series:
     pandas = _pandas()
     missing = values.isna().to_numpy()
-    if missing.any() and not allow_missing:
-        row = _row(values, missing)
-        raise TableError(f"column {column!r} has no value in row {row}" + (hint and f"; {hint}"))
+    if not allow_missing:
+        _refuse(values, column, missing, "has no value in row {row}" + (hint and f"; {hint}"))
     if kind == "date":
         return _days(values, column)
     if kind == "numeric":
         is_number = pandas.api.types.is_numeric_dtype(values.dtype)
         if pandas.api.types.is_bool_dtype(values.dtype) or not is_number:
             values = _numbers(values, column)
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        infinite = np.isinf(numbers)
-        if infinite.any():
-            value = numbers[infinite.argmax()]
-            raise TableError(f"column {column!r} is {value} in row {_row(values, infinite)}")
-        huge = np.abs(numbers) > _LARGEST
-        if huge.any():
-            raise TableError(
-                f"column {column!r} is {numbers[huge.argmax()]:g} in row {_row(values, huge)}, too "
-                "large to compute with"
-            )
-        return pandas.Series(numbers, index=values.index)
+        floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        numbers = pandas.Series(floats, index=values.index)
+        _refuse(numbers, column, np.isinf(floats), "is {value} in row {row}")
+        _refuse(numbers, column, np.abs(floats) > _LARGEST, _TOO_LARGE)
+        return numbers
     if missing.all():
         return pandas.Series(np.nan, index=values.index, dtype=object)
-    found = _kind(values, column)
-    if kind == "boolean" and found != "boolean":
-        raise TableError(
-            f"column {column!r} should hold true or false, but row {_row(values, ~missing)} "
-            f"holds {_shown(values.iloc[(~missing).argmax()])}"
-        )
+    if _kind(values, column) != "boolean" and kind == "boolean":
+        words = "should hold true or false, but row {row} holds {value}"
+        _refuse(values, column, ~missing, words)
     texts = values.astype(object)
     if kind == "text" and not _is_text(texts):
         texts = values.astype(str).astype(object)
@@ -949,19 +934,15 @@ def _days(values: pd.Series, column: str) -> pd.Series:
     """Dates as days since 1970; texts must be ISO 8601, which cannot be read in two ways."""
     pandas = _pandas()
     if pandas.api.types.is_numeric_dtype(values.dtype):
-        raise TableError(
-            f"column {column!r} should hold dates, but row 1 holds {_shown(values.iloc[0])}"
-        )
+        words = "should hold dates, but row {row} holds {value}"
+        _refuse(values, column, np.ones(len(values), dtype=bool), words)
     try:
         times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     except (TypeError, ValueError):
         times = values.map(lambda value: pandas.to_datetime(value, errors="coerce", utc=True))
     wrong = (times.isna() & values.notna()).to_numpy()
-    if wrong.any():
-        raise TableError(
-            f"column {column!r} should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row "
-            f"{_row(values, wrong)} holds {_shown(values.iloc[wrong.argmax()])}"
-        )
+    words = "should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row {row} holds {value}"
+    _refuse(values, column, wrong, words)
     naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
     days = (naive - np.datetime64("1970-01-01")) / _DAY
     return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
@@ -971,20 +952,19 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
     """Values of an object or text column as numbers, or an error that names the first culprit."""
     pandas = _pandas()
     large = values.map(exceeds_floats).to_numpy(dtype=bool)
-    if large.any():
-        raise TableError(
-            f"column {column!r} is {show_integer(values.iloc[large.argmax()])} in row "
-            f"{_row(values, large)}, too large to compute with"
-        )
+    _refuse(values, column, large, _TOO_LARGE)
     numbers = pandas.to_numeric(values.astype(object), errors="coerce")
     is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
     wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()
-    if wrong.any():
-        raise TableError(
-            f"column {column!r} should hold numbers, but row {_row(values, wrong)} "
-            f"holds {_shown(values.iloc[wrong.argmax()])}"
-        )
+    _refuse(values, column, wrong, "should hold numbers, but row {row} holds {value}")
     return numbers
+
+
+def _refuse(values: pd.Series, column: str, wrong: Any, words: str) -> None:
+    """Raise an error that names the first row where something is wrong, and its value."""
+    if wrong.any():
+        value = _shown(values.iloc[wrong.argmax()])
+        raise TableError(f"column {column!r} {words.format(row=_row(values, wrong), value=value)}")
 
 
 def _row(values: pd.Series, wrong: Any) -> int:
@@ -995,6 +975,8 @@ def _row(values: pd.Series, wrong: Any) -> int:
 
 
 def _shown(value: Any) -> str:
+    if exceeds_floats(value):
+        return show_integer(value)
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."
 
