@@ -49,7 +49,7 @@ from sorel.cli.arguments import (
     seed_number,
     separator,
 )
-from sorel.cli.models import read_weight
+from sorel.cli.models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
@@ -290,10 +290,7 @@ def _prepare_table(
     )
     if arguments.skip_missing_target:
         frame = _with_target(frame, arguments)
-    task, y = read_target(frame[arguments.target], arguments)
-    weight = None
-    if arguments.sample_weight is not None:
-        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
+    task, y, weight = _read_targets(frame, arguments)
     features = frame.drop(columns=arguments.apart)
     del frame
     tables.require_features(features.columns)
@@ -362,22 +359,16 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
     """Fit rows on disk."""
     import shutil
 
-    import pandas as pd
-
     from sorel import tables
     from sorel._files import scratch_folder
-    from sorel.rows import ScaledRows, is_parquet, open_data, write_blocks
+    from sorel.rows import ScaledRows, is_parquet, open_rows, write_blocks
 
     path = Path(arguments.data)
     needs = needs_table(arguments)
     if needs:
         raise Misuse(f"{' and '.join(needs)} need a table in memory, not rows on disk")
-    weight = None
     if is_parquet(path) or arguments.format == "parquet":
         rows = _parquet_rows(arguments)
-        y = rows.column(arguments.target)
-        if arguments.sample_weight is not None:
-            weight = rows.column(arguments.sample_weight)
     elif path.is_file() and path.suffix.lower() != ".npy":
         raise Misuse(
             f"{arguments.data} cannot stay on disk: --out-of-core reads Parquet and .npy files; "
@@ -386,17 +377,9 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
     elif arguments.drop:
         raise Misuse("--drop leaves out columns of tables and of Parquet files, not of .npy files")
     else:
-        rows, y = open_data(path, Path(arguments.target))
-        if arguments.sample_weight is not None:
-            weight = open_data(rows, Path(arguments.sample_weight))[1]
-    for name, values in ((arguments.target, y), (arguments.sample_weight, weight)):
-        if values is not None and len(values) != rows.n_samples:
-            raise tables.TableError(
-                f"{arguments.data} has {rows.n_samples} rows, but {name} has {len(values)} values"
-            )
-    if weight is not None:
-        weight = read_weight(pd.Series(weight), arguments.sample_weight)
-    task, y = read_target(pd.Series(y, name=arguments.target), arguments)
+        rows = open_rows(path)
+    frame = columns_beside(rows, [name for name in arguments.apart if name not in arguments.drop])
+    task, y, weight = _read_targets(frame, arguments)
     pipeline = tables.standardise_rows(rows, estimator(task, arguments))
     scaler = pipeline["columns"].named_transformers_["numeric"]
     with scratch_folder(arguments.scratch) as place:
@@ -583,6 +566,13 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
         # Labels stay whole numbers where the file has whole numbers.
         return task, values.to_numpy()
     return task, targets.to_numpy(dtype=bool if kind == "boolean" else object)
+
+
+def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[str, Any, Any]:
+    """The task, the targets, and the weights of the rows if there are any."""
+    task, y = read_target(frame[arguments.target], arguments)
+    name = arguments.sample_weight
+    return task, y, None if name is None else read_weight(frame[name], name)
 
 
 def _note_task(name: str, task: str, targets: pd.Series) -> None:

@@ -70,22 +70,13 @@ class Data:
         return X
 
     def columns(self, names: Sequence[str]) -> pd.DataFrame:
-        """Columns beside the model's: of a table or of Parquet files by name, else .npy files."""
-        import pandas as pd
+        """Columns beside the model's."""
+        from sorel.tables import require_columns
 
-        from sorel.rows import open_data
-        from sorel.tables import TableError, require_columns
-
-        if not self.is_folder:
-            require_columns(self._frame.columns, names)
-            return self._frame[list(dict.fromkeys(names))]
-        found = {name: open_data(self._rows, name)[1] for name in names}
-        for name, values in found.items():
-            if len(values) != self._rows.n_samples:
-                raise TableError(
-                    f"there are {self._rows.n_samples} rows, but {name} has {len(values)} values"
-                )
-        return pd.DataFrame(found)
+        if self.is_folder:
+            return columns_beside(self._rows, names)
+        require_columns(self._frame.columns, names)
+        return self._frame[list(dict.fromkeys(names))]
 
     def keep(self, rows: Any) -> None:
         """Go on with some rows of a table, and without its other columns."""
@@ -109,6 +100,22 @@ class Data:
         height = max(1, min(_ROWS, _NUMBERS // max(1, width)))
         for start in range(0, count, height):
             yield start, self._rows[start : start + height]
+
+
+def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
+    """Columns beside rows on disk: of Parquet files by name, else .npy files."""
+    import pandas as pd
+
+    from sorel.rows import open_data
+    from sorel.tables import TableError
+
+    found = {name: open_data(rows, name)[1] for name in names}
+    for name, values in found.items():
+        if len(values) != rows.n_samples:
+            raise TableError(
+                f"the data has {rows.n_samples} rows, but {name} has {len(values)} values"
+            )
+    return pd.DataFrame(found)
 
 
 def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
