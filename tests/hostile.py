@@ -157,34 +157,6 @@ def one_array_many_times(model: Path, path: Path) -> Path:
     return path
 
 
-def archive_in_the_archive(model: Path, path: Path) -> Path:
-    """A sparse matrix, which is an archive itself, of gigabytes of zeros."""
-    inner = io.BytesIO()
-    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in (("format", np.array(b"csr")), ("shape", np.array([1, 1]))):
-            buffer = io.BytesIO()
-            np.save(buffer, content)
-            archive.writestr(f"{name}.npy", buffer.getvalue())
-        for name in ("indices", "indptr"):
-            archive.writestr(f"{name}.npy", npy_head((1,), "<i4") + bytes(4))
-        _zeros(archive, "data.npy", HUGE, npy_head((HUGE // 8,)))
-    node = {
-        "__class__": "csr_matrix", "__module__": "scipy.sparse._csr",
-        "__loader__": "SparseMatrixNode", "type": "scipy", "file": "other.npz", "__id__": 10**6,
-    }  # fmt: skip
-    with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("other.npz", inner.getvalue())
-    return path
-
-
-def void_of_gigabytes(model: Path, path: Path) -> Path:
-    """A number that NumPy's void type takes for its size."""
-    node = {**_array_node("other.npy", 10**6), "__class__": "void"}
-    with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("other.npy", npy_head((), "<i8") + struct.pack("<q", 2**31 - 1))
-    return path
-
-
 def size_that_is_a_lie(model: Path, path: Path) -> Path:
     """A member of gigabytes that the directory says is short."""
     with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
@@ -263,8 +235,6 @@ MODELS: list[Callable[[Path, Path], Path]] = [
     lists_in_the_schema,
     nodes_in_the_schema,
     one_array_many_times,
-    archive_in_the_archive,
-    void_of_gigabytes,
     size_that_is_a_lie,
     many_members,
     other_compression,

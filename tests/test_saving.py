@@ -83,32 +83,6 @@ def test_every_risk_comes_back(risk, tmp_path):
     assert list(loaded.history_.columns) == list(model.history_.columns)
 
 
-def test_classifier_in_a_pipeline_comes_back(tmp_path):
-    X, y = data()
-    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-1.0, 1.0])]
-    model = make_pipeline(StandardScaler(), sorel.SpectralRiskClassifier(loss="logistic"))
-    model.fit(X, labels)
-    save_model(model, tmp_path / "m.skops")
-    loaded = load_model(tmp_path / "m.skops")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-
-
-def test_instances_of_losses_solvers_and_searches_come_back(tmp_path):
-    X, y = data()
-    models = [
-        sorel.SpectralRiskRegressor(loss=sorel.losses.Huber(2.0), solver=sorel.solvers.SOREL()),
-        sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.5)], l2s=[0.1], cv=2),
-    ]
-    for model in models:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(X, y)
-        save_model(model, tmp_path / "m.skops")
-        loaded = load_model(tmp_path / "m.skops")
-        np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-
-
 def test_summary_tells_version_model_and_training(saved, model):
     summary = read_summary(saved)
     assert summary["sorel"] == sorel.__version__

@@ -1,4 +1,4 @@
-"""Commands under torture: killed, starved of disk and memory, and fed damaged files.
+"""Commands under torture: killed, starved of disk, and fed damaged files.
 
     python tests/torture.py --seed 3 --rounds 10
 
@@ -196,32 +196,6 @@ def full_disk(place: Place) -> Iterator[str]:
             yield f"the file is not named: {outcome.said!r}"
 
 
-def little_memory(place: Place) -> Iterator[str]:
-    """A limit on memory ends in an error or an answer, and no file half-written."""
-    limit = place.rng.choice([300, 600, 1000]) << 20
-
-    def starve() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-    rows = place.folder / "large.csv"
-    if not rows.exists():
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(40_000, 30))
-        names = ",".join(f"x{k}" for k in range(29)) + ",y"
-        np.savetxt(rows, X, delimiter=",", fmt="%.4f", header=names, comments="")
-    target = place.folder / "starved.skops"
-    outcome = place.run("fit", rows, "--target", "y", "-o", target, "--quiet", preexec_fn=starve)
-    # Where not even the libraries can be loaded, the loader speaks.
-    loaded = "error:" in outcome.said or outcome.code in (0, 3)
-    if loaded:
-        yield from complaints(outcome, codes=(0, 1, 3))
-    if outcome.code in (0, 3):
-        yield from complaints(place.run("info", target), codes=(0,))
-    elif target.exists() or leftovers(place.folder):
-        yield "a file stayed although the fit failed"
-    target.unlink(missing_ok=True)
-
-
 def damage(content: bytes, rng: random.Random) -> bytes:
     """The same bytes, cut off, with bits flipped, with a part repeated, or with noise in it."""
     data = bytearray(content)
@@ -381,7 +355,7 @@ def judge(place: Place, name: str, path: Path, *commands: list[Any]) -> Iterator
     path.unlink()
 
 
-TRIALS = (kill, full_disk, little_memory, damaged_files, hostile_files)
+TRIALS = (kill, full_disk, damaged_files, hostile_files)
 
 
 def prepare(folder: Path) -> None:
