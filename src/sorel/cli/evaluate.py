@@ -146,32 +146,24 @@ def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) ->
 
     from sorel.metrics import group_codes, tail_report
 
-    report = tail_report(
-        y, measured.loss, groups=groups, loss=lambda truth, given: given, sample_weight=weight
-    )
-    # Rows without weight say nothing.
-    counts = np.ones(len(y), dtype=bool) if weight is None else weight > 0.0
-    weights = np.ones(len(y)) if weight is None else weight
-    members = [counts]
-    if groups is not None:
-        values, codes = group_codes(groups, len(y))
-        members += [counts & (codes == code) for code in range(len(values))]
+    def told(values: Any, **options: Any) -> pd.DataFrame:
+        options |= {"groups": groups, "sample_weight": weight}
+        return tail_report(y, values, loss=lambda truth, given: given, **options)
 
-    def mean(values: Any) -> list[float]:
-        return [
-            np.average(values[rows], weights=weights[rows]) if rows.any() else np.nan
-            for rows in members
-        ]
-
+    report = told(measured.loss)
     if not hasattr(model, "classes_"):
-        report["bias"] = mean(measured.outcome - y)
+        report["bias"] = told(measured.outcome - y, levels=())["mean"]
         return report
-    report["accuracy"] = mean(measured.outcome)
+    report["accuracy"] = told(measured.outcome, levels=())["mean"]
     if len(model.classes_) == 2:
-        positive = y == model.classes_[1]
-        report["auc"] = [
-            _auc(positive[rows], measured.margin[rows], weights[rows]) for rows in members
-        ]
+        weights = np.ones(len(y)) if weight is None else weight
+        # Rows without weight say nothing.
+        members = [weights > 0.0]
+        if groups is not None:
+            values, codes = group_codes(groups, len(y))
+            members += [members[0] & (codes == code) for code in range(len(values))]
+        positive, margin = y == model.classes_[1], measured.margin
+        report["auc"] = [_auc(positive[rows], margin[rows], weights[rows]) for rows in members]
     return report
 
 
