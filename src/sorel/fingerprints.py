@@ -1,6 +1,6 @@
 """Fingerprints: short texts that agree where data and settings agree, and differ where they differ.
 
-Arrays are hashed whole, some rows at a time: a gigabyte takes about a second.
+Arrays are hashed whole, some rows at a time: a gigabyte takes one or two seconds.
 """
 
 from __future__ import annotations
