@@ -465,15 +465,14 @@ def test_other_formats_are_refused(path, change, age):
 
 
 def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
-    problem = make_problem()
-    monkeypatch.setattr(problem, "certify", None)
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
-        solve(problem, checkpoint=tmp_path / "missing" / "fit.ckpt")
-    with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
-        solve(problem, checkpoint=tmp_path)
+    def fails(error, words, checkpoint):
+        with pytest.raises(error, match=words):
+            solve(make_problem(), callback=lambda record: pytest.fail(), checkpoint=checkpoint)
+
+    fails(FileNotFoundError, r"there is no folder .*missing", tmp_path / "missing" / "fit.ckpt")
+    fails(IsADirectoryError, "is a folder; give the name of a file", tmp_path)
     monkeypatch.setattr(os, "access", lambda *args: False)
-    with pytest.raises(PermissionError, match="permission denied"):
-        solve(problem, checkpoint=tmp_path / "fit.ckpt")
+    fails(PermissionError, "permission denied", tmp_path / "fit.ckpt")
 
 
 def test_devices_are_no_checkpoints():
