@@ -467,7 +467,7 @@ def test_other_formats_are_refused(path, change, age):
 def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
     def fails(error, words, checkpoint):
         with pytest.raises(error, match=words):
-            solve(make_problem(), callback=lambda record: pytest.fail(), checkpoint=checkpoint)
+            solve(make_problem(), callback=lambda record: 1 / 0, checkpoint=checkpoint)
 
     fails(FileNotFoundError, r"there is no folder .*missing", tmp_path / "missing" / "fit.ckpt")
     fails(IsADirectoryError, "is a folder; give the name of a file", tmp_path)

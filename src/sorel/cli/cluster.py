@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sorel.cli.fit import Fitted, baselines, estimator_settings, needs_table, read_target
@@ -55,41 +55,34 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
     from sorel.dask import ClusterError  # says what to install where Dask is missing
     from sorel.dask.cluster import check_versions, dropping_stopped_workers, wait_for_worker
 
-    try:
-        with _connected(arguments) as client, dropping_stopped_workers(client):
-            wait_for_worker(client)
-            check_versions(client)
-            yield client
-    except ClusterError as error:
-        # Workers that are lost or too small are no fault of the table.
-        raise OSError(str(error)) from error
+    import distributed  # isort: skip
 
-
-@contextmanager
-def _connected(arguments: argparse.Namespace) -> Iterator[Any]:
-    import distributed
-
-    if arguments.scheduler is not None:
+    with ExitStack() as stack:
+        cluster = arguments.scheduler
+        if cluster is None:
+            cluster = stack.enter_context(
+                distributed.LocalCluster(
+                    n_workers=arguments.local_cluster,
+                    threads_per_worker=1,
+                    # On all interfaces where only a port is named.
+                    dashboard_address="127.0.0.1:0",
+                )
+            )
         try:
-            client = distributed.Client(arguments.scheduler)
+            client = stack.enter_context(distributed.Client(cluster))
         except (OSError, ValueError) as error:
             raise OSError(
                 f"there is no scheduler at {arguments.scheduler}: {error}; start one with "
                 "`dask scheduler`, or use --local-cluster 2"
             ) from None
-        with client:
-            yield client
-        return
-    with (
-        distributed.LocalCluster(
-            n_workers=arguments.local_cluster,
-            threads_per_worker=1,
-            # On all interfaces where only a port is named.
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+        try:
+            with dropping_stopped_workers(client):
+                wait_for_worker(client)
+                check_versions(client)
+                yield client
+        except ClusterError as error:
+            # Workers that are lost or too small are no fault of the table.
+            raise OSError(str(error)) from error
 
 
 def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
