@@ -1212,7 +1212,7 @@ def _history(run: Any, against: str, values: str) -> Curve:
             f"{type(run).__name__} has no history to draw; give a result of sorel.solve or a "
             "fitted estimator of sorel"
         )
-    if hasattr(history, "columns"):
+    if hasattr(history, "keys"):
         return (
             np.asarray(history[against], dtype=np.float64),
             np.asarray(history[values], dtype=np.float64),

@@ -256,9 +256,7 @@ class Problem:
 
         Notes
         -----
-        X is hashed whole up to 8 million numbers. Of a larger X, a million numbers are hashed, and
-        all of them enter an exact checksum of their column, so that one changed value is always
-        seen. A source of data with a method ``fingerprint`` speaks for itself.
+        X is hashed whole. A source of data with a method ``fingerprint`` speaks for itself.
 
         Examples
         --------

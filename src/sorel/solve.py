@@ -515,6 +515,8 @@ def _drive(
     reply: Certificate | None = None
     try:
         while True:
+            # Python loses what a signal raises in a finaliser or in a callback from C.
+            _stop.check()
             try:
                 iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts a generator
             except StopIteration:

@@ -1,31 +1,5 @@
-"""The entry point: arguments in, an exit code out; errors and warnings as lines of text."""
+"""Spectral risk minimization with a certificate of optimality.
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-from sorel import _stop
-from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
-from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
-from sorel.cli.signals import Stop, stopped_by_signals
-from sorel.cli.streams import STANDARD_OUTPUT, flushed, named_streams
-
-# A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
-# this order by `sorel --help`.
-COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
-
-# Packages that a command may miss, with a message that names the extra.
-_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
-
-# Letters of somebody else's message that are shown.
-_SHOWN = 200
-
-_EXAMPLES = """\
 examples:
   sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
   sorel evaluate model.skops test.csv --groups region
@@ -43,6 +17,31 @@ exit codes:
   4    bad data: a table, a model or a checkpoint; standard error names the cell or the fault
   130  interrupted; 143 after SIGTERM, 129 after SIGHUP: a checkpoint is written, scratch removed
 """
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sorel import _stop
+from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
+from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
+from sorel.cli.signals import Stop, stopped_by_signals
+from sorel.cli.streams import described, flushed, open_streams
+
+# A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
+# this order by `sorel --help`.
+COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, warmup)
+
+# Packages that a command may miss, with a message that names the extra.
+_OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
+
+# Letters of somebody else's message that are shown.
+_SHOWN = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["demo", "--splits", "2", "--out", "pictures"])  # doctest: +SKIP
     0
     """
-    with named_streams():
+    with open_streams():
         try:
             with stopped_by_signals() as stop:
                 code = _run(argv, stop)
@@ -105,10 +104,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
         say(f"error: there is not enough memory for this table; {one_line(error)}".rstrip("; "))
         return FAILED
     except OSError as error:
-        known = error.filename is not None and error.strerror
-        say(f"error: {error.filename}: {error.strerror}" if known else f"error: {one_line(error)}")
-        if error.filename == STANDARD_OUTPUT:
-            silence(sys.stdout)
+        say(f"error: {described(error) or one_line(error)}")
         return FAILED
     except ValueError as error:
         # Arguments were checked before: what is left are values in tables and files.
@@ -130,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="sorel",
-        description="Spectral risk minimization with a certificate of optimality.",
-        epilog=_EXAMPLES,
+        description=(__doc__ or "").partition("\n")[0],
+        epilog=(__doc__ or "").partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sorel {__version__}")
@@ -144,9 +140,13 @@ def _parser() -> argparse.ArgumentParser:
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show warnings that concern the user as one line, and no others."""
+    from sorel import ConvergenceWarning
+
+    # Commands tell of a missed tolerance in words of their own, with the options that help.
+    silent = (ConvergenceWarning, DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+        if not issubclass(category, silent):
             say(f"warning: {one_line(message)}")
 
     with warnings.catch_warnings():
