@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sorel.penalties import L2
 from sorel.permutahedron import project_permutahedron
-from sorel.problem import Certificate, Problem
+from sorel.problem import Problem
 from sorel.risks import Max, parse_risk
 from sorel.solve import solve
 from sorel.solvers import LSVRG, SGD, SOLVERS, SOREL, Drago, Prospect, StochasticPD
@@ -41,12 +41,15 @@ class Trace(NamedTuple):
     seconds: list[float]
     objective: list[float]
 
+    def append(self, passes: float, seconds: float, objective: float) -> None:
+        """Add a check."""
+        for values, value in zip(self, (passes, seconds, objective), strict=True):
+            values.append(float(value))
+
     def first(self, value: float) -> float:
         """Passes at the first objective that is at most `value`; infinity if there is none."""
-        for passes, objective in zip(self.passes, self.objective, strict=True):
-            if objective <= value:
-                return passes
-        return math.inf
+        hits = np.flatnonzero(np.asarray(self.objective) <= value)
+        return self.passes[hits[0]] if len(hits) else math.inf
 
     def score(self) -> float:
         """Mean objective of the last ten checks; infinity if the run diverged."""
@@ -56,25 +59,19 @@ class Trace(NamedTuple):
 
 def make_solver(method: str, setting: Setting, batch: int) -> Solver:
     """The solver behind a name of the reproduction."""
-    alpha = setting.get("alpha")
-    if method == "sgd":
-        return SGD(alpha, 64 if batch == 1 else batch)
-    if method == "lsvrg":
-        return LSVRG(alpha, batch_size=batch)
-    if method == "prospect":
-        return Prospect(alpha, batch_size=batch)
-    if method == "sorel":
-        return SOREL("paper", alpha, setting.get("C"), batch)
-    if method == "sorel-auto":
-        return SOREL("auto", batch_size=batch)
-    # Without mini-batches these two take blocks of the size that they choose themselves.
-    if method == "drago":
-        return Drago(block_size=None if batch == 1 else batch)
-    if method == "stochastic_pd":
-        return StochasticPD(batch_size=None if batch == 1 else batch)
-    if method in ("apd", "pdhg", "admm"):
-        return SOLVERS[method]()
-    raise ValueError(f"unknown method {method!r}")
+    alpha, several = setting.get("alpha"), None if batch == 1 else batch
+    makers: dict[str, Callable[[], Solver]] = {
+        "sgd": lambda: SGD(alpha, several or 64),
+        "lsvrg": lambda: LSVRG(alpha, batch_size=batch),
+        "prospect": lambda: Prospect(alpha, batch_size=batch),
+        "sorel": lambda: SOREL("paper", alpha, setting.get("C"), batch),
+        "sorel-auto": lambda: SOREL("auto", batch_size=batch),
+        # Without mini-batches these two take blocks of the size that they choose themselves.
+        "drago": lambda: Drago(block_size=several),
+        "stochastic_pd": lambda: StochasticPD(batch_size=several),
+        **{name: SOLVERS[name] for name in ("apd", "pdhg", "admm")},
+    }
+    return makers[method]()
 
 
 def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
@@ -95,15 +92,7 @@ def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
         The run; shorter than the budget, and with an infinite last value, if it diverged.
     """
     problem = problem.for_run()
-    run = Run(
-        w=problem.start(),
-        dual=None,
-        tol=0.0,
-        max_passes=passes,
-        deadline=math.inf,
-        random_state=seed,
-        watched=True,
-    )
+    run = Run(problem.start(), None, 0.0, passes, math.inf, random_state=seed, watched=True)
     record = Trace([], [], [])
     iterates, reply, seconds = solver.iterates(problem, run), None, 0.0
     while run.passes < passes:
@@ -115,18 +104,12 @@ def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
         finally:
             seconds += time.process_time() - begin
         reply = problem.certify(iterate.point, iterate.dual, gradient=iterate.gradient)
-        _append(record, run.passes, seconds, reply)
+        record.append(run.passes, seconds, reply.primal)
     else:
         iterates.close()
     if run.note.startswith("diverged"):
-        _append(record, run.passes, seconds, None)
+        record.append(run.passes, seconds, math.inf)
     return record
-
-
-def _append(record: Trace, passes: float, seconds: float, reply: Certificate | None) -> None:
-    record.passes.append(float(passes))
-    record.seconds.append(seconds)
-    record.objective.append(math.inf if reply is None else float(reply.primal))
 
 
 def trace_lbfgs(problem: Problem, passes: float) -> Trace:
@@ -148,22 +131,18 @@ def trace_lbfgs(problem: Problem, passes: float) -> Trace:
         gradient = engine.gradient(point, dual) + l2 * point.w
         if value < best[0]:
             best[:] = value, point.w
-        record.passes.append(len(record.passes) + 1.0)
-        record.seconds.append(time.process_time() - begin)
-        record.objective.append(float(best[0]))
+        record.append(len(record.passes) + 1, time.process_time() - begin, best[0])
         return value, gradient
 
-    while True:
-        before, left = best[0], int(passes) - len(record.passes)
-        if left <= 0:
-            break
+    before = math.inf
+    while (left := int(passes) - len(record.passes)) > 0:
         options = {"maxiter": left, "maxfun": left, "ftol": 0.0, "gtol": 0.0}
         minimize(evaluate, best[1], jac=True, method="L-BFGS-B", options=options)
         if not best[0] < before:
             break
+        before = best[0]
     # scipy ends a line search that it has begun, beyond the budget or not.
-    count = int(passes)
-    return Trace(record.passes[:count], record.seconds[:count], record.objective[:count])
+    return Trace(*(values[: int(passes)] for values in record))
 
 
 def _problem(data: Any, risk: str) -> Problem:
