@@ -24,11 +24,11 @@ from sklearn.utils.parallel import Parallel, delayed
 from sorel._clock import now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel
+from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant import ConstantModelWarning
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
-from sorel.losses import Loss
+from sorel.losses import Loss, parse_loss
 from sorel.metrics import get_scorer, make_tail_scorer
 from sorel.paths import plough
 from sorel.penalties import Penalty, choose_penalty
@@ -156,7 +156,7 @@ class _Scorer:
 
     def __init__(self, scoring: Any, mean_slack: float | None, loss: str | Loss) -> None:
         self._plain = None if scoring is None else get_scorer(scoring)
-        self._tail = make_tail_scorer(_DEFAULT_TAIL, loss)
+        self._tail, self._loss = make_tail_scorer(_DEFAULT_TAIL, loss), parse_loss(loss)
         number = isinstance(mean_slack, numbers.Real) and not isinstance(mean_slack, bool)
         if mean_slack is not None and not (number and float(mean_slack) >= 0.0):
             raise ValueError(
@@ -171,7 +171,13 @@ class _Scorer:
             weighted = weight is not None and _takes_sample_weight(self._plain)
             arguments = {"sample_weight": weight} if weighted else {}
             return float(self._plain(model, X, y, **arguments)), math.nan
-        losses = self._tail.losses(model, X, y)
+        loss = self._loss
+        if loss.is_classifier or loss.link != "identity":
+            losses = self._tail.losses(model, X, y)
+        else:
+            # Margins are predictions: the rows need not be checked again for every model, which
+            # takes a third of a search on 2000 rows.
+            losses = loss.value(loss.encode(y)[0], product(X, model.coef_) + model.intercept_)
         return -self._tail.risk(losses, weight), Mean()(losses, weight)
 
     def choose(self, results: dict[str, Any]) -> int:
