@@ -48,8 +48,6 @@ _SMALLEST_GAP = 1e-16
 # More names than this do not fit beside the picture.
 _NAMED_COEFFICIENTS = 10
 _LINE_WIDTH = 1.6
-# Labels that fit below a picture without touching, and how far apart they are on a log axis.
-_TICKS, _APART = 9, 0.09
 # A risk whose weights are this many times those of the others would leave them flat.
 _TOWERING = 4.0
 
@@ -731,9 +729,6 @@ class PathDisplay(_Display):
             ax.set_xticks(x, labels=self.grid, rotation=30, ha="right")
         elif min(self.grid) > 0.0 and len(set(self.grid)) > 1:
             ax.set_xscale("log")
-            ticks = _readable_ticks(x.astype(np.float64))
-            ax.set_xticks(ticks, labels=[_short(tick) for tick in ticks])
-            ax.set_xticks([], minor=True)
         more = " (share of worst losses that counts)" if self.grid_name == "CVaR level" else ""
         ax.set(xlabel=self.grid_name + more, ylabel="coefficient")
         # In the order in which the lines leave the picture on the right.
@@ -1151,29 +1146,6 @@ def _short(number: float) -> str:
         return f"{number:.3g}"
     digits, _, power = f"{number:.1e}".partition("e")
     return f"{digits.removesuffix('.0')}e{int(power)}"
-
-
-def _readable_ticks(points: FloatArray) -> list[float]:
-    """Points of a grid to label on a logarithmic axis: as many as fit without touching.
-
-    Powers of ten go first, then the ends, then numbers that start with 2 or 5.
-    """
-    values = np.unique(points)
-    span = np.log(values[-1] / values[0])
-    powers = np.log10(values)
-    is_power = np.abs(powers - np.round(powers)) < 1e-9
-    simple = np.isin([f"{value:.6e}"[0] for value in values], ["2", "5"])
-    rank = np.where(is_power, 0, np.where(simple, 2, 3))
-    rank[[0, -1]] = np.minimum(rank[[0, -1]], 1)
-    chosen: list[float] = []
-    for place in np.lexsort((values, rank)).tolist():
-        value = float(values[place])
-        if rank[place] > 1 and is_power.sum() > 2:
-            break
-        clear = all(abs(np.log(value / other)) >= _APART * span for other in chosen)
-        if clear and len(chosen) < _TICKS:
-            chosen.append(value)
-    return sorted(chosen)
 
 
 def _pyplot() -> Any:
