@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from sorel._files import write_atomically
 
-__all__ = ["Cell", "Dataset", "Progress", "Work", "cell", "code_version", "end_with"]
-
 FloatArray = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 

@@ -29,17 +29,6 @@ from sorel.reproduce.settings import (
 from sorel.reproduce.tables import Table, knob_free, late_levels, make_table, reached
 from sorel.risks import CVaR
 
-__all__ = [
-    "HOLDS",
-    "HOLDS_NOT",
-    "IN_PART",
-    "NOT_ENOUGH",
-    "NOT_MEASURED",
-    "Claim",
-    "claims",
-    "claims_table",
-]
-
 HOLDS, IN_PART, HOLDS_NOT = "holds", "holds in part", "does not hold"
 NOT_MEASURED = "not measured"
 NOT_ENOUGH = "not enough passes"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_all"]
-
 # Colours of Okabe and Ito, and dashes that tell the lines apart in grey.
 _STYLE: dict[str, dict[str, Any]] = {
     "sgd": {"color": "#999999", "linestyle": (0, (1, 1))},

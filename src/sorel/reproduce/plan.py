@@ -34,8 +34,6 @@ from sorel.reproduce.settings import (
     Settings,
 )
 
-__all__ = ["FIXED_RUNS", "INSTABILITY", "LATE_RUNS", "Results", "collect", "load_data"]
-
 # Cells and their results by the kind of experiment and what tells its cells apart.
 Keyed = dict[tuple[Any, ...], Cell]
 Outcomes = dict[tuple[Any, ...], dict[str, Any]]

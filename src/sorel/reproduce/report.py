@@ -18,8 +18,6 @@ from sorel.reproduce.plan import Results
 from sorel.reproduce.settings import risk_label, texts
 from sorel.reproduce.tables import Table, knob_free, number
 
-__all__ = ["render"]
-
 # Which tables follow which figure.
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "figure1": (),

@@ -16,21 +16,6 @@ from typing import Any
 from sorel.datasets import PAPER_DATASETS
 from sorel.risks import parse_risk
 
-__all__ = [
-    "ALL_METHODS",
-    "APPENDIX_METHODS",
-    "FIGURES",
-    "FULL_METHODS",
-    "LABELS",
-    "OFFLINE_DATASETS",
-    "PAPER_METHODS",
-    "TARGETS",
-    "Settings",
-    "make_settings",
-    "risk_label",
-    "texts",
-]
-
 FIGURES = ("1", "2", "3")
 OFFLINE_DATASETS = ("diabetes", "generated")
 """Sets that need no file: scikit-learn's bundled one, and one made from a seed."""

@@ -20,18 +20,6 @@ from sorel.reproduce.settings import (
     texts,
 )
 
-__all__ = [
-    "Table",
-    "all_tables",
-    "knob_free",
-    "late_levels",
-    "make_table",
-    "number",
-    "reached",
-    "summary_curves",
-    "to_markdown",
-]
-
 KEYS = ["dataset", "risk", "batch", "method"]
 # Checks at the end of a run whose mean is its end level.
 LAST = 10
