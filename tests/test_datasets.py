@@ -222,18 +222,6 @@ def test_every_set_is_attributed():
     assert "Delve" in words
 
 
-def test_the_wheel_holds_the_sets(tmp_path, monkeypatch):
-    from hatchling.build import build_wheel
-
-    monkeypatch.chdir(Path(__file__).parents[1])
-    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path))) as wheel:
-        for name in datasets.PAPER_DATASETS:
-            data = gzip.decompress(wheel.read(f"sorel/datasets/files/{name}.csv.gz"))
-            assert hashlib.sha256(data).hexdigest() == PAPER[name].sha256
-        assert "sorel/datasets/files/README.md" in wheel.namelist()
-        assert "sorel/py.typed" in wheel.namelist()
-
-
 def write_csv(folder, name, header, rows):
     lines = [",".join(header), *(",".join(map(str, row)) for row in rows)]
     (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")

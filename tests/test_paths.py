@@ -9,6 +9,7 @@ from helpers import make_data
 
 import sorel
 from sorel import CVaR, PathResult
+from sorel.certificate import KnownCurvature, certify
 from sorel.paths import plough
 from sorel.solvers import Newton
 
@@ -216,6 +217,36 @@ def test_paths_of_many_columns_reach_the_optimum_of_each_point(loss, risk):
         assert found.objective[k] - cold.objective <= 1e-6 * cold.objective
     again = sorel.path(X, y, risks=[risk, "extremile:2"], l2=[0.1, 0.03, 0.01], loss=loss)
     np.testing.assert_array_equal(found.coefs, again.coefs)
+
+
+@pytest.mark.parametrize("kept", ["near", "far", "singular"])
+def test_certificates_hold_whatever_hessian_is_kept(kept):
+    X, y = wide_data()
+    problem = sorel.Problem(X, y, risk="cvar:0.4", penalty=sorel.L2(1e-3), fit_intercept=True)
+    best = sorel.solve(problem, tol=1e-11)
+    w_best = problem.from_user(best.w)
+    rng = np.random.default_rng(12)
+    noise = rng.normal(size=(41, 41))
+    run = problem.for_run()
+    near = 1.01 * run.engine.hessian(
+        run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
+    )
+    for scale in (1e-1, 1e-3, 1e-6):
+        w = w_best + scale * rng.normal(size=41)
+        point = run.engine.point(w)
+        for dual in (run.engine.worst_case(point), run.engine.nearest_dual(best.weights)[0]):
+            matrix = {"near": near, "far": noise @ noise.T, "singular": np.zeros((41, 41))}[kept]
+            for refine in (np.inf, 1e-3, 1e-6):
+                known = KnownCurvature(matrix)
+                certificate = certify(run, point, dual, refine=refine, known=known)
+                assert certificate.dual <= best.objective
+                assert certificate.gap >= certificate.primal - best.objective
+    # A bound from products is about as good as one from the matrix.
+    dual = run.engine.nearest_dual(best.weights)[0]
+    point = run.engine.point(w_best)
+    by_products = certify(run, point, dual, refine=1e-9, known=KnownCurvature(near))
+    formed = certify(run, run.engine.point(w_best), dual, refine=1e-9)
+    assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
 
 
 def test_a_hessian_of_another_shape_is_no_start():

@@ -39,11 +39,12 @@ from sorel.estimators.progress import (
 )
 from sorel.losses import Loss
 from sorel.penalties import Penalty, choose_penalty
-from sorel.problem import WORTH_STREAMING, Problem
+from sorel.problem import Problem
 from sorel.risks import Risk, parse_risk
 from sorel.rows import RowSource, open_data, open_rows
 from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
+from sorel.validation import WORTH_STREAMING
 
 FloatArray = NDArray[np.float64]
 
@@ -233,6 +234,9 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     """From validated arrays to fitted attributes, for the two estimators without search."""
 
     fit_intercept: bool | str
+    objective_: float
+    gap_: float
+    relative_gap_: float
     l2_: float
     constant_: bool
     _speaks_of_constant = True

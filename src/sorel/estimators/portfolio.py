@@ -475,6 +475,9 @@ class SpectralRiskPortfolio(SpectralModel):
     risk_: float
     expected_return_: float
     reward_: float
+    objective_: float
+    gap_: float
+    relative_gap_: float
 
 
 def _target(value: Any) -> float:

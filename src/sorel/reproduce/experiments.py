@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.certificate import certify
 from sorel.penalties import L2
 from sorel.permutahedron import project_permutahedron
 from sorel.problem import Problem
@@ -101,7 +102,7 @@ def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
             break
         finally:
             seconds += time.process_time() - begin
-        reply = problem.certify(iterate.point, iterate.dual, gradient=iterate.gradient)
+        reply = certify(problem, iterate.point, iterate.dual, gradient=iterate.gradient)
         record.append(run.passes, seconds, reply.primal)
     else:
         iterates.close()
