@@ -10,7 +10,7 @@ from helpers import make_data
 import sorel
 from sorel import CVaR, PathResult
 from sorel.certificate import KnownCurvature, certify
-from sorel.paths import plough
+from sorel.paths import snake_order
 from sorel.solvers import Newton
 
 LEVELS = [0.9, 0.5, 0.2]
@@ -54,11 +54,10 @@ def test_warm_starts_save_passes():
     assert path.passes.sum() < sum(cold)
 
 
-def test_walk_goes_to_neighbours():
-    walk = list(plough(4, 3))
-    assert sorted(walk) == [(i, j) for i in range(4) for j in range(3)]
-    steps = np.abs(np.diff(walk, axis=0)).sum(axis=1)
-    assert np.all(steps == 1)
+def test_steps_of_a_grid_go_to_neighbours():
+    steps = list(snake_order(4, 3))
+    assert sorted(steps) == [(i, j) for i in range(4) for j in range(3)]
+    assert np.all(np.abs(np.diff(steps, axis=0)).sum(axis=1) == 1)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber"])

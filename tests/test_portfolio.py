@@ -330,17 +330,6 @@ def test_settings_that_are_refused(settings, words):
         Portfolio(**settings).fit(returns())
 
 
-def test_long_and_short():
-    R = returns(60, 4, 7)
-    settings = {"lower": -1.0, "upper": 1.0, "budget": 0.0, "l2": 1e-4, "reward": 50.0}
-    model = Portfolio(CVaR(0.2), tol=1e-9, **settings).fit(R)
-    assert model.weights_.sum() == pytest.approx(0.0, abs=1e-14)
-    assert np.abs(model.weights_).max() > 0.1
-    settings |= {"lower": np.full(4, -1.0), "upper": np.ones(4)}
-    best = conic_optimum(R, CVaR(0.2), settings, None)
-    assert model.objective_ == pytest.approx(best, abs=1e-7 * np.ptp(R))
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_returns_that_are_missing(value):
     R = returns()

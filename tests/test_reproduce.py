@@ -390,29 +390,6 @@ def test_wrong_names_are_refused(tmp_path, capsys):
     assert "known: yacht" in capsys.readouterr().err
 
 
-def test_figures_of_one_problem_are_whole(tmp_path):
-    """Legends used to be wider than a figure with a single dataset and risk."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    from sorel.reproduce import figures
-
-    settings = replace(TINY, risks=("cvar:0.5",), figures=("2",), late_iterations=5)
-    results = collect(settings, load_data(settings, None), tmp_path / "cells", 1)
-    for draw in figures._FIGURES.values():
-        figure = draw(results)
-        if figure is None:
-            continue
-        FigureCanvasAgg(figure).draw()
-        whole = figure.bbox
-        for artist in [*figure.legends, *figure.axes]:
-            box = artist.get_tightbbox()
-            assert box.x0 >= -1 and box.y0 >= -1  # noqa: PT018 (one box)
-            assert box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1  # noqa: PT018 (one box)
-        for legend in figure.legends:
-            for ax in figure.axes:
-                assert not legend.get_window_extent().overlaps(ax.get_window_extent())
-
-
 def falling_curve(rate, checks=60):
     passes = np.arange(checks, dtype=float)
     return passes, np.exp(-rate * passes)

@@ -37,9 +37,11 @@ FloatArray = NDArray[np.float64]
 BASELINE = "least squares"
 METHODS: dict[str, Risk] = {BASELINE: Mean(), "ESRM(2)": ESRM(2.0), "CVaR(0.1)": CVaR(0.1)}
 TAIL = CVaR(0.1)
+# Relative gap of every fit.
 TOLERANCE = 1e-8
+# Share of the rows that is held out.
 TEST_SIZE = 0.3
-# Changes of the held-out tail below this are called none.
+# Relative changes of the held-out tail below this are called none.
 NOTABLE = 0.02
 
 

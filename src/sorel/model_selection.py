@@ -1,6 +1,6 @@
 """Estimators that choose risk and l2 by cross-validation.
 
-Every fold walks the grid of risks and l2 from warm starts, in its own joblib task; the pair that
+Every fold solves the grid of risks and l2 from warm starts, in its own joblib task; the pair that
 fares best on the held-out rows is fitted again on all of them. The tail alone is no judge of that:
 on noisy labels the constant model has the best tail of all. So by default a pair must also keep its
 mean loss near the best one, and its model must not be constant.
@@ -30,7 +30,7 @@ from sorel.estimators.constant import ConstantModelWarning
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
 from sorel.losses import Loss, parse_loss
 from sorel.metrics import get_scorer, make_tail_scorer
-from sorel.paths import plough
+from sorel.paths import snake_order
 from sorel.penalties import Penalty, choose_penalty
 from sorel.risks import Mean, Risk, parse_risk
 from sorel.solvers import Solver
@@ -130,7 +130,7 @@ def _score_fold(
     if sample_weight is not None:
         weight, weight_test = sample_weight[train], sample_weight[test]
     out = np.empty((len(risks), len(l2s), len(_FACTS)))
-    grid = list(plough(len(risks), len(l2s)))
+    grid = list(snake_order(len(risks), len(l2s)))
     begin = now()
     task = model._task(X_train, y_train, weight)
     fits = model._fits_along(task, [(risks[i], l2s[j]) for i, j in grid])

@@ -1,7 +1,8 @@
 """Solutions along a grid of risks and of l2, each started from its neighbour.
 
 For every risk sigma and every mu of the grid, min_w ``sum_i sigma_i l_[i](w) + mu/2 ||w||^2 + l1
-||w||_1``. The grid is walked like a plough, so that the next problem is always next to the last.
+||w||_1``. The grid is visited in snake order, so that the next problem is always next to the last
+and a warm start is a good one (Friedman, Hastie and Tibshirani, 2010, section 2.5).
 """
 
 from __future__ import annotations
@@ -207,18 +208,18 @@ def path(
         given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
         penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
-    near: Result | None = None
+    previous: Result | None = None
     tails = Tails(tol, max_passes, random_state) if solver == "auto" else None
     with problem.engine.working():
-        for i, j in plough(len(grid_risks), len(penalties)):
+        for i, j in snake_order(len(grid_risks), len(penalties)):
             if problem.risk != grid_risks[i]:
                 problem = problem.with_risk(grid_risks[i])
             point = problem.with_penalty(penalties[j])
-            result = None if tails is None or near is None else tails.solve(point, near)
+            result = None if tails is None or previous is None else tails.solve(point, previous)
             if result is None or not (result.converged or _was_interrupted(result)):
                 passes, seconds = (0.0, 0.0) if result is None else (result.passes, result.seconds)
                 left = max(max_passes - passes, 0.0)
-                start = near if result is None else result
+                start = previous if result is None else result
                 result = solve(
                     point, solver, tol, left, random_state=random_state, warm_start=start
                 )
@@ -227,7 +228,7 @@ def path(
             if _was_interrupted(result):
                 at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
                 raise KeyboardInterrupt(f"path was interrupted at {at}")
-            near = result
+            previous = result
             # The weightings of all points together may be far larger than X.
             found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
             if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
@@ -282,13 +283,13 @@ def _refuse_beside(*given: Any) -> None:
             raise TypeError(f"a Problem has its own {name}: do not give it to path too")
 
 
-def plough(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Walk a grid row by row, every other row backwards: all steps go to a neighbour.
+def snake_order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """The points of a grid row by row, every other row backwards: all steps go to a neighbour.
 
     Examples
     --------
-    >>> from sorel.paths import plough
-    >>> list(plough(2, 2))
+    >>> from sorel.paths import snake_order
+    >>> list(snake_order(2, 2))
     [(0, 0), (0, 1), (1, 1), (1, 0)]
     """
     for i in range(rows):

@@ -20,12 +20,15 @@ from sorel.datasets.published import PaperDataset
 
 FloatArray = NDArray[np.float64]
 
-# Attempts at each address, the first pause between them (doubled each time), the timeouts for
-# connecting and for a silent server, and the limits of one download, in seconds and bytes.
+# Attempts at each address.
 _ATTEMPTS = 3
+# Seconds before the second attempt, doubled before each further one.
 _PAUSE = 0.5
+# Seconds to connect, and seconds that a server may be silent.
 _TIMEOUT = (10.0, 30.0)
+# Seconds that one download may take.
 _MAX_SECONDS = 300.0
+# Bytes that one download, and one file in it, may have.
 _MAX_BYTES = 50_000_000
 
 

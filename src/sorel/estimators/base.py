@@ -50,7 +50,7 @@ FloatArray = NDArray[np.float64]
 
 _FLOATS = (np.float64, np.float32)
 
-# Numbers of float32 that are converted together.
+# Entries of float32 that are converted to float64 together.
 _PIECE = 1_000_000
 DEFAULT_RISK = RISK
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.

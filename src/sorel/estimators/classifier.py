@@ -110,12 +110,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
-        scores = self._margins(X)
-        if is_tensor(X):
-            return _tensors().probabilities(scores, X, logarithms=False)
-        if scores.ndim == 2:
-            return np.asarray(softmax(scores, axis=1))
-        return np.column_stack([expit(-scores), expit(scores)])
+        return self._probabilities(X, logarithms=False)
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: Any) -> FloatArray:
@@ -131,12 +126,16 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
+        return self._probabilities(X, logarithms=True)
+
+    def _probabilities(self, X: Any, *, logarithms: bool) -> Any:
         scores = self._margins(X)
         if is_tensor(X):
-            return _tensors().probabilities(scores, X, logarithms=True)
+            return _tensors().probabilities(scores, X, logarithms=logarithms)
+        several, single = (log_softmax, log_expit) if logarithms else (softmax, expit)
         if scores.ndim == 2:
-            return np.asarray(log_softmax(scores, axis=1))
-        return np.column_stack([log_expit(-scores), log_expit(scores)])
+            return np.asarray(several(scores, axis=1))
+        return np.column_stack([single(-scores), single(scores)])
 
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         return margin_spread(scores) >= MARGIN_SPREAD

@@ -25,17 +25,21 @@ from sorel.solve import solve
 
 FloatArray = NDArray[np.float64]
 
-# Deviations below which predictions count as constant: of margins, where 0.1 moves a probability by
-# at most 2.5%, and of predicted numbers, relative to that of the targets.
+# Standard deviation of margins below which predictions count as constant: 0.1 moves a probability
+# by at most 2.5%.
 MARGIN_SPREAD = 0.1
+# The same of predicted numbers, as a share of the standard deviation of the targets.
 TARGET_SPREAD = 0.02
 
 # Rows that are looked at.
 _SAMPLE = 10_000
-# How well the fits of the search for a level are solved, what they may cost, and how many there are
-# after the one to the mean.
-_TOL, _MAX_PASSES, _BISECTIONS = 1e-3, 200.0, 6
-# Features from which on a search for the level is no longer cheap.
+# Relative gap of the fits that search for a level at which the model learns.
+_TOL = 1e-3
+# Passes that each of these fits may take.
+_MAX_PASSES = 200.0
+# Number of these fits, after the one to the mean.
+_BISECTIONS = 6
+# Features from which on the search is no longer cheap.
 _MAX_FEATURES = 500
 
 

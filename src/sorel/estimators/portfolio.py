@@ -1,7 +1,8 @@
 """Portfolios of least tail risk, from a table of returns: scenarios by assets.
 
 The losses of weights w are ``u = -R w``; the estimator minimises ``risk(u) - reward * mean return``
-over weights with bounds and a budget, to a certified relative gap.
+over weights with bounds and a budget, to a certified relative gap (CVaR: Rockafellar and Uryasev,
+2000; spectral risks: Acerbi, 2002).
 """
 
 from __future__ import annotations

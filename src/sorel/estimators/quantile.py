@@ -2,7 +2,8 @@
 
     min_b mean_i pinball_q(y_i - x_i.w - b) = (1 - q) [CVaR_{1-q}(u) - mean(u)],    u = y - X w,
 
-so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation.
+so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation
+(Koenker and Bassett, 1978; Rockafellar, Uryasev and Zabarankin, 2008).
 """
 
 from __future__ import annotations

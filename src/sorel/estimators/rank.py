@@ -1,8 +1,8 @@
 """Rank regression: coefficients that minimise a deviation of the residuals.
 
-Jaeckel's dispersion sum_i a(rank of r_i) r_i with Wilcoxon scores is, up to a factor, the extremile
-deviation of order 2 of the residuals: half their Gini mean difference. Other spectra are other
-scores.
+The dispersion sum_i a(rank of r_i) r_i of Jaeckel (1972) with Wilcoxon scores is, up to a factor,
+the extremile deviation of order 2 of the residuals: half their Gini mean difference. Other spectra
+are other scores.
 """
 
 from __future__ import annotations
