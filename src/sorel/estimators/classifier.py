@@ -110,7 +110,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
-        return self._probabilities(X, logarithms=False)
+        return self._class_probabilities(X, logarithms=False)
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: Any) -> FloatArray:
@@ -126,9 +126,9 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
-        return self._probabilities(X, logarithms=True)
+        return self._class_probabilities(X, logarithms=True)
 
-    def _probabilities(self, X: Any, *, logarithms: bool) -> Any:
+    def _class_probabilities(self, X: Any, *, logarithms: bool) -> Any:
         scores = self._margins(X)
         if is_tensor(X):
             return _tensors().probabilities(scores, X, logarithms=logarithms)
