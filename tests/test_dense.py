@@ -11,7 +11,6 @@ import sorel
 from sorel.engines import dense, memory
 from sorel.engines.base import Plan
 from sorel.engines.memory import FEW_COLUMNS
-from sorel.kernels import dense as kernel
 
 
 def spy(name, of=dense):
@@ -163,83 +162,6 @@ def test_rows_are_copied_ahead_where_x_is_large(steps, batch, threads, monkeypat
         lengths += [min(height, draws - start) for start in range(0, draws, height)]
     assert [len(call.args[1]) for call in gather.call_args_list] == lengths
     assert asked.call_count == len(lengths)
-
-
-class Watched:
-    """A matrix that notes the rows which a loop reads, one after another."""
-
-    def __init__(self, X):
-        self.values, self.shape, self.rows = X, X.shape, []
-
-    def __getitem__(self, place):
-        self.rows.append(place[0])
-        return self.values[place]
-
-    def together(self):
-        """How many rows are read in turn."""
-        first = self.rows.index(self.rows[0], 1)
-        return len(set(self.rows[:first]))
-
-
-def plain(function):
-    return getattr(function, "py_func", function)
-
-
-SHORT = kernel._SHORT_ROW
-
-
-LONG, LONGEST = kernel._LONG_ROW, kernel._VERY_LONG_ROW
-
-
-@pytest.mark.parametrize(
-    ("d", "together"),
-    [
-        (2, 2), (SHORT, 2), (SHORT + 1, 1), (LONG - 1, 1), (LONG, 4), (LONG + 1, 1),
-        (LONGEST - 1, 1), (LONGEST, 4),
-    ],
-)  # fmt: skip
-def test_short_and_long_rows_are_taken_together(d, together, monkeypatch):
-    """Two short ones, and four long ones in the cache, or very long ones anywhere."""
-    monkeypatch.setattr(kernel, "_LONG_IN_CACHE", 5 * LONG)
-    monkeypatch.setattr(kernel, "_take_four", plain(kernel._take_four))
-    X, out = Watched(np.random.default_rng(0).standard_normal((5, d))), np.empty(5)
-    w = np.linspace(-1.0, 1.0, d)
-    plain(kernel.product_rows)(X, w, 0.5, out)
-    np.testing.assert_allclose(out, X.values @ w + 0.5, atol=1e-12)
-    assert X.together() == together
-
-
-@pytest.mark.parametrize(
-    ("d", "cache", "used", "together"),
-    [
-        (2, 0, 10, 4),
-        (SHORT, 0, 10, 4),
-        (SHORT + 1, 10 * (SHORT + 1), 10, 4),
-        (SHORT + 1, 10 * (SHORT + 1) - 1, 10, 1),
-        (SHORT + 1, 0, 3, 1),  # three tenths of the rows: all of them are read
-        (2, 1_000_000, 3, 4),
-        (2, 1_000_000, 2, 0),  # fewer: those alone
-        (SHORT + 1, 0, 2, 0),
-        (LONG, 0, 10, 4),
-        (LONG + 1, 0, 10, 1),
-        (LONGEST, 0, 10, 4),
-    ],
-)
-def test_rows_of_an_adjoint_are_taken_together_or_skipped(d, cache, used, together, monkeypatch):
-    monkeypatch.setattr(kernel, "_IN_CACHE", cache)
-    monkeypatch.setattr(kernel, "_LONG_IN_CACHE", 10 * LONG)
-    monkeypatch.setattr(kernel, "_take_four", plain(kernel._take_four))
-    X, c, out = (
-        Watched(np.random.default_rng(0).standard_normal((10, d))),
-        np.zeros(10),
-        np.ones(d + 1),
-    )
-    c[10 - used :] = np.arange(1.0, used + 1.0)
-    plain(kernel.adjoint_rows)(X, c, out)
-    np.testing.assert_allclose(out, 1.0 + np.append(X.values.T @ c, c.sum()), atol=1e-11)
-    assert set(X.rows) == (set(range(10)) if together else set(np.flatnonzero(c)))
-    if together:
-        assert X.together() == together
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

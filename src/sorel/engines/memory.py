@@ -22,6 +22,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf
 
 from sorel._copies import shallow_copy
+from sorel._core import PARAMETERS
 from sorel._pool import WORTH_POOLING, Pool
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
@@ -160,7 +161,7 @@ def sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 @cache
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
-    names = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
+    names = PARAMETERS.get(kernel.__name__) or list(inspect.signature(kernel).parameters)
     rows = tuple(i for i, name in enumerate(names) if name in PER_ROW)
     return rows, names.index("omega") if "omega" in names else None
 
@@ -724,7 +725,7 @@ class MemoryEngine(Engine):
         if self.loss.lower_bound >= 0.0:
             return self._mean(losses)
         # Densities of 0 and a share of 1 make the plain mean.
-        zero = np.broadcast_to(0.0, losses.shape)
+        zero = np.zeros_like(losses)
         return self._each(vectors.absolute_sum, zero, losses, self._omega, self._weighted, 1.0)
 
     def mean_loss_at_zero(self) -> float:

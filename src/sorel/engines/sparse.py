@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team, thread_count
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
-from sorel.engines.csr import checked_csr
+from sorel.engines.csr import checked_csr, index_arrays
 from sorel.engines.dense import DenseEngine
 from sorel.engines.memory import WORTH_SHARING_X, shared_property
 from sorel.engines.sampled import SampledEngine, ScaledColumns, Steps
-from sorel.engines.views import writable_view
 from sorel.kernels import descent, sparse, sparse_steps
 from sorel.penalties import SIMPLEX
 
@@ -79,16 +78,11 @@ class SparseEngine(SampledEngine):
 
     def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
         indptr, indices, data = self._rows.select(rows).arrays
-        # Unsigned indices are for the loops only.
-        parts = (data, indices.view(f"i{indices.itemsize}"), indptr.view(f"i{indptr.itemsize}"))
-        X = scipy.sparse.csr_array(parts, shape=(len(rows), self.n_features))
+        X = scipy.sparse.csr_array((data, indices, indptr), shape=(len(rows), self.n_features))
         return SparseEngine(X, self.spec.for_rows(rows), checked=True)
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         X = self._matrix[:, chosen]
-        # Indices of the same type, for which the loops are compiled already.
-        X.indices = X.indices.astype(self._matrix.indices.dtype, copy=False)
-        X.indptr = X.indptr.astype(self._matrix.indptr.dtype, copy=False)
         other: SparseEngine = self._with_columns(X, csr_arrays(X))
         return other
 
@@ -234,8 +228,5 @@ class _CsrRows:
 
 
 def csr_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """indptr, indices and data of a CSR matrix, in place, the first two as unsigned numbers."""
-    indptr, indices, data = (
-        writable_view(np.ascontiguousarray(part)) for part in (X.indptr, X.indices, X.data)
-    )
-    return indptr.view(f"u{indptr.itemsize}"), indices.view(f"u{indices.itemsize}"), data
+    """indptr, indices and data of a CSR matrix as the loops take them, in place where they can."""
+    return (*index_arrays(X), np.ascontiguousarray(X.data))
