@@ -69,7 +69,7 @@ def portfolio_penalty(
     if plain and not np.any(cost):
         return Simplex(l2)
     penalty = Budget(l2, budget, lower, upper, cost, previous)
-    penalty.pieces(d)  # refuses bounds that leave no weights
+    penalty.terms((d,))  # refuses bounds that leave no weights
     return penalty
 
 
