@@ -350,9 +350,8 @@ def test_history_without_pandas(monkeypatch):
     X, y = regression()
     model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert model.history_.columns == list(sorel.Record._fields)
-    assert len(model.history_) == len(model.history_["gap"]) >= 1
-    assert "relative_gap" in str(model.history_)
+    assert list(model.history_) == list(sorel.Record._fields)
+    assert len(model.history_["gap"]) >= 1
 
 
 def test_missed_tolerance_warns_in_both_languages():

@@ -156,10 +156,9 @@ def test_report_of_weights_and_odd_groups():
 def test_report_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     report = tail_report([0, 0, 0, 0], [1, 2, 3, 5], groups=list("aabb"), levels=[0.5])
-    assert report.index == ["all", "a", "b"]
+    assert list(report) == ["group", "n", "mean", "cvar_0.5", "worst"]
+    assert report["group"] == ["all", "a", "b"]
     assert report["worst"] == [12.5, 2.0, 12.5]
-    assert str(report).splitlines()[0].split() == ["group", "n", "mean", "cvar_0.5", "worst"]
-    assert len(str(report).splitlines()) == 4
 
 
 # Scorers.

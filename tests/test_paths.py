@@ -110,7 +110,7 @@ def test_table_without_pandas(monkeypatch):
     X, y = make_data("squared", 40, 2, 0)
     table = sorel.path(X, y, l2=[0.1, 0.2]).to_frame()
     assert table["l2"] == [0.1, 0.2]
-    assert "relative_gap" in str(table)
+    assert len(table["relative_gap"]) == 2
 
 
 def test_bad_grids_are_refused():

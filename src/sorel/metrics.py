@@ -475,7 +475,7 @@ def tail_report(
     -------
     DataFrame or table
         Columns ``n``, ``mean``, the levels and ``worst``; a row "all" and one per group, sorted. A
-        pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        pandas DataFrame where pandas is installed, else a dictionary of its columns.
 
     Examples
     --------

@@ -21,7 +21,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
-from sorel._clock import now
+from time import perf_counter as now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product

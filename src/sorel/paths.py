@@ -86,7 +86,7 @@ class PathResult:
         Returns
         -------
         DataFrame or table
-            A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+            A pandas DataFrame where pandas is installed, else a dictionary of its columns.
             With more than two classes, coefficients are named ``<label>:<feature>``.
         """
         numbers = ("l2", "objective", "gap", "relative_gap", "passes", "seconds", "converged")

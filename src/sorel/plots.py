@@ -1095,7 +1095,7 @@ def _history(run: Any, against: str, values: str) -> Curve:
             f"{type(run).__name__} has no history to draw; give a result of sorel.solve or a "
             "fitted estimator of sorel"
         )
-    if not hasattr(history, "columns"):
+    if not hasattr(history, "keys"):
         history = {name: [getattr(r, name) for r in history] for name in (against, values)}
     work, gaps = (np.asarray(history[name], dtype=np.float64) for name in (against, values))
     return work, gaps

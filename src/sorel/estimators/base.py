@@ -166,7 +166,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
         `objective`, `dual`, `gap` and `relative_gap` are those of the iterate that was checked;
         the same with `best_` before them are the best so far.
-        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         if "_history" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} has no history_: fit it first")

@@ -90,7 +90,7 @@ class Frontier:
         Returns
         -------
         DataFrame or table
-            A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+            A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         names = ("target_return", "risk", "expected_return", "reward", "relative_gap", "converged")
         columns: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -462,7 +462,7 @@ class SpectralRiskPortfolio(SpectralModel):
     def worst_scenarios_(self) -> Any:
         """The scenarios that carry the risk, the largest loss first: their weight, and the return.
 
-        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         if "_worst" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} has no scenarios: fit it first")
