@@ -9,12 +9,12 @@ says whether the worst losses are all in T. Along a path one T serves many point
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from time import perf_counter as now
 from sorel.certificate import Certifier, relative, unit
 from sorel.engines.base import Engine
 from sorel.problem import Problem
