@@ -186,7 +186,7 @@ class DaskEngine(Engine):
         self._epoch = self.partitions.epoch
         weakref.finalize(self, self.partitions.ended.append, self.run)
 
-    def for_run(self) -> DaskEngine:
+    def for_run(self, sequence: bool = False) -> DaskEngine:
         other = shallow_copy(self)
         other._begin()
         return other
@@ -722,6 +722,10 @@ class DaskCurvature(Curvature):
         self.share = rows / engine.n_samples
         self._sums = sums if eta > 0.0 else sums[:0]
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        point, dual, eta, caution = self._made_from
+        return self._engine.hessian(point, dual, eta, n_rows, caution)
 
     def product(self, v: FloatArray) -> FloatArray:
         out: FloatArray = self._engine.curvature_product(self, v)

@@ -184,6 +184,15 @@ class Curvature(ABC):
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
 
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        """The matrix itself, flattened to p x p; here from products with the unit vectors.
+
+        An engine may estimate it from about `n_rows` rows, chosen in proportion to their curvature.
+        """
+        shape = self.diagonal().shape
+        size = int(np.prod(shape))
+        return np.array([self.product(unit.reshape(shape)).ravel() for unit in np.eye(size)])
+
     def preconditioner(self, modulus: FloatArray) -> Callable[[FloatArray], FloatArray]:
         """Solves with an approximation to the matrix plus diag(modulus): here with its diagonal."""
         diagonal = self.diagonal() + modulus
@@ -349,6 +358,59 @@ class Settled(NamedTuple):
     gradient: FloatArray
 
 
+class Sizes(NamedTuple):
+    """How large the losses at a point are, under the sample weights.
+
+    Attributes
+    ----------
+    mean, absolute, deviation : float
+        The mean of l_i, of |l_i|, and of |l_i - mean|.
+    """
+
+    mean: float
+    absolute: float
+    deviation: float
+
+
+class Differences(NamedTuple):
+    """Differences of two weightings and two points, in the norm of the densities.
+
+    Attributes
+    ----------
+    weights, product, losses : float
+        |q - q'|^2, -(q - q') . (l - l') and |l - l'|^2.
+    """
+
+    weights: float
+    product: float
+    losses: float
+
+
+class RoundingFacts(NamedTuple):
+    """What the rounding errors of a certificate are made of.
+
+    Attributes
+    ----------
+    mass : float
+        sum_i lam_i: 1, but for rounding.
+    weights : float
+        Error of lam . l because lam is in the dual set up to rounding only.
+    losses, slopes, curvatures : float
+        sum_i lam_i |l_i|, sum_i lam_i |phi'_i| and sum_i lam_i phi''_i. Infinite where the loss
+        is bounded below and has bounded curvature, which say as much.
+    largest_slope, largest_curvature : float
+        The largest |phi'| and phi'' of a sample with weight; infinite where they are not known.
+    """
+
+    mass: float = 1.0
+    weights: float = 0.0
+    losses: float = np.inf
+    slopes: float = np.inf
+    curvatures: float = np.inf
+    largest_slope: float = np.inf
+    largest_curvature: float = np.inf
+
+
 class Engine(ABC):
     """One problem's data and every operation on it that costs O(n).
 
@@ -404,13 +466,14 @@ class Engine(ABC):
         self.shape = (rows,) if self.n_outputs == 1 else (rows, self.n_outputs)
         self.size = rows * self.n_outputs
 
-    def for_run(self) -> Engine:
+    def for_run(self, sequence: bool = False) -> Engine:
         """The same engine with working memory of its own, for one run in one thread.
 
-        What is returned shares the data. An engine without working memory returns itself. Several
+        With `sequence` it is for similar problems one after another: the runs of what is returned,
+        and of the same with other risks, hand on what they learn. What is returned shares the data. An engine without working memory returns itself. Several
         runs may then use one problem at once, and none depends on an earlier one.
         """
-        return self
+        return self.in_sequence() if sequence else self
 
     def in_sequence(self) -> Engine:
         """The same engine for similar problems one after another, in one thread.
@@ -690,6 +753,62 @@ class Engine(ABC):
         1 where it is not known.
         """
         return 1.0
+
+    # Names that the operations above are to have.
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether X is an array of this process.
+
+        A product costs its operations then, and no reading or message besides; rows can be picked,
+        and systems of rows solved.
+        """
+        return self.stored() is not None
+
+    def sizes(self, point: Point) -> Sizes:
+        """Sizes of the losses under the sample weights."""
+        mean = self.expected(point, self.uniform())
+        return Sizes(mean, self.mean_size(point), self.loss_scale(point))
+
+    def dual_step(
+        self,
+        center: Dual,
+        point: Point,
+        eta: float,
+        previous: Point | None = None,
+        theta: float = 0.0,
+    ) -> Dual:
+        """The maximiser of q . [(1 + theta) l(w) - theta l(w_prev)] - |q - q_k|^2 / (2 eta).
+
+        With eta = 0 that is the centre q_k itself, and with an infinite eta the worst case.
+        """
+        if eta == np.inf:
+            return self.worst_case(point)
+        return self.ascend(center, point, eta, previous, theta) if eta > 0.0 else center
+
+    def differences(
+        self,
+        dual: Dual,
+        other: Dual,
+        point: Point | None = None,
+        other_point: Point | None = None,
+    ) -> Differences:
+        """|q - q'|^2, and with two points -(q - q') . (l - l') and |l - l'|^2 as well."""
+        if point is None or other_point is None:
+            return Differences(self.square_distance(dual, other), 0.0, 0.0)
+        square, product = self.secant(dual, other, point, other_point)
+        losses = self.loss_distance(point, other_point) if self.offers("loss_distance") else np.inf
+        return Differences(square, product, losses)
+
+    def rounding(self, point: Point, dual: Dual) -> RoundingFacts:
+        """What the rounding errors of a certificate at a point and a weighting are made of."""
+        loss = self.spec.loss
+        sums = (np.inf, np.inf, np.inf)
+        if not (loss.lower_bound > -np.inf and loss.curvature_bound < np.inf):
+            sums = self.absolute_sums(point, dual)
+        largest = self.largest_slope(point, 0.0) if self.n_outputs == 1 else np.inf
+        more = self.largest_slope(point, 1.0) - largest if largest < np.inf else np.inf
+        return RoundingFacts(self.mass(dual), self.weights_rounding(point), *sums, largest, more)
 
     # Optional operations. An engine that lacks one says so, and the solvers that need it refuse.
 

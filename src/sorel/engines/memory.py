@@ -260,7 +260,9 @@ class MemoryEngine(Engine):
         other._handed_on = LastGram()
         return other
 
-    def for_run(self) -> MemoryEngine:
+    def for_run(self, sequence: bool = False) -> MemoryEngine:
+        if sequence:
+            return self.in_sequence()
         other = shallow_copy(self)
         other._use_pool()
         other._projector = self._projector.fork(other._pool)
@@ -1154,7 +1156,7 @@ class _ActiveRows(Curvature):
     """The Hessian through the rows that have curvature: a risk of the tail gives most rows none."""
 
     def __init__(self, engine: MemoryEngine, point: Any, dual: Any, eta: float, caution: float):
-        self._engine = engine
+        self._engine, self._made_from = engine, (point, dual, eta, caution)
         omega = (engine._omega, engine._weighted)
         n, n_blocks, block = engine.n_samples, dual.n_blocks, dual.block
         self._h = h = engine._take((n,))
@@ -1192,6 +1194,10 @@ class _ActiveRows(Curvature):
 
     def __del__(self) -> None:
         self._engine._give(self._h)
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        point, dual, eta, caution = self._made_from
+        return self._engine.hessian(point, dual, eta, n_rows, caution)
 
     @cached_property
     def _numbers(self) -> NDArray[np.intp]:
@@ -1296,6 +1302,9 @@ class _SoftmaxRows(Curvature):
             self._active = y[rows], slopes[rows], density[rows], block[rows] if eta else block
             self._omega = engine._omega[rows] if engine._weighted else engine._omega
             self.share = len(rows) / engine.n_samples
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        return self._engine.hessian(self._point, self._dual, self._eta, n_rows)
 
     def product(self, v: FloatArray) -> FloatArray:
         engine, selection, (_, slopes, _, block) = self._engine, self._selection, self._active

@@ -155,7 +155,7 @@ class TensorEngine(Engine):
         self._facts: dict[str, Any] = {}
         self._projection = make_projection(spec.risk, n, weight, self.device)
 
-    def for_run(self) -> TensorEngine:
+    def for_run(self, sequence: bool = False) -> TensorEngine:
         other = shallow_copy(self)
         other._projection = self._projection.fork()
         return other
@@ -672,7 +672,7 @@ class _TensorCurvature(Curvature):
     def __init__(
         self, engine: TensorEngine, point: Any, dual: Any, eta: float, caution: float
     ) -> None:
-        self._engine = engine
+        self._engine, self._made_from = engine, (point, dual, eta, caution)
         self._h = engine._diagonal(point, dual, eta, caution)
         self._blocks: _BlockSums | None = None
         if eta > 0.0:
@@ -680,6 +680,10 @@ class _TensorCurvature(Curvature):
             self._blocks = _BlockSums(dual.blocks, engine._omega, eta)
         active = int(torch.count_nonzero(self._h))
         self.share = max(active, 1) / engine.n_samples
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        point, dual, eta, caution = self._made_from
+        return self._engine.hessian(point, dual, eta, n_rows, caution)
 
     def product(self, v: FloatArray) -> FloatArray:
         engine = self._engine
@@ -704,6 +708,9 @@ class _SoftmaxCurvature(Curvature):
         if eta > 0.0:
             self._inside = dual.blocks.block >= 0
             self._blocks = _BlockSums(dual.blocks, engine._omega, eta)
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        return self._engine.hessian(self._point, self._dual, self._eta, n_rows)
 
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes = self._engine, self._point.slopes
