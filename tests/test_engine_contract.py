@@ -77,13 +77,16 @@ def test_losses_along_a_line(home, loss, intercept):
     point = engine.point(w)
     brute = brute_losses(loss, X, y, problem.for_user(w), intercept)
     np.testing.assert_allclose(engine.losses(point), brute, rtol=1e-11, atol=1e-13)
-    assert engine.is_finite(point)
     moved = engine.moved(point, delta, engine.direction(delta), 0.3)
     np.testing.assert_array_equal(moved.w, w + 0.3 * delta)
     brute = brute_losses(loss, X, y, problem.for_user(w + 0.3 * delta), intercept)
     np.testing.assert_allclose(engine.losses(moved), brute, rtol=1e-11, atol=1e-13)
     size = np.abs(brute_losses(loss, X, y, problem.for_user(0 * w), intercept)).mean()
-    assert engine.mean_loss_at_zero() == pytest.approx(size, rel=1e-12)
+    found = engine.sizes(engine.point(0 * w))
+    assert found.absolute == pytest.approx(size, rel=1e-12)
+    at_zero = engine.losses(engine.point(0 * w))
+    assert found.mean == pytest.approx(at_zero.mean(), rel=1e-12)
+    assert found.deviation == pytest.approx(np.abs(at_zero - at_zero.mean()).mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("risk", RISKS)
@@ -117,25 +120,29 @@ def test_dual_steps_are_maximisers(home, risk, weighted):
     previous = engine.point(parameters(engine, 8))
     omega = engine.weights(engine.uniform())
     for eta, theta in itertools.product((0.01, 1.0, 1e4), (0.0, 0.6)):
-        best = engine.ascend(center, point, eta, previous, theta)
+        best = engine.dual_step(center, point, eta, previous, theta)
         losses = engine.losses(point) + theta * (engine.losses(point) - engine.losses(previous))
         rivals = [center, engine.worst_case(point), *(weighting(engine, s) for s in range(3))]
 
         def value(dual, losses=losses, eta=eta):
-            distance = engine.square_distance(dual, center) / (2 * eta)
+            distance = engine.differences(dual, center).weights / (2 * eta)
             return engine.weights(dual) @ losses - distance
 
         for rival in rivals:
-            least = engine.square_distance(best, rival) / (2 * eta)
+            least = engine.differences(best, rival).weights / (2 * eta)
             assert value(best) - value(rival) >= least - 1e-11 * (abs(value(best)) + least)
         blend = engine.blend(center, best, 0.25)
         expected = 0.75 * engine.weights(center) + 0.25 * engine.weights(best)
         np.testing.assert_allclose(engine.weights(blend), expected, rtol=1e-13, atol=1e-16)
-        square, product = engine.secant(best, center, point, previous)
+        square, product, change = engine.differences(best, center, point, previous)
         moved = engine.weights(best) - engine.weights(center)
         assert square == pytest.approx(np.sum(moved**2 / omega), rel=1e-10)
-        change = engine.losses(point) - engine.losses(previous)
-        assert product == pytest.approx(-moved @ change, rel=1e-9, abs=1e-12)
+        difference = engine.losses(point) - engine.losses(previous)
+        assert product == pytest.approx(-moved @ difference, rel=1e-9, abs=1e-12)
+        assert change == pytest.approx(omega @ difference**2, rel=1e-10)
+    assert engine.dual_step(center, point, 0.0) is center
+    worst = engine.dual_step(center, point, np.inf)
+    assert engine.expected(point, worst) == pytest.approx(engine.risk(point), rel=1e-13)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -153,7 +160,7 @@ def test_derivatives(home, loss, intercept, weighted):
     slope = engine.slope(point, dual, engine.direction(delta))
     assert slope == pytest.approx(float(np.vdot(gradient, delta)), rel=1e-11)
     numeric = differences(lambda u: engine.gradient(engine.point(u), dual).ravel(), w)
-    np.testing.assert_allclose(engine.hessian(point, dual), numeric, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(engine.curvature(point, dual).matrix(), numeric, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -163,23 +170,24 @@ def test_generalised_hessian(home, loss, risk, intercept):
     engine = home(loss, risk=risk, intercept=intercept).engine.for_run()
     w, center, eta = parameters(engine), weighting(engine), 0.2
     point = engine.point(w)
-    dual = engine.ascend(center, point, eta)
+    dual = engine.dual_step(center, point, eta)
 
     def gradient(u):
         here = engine.point(u)
-        return engine.gradient(here, engine.ascend(center, here, eta)).ravel()
+        return engine.gradient(here, engine.dual_step(center, here, eta)).ravel()
 
-    hessian = engine.hessian(point, dual, eta)
+    curvature = engine.curvature(point, dual, eta)
+    hessian = curvature.matrix()
     numeric = differences(gradient, w, 1e-6)
     np.testing.assert_allclose(hessian, numeric, rtol=1e-4, atol=1e-5)
-    curvature, v = engine.curvature(point, dual, eta), parameters(engine, 11)
+    v = parameters(engine, 11)
     product = curvature.product(v)
     np.testing.assert_allclose(product.ravel(), hessian @ v.ravel(), rtol=1e-9, atol=1e-11)
     assert 0.0 < curvature.share <= 1.0
     assert np.all(curvature.diagonal().ravel() >= np.diag(hessian) * (1 - 1e-12))
-    plain = engine.hessian(point, engine.as_center(dual))
-    cautious = engine.hessian(point, dual, caution=1.0)
-    assert np.linalg.eigvalsh(cautious - plain).min() >= -1e-9 * np.linalg.norm(plain)
+    plain = engine.curvature(point, dual).matrix()
+    damped = engine.curvature(point, dual, damping=1.0).matrix()
+    assert np.linalg.eigvalsh(damped - plain).min() >= -1e-9 * np.linalg.norm(plain)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -406,8 +406,41 @@ class _Bounds:
         else:
             if np.any(np.abs(slope) > _ROUNDED * self._scale):
                 change = engine.direction(self._covariance().solve(slope))
-                dual = engine.corrected(dual, change, center)
+                dual = corrected(engine, dual, change, center)
                 slope = -engine.gradient(point, dual)
             reach = _REACH * max(float((self._scale * np.abs(w)).max()), self.spread)
             terms = reach * np.abs(slope) / self._scale
         return engine.shortfall(point, dual) + float(terms.sum()), dual
+
+
+def corrected(engine: Engine, dual: Dual, change: FloatArray, center: Dual) -> Dual:
+    """q less a direction of margins, which loses its mean first, drawn into the dual set.
+
+    It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
+    risk has two levels.
+    """
+    omega, inside = engine.weights(engine.uniform()), engine.weights(center)
+    move = engine.weights(dual) - inside - omega * (change - omega @ change)
+    return engine.nearest_dual(inside + _share_inside(engine, move, inside, omega) * move)[0]
+
+
+def _share_inside(
+    engine: Engine, move: FloatArray, center: FloatArray, omega: FloatArray
+) -> float:
+    """The largest t <= 1, up to rounding, for which the weights center + t move are in the set."""
+    risk = engine.spec.risk.risk if isinstance(engine.spec.risk, Deviation) else engine.spec.risk
+    levels = risk.levels(engine.n_samples, engine.spec.sample_weight)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if levels is not None:
+            room = np.where(move > 0.0, levels[1] * omega - center, center - levels[0] * omega)
+            shares = room / np.abs(move)
+        else:
+            # The top of the order may not hold more than the risk puts there.
+            order = np.argsort(-np.divide(move, omega, out=np.zeros_like(move), where=omega > 0.0))
+            reach = np.minimum(np.cumsum(omega[order]), 1.0)
+            held = np.cumsum(move[order])
+            # All samples together hold nothing, up to rounding.
+            counts = held > 1e-13 * held.max()
+            shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
+    shares = shares[np.isfinite(shares) & (shares >= 0.0)]
+    return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))

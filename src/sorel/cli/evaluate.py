@@ -26,16 +26,6 @@ examples:
   sorel evaluate model.skops test.csv --groups region -o report.csv
 """
 
-_LOSS_WORDS = {
-    "squared": "losses: half the squared error",
-    "huber": "losses: half the squared error, linear beyond an error of 1",
-    "logistic": "losses: minus the logarithm of the probability given to the true label",
-    "squared_hinge": "losses: squared shortfall of the margin",
-    "poisson": "losses: half the Poisson deviance",
-    "gamma": "losses: half the gamma deviance",
-    "linear": "losses: target minus prediction",
-}
-
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
@@ -139,7 +129,9 @@ def run(arguments: argparse.Namespace) -> int:
     if constant:
         say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is None:
-        show(_LOSS_WORDS.get(str(loss), "losses"))
+        from sorel.losses import LOSSES
+
+        show(LOSSES[loss].words if loss in LOSSES else "losses")
         show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
         if "bias" in report.columns:
             show("bias: mean of prediction minus truth, in the units of the target")

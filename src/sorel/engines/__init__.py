@@ -11,6 +11,11 @@ from sorel.engines.blocks import BlocksEngine
 from sorel.engines.dense import DenseEngine
 from sorel.engines.sparse import SparseEngine
 from sorel.rows import RowSource
+from sorel.engines.old_names import OldNames
+
+for _name in vars(OldNames):
+    if not _name.startswith("__"):
+        setattr(Engine, _name, vars(OldNames)[_name])
 
 __all__ = [
     "BlocksEngine",
