@@ -113,15 +113,15 @@ class MemoryCurvature(Curvature):
         return np.array([engine._rows.adjoint(term).ravel() for term in terms])
 
     def _less_low_rank(self, out: FloatArray, v: FloatArray) -> FloatArray:
-        low_rank = self._low_rank
-        if len(low_rank):
+        if self._vectors is not None:
+            low_rank = self._low_rank
             out -= (low_rank.T @ (low_rank @ v.ravel())).reshape(out.shape)
         return out
 
     def _subtract_block_means(
-        self, out: FloatArray, factor: FloatArray | None, slopes: Callable[[int], FloatArray]
+        self, out: FloatArray, factor: FloatArray | None, slopes: list[FloatArray]
     ) -> None:
-        """out less the means of blocks; `slopes` gives omega phi' of a margin inside the blocks."""
+        """out less the means of blocks; `slopes` holds omega phi' of each margin."""
         engine, size, n_blocks = self._engine, len(out), self._n_blocks
         totals = np.empty(n_blocks)
         sampled = factor is not None
@@ -130,13 +130,11 @@ class MemoryCurvature(Curvature):
         )
         # A block without a sampled row, or of samples of weight 0, has no mean to take out.
         scale = self._eta / np.where(totals > 0.0, totals, np.inf)
-        columns = [slopes(a) for a in range(engine.n_outputs)]
         tile = max(1, min(n_blocks, _BLOCK_TILE // size))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
-            sums = np.stack(
-                [engine._rows.block_sums(self._block, start, stop, c) for c in columns], axis=-1
-            ).reshape(stop - start, size)
+            parts = [engine._rows.block_sums(self._block, start, stop, c) for c in slopes]
+            sums = parts[0] if len(parts) == 1 else np.dstack(parts).reshape(stop - start, size)
             out -= (sums * scale[start:stop, None]).T @ sums
 
 
@@ -175,8 +173,15 @@ class OneMargin(MemoryCurvature):
             if engine._last_gram is None:
                 engine._last_gram = LastGram()
             out = engine._last_gram.of(h, engine._rows.gram)
-        if self._n_blocks:
-            self._subtract_block_means(out, factor, lambda _: self._block_slopes(factor))
+        if self._n_blocks and factor is None and engine._rows.is_small:
+            # One sweep beats a sequence of calls.
+            engine._loops.subtract_block_means(
+                engine._rows.form, *engine._loss_args, self._point.margins, self._block,
+                np.zeros((self._n_blocks, engine.size + 1)), self._eta, *self._weights, out,
+            )  # fmt: skip
+        elif self._n_blocks:
+            self._subtract_block_means(out, factor, [self._block_slopes(factor)])
+        if self._vectors is not None:
             out -= self._low_rank.T @ self._low_rank
         return out
 
@@ -229,7 +234,7 @@ class OneMargin(MemoryCurvature):
             return -gradient / l2
         modulus = np.zeros(engine.shape)
         modulus[:d] = l2
-        system = RowSystem(engine.row_products(rows), self._weights_of_rows(), l2)
+        system = RowSystem(engine._row_gram(rows), self._weights_of_rows(), l2)
         every = self._selection is None
 
         def inverse(g: FloatArray) -> FloatArray:
@@ -320,8 +325,8 @@ class SeveralMargins(MemoryCurvature):
                 out[:, b, :, b] -= gram
         flat = out.reshape(rows * k, rows * k)
         if self._n_blocks:
-            slopes, omega = self._point.slopes, engine._omega
-            self._subtract_block_means(flat, None, lambda a: slopes[:, a] * omega)
+            weighed = (self._point.slopes.T * engine._omega).copy()
+            self._subtract_block_means(flat, None, list(weighed))
             flat -= self._low_rank.T @ self._low_rank
         return flat
 

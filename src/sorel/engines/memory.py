@@ -145,8 +145,8 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
 
 def _inner_products(X: Any, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
     """Inner products of rows of X with others."""
-    left = X[rows].astype(np.float64)
-    right = left if others is rows else X[others].astype(np.float64)
+    left = X[rows].astype(np.float64, copy=False)
+    right = left if others is rows else X[others].astype(np.float64, copy=False)
     out = left @ right.T
     return np.asarray(out.toarray() if hasattr(out, "toarray") else out)
 
@@ -510,7 +510,7 @@ class MemoryEngine(Engine):
         other._facts = {}
         return other
 
-    def row_products(self, rows: NDArray[np.intp]) -> FloatArray:
+    def _row_gram(self, rows: NDArray[np.intp]) -> FloatArray:
         """Inner products of some rows of X with each other; the caller may write to it."""
         if self._known_gram is None:
             self._known_gram = RowGram(self.n_samples, partial(_inner_products, self._rows.array))

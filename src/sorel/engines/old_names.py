@@ -47,8 +47,8 @@ class OldNames:
         return intercepts.slack(self, point, dual, residual)
     def intercept_spread(self, point, dual, residual):
         return intercepts.spread(self.n_outputs, residual)
-    def mass(self, dual): return self.rounding(self.point(np.zeros(self.shape)), dual).mass
-    def weights_rounding(self, point): return self.rounding(point, self.uniform()).weights
+    def mass(self, dual): return self._mean(dual.density) if hasattr(self, '_mean') else 1.0
+    def weights_rounding(self, point): return self._weights_error(point) if hasattr(self, '_weights_error') else self.rounding(point, self.uniform()).weights
     def largest_slope(self, point, error):
         facts = self.rounding(point, self.uniform())
         return facts.largest_slope + error * facts.largest_curvature
@@ -61,7 +61,7 @@ class OldNames:
     def offers(self, operation):
         if operation == "descend":
             return coordinate_descent.serves(self)
-        return self.obstacle(operation) is None
+        return self.obstacle({"sample": "on_rows"}.get(operation, operation)) is None
     def sample(self, n_rows, rng):
         return self.on_rows(np.sort(rng.choice(self.n_samples, n_rows, replace=False, shuffle=False)))
     def turned(self): return rotated.rotate(self)

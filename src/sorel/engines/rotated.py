@@ -15,6 +15,7 @@ from scipy.linalg.lapack import dpotrf
 
 from sorel.engines.base import Engine, FloatArray
 from sorel.engines.dense import DenseEngine
+from sorel.engines.memory import MemoryEngine
 from sorel.engines.row_gram import MAX_ROWS
 
 # Rows are too near to dependent where a pivot of their inner products is less than this share of
@@ -54,13 +55,12 @@ def rotate(engine: Engine) -> Rotated | None:
     >>> rotated.engine.n_features, rotated.into(np.array([0.6, 0.0, 0.8])).round(6) + 0.0
     (2, array([1., 0.]))
     """
-    stored = engine.stored()
-    if stored is None or engine.n_outputs > 1 or engine.n_samples > MAX_ROWS:
+    if not isinstance(engine, MemoryEngine) or not engine.in_memory:
         return None
-    X, n, d = stored[0].astype(np.float64), engine.n_samples, engine.n_features
-    gram = X @ X.T
-    if hasattr(gram, "toarray"):
-        gram = gram.toarray()
+    if engine.n_outputs > 1 or engine.n_samples > MAX_ROWS:
+        return None
+    X, n, d = engine._rows.array, engine.n_samples, engine.n_features
+    gram = engine._row_gram(np.arange(n))
     factor, failed = dpotrf(gram.T, lower=1, clean=1, overwrite_a=1)
     pivots = factor.diagonal()
     if failed or not pivots.min() >= _LEAST_PIVOT * pivots.max():
