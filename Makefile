@@ -127,11 +127,16 @@ docs: $(VENV)/.installed-docs ## Build the site into docs/_build/html
 test-docs: $(VENV)/.installed-docs $(VENV)/.installed-browser docs ## Check the site: links, and a browser (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest -q tests/site $(PYTEST_ARGS)
 
-dist: $(VENV)/.installed-release ## Build and check the wheel and the source distribution
+dist: $(VENV)/.installed-release ## Build and check the wheel and the source distribution; run the README from the wheel
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/auditwheel show dist/*.whl
+	$(PYTHON) -m venv --clear dist/venv
+	dist/venv/bin/python $(PIP_INSTALL) pandas dist/*.whl
+	cd dist && venv/bin/python -m doctest -o NORMALIZE_WHITESPACE ../README.md
+	rm -rf dist/venv
 
 test-matrix: ## Run the tests on every Python at hand and on the oldest dependencies (MATRIX_ARGS="--only 3.12")
 	$(PYTHON) tests/matrix.py $(MATRIX_ARGS)
@@ -145,17 +150,25 @@ clean: ## Remove the environment, caches and outputs
 	rm -rf benchmarks/benchmark_spectral_risk/__cache__ benchmarks/benchmark_spectral_risk/outputs
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+# The tools of the build are installed beside the package, so that a second build finds what the first
+# one compiled; the module itself lies in src/sorel.
+BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" "numpy>=2.0" "cmake>=3.18" "ninja>=1.11"
+CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/.installed-%: pyproject.toml $(CORE) | $(BIN)/python
+	$(BIN)/python $(PIP_INSTALL) $(BUILD_TOOLS)
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable ".[$*]"
 	touch $@
 
 # The pin of torch goes first: what follows takes the version that is there.
-$(TORCH_VENV)/.installed: pyproject.toml
+$(TORCH_VENV)/.installed: pyproject.toml $(CORE)
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[test-torch]"
+	$(TORCH_VENV)/bin/python $(PIP_INSTALL) "$(TORCH)" $(BUILD_TOOLS)
+	$(TORCH_VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --editable ".[test-torch]"
 	touch $@
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sorel needs Python 3.11 or newer; set PYTHON=...")'
+	@command -v $${CXX:-c++} >/dev/null || { echo "sorel needs a C++ compiler: install g++ or clang, or set CXX=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)

@@ -19,6 +19,7 @@ import numpy as np
 
 import sorel
 from benchmarks.common import markdown
+from sorel import certificate as proof
 
 SEED = 0
 
@@ -173,7 +174,7 @@ def certify(problem: sorel.Problem, result: Any) -> Any:
     """The certificate of a result as it is: Newton steps that tighten it may part ways."""
     run = problem.for_run()
     dual, _ = run.engine.nearest_dual(result.weights)
-    return run.certify(run.engine.point(run.from_user(result.w)), dual)
+    return proof.certify(run, run.engine.point(run.from_user(result.w)), dual)
 
 
 def exactness(torch: Any, n: int, d: int) -> None:

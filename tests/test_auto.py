@@ -175,7 +175,7 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
     Auto()._start_from_part(problem, run, Newton())
     rows = int(auto._SHARE * 4000)
     assert inner[0].max_passes == auto._PART_PASSES
-    part = problem.subsample(rows, np.random.default_rng(0))
+    part = problem.with_engine(problem.engine.sample(rows, np.random.default_rng(0)))
     best = sorel.solve(part, "newton", tol=1e-8)
     # As good as asked for on the part, which is near the solution for all rows.
     assert part.objective(run.w) <= best.objective + auto._PART_TOL * best.objective

@@ -9,6 +9,7 @@ import pytest
 from helpers import LOSSES, make_data, make_loss
 
 import sorel
+from sorel.certificate import certify
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
@@ -22,7 +23,7 @@ def tiny_spans(monkeypatch):
     """Spans of seven rows and more, and nothing that is too small for the disk."""
     monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
     monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
-    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.engines.blocks._BUFFER_SPANS", 2)
 
 
@@ -75,7 +76,7 @@ def test_disk_equals_memory(tmp_path, tiny_spans, loss, kind, intercept, weighte
                 "product": engine.curvature(point, dual, 1.5).product(delta),
                 "diagonal": engine.curvature(point, dual, 1.5).diagonal(),
                 # Not refined: that is done in long doubles where the data are in memory.
-                "gap": problem.certify(point, dual, refine=0.0).gap,
+                "gap": certify(problem, point, dual, refine=0.0).gap,
                 "smoothness": np.array(engine.smoothness(dual)),
                 "jacobian": engine.jacobian_bound(1.0),
             }
@@ -99,7 +100,7 @@ def test_solvers_reach_the_same_certified_optimum(tmp_path, tiny_spans, solver, 
 @pytest.mark.parametrize("kind", ["memmap", "blocks", "parquet"])
 def test_a_sample_of_the_rows_is_that_of_memory(tmp_path, tiny_spans, kind):
     parts = [
-        problem.subsample(20, np.random.default_rng(0))
+        problem.with_engine(problem.engine.sample(20, np.random.default_rng(0)))
         for problem in pair(tmp_path, kind=kind, weighted=True)
     ]
     assert type(parts[0].engine) is DenseEngine
@@ -256,7 +257,7 @@ def test_small_data_is_taken_into_memory(tmp_path, monkeypatch):
     assert sorel.Problem(tmp_path / "blocks", "y.npy").objective(np.ones(D)) == (
         sorel.Problem(X, y).objective(np.ones(D))
     )
-    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", X.nbytes - 1)
+    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", X.nbytes - 1)
     assert isinstance(sorel.Problem(str(tmp_path / "X.npy"), y).engine, BlocksEngine)
 
 

@@ -628,7 +628,7 @@ def test_importing_sorel_leaves_scikit_learn_alone():
 @pytest.fixture
 def on_disk(monkeypatch):
     """Rows on disk stay there, however few."""
-    monkeypatch.setattr("sorel.problem.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.estimators.base.WORTH_STREAMING", 0)
 
 

@@ -366,7 +366,7 @@ def test_a_sample_that_misses_a_class_is_no_start():
     y = np.zeros(n, dtype=int)
     y[:2] = 1
     problem = sorel.Problem(X, y, loss="logistic", risk=sorel.ESRM(1.0), fit_intercept=True)
-    assert problem.subsample(1000, np.random.default_rng(0)) is None
+    assert problem.engine.sample(1000, np.random.default_rng(0)) is None
     assert sorel.solve(problem, tol=1e-4).converged
 
 
@@ -375,7 +375,7 @@ def test_a_sample_of_rows_is_a_problem_of_its_own():
     X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
     weight = rng.random(50)
     problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0), sample_weight=weight)
-    part = problem.subsample(20, np.random.default_rng(0))
+    part = problem.with_engine(problem.engine.sample(20, np.random.default_rng(0)))
     rows = np.flatnonzero((X[:, None, :] == part.engine._X[None, :, :]).all(2).any(1))
     assert len(rows) == part.n_samples == 20
     alone = sorel.Problem(

@@ -10,6 +10,7 @@ from helpers import make_data
 
 import sorel
 from sorel import CVaR, PathResult
+from sorel.certificate import KnownCurvature, certify
 from sorel.paths import _reach, _Start, plough
 from sorel.solvers import Newton, Run
 from sorel.solvers.augmented import State
@@ -225,11 +226,11 @@ def test_the_first_step_is_read_off_the_hessian_of_a_similar_problem(risk, at_on
     problem = sorel.Problem(X, y, risk=risk, penalty=sorel.L2(0.1), fit_intercept=True)
     engine, rng = problem.engine, np.random.default_rng(0)
     root = rng.normal(size=(60, 41))
-    problem.curvature = root.T @ root / 60
     run = Run(rng.normal(size=41), None, 1e-6, 100, np.inf, 0, resembles=True, borrowed=True)
+    run.known.matrix = root.T @ root / 60
     state = State(problem, engine.point(run.w), engine.uniform(), 1.0)
     slope = state.gradient + problem.modulus() * run.w
-    step = np.linalg.solve(problem.curvature + np.diag(problem.modulus()), -slope)
+    step = np.linalg.solve(run.known.matrix + np.diag(problem.modulus()), -slope)
     found = Newton().direction(state, run, 0.0)
     assert np.allclose(found.delta, step, rtol=1e-8) == at_once
     assert not run.borrowed
@@ -276,21 +277,17 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
         w = w_best + scale * rng.normal(size=41)
         point = run.engine.point(w)
         for dual in (run.engine.worst_case(point), run.engine.nearest_dual(best.weights)[0]):
-            run.curvature = {
-                "near": near,
-                "far": noise @ noise.T,
-                "singular": np.zeros((41, 41)),
-            }[kept]
+            matrix = {"near": near, "far": noise @ noise.T, "singular": np.zeros((41, 41))}[kept]
             for refine in (np.inf, 1e-3, 1e-6):
-                certificate = run.certify(point, dual, refine=refine)
+                known = KnownCurvature(matrix)
+                certificate = certify(run, point, dual, refine=refine, known=known)
                 assert certificate.dual <= best.objective
                 assert certificate.gap >= certificate.primal - best.objective
     # A bound from products is about as good as one from the matrix.
-    run.curvature = near
     dual = run.engine.nearest_dual(best.weights)[0]
-    by_products = run.certify(run.engine.point(w_best), dual, refine=1e-9)
-    run.curvature = None
-    formed = run.certify(run.engine.point(w_best), dual, refine=1e-9)
+    point = run.engine.point(w_best)
+    by_products = certify(run, point, dual, refine=1e-9, known=KnownCurvature(near))
+    formed = certify(run, run.engine.point(w_best), dual, refine=1e-9)
     assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sorel
+from sorel.certificate import certify
 from sorel.kernels import vectors
 from sorel.solvers import auto as auto_module
 from sorel.solvers.augmented import CostlyError
@@ -164,23 +165,23 @@ def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
 
 
 def test_certificates_use_the_pairs_and_leave_none_behind(monkeypatch):
-    monkeypatch.setattr(sorel.Problem, "_by_products", lambda self: True)
+    monkeypatch.setattr("sorel.certificate.Certifier._most_products", lambda self, limit: limit)
     X, y = wide(900, 200, 1e2)
     problem = sorel.Problem(X, y, risk="esrm:2").for_run()
     run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)
     iterates = QuasiNewton().iterates(problem, run)
     iterate = next(iterates)
     while not iterate.refine > 0.0:
-        iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
-    inverse = problem.near_inverse
+        iterate = iterates.send(certify(problem, iterate.point, iterate.dual))
+    inverse = run.known.approximate_inverse
     assert inverse is not None
     vector = np.random.default_rng(1).standard_normal(200)
     assert vector @ inverse(vector) > 0.0
     options = {"gradient": iterate.gradient, "refine": iterate.refine, "path": iterate.path}
-    helped = problem.certify(iterate.point, iterate.dual, **options)
+    helped = certify(problem, iterate.point, iterate.dual, known=run.known, **options)
     iterates.close()
-    assert problem.near_inverse is None
-    alone = problem.certify(iterate.point, iterate.dual, **options)
+    assert run.known.approximate_inverse is None
+    alone = certify(problem, iterate.point, iterate.dual, **options)
     optimum = sorel.solve(problem, "newton", tol=1e-10).objective
     # How far they come before they see that they will not do depends on the last digits.
     assert 0.0 < helped.passes < alone.passes

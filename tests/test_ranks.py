@@ -100,7 +100,7 @@ def test_a_direction_is_that_of_bfgs(count):
     w = rng.standard_normal(problem.engine.shape)
     state, run = start_of(problem, w)
     ranks.gauge(state, run)
-    matrix = problem.curvature + np.diag(problem.modulus())
+    matrix = run.known.matrix + np.diag(problem.modulus())
     secants = []
     for _ in range(count):
         step = rng.standard_normal(w.size)
@@ -110,7 +110,7 @@ def test_a_direction_is_that_of_bfgs(count):
         matrix += np.outer(change, change) / (step @ change)
         matrix -= np.outer(image, image) / (step @ image)
     state.secants = tuple(secants)
-    found = ranks.direction(state)
+    found = ranks.direction(state, run)
     slope = state.gradient + problem.modulus() * w
     np.testing.assert_allclose(found.delta, -np.linalg.solve(matrix, slope), rtol=1e-8, atol=1e-10)
     assert found.descent == pytest.approx(-slope @ found.delta)
@@ -150,14 +150,15 @@ def slowed(remains, predicted, secants, borrowed=False, fresh=1.0):
 
     engine = SimpleNamespace(hessian=hessian, size=1)
     problem = SimpleNamespace(
-        engine=engine, curvature=np.eye(1), modulus=lambda: np.zeros(1),
-        kept_factor=lambda: lambda slope: slope / problem.curvature[0],
+        engine=engine, modulus=lambda: np.zeros(1), penalty=SimpleNamespace(l2=0.0)
     )  # fmt: skip
     state = SimpleNamespace(
         problem=problem, remains=remains, predicted=predicted, secants=(None,) * secants,
         point=SimpleNamespace(w=np.zeros(1)), gradient=np.ones(1), dual=None,
     )  # fmt: skip
-    run = SimpleNamespace(borrowed=borrowed, passes=0.0)
+    known = SimpleNamespace(matrix=np.eye(1))
+    known.factor = lambda problem: lambda slope: slope / known.matrix[0]
+    run = SimpleNamespace(borrowed=borrowed, passes=0.0, known=known)
     found = ranks.have_slowed(state, run)
     if made:
         assert (state.predicted, state.secants) == (np.inf, ())
@@ -186,13 +187,13 @@ def test_when_steps_have_slowed():
 def test_a_matrix_without_a_factor_is_left():
     problem = make_problem(ESRM(2.0), d=25).for_run()
     state, run = start_of(problem, np.zeros(problem.engine.shape))
-    problem.curvature = -np.eye(problem.engine.size)
+    run.known.matrix = -np.eye(problem.engine.size)
     ranks.gauge(state, run)
     assert state.remains == np.inf
     assert ranks.have_slowed(state, run)
     assert ranks.are_far_off(state)
     with pytest.raises(np.linalg.LinAlgError):
-        ranks.direction(state)
+        ranks.direction(state, run)
 
 
 def test_far_from_the_solution_ranks_tell_little():

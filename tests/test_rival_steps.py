@@ -17,6 +17,7 @@ from helpers import make_data
 from sklearn.isotonic import isotonic_regression
 
 import sorel
+from sorel.certificate import certify
 from sorel.solvers import (
     ADMM,
     APD,
@@ -100,7 +101,7 @@ def follow(plain, solver, steps, checks, gaps=None, max_passes=math.inf):
         found = N * plain.engine.weights(mine.dual)
         np.testing.assert_allclose(found, q, rtol=1e-6, atol=1e-7, err_msg=f"check {k}")
         assert run.passes == pytest.approx(passes), k
-        reply = plain.problem.certify(mine.point, mine.dual)
+        reply = certify(plain.problem, mine.point, mine.dual)
         gap = reply.gap if gaps is None else gaps(k)
         mine = iterates.send(SimpleNamespace(gap=gap, primal=reply.primal, unit=reply.unit))
         theirs = steps.send(gap)
@@ -191,7 +192,7 @@ def test_a_spent_budget_ends_a_search_for_a_step():
     plain = Plain(scale=30.0)
     run = Run(plain.problem.start(), None, 1e-9, 2, math.inf, 0)
     iterates = APD().iterates(plain.problem, run)
-    reply = plain.problem.certify(next(iterates).point, plain.engine.uniform())
+    reply = certify(plain.problem, next(iterates).point, plain.engine.uniform())
     iterates.send(reply)
     assert (run.passes, run.n_iter) == (3, 1)
     iterates.send(reply)
@@ -439,7 +440,7 @@ def test_a_rate_that_was_given_and_diverges_ends_the_run():
         with contextlib.suppress(StopIteration):
             while shown < 500:
                 iterate = iterates.send(reply)
-                reply, shown = problem.certify(iterate.point, iterate.dual), shown + 1
+                reply, shown = certify(problem, iterate.point, iterate.dual), shown + 1
     assert shown < 500
     assert "lower rate=1e+09" in run.note
 

@@ -12,6 +12,7 @@ from helpers import make_data
 from rivals import RIVALS, Group, attempt, level, random_problem
 
 import sorel
+from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
 from sorel.engines import BlocksEngine
 from sorel.kernels.losses import LOGISTIC
@@ -251,7 +252,7 @@ def test_the_smoothed_optimum_of_drago_is_stationary():
     iterates = solver.iterates(problem, run)
     iterate = next(iterates)
     for _ in range(300):
-        certificate = problem.certify(iterate.point, iterate.dual)
+        certificate = certify(problem, iterate.point, iterate.dual)
         iterate = iterates.send(certificate)
     smoothed = engine.ascend(engine.uniform(), iterate.point, 1.0 / nu)
     gradient = engine.gradient(iterate.point, smoothed) + 0.3 * iterate.point.w

@@ -644,7 +644,7 @@ def test_the_type_of_the_numbers_is_named(kind, named, rounding):
     rng = np.random.default_rng(10)
     X = (10 * rng.normal(size=(30, 2))).astype(kind)
     problem = Problem(X, rng.normal(size=30))
-    eps = problem.data_precision
+    eps = np.finfo(problem.data_type).eps
     with pytest.warns(
         sorel.PrecisionWarning, match=f"rounding of X, {rounding} for {named}"
     ) as seen:

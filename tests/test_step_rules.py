@@ -15,6 +15,7 @@ import pytest
 from helpers import make_data
 
 import sorel
+from sorel.certificate import certify
 from sorel.conjugate import minimize_model
 from sorel.line_search import next_length
 from sorel.problem import Problem
@@ -66,7 +67,7 @@ def plans_of(problem, solver, monkeypatch):
     iterates = solver.iterates(problem, run)
     iterate, passes = next(iterates), [run.passes]
     for _ in range(3):
-        reply = problem.certify(iterate.point, iterate.dual)
+        reply = certify(problem, iterate.point, iterate.dual)
         iterate = iterates.send(reply)
         passes.append(run.passes)
     assert run.n_iter == 3
@@ -123,7 +124,7 @@ def auto_run(problem, monkeypatch, means, checks=6):
     iterate = next(iterates)
     for _ in range(checks):
         shown.append(iterate)
-        iterate = iterates.send(problem.certify(iterate.point, iterate.dual))
+        iterate = iterates.send(certify(problem, iterate.point, iterate.dual))
     return loops, shown, run
 
 
@@ -270,7 +271,7 @@ def test_steps_of_the_subgradient_method(step_size):
         np.testing.assert_allclose(mine.point.w, theirs[0], rtol=1e-6, atol=1e-10)
         np.testing.assert_allclose(problem.engine.weights(mine.dual), theirs[1], atol=1e-9)
         assert run.passes == theirs[2]
-        reply = problem.certify(mine.point, mine.dual, refine=1.0)
+        reply = certify(problem, mine.point, mine.dual, refine=1.0)
         mine, theirs = iterates.send(reply), steps.send(reply.dual)
 
 

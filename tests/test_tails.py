@@ -13,6 +13,7 @@ from helpers import make_data
 
 import sorel
 from sorel import CVaR
+from sorel.certificate import Certifier
 from sorel.tails import Tails
 
 tails = importlib.import_module("sorel.tails")
@@ -189,7 +190,7 @@ def test_bounds_passes_and_errors_of_a_part_are_put_together(monkeypatch):
     assert result.passes == pytest.approx(2.0 + len(rows) / 600 * part.passes)
     assert result.gap == pytest.approx(target.objective(result.w) - part.dual, abs=1e-12)
     assert result.dual <= part.dual
-    monkeypatch.setattr(sorel.Problem, "upper_bound", lambda self, point: (2.0, 0.5))
+    monkeypatch.setattr(Certifier, "upper_bound", lambda self, point: (2.0, 0.5))
     worse = Tails(1e-6, 1000, 0).solve(target, start)
     assert worse.gap == pytest.approx(2.5 - part.dual)
     assert worse.dual == pytest.approx(part.dual - 0.5)
@@ -310,7 +311,7 @@ def test_misses_within_a_part_are_not_warned_of(parts, monkeypatch, recwarn):
 def test_an_objective_is_bounded_with_its_rounding():
     problem = make_problem(risk=CVaR(0.1))
     w = np.array([0.3, -0.2, 1.0, 0.5, 0.1])
-    objective, error = problem.upper_bound(problem.engine.point(problem.from_user(w)))
+    objective, error = Certifier(problem).upper_bound(problem.engine.point(problem.from_user(w)))
     exact = problem.certificate(w, np.full(600, 1 / 600))
     assert objective == pytest.approx(problem.objective(w), rel=1e-14)
     assert 0.0 < error < 1e-12 * objective

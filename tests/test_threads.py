@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import sorel
 from sorel import _threads
 from sorel._threads import Team, limit_blas, thread_count
+from sorel.certificate import Certifier
 from sorel.engines import memory, sparse
 from sorel.permutahedron import Projector, thresholds
 
@@ -372,7 +373,7 @@ def test_one_thread_in_every_certificate(monkeypatch):
     X, y = rng.normal(size=(80, 40)), rng.normal(size=80)
     problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), n_jobs=1)
     seen = set()
-    certify = sorel.Problem.certify
+    certify = Certifier.certify
 
     def watched(self, *arguments, **options):
         seen.update(
@@ -380,7 +381,7 @@ def test_one_thread_in_every_certificate(monkeypatch):
         )
         return certify(self, *arguments, **options)
 
-    monkeypatch.setattr(sorel.Problem, "certify", watched)
+    monkeypatch.setattr(Certifier, "certify", watched)
     with threadpool_limits(2):
         with pytest.warns(sorel.ConvergenceWarning):
             result = sorel.solve(problem, "sorel", tol=1e-12, max_passes=5)

@@ -16,7 +16,7 @@ from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simpl
 from sorel import working_sets as module
 from sorel.losses import parse_loss
 from sorel.solvers import newton
-from sorel.working_sets import TooManyColumnsError, WorkingSets
+from sorel.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
 
 PENALTIES = {
     "elastic": ElasticNet(1e-2, 2e-2),
@@ -261,11 +261,12 @@ def test_a_dense_solution_is_left_to_others(monkeypatch):
 
 def test_refused_where_coefficients_do_not_rest_or_columns_cannot_be_had():
     X, y = wide_data(20, 30)
-    assert Problem(X, y, penalty=ElasticNet(0.1, 0.1)).by_parts
+    engine = Problem(X, y).engine
+    assert chooses_columns(engine, ElasticNet(0.1, 0.1))
     for penalty in (sorel.L2(0.1), Ball()):
-        assert not Problem(X, y, penalty=penalty).by_parts
+        assert not chooses_columns(engine, penalty)
     elsewhere = Problem(X, y, penalty=ElasticNet(0.1, 0.1), engine=PartitionedEngine)
-    assert not elsewhere.by_parts
+    assert not chooses_columns(elsewhere.engine, elsewhere.penalty)
     solved(elsewhere, solver="newton")
 
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import sorel._loading  # noqa: F401 (from here on Ctrl-C is heard)
 from sorel import losses, penalties, risks, solvers
+from sorel.certificate import Certificate
 from sorel.checkpoints import Checkpoint, CheckpointError
 from sorel.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
 from sorel.permutahedron import project_permutahedron
-from sorel.problem import Certificate, Problem
+from sorel.problem import Problem
 from sorel.risks import (
     ESRM,
     CustomSpectrum,

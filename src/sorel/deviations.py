@@ -25,11 +25,12 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from sorel.certificate import gap_wanted, relative
 from sorel.engines.base import Dual, Engine
 from sorel.linear_programs import TailProgram
 from sorel.losses import Linear
 from sorel.penalties import L2, ElasticNet, Penalty
-from sorel.problem import Problem, relative
+from sorel.problem import Problem
 from sorel.risks import Deviation, Risk
 from sorel.solve import ConvergenceWarning, PrecisionWarning, Result, solve
 from sorel.solvers import Solver
@@ -223,7 +224,7 @@ class _Search:
         """Whether the best fit is good enough."""
         if self.best is None:
             return False
-        wanted = self.bounds.problem.sufficient(self.tol, abs(self.best.objective))
+        wanted = gap_wanted(self.bounds.problem, self.tol, abs(self.best.objective))
         return self.best.gap <= wanted
 
     def solve_program(self, program: TailProgram, near: FloatArray | None) -> None:

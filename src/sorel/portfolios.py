@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.certificate import unit
 from sorel.penalties import Budget, Penalty, Simplex
 from sorel.problem import Problem
 from sorel.risks import Deviation, Mean, Mixture, Risk
@@ -201,7 +202,7 @@ class Portfolios:
 
     def unit(self, objective: float, w: FloatArray) -> float:
         """What a gap of an objective at these weights is divided by."""
-        return self.problem.unit(objective, self.problem.engine.point(w))
+        return unit(self.problem, objective, self.problem.engine.point(w))
 
     def with_reward(self, reward: float, tol: float | None = None) -> Portfolio:
         """The portfolio of least risk minus `reward` times the mean return."""

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,16 +17,19 @@ from numpy.typing import ArrayLike
 from sorel import _stop
 from sorel._clock import now
 from sorel._warnings import warn
-from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
-from sorel.engines.base import Dual, FloatArray
-from sorel.problem import (
+from sorel.certificate import (
     MANY_PRODUCTS,
     Certificate,
-    Problem,
-    negative_gap,
+    CertificateError,
+    Certifier,
+    gap_wanted,
     relative,
+    unit,
 )
-from sorel.rounding import CertificateError
+from sorel.certificate.rounding import negative_gap
+from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
+from sorel.engines.base import Dual, FloatArray
+from sorel.problem import Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
@@ -37,8 +40,8 @@ _PATIENCE, _ALL_ROUNDING = 50.0, 10.0
 # Relative error of a difference of sums.
 _SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
 
-# What to spend on a start where the losses are finite: no more than it needs.
-_TAMING_TOL, _TAMING_PASSES = 0.1, 100
+# A step along a gradient that leads to the border of a bounded domain.
+_FAR = 1e8
 
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
@@ -171,13 +174,12 @@ class _Ledger:
 
     def __init__(self, problem: Problem, run: Run, history: list[Record]) -> None:
         self.problem, self.run = problem, run
+        self.certifier = Certifier(problem, run.known)
         self.history = history
         self.w: FloatArray | None = None
         self.dual: Dual | None = None
         self.objective, self.bound, self.gap = math.inf, -math.inf, math.inf
         self.unit = 0.0
-        # Whether the objective had vanished before the intercept was rounded for the user.
-        self._perfect = False
         self.rounding = self._bound_rounding = 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
         self._halved = run.passes, math.inf
@@ -193,9 +195,7 @@ class _Ledger:
         """Whether the tolerance is reached, or the fit is perfect."""
         if self.gap == math.inf:
             return False
-        if self.gap <= self.problem.sufficient(self.run.tol, self.unit):
-            return True
-        return self.run.tol > 0.0 and (self._perfect or self._vanishes)
+        return self.gap <= gap_wanted(self.problem, self.run.tol, self.unit)
 
     @property
     def finished(self) -> bool:
@@ -209,23 +209,13 @@ class _Ledger:
         return self.run.passes > self._halved[0] + _PATIENCE
 
     @property
-    def _vanishes(self) -> bool:
-        return self.problem.vanishes(self.objective, self.gap, self._upper - self.objective)
-
-    @property
     def rounded(self) -> bool:
         """Whether the gap is rounding for the most part, and no longer falls."""
         return self._stalled and self.run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding
 
     def check(self, iterate: Iterate) -> Certificate:
         begin = now()
-        certificate = self.problem.certify(
-            iterate.point,
-            iterate.dual,
-            gradient=iterate.gradient,
-            refine=iterate.refine,
-            path=iterate.path,
-        )
+        certificate = iterate.certify(self.certifier)
         # A check that spent passes did the solver's work.
         if certificate.passes == 0.0:
             self._checking += now() - begin
@@ -287,16 +277,16 @@ class _Ledger:
 
         A run that its callback has `stopped` is left as the callback last saw it.
         """
-        problem, engine = self.problem, self.problem.engine
+        engine = self.problem.engine
         if self.w is None or self.dual is None:
             point = engine.point(self.run.w)
             dual = engine.worst_case(point)
-            self._enter(point.w, dual, problem.certify(point, dual))
+            self._enter(point.w, dual, self.certifier.certify(point, dual))
             return point.w, dual
         if self.relative_gap > self.run.tol and not stopped:
             # The two may never have met in one certificate, and a better bound may be worth more
             # now than it was during the run.
-            certificate = problem.certify(
+            certificate = self.certifier.certify(
                 engine.point(self.w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS
             )
             if _lower_bound(certificate) > self._lower:
@@ -314,18 +304,16 @@ class _Ledger:
         if not problem.fit_intercept or problem.engine.n_outputs > 1:
             return
         w = problem.from_user(problem.for_user(self.w))
-        if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * problem.margin_size(self.w):
+        if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * self.certifier.rounding.margin_size(self.w):
             return
         self.run.passes += 1
-        self._perfect = self._vanishes
         point = problem.engine.point(w)
-        self.objective, error = problem.upper_bound(point)
+        self.objective, error = self.certifier.upper_bound(point)
         self.w, self._upper = w, self.objective + error
-        self.unit = problem.unit(self.objective, point)
+        self.unit = unit(problem, self.objective, point)
         self.gap = self._upper - self._lower
         self.bound = self.objective - self.gap
         self.rounding = self._bound_rounding + error
-        self._perfect = self._perfect and problem.vanishes_with_offset(self.gap)
         self._record(self.objective, self.bound, self.gap, self.relative_gap)
 
     def state(self, solver: str, seconds: float) -> State | None:
@@ -498,7 +486,7 @@ def solve_quietly(
         make_generator(random_state)  # refuses what is not a source of randomness, at the door
     method = make_solver(solver)
     method.check(problem)
-    if 0.0 < tol < problem.data_precision:
+    if 0.0 < tol < np.finfo(problem.data_type).eps:
         _warn_of_precision(problem, tol)
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
@@ -559,7 +547,7 @@ def solve_quietly(
     lost = 0.0
     if not converged and math.isfinite(last.best_objective):
         with np.errstate(over="ignore", invalid="ignore"):
-            least = problem.least_gap(w, dual)
+            least = ledger.certifier.least_gap(w, dual)
             lost = relative(least, ledger.unit)
             if ending == _ROUNDED:
                 lost = max(lost, ledger.relative_gap)
@@ -582,7 +570,7 @@ def solve_quietly(
         status=_status(method, run, last, converged, ending, lost, saved),
         solver=method.name,
         history=ledger.history,
-        curvature=problem.curvature,
+        curvature=run.known.matrix,
     )
     complaint = None
     if not converged and ending not in (_INTERRUPTED, _STOPPED):
@@ -705,7 +693,8 @@ def _complaint(result: Result, run: Run, ending: str, rounding: float) -> str:
 
 
 def _warn_of_precision(problem: Problem, tol: float) -> None:
-    precision, kind = problem.data_precision, problem.data_type
+    kind = problem.data_type
+    precision = float(np.finfo(kind).eps)
     remedy = f"set tol={2 * precision:.1e} or more"
     if kind != np.float64:
         remedy = f"pass the original numbers as float64, or {remedy}"
@@ -741,7 +730,7 @@ def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
         )
     _start_at(problem, run, problem.from_user(w))
     if result.curvature is not None and len(result.curvature) == w.size:
-        problem.curvature, run.resembles, run.borrowed = result.curvature, True, True
+        run.known.matrix, run.resembles, run.borrowed = result.curvature, True, True
         run.by_ranks = result.n_iter == 0
     # Another number of samples still has useful parameters; its weighting is of no use.
     if len(result.weights) == problem.n_samples:
@@ -755,21 +744,22 @@ def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
 
 
 def _start_where_finite(problem: Problem, run: Run) -> None:
-    """Look for another start where the losses overflow at the usual one, or all but that."""
+    """Start losses that grow like exponentials at one of a few points where they are finite."""
     if problem.loss.curvature_bound < math.inf or not np.any(run.w):
         return
-    with np.errstate(over="ignore", invalid="ignore"):
-        start = problem.engine.point(run.w)
-        if problem.engine.is_finite(start) and problem.is_moderate(start):
-            return
-    tamed = problem.tamed()
-    if tamed is not None:
-        trial = replace(run, w=tamed.start(), tol=_TAMING_TOL, max_passes=_TAMING_PASSES)
-        ledger = _Ledger(tamed, trial, [])
-        with np.errstate(over="ignore", invalid="ignore"):
-            _drive(make_solver("newton").iterates(tamed, trial), trial, ledger, None, None)
-            run.w, _ = ledger.close(stopped=True)
-        run.passes = trial.passes
+    engine, d = problem.engine, problem.n_features
+    slope = engine.gradient(engine.point(np.zeros(engine.shape)), engine.uniform())[:d]
+    scale, least, start = engine.column_scale(), math.inf, run.w
+    for coef in (start[:d], *(problem.penalty.project(far * slope) for far in (-_FAR, _FAR))):
+        # An intercept can take all margins to the side where they do not overflow.
+        size = float(scale @ np.abs(coef)) if problem.fit_intercept and scale is not None else 0.0
+        for intercept in (0.0, size, -size):
+            w = np.append(coef, intercept) if problem.fit_intercept else coef
+            with np.errstate(over="ignore", invalid="ignore"):
+                objective = engine.risk(engine.point(w)) + problem.penalty_value(w)
+            if objective < least:
+                least, run.w = objective, w
+    run.passes += 1
 
 
 def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
@@ -790,7 +780,7 @@ def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterate
     point = problem.engine.point(run.w)
     run.passes += 1
     # The bound that the weights gave is worth having again, and no more than that.
-    worth = max(run.tol, saved.relative_gap) * problem.unit(saved.objective, point)
+    worth = max(run.tol, saved.relative_gap) * unit(problem, saved.objective, point)
     yield Iterate(point, run.dual, None, worth)
     yield from iterates
 

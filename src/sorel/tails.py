@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._clock import now
+from sorel.certificate import Certifier, relative, unit
 from sorel.engines.base import Engine
-from sorel.problem import Problem, relative
+from sorel.problem import Problem
 from sorel.risks import CVaR
 from sorel.solve import Record, Result, solve_quietly
 
@@ -116,7 +117,7 @@ class Tails:
         share = _CHOSEN * float(problem.risk.alpha)
         enough = share * problem.n_samples >= _ROWS_PER_PARAMETER * problem.engine.size
         few = share <= _MOST_ROWS and self._failures < _IN_VAIN
-        return enough and few and self._tol >= max(_LEAST_TOL, problem.data_precision)
+        return enough and few and self._tol >= max(_LEAST_TOL, np.finfo(problem.data_type).eps)
 
     def _choose(self, problem: Problem, alpha: float, losses: FloatArray, near: Result) -> None:
         """Choose the rows of the worst losses, and those that share a tie."""
@@ -148,7 +149,9 @@ class Tails:
     ) -> tuple[Result, FloatArray]:
         """The solution for the chosen rows, certified for all of them, and the losses of all."""
         rows = self._rows
-        part = problem.on_part(engine, CVaR(min((1.0 + _ROOM) * alpha / self._mass, 1.0)))
+        tail = engine.with_risk(CVaR(min((1.0 + _ROOM) * alpha / self._mass, 1.0)))
+        assert tail is not None, "rows in memory take any risk"
+        part = problem.with_engine(tail)
         found, _ = solve_quietly(
             part,
             "auto",
@@ -158,9 +161,9 @@ class Tails:
             warm_start=replace(near, weights=near.weights[rows], curvature=None),
         )
         point = problem.engine.point(problem.from_user(found.w))
-        objective, error = problem.upper_bound(point)
+        objective, error = Certifier(problem).upper_bound(point)
         gap = objective + error - found.dual
-        relative_gap = relative(gap, problem.unit(objective, point))
+        relative_gap = relative(gap, unit(problem, objective, point))
         weights = np.zeros(problem.n_samples)
         weights[rows] = found.weights
         result = replace(

@@ -21,6 +21,7 @@ __all__ = [
     "WorkingSets",
     "can_rest",
     "carried_by_few",
+    "chooses_columns",
     "on_few_columns",
 ]
 
@@ -181,6 +182,11 @@ class WorkingSets:
 def can_rest(engine: Engine, penalty: Penalty) -> bool:
     """Whether coefficients may rest under this penalty, and the engine can leave them out."""
     return penalty.compiled and not penalty.quadratic and engine.offers("columns")
+
+
+def chooses_columns(engine: Engine, penalty: Penalty) -> bool:
+    """Whether second-order steps form the Hessian of no more columns than they move."""
+    return penalty.separable and can_rest(engine, penalty)
 
 
 def carried_by_few(engine: Engine, w: FloatArray) -> bool:

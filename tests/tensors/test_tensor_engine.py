@@ -44,7 +44,7 @@ def test_certificates_agree_with_the_host(device, loss, risk, kind):
     def certify(there):
         run = there.for_run()
         dual, _ = run.engine.nearest_dual(result.weights)
-        return run.certify(run.engine.point(run.from_user(result.w)), dual)
+        return certify(run, run.engine.point(run.from_user(result.w)), dual)
 
     here, there = certify(problem), certify(host)
     assert here.primal == pytest.approx(there.primal, rel=1e-11)
@@ -153,7 +153,7 @@ def test_settings_of_torch_do_not_matter_and_stay(device):
 def test_float32_warns_of_a_tolerance_below_its_rounding(device):
     X, y = regression(100, 2)
     problem = sorel.Problem(torch.tensor(X, device=device).float(), torch.tensor(y, device=device))
-    assert problem.data_precision == np.finfo(np.float32).eps
+    assert problem.data_type == np.float32
     with pytest.warns(sorel.PrecisionWarning, match="float32"):
         sorel.solve(problem, tol=1e-8)
 

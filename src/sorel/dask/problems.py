@@ -16,8 +16,9 @@ from sorel.dask.shards import Layout
 from sorel.engines import Spec
 from sorel.losses import Loss, parse_loss
 from sorel.penalties import Penalty
-from sorel.problem import Problem, target_offset
+from sorel.problem import Problem
 from sorel.risks import CVaR, FloatArray, Risk, parse_risk
+from sorel.validation import target_offset
 
 
 class Loaded:

@@ -41,11 +41,12 @@ from sorel.estimators.progress import (
 )
 from sorel.losses import Loss
 from sorel.penalties import Penalty, choose_penalty
-from sorel.problem import WORTH_STREAMING, Problem
+from sorel.problem import Problem
 from sorel.risks import Risk, parse_risk
 from sorel.rows import RowSource, open_data, open_rows
 from sorel.solve import Record, Result, convergence_warning, solve
 from sorel.solvers import SOREL, Solver, make_solver
+from sorel.validation import WORTH_STREAMING
 
 FloatArray = NDArray[np.float64]
 

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.certificate import Certificate, certify
 from sorel.penalties import L2
 from sorel.permutahedron import project_permutahedron
-from sorel.problem import Certificate, Problem
+from sorel.problem import Problem
 from sorel.risks import Max, parse_risk
 from sorel.solve import solve
 from sorel.solvers import LSVRG, SGD, SOLVERS, SOREL, Drago, Prospect, StochasticPD
@@ -114,7 +115,7 @@ def trace(problem: Problem, solver: Solver, passes: float, seed: int) -> Trace:
             break
         finally:
             seconds += time.process_time() - begin
-        reply = problem.certify(iterate.point, iterate.dual, gradient=iterate.gradient)
+        reply = certify(problem, iterate.point, iterate.dual, gradient=iterate.gradient)
         _append(record, run.passes, seconds, reply)
     else:
         iterates.close()

@@ -23,11 +23,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from sorel.certificate import Path, gap_wanted, noise, unit
 from sorel.engines.base import Dual, FloatArray, Point, Settled
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
-from sorel.rounding import Path
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 from sorel.solvers.schedule import FULL_ENOUGH, EtaSchedule, Pace, next_caution
 
@@ -66,7 +66,7 @@ _FAR_BETTER = 0.01
 
 # Margins that are moved along and along drift away from X w: compute them afresh before the drift
 # reaches this share of the tolerance.
-_DRIFT = 0.01
+_DRIFT = 0.04
 
 
 class CostlyError(Exception):
@@ -235,14 +235,13 @@ class AugmentedLagrangian(Solver):
         del point, center
         if not by_ranks:
             run.dual = None
-        progress = Progress(schedule, path, problem.unit(state.value, state.point), run.passes)
+        progress = Progress(schedule, path, unit(problem, state.value, state.point), run.passes)
         while not run.exhausted:
             path = progress.path
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, path)
-            unit = problem.unit(state.value, state.point)
-            target, noise = problem.sufficient(run.tol, unit), problem.noise(unit)
-            drift = problem.margin_rounding(unit) * path.moves
-            if progress.blurred or drift > _DRIFT * run.tol:
+            size = unit(problem, state.value, state.point)
+            target, rounded = gap_wanted(problem, run.tol, size), noise(problem, size)
+            if progress.blurred or rounded * path.moves > _DRIFT * run.tol * size:
                 fresh = State(problem, engine.point(state.point.w), state.center, state.eta)
                 fresh.predicted, fresh.length = state.predicted, state.length
                 fresh.remains, fresh.secants = state.remains, state.secants
@@ -267,14 +266,14 @@ class AugmentedLagrangian(Solver):
                 yield Iterate(state.point, state.dual, state.gradient, path=path)
                 progress.checked = run.passes
             solved = schedule.is_solved(
-                state.moved, state.predicted, state.length, progress.used, noise
+                state.moved, state.predicted, state.length, progress.used, rounded
             )
             if schedule.by_ranks:
                 if solved or self.has_slowed(state, run):
                     state = self._leave_ranks(state, run, schedule)
             elif solved:
                 run.n_iter += 1
-                still = max(state.moved, state.predicted) <= noise
+                still = max(state.moved, state.predicted) <= rounded
                 progress.idle = progress.idle + 1 if still else 0
                 if progress.idle > _MAX_IDLE:
                     break
@@ -283,9 +282,9 @@ class AugmentedLagrangian(Solver):
                     reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
                     progress.note_reply(run.passes, reply.passes)
                 center = engine.as_center(state.dual)
-                if schedule.capped or unit < _FAR_BETTER * progress.measured:
+                if schedule.capped or size < _FAR_BETTER * progress.measured:
                     schedule.rescale(problem.loss_scale(state.point))
-                    progress.measured = unit
+                    progress.measured = size
                 state = State(problem, state.point, center, schedule.advance())
                 del center
             elif schedule.stuck:
@@ -363,14 +362,14 @@ class AugmentedLagrangian(Solver):
         where no weight comes to a limit, since slopes and curvature at the start are of one size.
         """
         problem, engine = start.problem, start.problem.engine
-        noise, eta = problem.noise(start.value), _LEVEL_ETA / start.value
+        rounded, eta = noise(problem, start.value), _LEVEL_ETA / start.value
         # The weights know the losses less their mean, which takes a share of the curvature away.
         share = 1.0 / max(1.0 - direction.descent, _LEAST_SHARE)
         delta, change = direction.delta, engine.direction(direction.delta)
         near = engine.moved(start.point, delta, change, share / eta)
         del change
         run.passes += 1
-        if engine.risk(near) + problem.penalty_value(near.w) < start.value - noise:
+        if engine.risk(near) + problem.penalty_value(near.w) < start.value - rounded:
             return
         # The margins of the start cost next to nothing, and are not kept beside those of the steps.
         w = start.point.w
@@ -382,7 +381,7 @@ class AugmentedLagrangian(Solver):
     def _balance(self, start: State, w: FloatArray, state: State, run: Run) -> Iterates:
         """Steps to the weights that make w the solution, as long as there may be such."""
         problem, engine, method = start.problem, start.problem.engine, self.resting()
-        target, eta = problem.sufficient(run.tol, start.value), state.eta
+        target, eta = gap_wanted(problem, run.tol, start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
         off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
         first, least, failures = np.inf, np.inf, 0
@@ -437,7 +436,7 @@ class AugmentedLagrangian(Solver):
         descent = direction.descent
         if not descent > 0.0:
             return point, engine.settle(point, center, eta, state.dual), 1.0
-        enough = 0.5 * max(descent, problem.noise(problem.unit(state.value, point)))
+        enough = 0.5 * max(descent, noise(problem, unit(problem, state.value, point)))
         point, dual, length = self._search_by_trials(state, direction, enough)
         return point, engine.settle(point, center, eta, dual), length
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel.certificate import unit
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Curvature, Dual, FloatArray
 from sorel.problem import Problem
@@ -34,6 +35,7 @@ from sorel.solvers.quasi_newton import QuasiNewton
 from sorel.solvers.row_space import RowSpace, pays
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.subgradient import Subgradient
+from sorel.working_sets import chooses_columns
 
 # Up to this many parameters a Newton step from a p x p Hessian is the cheapest way forward where
 # the penalty is not quadratic, or a product costs a journey to the data.
@@ -226,9 +228,10 @@ class Auto(Solver):
         if rows > largest or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
         # Always the same rows: nobody expects chance in a method without settings.
-        part = problem.subsample(rows, np.random.default_rng(0))
-        if part is None:
+        sample = engine.sample(rows, np.random.default_rng(0))
+        if sample is None:
             return
+        part = problem.with_engine(sample)
         limit = min(_PART_PASSES, (run.max_passes - run.passes) * n / rows)
         inner = Run(run.w, None, _PART_TOL, limit, run.deadline, run.random_state, near=run.near)
         best, value, w = np.inf, np.inf, run.w
@@ -241,7 +244,7 @@ class Auto(Solver):
         # Where the start is as good on the part, it may be the solution, which chance has left.
         start = part.engine.point(run.w)
         first = part.engine.risk(start) + part.penalty_value(run.w)
-        if not value < first - _PART_TOL * part.unit(first, start):
+        if not value < first - _PART_TOL * unit(part, first, start):
             return
         run.w = w
         run.near = run.near or best <= _NEAR
@@ -269,11 +272,12 @@ class Auto(Solver):
                 first = [NewtonCG]
             return [*first, *dense, SOREL]
         many_rows = problem.n_samples >= _ROWS_PER_COLUMN * size
-        samples_first = problem.by_parts and many_rows and engine.n_outputs == 1
+        by_parts = chooses_columns(engine, problem.penalty)
+        samples_first = by_parts and many_rows and engine.n_outputs == 1
         few = size <= (_FEW_RESTING if samples_first else _FEW_PARAMETERS)
-        if few or few_carry or (not problem.by_parts and problem.n_samples <= size):
+        if few or few_carry or (not by_parts and problem.n_samples <= size):
             return [*dense, SOREL]
-        if problem.by_parts:
+        if by_parts:
             if problem.has_fixed_weights and problem.penalty.smooth_in_bounds:
                 # Without kinks between the bounds, gradients remember more than single samples do.
                 return [SparseNewton, LBFGS, SOREL, *dense]
@@ -341,7 +345,8 @@ class Auto(Solver):
         if isinstance(solver, Continuation):
             # Its gap falls at the end of the sequence, and not before.
             patience = np.inf
-        trial = isinstance(solver, SOREL | LBFGS) and Newton in others and problem.by_parts
+        by_parts = chooses_columns(problem.engine, problem.penalty)
+        trial = isinstance(solver, SOREL | LBFGS) and Newton in others and by_parts
         began, limit = run.passes, run.passes + _trial_passes(problem) if trial else np.inf
         if isinstance(solver, _Thrifty):
             limit = run.passes + _SHARE_OF_BUDGET * (run.max_passes - run.passes)

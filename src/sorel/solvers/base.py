@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from sorel._clock import now
+from sorel.certificate import Certificate, Certifier, KnownCurvature, Path
 from sorel.engines.base import Dual, FloatArray, Point
-from sorel.problem import Certificate, Problem
-from sorel.rounding import Path
+from sorel.problem import Problem
 
 
 class Iterate(NamedTuple):
@@ -27,15 +27,16 @@ class Iterate(NamedTuple):
 
     `gradient` is that of lam . l at the point where the solver has it at hand. `refine` is a gap
     worth a Hessian, and `path` how the margins were moved since they were computed from X: see
-    :meth:`Problem.certify`.
+    :meth:`sorel.certificate.Certifier.certify`.
 
     Examples
     --------
     >>> import sorel
+    >>> from sorel.certificate import certify
     >>> from sorel.solvers import Iterate
     >>> problem = sorel.Problem([[1.0], [2.0]], [1.0, 3.0])
     >>> iterate = Iterate(problem.engine.point([1.0]), problem.engine.uniform())
-    >>> problem.certify(iterate.point, iterate.dual).gap > 0
+    >>> certify(problem, iterate.point, iterate.dual).gap > 0
     True
     """
 
@@ -44,6 +45,12 @@ class Iterate(NamedTuple):
     gradient: FloatArray | None = None
     refine: float = 0.0
     path: Path | None = None
+
+    def certify(self, certifier: Certifier) -> Certificate:
+        """The certificate of the point and the weighting."""
+        return certifier.certify(
+            self.point, self.dual, gradient=self.gradient, refine=self.refine, path=self.path
+        )
 
 
 Iterates = Generator[Iterate, Certificate, None]
@@ -65,8 +72,10 @@ class Run:
         Sample gradients spent so far, divided by n.
     near : bool
         Whether w is known to be near the optimum, as from a part of the data.
+    known : KnownCurvature
+        What the run has learnt of the curvature.
     resembles : bool
-        Whether the curvature that the problem keeps is that of a similar problem's solution, or of
+        Whether that curvature is that of a similar problem's solution, or of
         an earlier step.
     borrowed : bool
         Whether that curvature is of a similar problem, and no step with a centre was taken with it.
@@ -103,6 +112,7 @@ class Run:
     resembles: bool = False
     borrowed: bool = False
     by_ranks: bool = False
+    known: KnownCurvature = field(default_factory=KnownCurvature)
     passes: float = 0.0
     n_iter: int = 0
     note: str = ""
@@ -167,16 +177,11 @@ def rehearse(
 
     What :func:`sorel.solve` does for a user, without a history or a clock.
     """
+    certifier = Certifier(problem, run.known)
     try:
         iterate = next(iterates)
         while True:
-            certificate = problem.certify(
-                iterate.point,
-                iterate.dual,
-                gradient=iterate.gradient,
-                refine=iterate.refine,
-                path=iterate.path,
-            )
+            certificate = iterate.certify(certifier)
             run.passes += certificate.passes
             yield iterate, certificate
             if run.exhausted:

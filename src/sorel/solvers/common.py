@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sorel.certificate import Certificate, gap_wanted
 from sorel.engines.base import Dual, FloatArray, Plan, Point
-from sorel.problem import Certificate, Problem
+from sorel.problem import Problem
 from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 
 # A run whose objective exceeds its first value by this factor will not come back.
@@ -203,4 +204,4 @@ class Watch:
     def saw(self, reply: Certificate) -> None:
         """Take note of a certificate."""
         self._last_check = self.run.passes
-        self._refine = self.problem.sufficient(self.run.tol, reply.unit)
+        self._refine = gap_wanted(self.problem, self.run.tol, reply.unit)

@@ -70,7 +70,10 @@ class Continuation(Newton):
     def _solve_stage(self, stage: Problem, run: Run, tol: float, passes: float) -> None:
         """Advance `run` to a solution of one stage, to this relative gap or for so many passes."""
         limit = min(run.max_passes, run.passes + passes)
-        inner = dataclasses.replace(run, tol=tol, max_passes=limit, watched=False, save_at=math.inf)
+        inner = dataclasses.replace(
+            run, tol=tol, max_passes=limit, watched=False, save_at=math.inf,
+            known=dataclasses.replace(run.known),
+        )  # fmt: skip
         best = np.inf
         for iterate, certificate in rehearse(super().iterates(stage, inner), stage, inner):
             if certificate.gap <= best:

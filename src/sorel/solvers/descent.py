@@ -9,7 +9,7 @@ from __future__ import annotations
 from sorel.problem import Problem
 from sorel.solvers.augmented import State
 from sorel.solvers.base import Run
-from sorel.working_sets import Part, TooManyColumnsError
+from sorel.working_sets import Part, TooManyColumnsError, chooses_columns
 
 __all__ = ["can_descend", "descend"]
 
@@ -34,7 +34,11 @@ def can_descend(problem: Problem) -> bool:
     """Whether coordinate descent is to be had, and likely to pay."""
     engine = problem.engine
     work = engine.n_samples * engine.n_features**2
-    return problem.by_parts and engine.offers("descend") and work >= _LEAST_WORK
+    return (
+        chooses_columns(engine, problem.penalty)
+        and engine.offers("descend")
+        and work >= _LEAST_WORK
+    )
 
 
 def descend(state: State, run: Run) -> State:
@@ -49,7 +53,7 @@ def descend(state: State, run: Run) -> State:
             break
         w = state.point.w
         try:
-            part = problem.part(w, state.gradient)
+            part = run.known.part(problem, w, state.gradient)
         except TooManyColumnsError:
             break
         sweeps = _sweeps(part) if part is last else _FEW_SWEEPS

@@ -127,7 +127,7 @@ class Newton(AugmentedLagrangian):
             return False
         run.resembles, run.borrowed = shares_matrix(problem), False
         if not run.resembles:
-            problem.curvature = None
+            run.known.matrix = None
         return True
 
     def is_astray(self, state: State) -> bool:
@@ -136,16 +136,16 @@ class Newton(AugmentedLagrangian):
     def _step(self, state: State, run: Run, caution: float) -> State:
         if state.eta < np.inf:
             return super()._step(state, run, caution)
-        new = self._follow(state, ranks.direction(state), run)
+        new = self._follow(state, ranks.direction(state, run), run)
         ranks.remember(state, new)
         return new
 
     def direction(self, state: State, run: Run, caution: float) -> Direction:
-        if _wants_matrix_of_weights(state):
+        if _wants_matrix_of_weights(state, run):
             # Started from weights that are nearly right: their matrix serves all steps.
             point, rows = state.point, sampled_rows(state.problem.engine.size)
             hessian = state.problem.engine.hessian(point, state.dual, 0.0, rows)
-            run.resembles = state.problem.keep_curvature(hessian)
+            run.resembles = run.known.keep(state.problem, hessian)
             run.passes += 1
         if run.resembles and caution == 0.0:
             direction = self._resembling(state, run)
@@ -158,7 +158,7 @@ class Newton(AugmentedLagrangian):
             descent = -float(np.vdot(state.gradient + problem.modulus() * w, step))
             # The model is minimised exactly: half of its slope is what it gains.
             return Direction(step, descent, 0.5 * descent)
-        part = problem.part(w, state.gradient)
+        part = run.known.part(problem, w, state.gradient)
         if self.parts_only and part.rows is None:
             raise TooManyColumnsError("most coefficients leave their rest")
         gradient, center = part.take(state.gradient), part.take(w)
@@ -190,7 +190,7 @@ class Newton(AugmentedLagrangian):
         # edge between two levels are too few, and too stiff, for that.
         even = state.eta == 0.0 and problem.bends_evenly and not problem.has_two_levels
         if problem.has_fixed_weights or even:
-            run.resembles = problem.keep_curvature(hessian)
+            run.resembles = run.known.keep(problem, hessian)
         step = u - center
         moved = part.put(w, u)
         gain = state.penalty - problem.penalty_value(moved)
@@ -201,7 +201,7 @@ class Newton(AugmentedLagrangian):
     def _resembling(self, state: State, run: Run) -> Direction | None:
         """A direction from a few products, if the Hessian that was kept is near enough."""
         problem, point = state.problem, state.point
-        precondition = problem.kept_factor()
+        precondition = run.known.factor(problem)
         first, run.borrowed = run.borrowed and not problem.has_two_levels, False
         if first and precondition is not None:
             # Near the solution of a similar problem its Hessian says where to go, and a line search
@@ -284,10 +284,10 @@ def shares_matrix(problem: Problem) -> bool:
     return cheap and even and problem.engine.size <= problem.n_samples and has_smooth_risk(problem)
 
 
-def _wants_matrix_of_weights(state: State) -> bool:
+def _wants_matrix_of_weights(state: State, run: Run) -> bool:
     """Whether steps that move weights could share a matrix, and have none."""
     problem = state.problem
-    if state.eta == 0.0 or problem.curvature is not None:
+    if state.eta == 0.0 or run.known.matrix is not None:
         return False
     return problem.engine.size > FEW_PARAMETERS and shares_matrix(problem)
 

@@ -71,12 +71,12 @@ class QuasiNewton(AugmentedLagrangian):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         if self._pairs is not None:
-            problem.near_inverse = self._pairs.solve
+            run.known.approximate_inverse = self._pairs.solve
         try:
             yield from super().iterates(problem, run)
         finally:
             # What others come to know is not in these pairs.
-            problem.near_inverse = None
+            run.known.approximate_inverse = None
 
     def resting(self) -> AugmentedLagrangian:
         # Gradients of another Phi would be no news of this one.
@@ -88,7 +88,7 @@ class QuasiNewton(AugmentedLagrangian):
         if self._pairs is None:
             curvature = problem.engine.curvature(state.point, state.dual)
             self._pairs = _Pairs(curvature.diagonal() + problem.modulus())
-            problem.near_inverse = self._pairs.solve
+            run.known.approximate_inverse = self._pairs.solve
             self._most = self.most_steps(problem)
             run.passes += 1
         if self._last is not None:

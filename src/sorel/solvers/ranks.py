@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sorel.certificate import unit
 from sorel.costs import sampled_rows
 from sorel.engines.base import Engine, FloatArray
 from sorel.solvers.augmented import Direction, Secant, State
@@ -46,9 +47,9 @@ def gauge(state: State, run: Run) -> None:
     problem = state.problem
     # Weights without a centre need not hold a vector of length n for one.
     state.center = state.dual
-    if problem.curvature is None:
+    if run.known.matrix is None:
         _make_matrix(state, run)
-    inverse = problem.kept_factor()
+    inverse = run.known.factor(problem)
     state.remains = np.inf
     if inverse is not None:
         slope = _slope(state)
@@ -70,12 +71,12 @@ def have_slowed(state: State, run: Run) -> bool:
 
 def are_far_off(state: State) -> bool:
     """Whether the ranks tell less of the weights than what else there is to start from."""
-    return not state.remains <= _FAR * state.problem.unit(state.value, state.point)
+    return not state.remains <= _FAR * unit(state.problem, state.value, state.point)
 
 
-def direction(state: State) -> Direction:
+def direction(state: State, run: Run) -> Direction:
     """A direction from the matrix and from what steps have told since."""
-    inverse = state.problem.kept_factor()
+    inverse = run.known.factor(state.problem)
     if inverse is None:
         raise np.linalg.LinAlgError("the shared matrix is not positive definite")
     slope = _slope(state)
@@ -103,7 +104,7 @@ def _make_matrix(state: State, run: Run) -> None:
     """Make a matrix for the weights of the ranks, for this step and the next ones."""
     engine = state.problem.engine
     rows = sampled_rows(engine.size)
-    state.problem.curvature = engine.hessian(state.point, state.dual, 0.0, rows)
+    run.known.matrix = engine.hessian(state.point, state.dual, 0.0, rows)
     state.predicted, state.secants = np.inf, ()
     run.borrowed = False
     run.passes += 1

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel.certificate import gap_wanted
 from sorel.engines.base import Dual, FloatArray, Turned
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
@@ -59,12 +60,12 @@ class RowSpace(Solver):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        found = problem.turned()
+        turned = problem.engine.turned()
         run.passes += 1.0
-        if found is None:
+        if turned is None:
             run.note = "the rows of X are all but dependent"
             return
-        small, turned = found
+        small = problem.with_engine(turned.engine)
         began, cheaper = run.passes, problem.engine.entries / problem.n_samples**2
         inner = Run(
             turned.into(run.w),
@@ -82,7 +83,7 @@ class RowSpace(Solver):
                 run.passes, run.n_iter = began + inner.passes / cheaper, inner.n_iter
                 if certificate.relative_gap < least:
                     best, least = (iterate.point.w, iterate.dual), certificate.relative_gap
-                    target = problem.sufficient(run.tol, certificate.unit)
+                    target = gap_wanted(problem, run.tol, certificate.unit)
                 if least < 0.9 * known:
                     known, since = least, inner.passes
                 if least <= inner.tol or inner.passes - since > _PATIENCE:

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel.certificate import unit
 from sorel.engines.base import Point
 from sorel.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
@@ -92,7 +93,7 @@ class Subgradient(FirstOrder):
                 stuck += 1
                 if stuck >= _PATIENCE:
                     promised, stuck, delta = best, 0, _SHRINKAGE * delta
-            if delta <= _ROUNDING * problem.unit(best, lowest):
+            if delta <= _ROUNDING * unit(problem, best, lowest):
                 run.note = "rounding errors allow no further progress"
                 break
             slope = engine.gradient(point, dual).copy()

@@ -31,17 +31,12 @@ from typing import Any
 import numpy as np
 
 from sorel.engines.base import Dual, Engine, FloatArray, Point
-from sorel.losses import Loss
 from sorel.penalties import Penalty, Simplex
-from sorel.risks import Deviation
 
 _UNIT = 2.0**-53
 
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
-
-# Numbers in an X of which absolute sums are taken for a closer look.
-_MOST_NUMBERS = 1_000_000
 
 # Error of a margin that is moved along, in units of its size: a product and a sum.
 _MOVE = 2.0 * _UNIT
@@ -49,14 +44,8 @@ _MOVE = 2.0 * _UNIT
 # What is far from every point of a bounded domain, for a gradient of unit length or about that.
 _FAR = 1e9
 
-# An error that is a larger share of the risk than this is worth a closer look.
-_MUCH = 1e-9
-
 # What the weights of a projection may miss a sum of 1 by: more is no rounding.
 _MOST_MASS_ERROR = 1e-6
-
-# Points that a path keeps before it sums them up: most paths are shorter, and never asked.
-_REMEMBERED = 16
 
 
 class CertificateError(RuntimeError):
@@ -74,26 +63,15 @@ class Path:
         The largest size of each parameter on the way.
     """
 
-    __slots__ = ("_passed", "moves")
+    __slots__ = ("moves", "reach")
 
     def __init__(self, w: FloatArray) -> None:
-        self.moves, self._passed = 0, [w]
+        self.moves, self.reach = 0, np.abs(w)
 
     def move(self, w: FloatArray) -> None:
         """Go on to w."""
         self.moves += 1
-        self._passed.append(w)
-        if len(self._passed) > _REMEMBERED:
-            self._passed = [self.reach]
-
-    @property
-    def reach(self) -> FloatArray:
-        reach = np.abs(self._passed[0])
-        for w in self._passed[1:]:
-            np.maximum(reach, np.abs(w), out=reach)
-        # What was summed up need not be looked at again.
-        self._passed = [reach]
-        return reach
+        np.maximum(self.reach, np.abs(w), out=self.reach)
 
 
 class Rounding:
@@ -101,7 +79,7 @@ class Rounding:
 
     Parameters
     ----------
-    engine, loss, penalty
+    engine, penalty
         The parts of the problem.
     size : float
         Mean loss at zero margins: a guess at the size of margins for an engine that does not know
@@ -111,17 +89,16 @@ class Rounding:
     """
 
     def __init__(
-        self, engine: Engine, loss: Loss, penalty: Penalty, size: float, target_error: float = 0.0
+        self, engine: Engine, penalty: Penalty, size: float, target_error: float = 0.0
     ) -> None:
-        self.engine, self.loss, self.penalty = engine, loss, penalty
+        self.engine, self.loss, self.penalty = engine, engine.spec.loss, penalty
         self._size, self._target_error = size, target_error
         self._columns = engine.column_scale()
         self._largest_column = self._size_of_columns = 0.0
         if self._columns is not None:
             self._largest_column = float(self._columns.max())
             self._size_of_columns = _norm(self._columns)
-        self._known: tuple[FloatArray | None, float] = None, 0.0
-        self._weighed: tuple[Dual | None, float] = None, 0.0
+        loss = self.loss
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
         self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
@@ -147,20 +124,14 @@ class Rounding:
         weights = self.engine.weights_rounding(point)
         return error * slopes + (self._sum + self._mass_error(dual)) * size + weights, slopes
 
-    def forget_weighting(self) -> None:
-        """Let go of the last weighting, which may be a long vector."""
-        self._weighed = None, 0.0
-
     def _mass_error(self, dual: Dual) -> float:
-        if dual is not self._weighed[0]:  # a certificate asks for one weighting again and again
-            error = abs(self.engine.mass(dual) - 1.0)
-            if not error <= _MOST_MASS_ERROR:
-                raise CertificateError(
-                    f"{type(self.engine).__name__} gave weights whose sum is {error:.3g} away from "
-                    "1: its projection is wrong"
-                )
-            self._weighed = dual, error
-        return self._weighed[1]
+        error = abs(self.engine.mass(dual) - 1.0)
+        if not error <= _MOST_MASS_ERROR:
+            raise CertificateError(
+                f"{type(self.engine).__name__} gave weights whose sum is {error:.3g} away from 1: "
+                "its projection is wrong"
+            )
+        return error
 
     def risk(
         self, point: Point, dual: Dual, expected: float, shortfall: float, error: float
@@ -181,10 +152,8 @@ class Rounding:
         # weighting exceeds the mean by more than the density at the top of the order, or the
         # largest of all.
         _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
-        most = error * self._top_density * (slopes + curvature * error)
-        if most > _MUCH * abs(expected + shortfall):
-            most = min(most, error * self.engine.largest_slope(point, error))
-        return own + most
+        most = self._top_density * (slopes + curvature * error)
+        return own + error * min(most, self.engine.largest_slope(point, error))
 
     @cached_property
     def _top_density(self) -> float:
@@ -216,22 +185,13 @@ class Rounding:
 
     def margin_size(self, w: FloatArray) -> float:
         """sum_j m_j |w_j|, or a norm of them for several outputs."""
-        if w is self._known[0]:  # the same point is asked for more than once
-            return self._known[1]
-        d = self.engine.n_features
         if self._columns is None:
-            size = math.sqrt(2.0 * self._size)
-        elif w.ndim == 1:
-            size = float(self._columns.dot(np.abs(w[:d])))
-            if self.engine.fit_intercept:
-                size += abs(float(w[d]))
-        else:
-            sizes = self._columns @ np.abs(w[:d])
-            if self.engine.fit_intercept:
-                sizes += np.abs(w[d])
-            size = _norm(sizes)
-        self._known = w, size
-        return size
+            return math.sqrt(2.0 * self._size)
+        d = self.engine.n_features
+        sizes = self._columns @ np.abs(w[:d])
+        if self.engine.fit_intercept:
+            sizes = sizes + np.abs(w[d])
+        return float(sizes) if w.ndim == 1 else _norm(sizes)
 
     def intercept(
         self, point: Point, dual: Dual, derivative: Any, slopes: float
@@ -257,18 +217,6 @@ class Rounding:
         """Error of g."""
         return self._product * abs(value)
 
-    def affine_sums(self, dual: Dual) -> FloatArray | None:
-        """sum_i |lam_i phi'_i x_ij| of an affine loss, or a bound on it; None for many numbers."""
-        engine = self.engine
-        stored, spec, n = engine.stored(), engine.spec, engine.n_samples
-        if stored is None or n * engine.n_features > _MOST_NUMBERS:
-            return None
-        weights = engine.weights(dual)
-        if isinstance(spec.risk, Deviation):
-            omega = 1.0 / n if spec.sample_weight is None else spec.sample_weight
-            weights = weights + abs(float(spec.risk.share)) * omega
-        return self.loss.lipschitz * np.asarray(np.abs(stored[0]).T @ weights)
-
     def bracket(
         self,
         value: float,
@@ -276,13 +224,11 @@ class Rounding:
         gradient: FloatArray,
         slopes: float,
         residual: float,
-        sums: FloatArray | None = None,
     ) -> float:
         """Error of the Fenchel-Young bracket at coefficients and the gradient of lam . l in them.
 
         `slopes` is sum_i lam_i |phi'_i|. `residual` is an error of the gradient in units of the
-        columns of X, on top of its rounding. `sums` is sum_i |lam_i phi'_i x_ij| where that is
-        known, instead of a bound from the slopes and the largest |x_ij|.
+        columns of X, on top of its rounding.
         """
         columns, l2 = self._columns, self.penalty.l2
         if columns is None:
@@ -293,14 +239,12 @@ class Rounding:
         own = _OPERATIONS * _UNIT * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:
-            summed = slopes * largest if sums is None else _norm(sums)
-            error = self._likely_sum * summed + residual * largest + own
+            error = (self._likely_sum * slopes + residual) * largest + own
             spread = error / math.sqrt(2.0 * l2)
             total = spread * (2.0 * math.sqrt(value) + spread)
         if l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None:
             sizes = np.abs(gradient) if columns is None else columns
-            terms = slopes * sizes if sums is None else sums
-            delta = self._long_sum * terms + residual * sizes + own
+            delta = (self._long_sum * slopes + residual) * sizes + own
             total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
@@ -324,6 +268,14 @@ class Rounding:
         lower, upper = (limit if coef.ndim == 1 else limit[:, None] for limit in limits)
         reach = np.maximum(coef - lower, upper - coef)
         return float(np.vdot(delta, reach)) if np.all(np.isfinite(reach)) else math.inf
+
+
+def negative_gap(engine: Engine, gap: float, rounding: float) -> str:
+    """What to say of a gap that no arithmetic explains."""
+    return (
+        f"{type(engine).__name__} gave a gap of {gap:.3g}, below zero by more than its rounding "
+        f"errors, {rounding:.1g}: its risk, its weighting or its projection is wrong"
+    )
 
 
 def _norm(x: FloatArray) -> float:

@@ -1,0 +1,457 @@
+"""Bounds on the optimal value from a parameter vector w and a weighting lam of the samples.
+
+For a weighting lam in the dual set and v = -X^T (lam phi'), the gap
+
+    [ sum_i sigma_i l_[i](w) - lam . l(w) ] + [ g(w) + g*(v) - v . w ]  >=  F(w) - F*
+
+is a sum of two brackets, neither of them negative: order, and the inequality of Fenchel and Young.
+With a small modulus mu the second, |grad|^2 / (2 mu), stays large long after w is good. The
+minimum of lam . l + g is then bounded at another point, some Newton steps from w.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sorel.certificate.criteria import relative, unit
+from sorel.certificate.known import KnownCurvature
+from sorel.certificate.rounding import CertificateError, Path, Rounding, negative_gap
+from sorel.conjugate import minimize_model
+from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
+from sorel.engines.base import Dual, FloatArray, Point
+from sorel.quadratic import minimize_quadratic
+from sorel.risks import Deviation, Mixture
+from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
+
+if TYPE_CHECKING:
+    from sorel.problem import Problem
+
+# Parameters up to which a matrix is formed where products have not led to a bound.
+_FEW_PARAMETERS = 1000
+
+# Newton steps that a refined bound may take.
+_MAX_STEPS = 10
+
+# Products that all of them may take during a run. Where a bound is that hard to reach, another step
+# of the solver gains more.
+_FEW_PRODUCTS = 40
+
+# The same for a user who asks, and for the last certificate of a run.
+MANY_PRODUCTS = 500
+
+# Newton steps end when this share of what they have gained is slack.
+_SLACK = 0.1
+
+# The same by products, which are cheap and go on for longer.
+_SLACK_BY_PRODUCTS = 1e-3
+
+# Relative error of the minimum of a penalty. In units of the losses at the start, what a deviation
+# may be below its least value, which is 0.
+_LEAST_ERROR = 1e-15
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bounds on the optimal value: ``dual <= F* <= primal``.
+
+    Attributes
+    ----------
+    primal : float
+        F(w).
+    dual : float
+        A lower bound on the optimal value.
+    gap : float
+        primal - dual, computed without cancellation; never less than F(w) - F*.
+    relative_gap : float
+        gap / abs(F(w)). For affine losses, whose objective may cancel, the gap is divided by their
+        mean absolute deviation at w where that is more.
+    rounding : float
+        The part of the gap that stands for rounding errors: no gap is smaller, and `dual` is a
+        bound in spite of them.
+    primal_rounding : float
+        The part of that which stands for the error of `primal`.
+    passes : float
+        Passes over the data that conjugate gradients took to tighten the bound.
+    unit : float
+        What the gap was divided by.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> X, y = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 5.0])
+    >>> problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.L2(1.0))
+    >>> certificate = problem.certificate([1.0], np.full(3, 1 / 3))
+    >>> certificate.dual < certificate.primal
+    True
+    >>> abs(certificate.primal - certificate.dual - certificate.gap) < 1e-12
+    True
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    rounding: float = 0.0
+    primal_rounding: float = 0.0
+    passes: float = field(default=0.0, compare=False)
+    unit: float = field(default=0.0, compare=False, repr=False)
+
+
+class _Bound(NamedTuple):
+    """How far below lam . l + g at some point a bound on its minimum lies.
+
+    The part `rounding` of it stands for what the arithmetic may have got wrong.
+    """
+
+    total: float
+    rounding: float
+
+
+_NO_BOUND = _Bound(np.inf, 0.0)
+
+
+def certify(
+    problem: Problem,
+    point: Point,
+    dual: Dual,
+    *,
+    gradient: FloatArray | None = None,
+    refine: float = 0.0,
+    path: Path | None = None,
+    max_products: int = _FEW_PRODUCTS,
+    known: KnownCurvature | None = None,
+) -> Certificate:
+    """The certificate of one point and one weighting; see :meth:`Certifier.certify`.
+
+    Examples
+    --------
+    >>> import sorel
+    >>> from sorel.certificate import certify
+    >>> problem = sorel.Problem([[1.0], [2.0]], [1.0, 3.0])
+    >>> certify(problem, problem.engine.point([1.0]), problem.engine.uniform()).gap > 0
+    True
+    """
+    return Certifier(problem, known).certify(
+        point, dual, gradient=gradient, refine=refine, path=path, max_products=max_products
+    )
+
+
+class Certifier:
+    """Makes the certificates of one run.
+
+    Parameters
+    ----------
+    problem : Problem
+        A problem with working memory of its own.
+    known : KnownCurvature, optional
+        What the run has learnt of the curvature; Newton steps of certificates use it and add to it.
+
+    Examples
+    --------
+    >>> import sorel
+    >>> from sorel.certificate import Certifier
+    >>> problem = sorel.Problem([[1.0], [2.0]], [1.0, 3.0]).for_run()
+    >>> engine, certifier = problem.engine, Certifier(problem)
+    >>> certifier.certify(engine.point([1.0]), engine.uniform()).gap > 0
+    True
+    """
+
+    def __init__(self, problem: Problem, known: KnownCurvature | None = None) -> None:
+        self.problem, self.engine, self.penalty = problem, problem.engine, problem.penalty
+        self.known = KnownCurvature() if known is None else known
+        self.rounding = Rounding(
+            self.engine, self.penalty, problem.zero_loss, self.engine.spec.offset_error
+        )
+        self._least = _least_value(problem)
+
+    def certify(
+        self,
+        point: Point,
+        dual: Dual,
+        *,
+        gradient: FloatArray | None = None,
+        refine: float = 0.0,
+        path: Path | None = None,
+        max_products: int = _FEW_PRODUCTS,
+    ) -> Certificate:
+        """The certificate of a point and a weighting.
+
+        Parameters
+        ----------
+        gradient : array, optional
+            Gradient of lam . l at the point, where it is known already.
+        refine : float, default=0.0
+            A gap worth a Hessian. When only the second bracket stands above it, take some Newton
+            steps for this weighting and bound the dual there: exact for the squared loss, and far
+            tighter than |grad|^2 / (2 mu) for the others, where mu is small.
+        path : Path, optional
+            How the margins of the point were moved since they were computed from X: each time adds
+            to their rounding errors.
+        max_products : int
+            Products with the Hessian that this may take where it is too large to be formed.
+        """
+        problem, rounding = self.problem, self.rounding
+        expected = self.engine.expected(point, dual)
+        shortfall = self.engine.shortfall(point, dual)
+        penalty = problem.penalty_value(point.w)
+        primal = expected + shortfall + penalty
+        if not math.isfinite(primal):
+            return Certificate(np.inf, self._least, np.inf, np.inf, unit=np.inf)
+        # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
+        error = rounding.margins(point.w, path)
+        noise = rounding.risk(point, dual, expected, shortfall, error)
+        noise += rounding.penalty_value(penalty)
+        if shortfall < -noise:
+            raise CertificateError(negative_gap(self.engine, shortfall, noise))
+        above, value, passes = shortfall + noise, expected + penalty, 0.0
+        bound = self._linear_bound(point, dual, expected, penalty, gradient, error)
+        missed = bound.total > 0.0 if refine == np.inf else above + bound.total > refine >= above
+        if missed and self._can_refine(point):
+            target = 0.0 if refine == np.inf else refine - above
+            refined, passes = self._refined_bound(
+                point, dual, value, gradient, target, max_products
+            )
+            bound = min(bound, refined)
+        if value - self._least < bound.total:
+            bound = _Bound(value - self._least, 0.0)
+        gap, size = above + bound.total, unit(problem, primal, point)
+        return Certificate(
+            primal, max(primal - gap, self._least), gap, relative(gap, size),
+            noise + bound.rounding, noise, passes, size,
+        )  # fmt: skip
+
+    def upper_bound(self, point: Point) -> tuple[float, float]:
+        """The objective at a point, and how much more rounding may have made it in truth."""
+        dual = self.engine.worst_case(point)
+        risk, penalty = self.engine.expected(point, dual), self.problem.penalty_value(point.w)
+        error = self.rounding.risk(point, dual, risk, 0.0, self.rounding.margins(point.w))
+        return risk + penalty, error + self.rounding.penalty_value(penalty)
+
+    def least_gap(self, w: FloatArray, dual: Dual) -> float:
+        """What rounding errors leave of a gap at these parameters, however good they are."""
+        point, coef = self.engine.point(w), self.problem.coefficients(w)
+        expected, error = self.engine.expected(point, dual), self.rounding.margins(w)
+        lost, slopes = self.rounding.losses(point, dual, expected, error)
+        return lost + self.rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+
+    def _can_refine(self, point: Point) -> bool:
+        """Whether Newton steps lead to a better bound: affine losses equal their linearisation."""
+        if self.problem.loss.affine:
+            return False
+        if point.w.size <= LARGEST_HESSIAN or self.penalty.quadratic:
+            return True
+        return chooses_columns(self.engine, self.penalty)
+
+    def _linear_bound(
+        self,
+        point: Point,
+        dual: Dual,
+        expected: float,
+        penalty: float,
+        gradient: FloatArray | None,
+        margin_error: float,
+    ) -> _Bound:
+        """lam . l + g at the point, less the minimum of g and the linearised losses."""
+        engine, problem, rounding = self.engine, self.problem, self.rounding
+        excess = lost = residual = 0.0
+        if problem.fit_intercept:
+            # An intercept has no conjugate: its derivative must vanish.
+            shifted = engine.best_intercept(point, dual)
+            if shifted is None:
+                return _NO_BOUND
+            if shifted is not point:
+                least = engine.expected(shifted, dual)
+                excess, lost = max(0.0, expected - least), rounding.difference(expected)
+                point, expected, gradient = shifted, least, None
+                margin_error += rounding.shift(point.w)
+        if gradient is None:
+            gradient = engine.gradient(point, dual)
+        coef, slope = problem.coefficients(point.w), problem.coefficients(gradient)
+        bracket = self.penalty.fenchel_young(coef, -slope)
+        if not math.isfinite(bracket):
+            return _NO_BOUND
+        error, slopes = rounding.losses(point, dual, expected, margin_error)
+        if problem.fit_intercept:
+            drop, residual = rounding.intercept(point, dual, gradient[problem.n_features], slopes)
+            error += drop + lost
+        error += rounding.penalty_value(penalty)
+        error += rounding.bracket(bracket, coef, slope, slopes, residual)
+        return _Bound(excess + bracket + error, error)
+
+    def _refined_bound(
+        self,
+        point: Point,
+        dual: Dual,
+        value: float,
+        gradient: FloatArray | None,
+        target: float,
+        max_products: int,
+    ) -> tuple[_Bound, float]:
+        """lam . l + g at the point, less a bound on its minimum taken some Newton steps further.
+
+        By products where they are cheaper than a matrix or well preconditioned, and by a matrix
+        where they are not, or have left it open whether the target can be met. Returns the bound,
+        and the passes of the products.
+        """
+        bound, passes, most = _NO_BOUND, 0.0, self._most_products(max_products)
+        start = point, dual, value, gradient, target
+        if most > 0:
+            steps = _Products(self.problem, self.known, target, most)
+            bound, drop = self._descend(steps.move, _SLACK_BY_PRODUCTS, *start)
+            passes = steps.passes
+            decided = bound.total <= target or drop > target > 0.0
+            if decided or self.engine.size > _FEW_PARAMETERS:
+                return bound, passes
+        formed, _ = self._descend(self._newton_point, _SLACK, *start)
+        return min(bound, formed), passes
+
+    def _most_products(self, limit: int) -> int:
+        """Products to try before a matrix; 0 where that is cheaper, or all there is."""
+        engine = self.engine
+        if not self.penalty.quadratic:
+            return 0
+        if classes_by_products(engine):
+            return limit
+        if not engine.products_are_cheap:
+            return limit if engine.size > _FEW_PARAMETERS else 0
+        costs = StepCosts(engine, carrying_rows(engine))
+        if engine.size > _FEW_PARAMETERS and not costs.rows_are_cheaper:
+            return limit
+        if engine.size > FEW_PARAMETERS and costs.products() > _FEW_PRODUCTS:
+            return limit
+        # With a good preconditioner, no more than the matrix would cost.
+        return 0 if self.known.factor(self.problem) is None else min(limit, int(costs.products()))
+
+    def _descend(
+        self,
+        move: Callable[[Point, Dual, FloatArray, float], FloatArray | None],
+        slack: float,
+        point: Point,
+        dual: Dual,
+        value: float,
+        slope: FloatArray | None,
+        target: float,
+    ) -> tuple[_Bound, float]:
+        """The best bound along Newton steps for a fixed weighting, and what these have gained.
+
+        They end when the target is met, when the slack of the bound is a small share of what they
+        have gained, or when the minimum turns out to lie too low for the target.
+        """
+        engine, bound, drop = self.engine, _NO_BOUND, 0.0
+        for _ in range(_MAX_STEPS):
+            if slope is None:
+                slope = engine.gradient(point, dual)
+            try:
+                w = move(point, dual, slope, drop)
+            except (np.linalg.LinAlgError, TooManyColumnsError):
+                break
+            if w is None:
+                break
+            del point  # its vectors serve the next one
+            point, slope = engine.point(w), None
+            expected, penalty = engine.expected(point, dual), self.problem.penalty_value(w)
+            drop = value - expected - penalty
+            if not math.isfinite(drop):
+                break
+            error = self.rounding.margins(w)
+            linear, lost = self._linear_bound(point, dual, expected, penalty, None, error)
+            # Without the errors both terms together are nonnegative, up to rounding.
+            bound = min(bound, _Bound(max(drop + linear, lost), lost))
+            # Where curvature all but vanishes a step may go too far, and lead nowhere.
+            if bound.total <= target or drop < -lost or drop > target > 0.0:
+                break
+            if linear - lost <= max(slack * drop, lost):
+                break
+        return bound, drop
+
+    def _newton_point(
+        self, point: Point, dual: Dual, gradient: FloatArray, drop: float
+    ) -> FloatArray:
+        """Where a Newton step for a fixed weighting leads, from a p x p Hessian or from rows."""
+        engine, problem = self.engine, self.problem
+        if self.penalty.quadratic and engine.size > FEW_PARAMETERS and engine.solves_by_rows:
+            curvature = engine.curvature(point, dual)
+            if curvature.rows:
+                costs = StepCosts(engine, curvature.rows)
+                if engine.size > _FEW_PARAMETERS or costs.rows_are_cheaper:
+                    slope = gradient + problem.modulus() * point.w
+                    return point.w + curvature.solve(slope, self.penalty.l2)
+            if engine.size > LARGEST_HESSIAN:
+                raise np.linalg.LinAlgError("more rows have curvature than a matrix can serve")
+        part = self.known.part(problem, point.w, gradient)
+        hessian = part.engine.hessian(point, dual)
+        self.known.keep(problem, hessian)
+        slope, center = part.take(gradient), part.take(point.w)
+        u, _ = minimize_quadratic(
+            hessian, slope, center, part.penalty, part.n_penalized, engine.n_outputs
+        )
+        return part.put(point.w, u)
+
+
+class _Products:
+    """Newton steps by conjugate gradients, as far as the target needs them.
+
+    They end when the model promises a bound within the target, or when the minimum turns out to lie
+    so low that this weighting cannot attain it.
+
+    Attributes
+    ----------
+    passes : float
+        What all steps have cost.
+    """
+
+    def __init__(
+        self, problem: Problem, known: KnownCurvature, target: float, max_products: int
+    ) -> None:
+        self._problem, self._target, self._left = problem, target, max_products
+        self._inverse = known.factor(problem) or known.approximate_inverse
+        self.passes, self._gained = 0.0, 0.0
+
+    def move(
+        self, point: Point, dual: Dual, gradient: FloatArray, gained: float
+    ) -> FloatArray | None:
+        """The parameters after a step; None where no products are left."""
+        if self._left <= 0:
+            return None
+        modulus, self._gained = self._problem.modulus(), gained
+        found = minimize_model(
+            self._problem.engine.curvature(point, dual),
+            modulus,
+            gradient + modulus * point.w,
+            enough=self._is_enough,
+            max_products=self._left,
+            precondition=self._inverse,
+        )
+        self._left -= found.products
+        self.passes += found.passes + 1.0
+        return point.w + found.step
+
+    def _is_enough(self, left: float, decrease: float, residual: FloatArray) -> bool:
+        coef = self._problem.coefficients(residual)
+        slack = float(np.vdot(coef, coef)) / (2.0 * self._problem.penalty.l2)
+        total = self._gained + decrease
+        if self._target > 0.0:
+            return total > self._target or total + slack <= 0.9 * self._target
+        return slack <= 0.5 * _SLACK_BY_PRODUCTS * total
+
+
+def _least_value(problem: Problem) -> float:
+    """A bound for free: no loss is below its declared bound, no penalty below its minimum.
+
+    Losses may have no bound, but no risk of theirs is below their mean, except that the shares of a
+    mixture add up to 1 only as far as they are rounded.
+    """
+    lowest, risk = problem.loss.lower_bound, problem.risk
+    if isinstance(risk, Deviation):
+        whole = risk.share == 1.0 and not isinstance(risk.risk, Mixture)
+        lowest = -_LEAST_ERROR * problem.zero_loss if whole else -np.inf
+    if lowest == -np.inf:
+        return -np.inf
+    shape = (problem.n_features, *problem.engine.shape[1:])
+    least = -problem.penalty.conjugate(np.zeros(shape))
+    return float(lowest + least - _LEAST_ERROR * abs(least))
