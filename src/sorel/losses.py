@@ -353,9 +353,8 @@ class Logistic(_Coded):
 
     def derivative(self, y: Any, margins: Any) -> Any:
         xp, y, z = _arrays(y, margins)
-        m = y * z
-        e = xp.exp(-xp.abs(m))
-        return -y * xp.where(m >= 0.0, e, 1.0) / (1.0 + e)
+        sigmoid: Any = expit if xp is np else xp.sigmoid
+        return -y * sigmoid(-y * z)
 
     def curvature(self, y: Any, margins: Any) -> Any:
         xp, y, z = _arrays(y, margins)

@@ -102,7 +102,7 @@ def test_dual_steps_are_maximisers(home, risk, weighted):
     previous = engine.point(parameters(engine, 8))
     omega = engine.weights(engine.uniform())
     for eta, theta in itertools.product((0.01, 1.0, 1e4), (0.0, 0.6)):
-        best = engine.ascend(center, point, eta, previous, theta)
+        best = engine.dual_step(center, point, eta, previous, theta)
         losses = engine.losses(point) + theta * (engine.losses(point) - engine.losses(previous))
         rivals = [center, engine.worst_case(point), *(weighting(engine, s) for s in range(3))]
 
@@ -148,11 +148,11 @@ def test_generalised_hessian(home, loss, risk, intercept):
     engine = home(loss, risk=risk, intercept=intercept).engine.for_run()
     w, center, eta = parameters(engine), weighting(engine), 0.2
     point = engine.point(w)
-    dual = engine.ascend(center, point, eta)
+    dual = engine.dual_step(center, point, eta)
 
     def gradient(u):
         here = engine.point(u)
-        return engine.gradient(here, engine.ascend(center, here, eta)).ravel()
+        return engine.gradient(here, engine.dual_step(center, here, eta)).ravel()
 
     hessian = engine.hessian(point, dual, eta)
     numeric = differences(gradient, w, 1e-6)
