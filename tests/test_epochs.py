@@ -13,7 +13,7 @@ from stochastic import LABELS, PENALTIES, WEIGHTS, D, N, X, make, plan, snapshot
 import sorel
 from sorel.engines import sampled
 from sorel.engines.base import Plan
-from sorel.engines.sampled import systematic_sample
+from sorel.engines.stochastic import systematic_sample
 from sorel.solvers import SGD, Prospect, SaddleSAGA
 
 
@@ -29,7 +29,7 @@ def test_first_step_is_the_full_gradient_step(loss, sampling, batch):
     coef = slice(0, problem.n_features)
     for proximal in (True, False):
         setting = plan(problem, 0.05, 1, proximal=proximal, **options)
-        moved = problem.engine.epoch(point, dual, gradient, setting, np.random.default_rng(0))
+        moved = problem.engine.stochastic().epoch(point, dual, gradient, setting, np.random.default_rng(0))
         if proximal:
             pulled = (point.w - 0.05 * gradient + 0.05 / 0.7 * center) / (1 + 0.05 / 0.7)
             expected = pulled.copy()
@@ -52,7 +52,7 @@ def test_epoch_equals_the_formula_step_by_step(penalty, loss):
     center = point.w.copy()
     total = np.zeros(engine.shape)
     setting = plan(problem, 0.02, 12, batch=3, center=center, tau=2.0)
-    moved = engine.epoch(
+    moved = engine.stochastic().epoch(
         point, dual, gradient, setting, np.random.default_rng(3), start=point.w + 0.0, total=total
     )
     indices = np.random.default_rng(3).integers(N, size=36).reshape(12, 3)
@@ -83,7 +83,7 @@ def test_direction_is_unbiased(sampling, weights):
     rng = np.random.default_rng(0)
     setting = plan(problem, 1e-3, 1, proximal=False, sampling=sampling)
     steps = np.array(
-        [engine.epoch(point, dual, gradient, setting, rng, start=start) for _ in range(draws)]
+        [engine.stochastic().epoch(point, dual, gradient, setting, rng, start=start) for _ in range(draws)]
     )
     exact = start - 1e-3 * (engine.gradient(engine.point(start), dual) + problem.penalty.l2 * start)
     error = np.abs(steps.mean(0) - exact)
@@ -99,7 +99,7 @@ def test_importance_sampling_is_more_accurate():
         setting = plan(problem, 1e-3, 1, sampling=sampling)
         rng = np.random.default_rng(0)
         steps = [
-            problem.engine.epoch(point, dual, gradient, setting, rng, start=point.w + 1.0)
+            problem.engine.stochastic().epoch(point, dual, gradient, setting, rng, start=point.w + 1.0)
             for _ in range(300)
         ]
         spread[sampling] = np.std(steps, axis=0).sum()
@@ -112,9 +112,9 @@ def test_epoch_decreases_the_lagrangian(loss, penalty):
     problem = make(loss, penalty=penalty)
     engine = problem.engine
     point, dual, gradient = snapshot(problem)
-    step = 1 / (3 * engine.smoothness(dual).component)
+    step = 1 / (3 * engine.stochastic().smoothness(dual).component)
     moved = engine.point(
-        engine.epoch(point, dual, gradient, plan(problem, step, N), np.random.default_rng(0))
+        engine.stochastic().epoch(point, dual, gradient, plan(problem, step, N), np.random.default_rng(0))
     )
     before, after = (engine.expected(p, dual) + problem.penalty_value(p.w) for p in (point, moved))
     assert after < before
@@ -126,14 +126,14 @@ def run_all(problem, seed=0):
     point, dual, gradient = snapshot(problem)
     rng = np.random.default_rng(seed)
     setting = plan(problem, 0.01, 30, batch=2)
-    table, saddle = engine.table(point, dual), engine.table(point, dual)
+    table, saddle = engine.stochastic().table(point, dual), engine.stochastic().table(point, dual)
     return [
-        engine.epoch(point, dual, gradient, setting, rng),
-        engine.epoch(point, dual, gradient, setting._replace(sampling="importance"), rng),
-        engine.minibatch_epoch(point.w, setting._replace(batch=8), rng),
-        engine.prospect_epoch(table, point.w, setting, 0.0, rng),
-        engine.prospect_epoch(engine.table(point, dual), point.w, setting, 0.3, rng),
-        engine.saddle_epoch(saddle, point.w, setting, 0.01, 0.0, rng),
+        engine.stochastic().epoch(point, dual, gradient, setting, rng),
+        engine.stochastic().epoch(point, dual, gradient, setting._replace(sampling="importance"), rng),
+        engine.stochastic().minibatch_epoch(point.w, setting._replace(batch=8), rng),
+        engine.stochastic().prospect_epoch(table, point.w, setting, 0.0, rng),
+        engine.stochastic().prospect_epoch(engine.stochastic().table(point, dual), point.w, setting, 0.3, rng),
+        engine.stochastic().saddle_epoch(saddle, point.w, setting, 0.01, 0.0, rng),
     ]
 
 
@@ -194,12 +194,12 @@ def test_smoothness_bounds_the_hessian_for_any_weighting():
         for weights in (None, WEIGHTS):
             problem = make(loss, sample_weight=weights, fit_intercept=True)
             engine = problem.engine
-            worst = engine.smoothness()
+            worst = engine.stochastic().smoothness()
             for _ in range(5):
                 point = engine.point(rng.standard_normal(engine.shape))
                 dual = engine.worst_case(point)
-                bound = engine.smoothness(dual)
-                top = np.linalg.eigvalsh(engine.hessian(point, dual))[-1]
+                bound = engine.stochastic().smoothness(dual)
+                top = np.linalg.eigvalsh(engine.curvature(point, dual).matrix())[-1]
                 assert top <= bound.average * (1 + 1e-12)
                 assert bound.average <= worst.average * (1 + 1e-12)
                 assert bound.component <= worst.component * (1 + 1e-12)
@@ -216,7 +216,7 @@ def test_jacobian_bound_holds():
             slopes = point.slopes.reshape(N, -1)
             jacobian = (X[:, :, None] * slopes[:, None, :]).reshape(N, -1)
             norm = np.linalg.norm(jacobian / math.sqrt(N), 2) ** 2
-            assert norm <= engine.jacobian_bound(point.losses.mean()) * (1 + 1e-12)
+            assert norm <= engine.stochastic().jacobian_bound(point.losses.mean()) * (1 + 1e-12)
 
 
 def test_systematic_sample_follows_the_probabilities():
@@ -238,11 +238,11 @@ def test_plain_steps_need_a_smooth_penalty():
     problem = make(penalty=sorel.ElasticNet(0.1, 0.1))
     point, dual, gradient = snapshot(problem)
     with pytest.raises(ValueError, match="smooth"):
-        problem.engine.epoch(
+        problem.engine.stochastic().epoch(
             point, dual, gradient, plan(problem, 0.1, proximal=False), np.random.default_rng(0)
         )
     with pytest.raises(ValueError, match="sampling"):
-        problem.engine.epoch(
+        problem.engine.stochastic().epoch(
             point, dual, gradient, plan(problem, 0.1, sampling="odd"), np.random.default_rng(0)
         )
 

@@ -233,12 +233,12 @@ def test_losses_without_bounds_are_certified(loss, risk):
 
 def test_an_engine_that_lacks_the_sums_says_so():
     class Poor(DenseEngine):
-        absolute_sums = Engine.absolute_sums
+        rounding = Engine.rounding
 
     rng = np.random.default_rng(7)
     X, y = rng.normal(size=(10, 2)), rng.gamma(2.0, size=10)
     problem = Problem(X, y, loss="poisson", engine=Poor)
-    with pytest.raises(NotImplementedError, match=r"Poor has no operation 'absolute_sums'"):
+    with pytest.raises(NotImplementedError, match=r"Poor has no operation 'rounding'"):
         problem.certificate(np.zeros(2), np.full(10, 0.1))
     # Losses with bounds do without.
     assert sorel.solve(Problem(X, y, engine=Poor)).converged

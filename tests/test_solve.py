@@ -446,7 +446,7 @@ def test_errors_of_a_callback_are_the_callers():
 
 
 @pytest.mark.parametrize("call", [1, 2, 7])
-@pytest.mark.parametrize("operation", ["gradient", "hessian", "ascend", "tried", "expected"])
+@pytest.mark.parametrize("operation", ["gradient", "hessian", "dual_step", "tried", "expected"])
 def test_interruption_inside_the_engine(monkeypatch, operation, call):
     problem = make_problem(risk=CVaR(0.1))
     original = getattr(problem.engine, operation)

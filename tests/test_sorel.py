@@ -137,7 +137,7 @@ def exact_run(problem, X, y, dual_step, iterations, brake):
     for k in range(iterations):
         time = brake.time(k)
         center, theta = dual, min(before / time, 1.0)
-        dual = engine.ascend(center, point, dual_step * time, previous, theta)
+        dual = engine.dual_step(center, point, dual_step * time, previous, theta)
         if k:
             steps = dual_step * before, 20.0 * n / before
             brake.look(engine, time, steps, (dual, center), (point, previous))
@@ -294,7 +294,7 @@ def test_theory_has_the_constants_of_the_proof(monkeypatch):
     engine = problem.engine
     start = engine.point(problem.start())
     level = engine.risk(start) + problem.penalty_value(start.w)
-    assert duals[0] == pytest.approx((mu / (8.0 * engine.jacobian_bound(level)), 0.0))
+    assert duals[0] == pytest.approx((mu / (8.0 * engine.stochastic().jacobian_bound(level)), 0.0))
     for k, (_, theta) in enumerate(duals):
         assert theta == pytest.approx(k / (k + 1))
     plan, smooth = plans[0]
@@ -312,9 +312,9 @@ def test_dual_ascent_takes_the_length_of_its_last_step():
     ascent = methods._DualAscent()
     first = engine.uniform()
     second = ascent.step(problem, points[0], first, 1.0, 0.2)
-    assert ascent.eta == pytest.approx(1.0 / engine.loss_scale(points[0]))
+    assert ascent.eta == pytest.approx(1.0 / engine.sizes(points[0]).deviation)
     assert list(ascent.window) == pytest.approx([1.0 - 1.5 * 0.2])
-    expected = engine.ascend(first, points[0], ascent.eta)
+    expected = engine.dual_step(first, points[0], ascent.eta)
     np.testing.assert_allclose(second.density, expected.density, rtol=1e-12)
     for point in points[1:]:
         before = ascent.eta
@@ -377,11 +377,11 @@ def test_theory_at_every_outer_iteration(monkeypatch):
     for k, (plan, point, dual) in enumerate(epochs):
         level = max(level, problem.objective(point.w))
         eta, theta, now, before = duals[k]
-        assert eta == pytest.approx(mu * (k + 1) / (8.0 * engine.jacobian_bound(level)))
+        assert eta == pytest.approx(mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(level)))
         assert theta == pytest.approx(k / (k + 1))
         assert now is point
         assert before is (epochs[k - 1][1] if k else point)
-        smooth, tau = engine.smoothness(dual).component, 4.0 / (mu * (k + 1))
+        smooth, tau = engine.stochastic().smoothness(dual).component, 4.0 / (mu * (k + 1))
         steps = int(np.ceil(96.0 * smooth / (mu + 1.0 / tau))) + 2
         assert (plan.step, plan.tau) == pytest.approx((1.0 / (12.0 * smooth), tau))
         assert plan.steps == steps

@@ -362,12 +362,12 @@ class _Bounds:
             point = engine.point(np.zeros(engine.shape))
             # A step too short to reach the boundary of the dual set pools all samples in one block,
             # and inside a block the Hessian is a covariance of the gradients of the losses.
-            dual = engine.ascend(engine.uniform(), point, _SHORT / self.spread)
+            dual = engine.dual_step(engine.uniform(), point, _SHORT / self.spread)
             factor = None
             if engine.n_features > max(_FEW_COLUMNS, engine.n_samples):
                 factor = engine.curvature(point, dual, 1.0).factor()
             if factor is None:
-                self._held = _Matrix(engine.hessian(point, dual, 1.0))
+                self._held = _Matrix(engine.curvature(point, dual, 1.0).matrix())
             else:
                 self._held = _Spectrum(factor)
         return self._held

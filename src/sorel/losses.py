@@ -140,7 +140,7 @@ class Loss(ABC):
     def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative in the margin, at least 0."""
 
-    def majorant(self, y: Any, margins: Any) -> FloatArray:
+    def majorant(self, y: Any, margins: Any) -> Any:
         """Curvature of a parabola that touches phi at the margin and lies above it.
 
         Newton steps fall back on it where they overshoot. Here it is phi'^2 / (phi - lower_bound),
@@ -148,16 +148,17 @@ class Loss(ABC):
         (phi - lower_bound) / |phi'|, and this is the curvature of a parabola that gets there: far
         less than the bound where the loss is all but linear.
         """
-        curvature = self.curvature(y, margins)
+        xp, y, z = _arrays(y, margins)
+        curvature = self.curvature(y, z)
         if not self.curvature_bound < math.inf:
             return curvature
-        bound = np.full(np.shape(margins), self.curvature_bound)
+        bound = xp.full_like(z, self.curvature_bound)
         if self.lower_bound == -math.inf:
             return bound
-        slope, above = self.derivative(y, margins), self.value(y, margins) - self.lower_bound
+        slope, above = self.derivative(y, z), self.value(y, z) - self.lower_bound
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            chord = np.asarray(slope) ** 2 / above
-        return np.where(chord < bound, np.maximum(chord, curvature), bound)
+            chord = slope**2 / above
+        return xp.where(chord < bound, xp.maximum(chord, curvature), bound)
 
     def predict(self, margins: ArrayLike) -> FloatArray:
         """What the margins predict: the inverse of the link."""
@@ -213,11 +214,6 @@ class _Coded(Loss):
     def parameter(self) -> float:
         """The number that the compiled loops need besides the code."""
         return 1.0
-
-    def majorant(self, y: Any, margins: Any) -> Any:
-        """The bound on the curvature."""
-        xp, _, z = _arrays(y, margins)
-        return xp.full_like(z, self.curvature_bound)
 
     def proximal_number(self, y: Any, margins: Any) -> Any:
         """The numbers t of given margins."""
@@ -320,11 +316,6 @@ class Huber(_OfResidual):
         xp, y, z = _arrays(y, margins)
         return xp.ones_like(z) * (xp.abs(z - y) <= self.parameter)
 
-    def majorant(self, y: Any, margins: Any) -> Any:
-        """delta / |z - y| beyond delta."""
-        xp, y, z = _arrays(y, margins)
-        return self.parameter / xp.clip(xp.abs(z - y), self.parameter, None)
-
 
 @dataclass(frozen=True)
 class Logistic(_Coded):
@@ -360,12 +351,6 @@ class Logistic(_Coded):
         xp, y, z = _arrays(y, margins)
         e = xp.exp(-xp.abs(y * z))
         return e / (1.0 + e) ** 2
-
-    def majorant(self, y: Any, margins: Any) -> Any:
-        """tanh(z / 2) / (2 z), the best one (Jaakkola and Jordan, 2000)."""
-        xp, y, z = _arrays(y, margins)
-        m = xp.clip(xp.abs(z), 1e-4, None)
-        return 0.5 * xp.tanh(0.5 * m) / m
 
 
 @dataclass(frozen=True)

@@ -553,7 +553,6 @@ def solve_quietly(
                 lost = max(lost, ledger.relative_gap)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
-    problem.engine.release()
     if not math.isfinite(last.best_objective) and ending not in (_INTERRUPTED, _STOPPED):
         raise ValueError(_overflow(problem))
     result = Result(

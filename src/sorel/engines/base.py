@@ -671,7 +671,13 @@ class Engine(ABC):
         The defaults claim no more than that weights are as good as the sums that they enter, which
         is enough for losses that are bounded below and have bounded curvature.
         """
-        return RoundingFacts()
+        loss = self.spec.loss
+        if loss.lower_bound > -np.inf and loss.curvature_bound < np.inf:
+            return RoundingFacts()
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} has no operation 'rounding', which the certificate needs for a "
+            "loss without bounds on its value and its curvature"
+        )
 
     # Optional operations. An engine that lacks one says so, and the solvers that need it refuse.
 

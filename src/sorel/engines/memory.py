@@ -334,7 +334,8 @@ class MemoryEngine(Engine):
     def sizes(self, point: Any) -> Sizes:
         losses, mean = point.losses, self._mean(point.losses)
         absolute = mean if self.loss.lower_bound >= 0.0 else self._mean(np.abs(losses))
-        distances = np.subtract(losses, mean)
+        with np.errstate(invalid="ignore"):
+            distances = np.subtract(losses, mean)
         return Sizes(mean, absolute, self._mean(np.abs(distances, out=distances)))
 
     def _mean(self, values: FloatArray) -> float:
@@ -468,7 +469,11 @@ class MemoryEngine(Engine):
         if self._offset != 0.0:
             # The weights of a Deviation are no larger than the sum of both parts.
             lam = lam + abs(self._offset) * self._omega
-        losses, slopes = np.abs(point.losses), np.abs(point.slopes)
+        losses = np.abs(point.losses)
+        if loss.affine:
+            size, bound = float(np.add.reduce(lam * losses)), loss.lipschitz
+            return RoundingFacts(*facts[:2], size, bound * float(np.sum(lam)), 0.0, bound, 0.0)
+        slopes = np.abs(point.slopes)
         curvature = np.asarray(loss.curvature(self.y, point.margins))
         used = self._omega > 0.0 if self._weighted else slice(None)
         if loss.link == "log":
