@@ -131,7 +131,9 @@ def test_derivatives(home, loss, intercept, weighted):
     slope = engine.slope(point, dual, engine.direction(delta))
     assert slope == pytest.approx(float(np.vdot(gradient, delta)), rel=1e-11)
     numeric = differences(lambda u: engine.gradient(engine.point(u), dual).ravel(), w)
-    np.testing.assert_allclose(engine.curvature(point, dual).matrix(), numeric, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        engine.curvature(point, dual).matrix(), numeric, rtol=1e-5, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES)

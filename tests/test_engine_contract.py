@@ -175,16 +175,16 @@ class OwnSet(DenseEngine):
 def test_a_set_of_weightings_of_ones_own_is_solved_and_certified(loss, solver):
     cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     X, y = make_data(loss, N, D, 0)
-    problem = sorel.Problem(
-        X, y, risk="cvar:0.5", loss=loss, penalty=sorel.L2(0.1), engine=OwnSet
-    )
+    problem = sorel.Problem(X, y, risk="cvar:0.5", loss=loss, penalty=sorel.L2(0.1), engine=OwnSet)
     result = sorel.solve(problem, solver, tol=1e-7)
     assert result.converged, result.status
     w = cp.Variable(D)
     margins = X @ w
     labels = np.where(y == np.max(y), 1.0, -1.0)
     losses = (
-        0.5 * cp.square(margins - y) if loss == "squared" else cp.logistic(-cp.multiply(labels, margins))
+        0.5 * cp.square(margins - y)
+        if loss == "squared"
+        else cp.logistic(-cp.multiply(labels, margins))
     )
     # sup over the ball = min over eta of eta + (mean (l - eta + s)_+^2 ...)^(1/2), with s >= 0.
     eta, excess = cp.Variable(), cp.Variable(N, nonneg=True)

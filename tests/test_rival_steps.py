@@ -217,8 +217,8 @@ def pdhg_steps(plain, balance):
     split = plain.engine.splitting()
 
     def prox_risk(v, rho):
-        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
-        return np.array(z.margins), N * plain.engine.weights(split.weighting())
+        z = split.prox(split.combine((1.0, v)), rho)
+        return np.array(z), N * plain.engine.weights(split.weighting())
 
     w = np.zeros(A.shape[1])
     q, passes = plain.worst_case(w), 1
@@ -313,8 +313,8 @@ def admm_steps(plain, rho):
         # argmin over w of l2/2 |w|^2 + rho/2 |X w - z + s/rho|^2, where norms have weights 1/n.
         w = np.linalg.solve(A.T @ A * rho / N + np.diag(modulus), A.T @ (rho * z - s) / N)
         v = 1.6 * A @ w - 0.6 * z + s / rho
-        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
-        q, z = N * plain.engine.weights(split.weighting()), np.array(z.margins)
+        z = split.prox(split.combine((1.0, v)), rho)
+        q, z = N * plain.engine.weights(split.weighting()), np.array(z)
         s = rho * (v - z)
         passes += 1
         if k % 10 == 0:

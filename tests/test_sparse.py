@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sorel
 from sorel.engines.base import Plan
-from sorel.kernels import sparse, sparse_steps
+from sorel.kernels import sparse_steps
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9
@@ -101,7 +101,9 @@ def test_epochs_equal_dense_ones(loss, penalty, intercept):
     both(
         problems,
         lambda p: [
-            p.engine.stochastic().minibatch_epoch(snapshot(p)[0].w, make_plan(p, batch=7, steps=50), rng(2))
+            p.engine.stochastic().minibatch_epoch(
+                snapshot(p)[0].w, make_plan(p, batch=7, steps=50), rng(2)
+            )
         ],
     )
 
@@ -118,14 +120,22 @@ def test_table_methods_equal_dense_ones(loss, penalty, intercept):
             plan = make_plan(problem, steps=80, batch=batch)
             for nu in (0.0, 0.3):
                 rng = np.random.default_rng(batch)
-                table, saddle = engine.stochastic().table(point, dual), engine.stochastic().table(point, dual)
+                table, saddle = (
+                    engine.stochastic().table(point, dual),
+                    engine.stochastic().table(point, dual),
+                )
                 # Twice, so that the second epoch starts from the tables that the first one left.
                 w = engine.stochastic().prospect_epoch(table, point.w, plan, nu, rng)
                 yield engine.stochastic().prospect_epoch(table, w, plan, nu, rng)
                 w = engine.stochastic().saddle_epoch(saddle, point.w, plan, 0.01, nu, rng)
                 yield engine.stochastic().saddle_epoch(saddle, w, plan, 0.01, nu, rng)
                 for t in (table, saddle):
-                    yield from (t.mean, t.slopes, t.key, engine.weights(engine.stochastic().table_dual(t)))
+                    yield from (
+                        t.mean,
+                        t.slopes,
+                        t.key,
+                        engine.weights(engine.stochastic().table_dual(t)),
+                    )
 
     both(problems, operate)
 
@@ -179,7 +189,7 @@ def test_single_precision_and_wide_indices():
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     exact = sorel.Problem(X.astype(np.float64), y, **options)
     problem = sorel.Problem(wide, y, **options)
-    _, indices, data = problem.engine._X
+    _, indices, data = problem.engine._rows.form
     assert np.shares_memory(data, wide.data)
     assert np.shares_memory(indices, wide.indices)
     both([exact, problem], run_epoch)

@@ -425,9 +425,7 @@ def corrected(engine: Engine, dual: Dual, change: FloatArray, center: Dual) -> D
     return engine.nearest_dual(inside + _share_inside(engine, move, inside, omega) * move)[0]
 
 
-def _share_inside(
-    engine: Engine, move: FloatArray, center: FloatArray, omega: FloatArray
-) -> float:
+def _share_inside(engine: Engine, move: FloatArray, center: FloatArray, omega: FloatArray) -> float:
     """The largest t <= 1, up to rounding, for which the weights center + t move are in the set."""
     risk = engine.spec.risk.risk if isinstance(engine.spec.risk, Deviation) else engine.spec.risk
     levels = risk.levels(engine.n_samples, engine.spec.sample_weight)

@@ -604,7 +604,9 @@ def block_sums(
         return engine._rows.block_sums(moving.block, 0, n_blocks, follow * point.slopes), totals
     cube = np.empty((n_blocks, *engine.shape))
     for a in range(engine.n_outputs):
-        cube[:, :, a] = engine._rows.block_sums(moving.block, 0, n_blocks, follow * point.slopes[:, a])
+        cube[:, :, a] = engine._rows.block_sums(
+            moving.block, 0, n_blocks, follow * point.slopes[:, a]
+        )
     return cube.reshape(n_blocks, engine.size), totals
 
 

@@ -9,9 +9,9 @@ import scipy.sparse
 from sorel.engines.base import Curvature, Dual, Engine, Point, Spec
 from sorel.engines.blocks import BlocksEngine
 from sorel.engines.dense import DenseEngine
+from sorel.engines.old_names import OldNames
 from sorel.engines.sparse import SparseEngine
 from sorel.rows import RowSource
-from sorel.engines.old_names import OldNames
 
 for _name in vars(OldNames):
     if not _name.startswith("__"):

@@ -2,10 +2,10 @@
 
 With h_i = omega_i (q_i phi''_i + eta phi'_i^2 [i moves with its loss]) the Hessian is
 
-    [X 1]^T diag(h) [X 1]  -  sum_b (eta / omega_b) u_b u_b^T,   u_b = sum_{i in b} omega_i phi'_i x_i:
+    X^T diag(h) X  -  sum_b (eta / omega_b) u_b u_b^T,   u_b = sum_{i in b} omega_i phi'_i x_i:
 
-inside a pooled block b only differences of losses move the weights. A set of weightings with a round
-boundary takes a matrix of low rank away besides (:class:`sorel.permutahedron.Derivative`). Where
+inside a pooled block b only differences of losses move the weights. A set with a round boundary
+takes a matrix of low rank away besides (:class:`sorel.permutahedron.Derivative`). Where
 there are many rows, some stand for all, in proportion to their curvature (Byrd, Chin, Neveitt and
 Nocedal, 2011).
 """
@@ -343,9 +343,7 @@ class SeveralMargins(MemoryCurvature):
             inside, change = self._eta * (block >= 0), np.empty_like(slopes)
             loss_loops.weigh_softmax(y, slopes, 0.0, inside, *self._own_weights, change)
             classes += change.T @ slopes
-        return KroneckerPreconditioner(
-            row_spectrum(engine), classes, float(modulus[0, 0])
-        )
+        return KroneckerPreconditioner(row_spectrum(engine), classes, float(modulus[0, 0]))
 
 
 def row_spectrum(engine: MemoryEngine) -> Spectrum:

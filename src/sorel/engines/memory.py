@@ -392,9 +392,7 @@ class MemoryEngine(Engine):
         self, dual: Any, other: Any, point: Any = None, other_point: Any = None
     ) -> Differences:
         omega = self._omega, self._weighted
-        square = self._each(
-            vectors.weighted_square_distance, dual.density, other.density, *omega
-        )
+        square = self._each(vectors.weighted_square_distance, dual.density, other.density, *omega)
         if point is None or other_point is None:
             return Differences(square)
         move, change = dual.density - other.density, other_point.losses - point.losses
@@ -421,9 +419,7 @@ class MemoryEngine(Engine):
                 self._loops.weighted_slopes, *self._loss_args, point.margins, density, *omega, c
             )
         else:
-            self._each(
-                compiled_losses.weigh_softmax, self.y, point.slopes, 0.0, density, *omega, c
-            )
+            self._each(compiled_losses.weigh_softmax, self.y, point.slopes, 0.0, density, *omega, c)
         return self._rows.adjoint(c)
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
@@ -530,9 +526,9 @@ class MemoryEngine(Engine):
         reason = super().obstacle(operation)
         if reason is not None:
             return reason
-        if operation in ("splitting", "batches", "smoothness", "jacobian_bound", *SINGLE):
-            if self._offset != 0.0:
-                return "takes weights that are not negative, and a deviation has negative ones"
+        nonnegative = ("splitting", "batches", "smoothness", "jacobian_bound", *SINGLE)
+        if self._offset != 0.0 and operation in nonnegative:
+            return "takes weights that are not negative, and a deviation has negative ones"
         if operation == "splitting" and not has_proximal_map(loss):
             return (
                 "needs the proximal map of the risk in the margins, which is known for losses "
@@ -575,4 +571,3 @@ class MemoryEngine(Engine):
         if self._weighted:
             raise UnsupportedOperationError("tables of ranked weights take no sample weights")
         return self.spec.risk.weights(self.n_samples) * self.n_samples
-

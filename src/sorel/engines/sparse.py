@@ -125,9 +125,7 @@ class CsrRows(RowMatrix):
         return out
 
     def block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        out = self._accumulate(
-            sparse.block_sums_csr, (c, block), (stop - start, self.p), start
-        )
+        out = self._accumulate(sparse.block_sums_csr, (c, block), (stop - start, self.p), start)
         if self.intercept:
             inside = (block >= start) & (block < stop)
             out[:, -1] = np.bincount(block[inside] - start, c[inside], stop - start)

@@ -426,8 +426,9 @@ class TensorEngine(Engine):
         first = 0
         for start, stop in _runs(ends, height):
             last = int(ends[stop - 1])
-            sums = torch.zeros((k, self.shape[0], stop - start), dtype=torch.float64,
-                               device=self.device)
+            sums = torch.zeros(
+                (k, self.shape[0], stop - start), dtype=torch.float64, device=self.device
+            )
             for begin in range(first, last, height):
                 part = slice(begin, min(begin + height, last))
                 found, lengths = torch.unique_consecutive(own[part], return_counts=True)
