@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 import scipy.sparse
@@ -10,7 +9,6 @@ import scipy.sparse
 import sorel
 from sorel.engines import DenseEngine, SparseEngine, Spec, make_engine
 from sorel.engines.csr import check_indices, checked_csr
-from sorel.kernels import sparse
 from sorel.losses import Multinomial, Squared
 
 N, D = 30, 7
@@ -145,13 +143,6 @@ def test_engines_refuse_numbers_of_classes_that_do_not_exist():
         spec = Spec(labels, Multinomial(), sorel.Mean(), classes=np.arange(3))
         with pytest.raises(ValueError, match="0 to 2"):
             DenseEngine(np.ones((N, D)), spec)
-
-
-@pytest.mark.skipif(not numba.config.BOUNDSCHECK, reason="needs NUMBA_BOUNDSCHECK=1")
-def test_bounds_are_checked_where_that_is_asked_for():
-    indptr, indices = np.array([0, 1], np.uint32), np.array([9], np.uint32)
-    with pytest.raises(IndexError):
-        sparse.product_csr(indptr, indices, np.ones(1), np.ones(3), 0.0, np.empty(1))
 
 
 def test_what_is_wrong_is_said_in_numbers():

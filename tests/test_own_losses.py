@@ -11,10 +11,11 @@ import scipy.sparse
 from helpers import RISKS
 
 import sorel
+from sorel._core import PARAMETERS
 from sorel.engines import BlocksEngine, vectorised
 from sorel.engines.base import UnsupportedOperationError
 from sorel.kernels import losses as compiled
-from sorel.kernels.margins import scalar_prox, scalar_slope
+from sorel.kernels.margins import pool_losses
 from sorel.losses import Huber, Logistic, Loss, Squared
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers.base import UnsupportedProblemError
@@ -114,10 +115,8 @@ def test_every_loop_has_its_vectorised_twin():
     for name, twin in twins.items():
         if not inspect.isfunction(twin):
             continue
-        loop = getattr(compiled, name)
-        parameters = list(inspect.signature(getattr(loop, "py_func", loop)).parameters)
         found = list(inspect.signature(twin).parameters)
-        assert found == ["loss" if p == "code" else p for p in parameters], name
+        assert found == ["loss" if p == "code" else p for p in PARAMETERS[name]], name
 
 
 @pytest.mark.parametrize("pair", [(OwnSquared(), "squared"), (OwnLogistic(), "logistic")])
@@ -185,20 +184,10 @@ def test_a_code_without_formulas_is_refused(newly_added):
         sorel.Problem(X, y, loss="added")
 
 
-@pytest.mark.parametrize("solver", ["pdhg", "admm"])
-def test_a_code_without_a_proximal_map_is_refused(newly_added, solver, monkeypatch):
-    """The scalar formulas are there, and the map that solvers which split X w need is not."""
-    monkeypatch.setattr(compiled, "CODES", (*compiled.CODES, newly_added.code))
-    X, y = make_rows(False)
-    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*proximal map.*added"):
-        sorel.solve(sorel.Problem(X, y, loss="added"), solver)
-
-
 def test_the_proximal_map_of_an_unknown_code_is_an_error():
-    with pytest.raises(ValueError, match="code of a loss"):
-        scalar_prox(max(compiled.CODES) + 1, 1.0, 0.5, 0.1)
-    with pytest.raises(ValueError, match="code of a loss"):
-        scalar_slope(max(compiled.CODES) + 1, 1.0, 0.5)
+    code, one = max(compiled.CODES) + 1, np.ones(1)
+    with pytest.raises(ValueError, match=f"code {code}"):
+        pool_losses(code, 1.0, 1.0, one, one, one, np.zeros(1, np.int64), np.ones((4, 1)), one)
 
 
 def test_a_derived_class_is_never_its_base():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -20,9 +19,8 @@ from sorel.permutahedron import Projector, project_permutahedron, thresholds
 from sorel.permutahedron.cores import Uniform
 from sorel.risks import ESRM, CustomSpectrum, CVaR, Extremile, Max, Mean, Mixture, Risk
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT") != "1"
-EXAMPLES = settings(deadline=None, max_examples=150 if COMPILED else 25)
-LARGE = 3000 if COMPILED else 400
+EXAMPLES = settings(deadline=None, max_examples=150)
+LARGE = 3000
 
 RISKS = [
     Mean(),
@@ -208,7 +206,7 @@ def test_isotonic_oracle_and_feasibility(risk: Risk, scale: float) -> None:
 def test_large_offsets_lose_nothing() -> None:
     # On a grid of exact doubles, adding 2**30 is exact, and so must be the projection.
     rng = np.random.default_rng(1)
-    n = 1000 if COMPILED else 200
+    n = 1000
     z = rng.integers(-(2**12), 2**12, n) * 2.0**-20
     for risk in RISKS:
         assert_array_equal(project_permutahedron(z + 2.0**30, risk), project_permutahedron(z, risk))
@@ -333,7 +331,7 @@ def test_linearisation(risk: Risk) -> None:
 
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
 def test_reuse_gives_the_answer_of_a_fresh_call(risk: Risk) -> None:
-    n = 500 if COMPILED else 120
+    n = 500
     rng = np.random.default_rng(6)
     for weighted in (False, True):
         omega = projectors(risk, n)[1][1] if weighted else None
@@ -372,7 +370,7 @@ def test_worst_case_and_value(risk: Risk, n: int) -> None:
 
 
 def test_sum_of_a_large_projection_is_exact() -> None:
-    n = 200_000 if COMPILED else 2000
+    n = 200_000
     z = np.random.default_rng(9).standard_normal(n)
     for risk in (ESRM(2.0), CVaR(0.1), CVaR(1e-6), Extremile(20.0), Max()):
         for scale in (1e-3 / n, 1.0 / n, 10.0):
@@ -382,7 +380,7 @@ def test_sum_of_a_large_projection_is_exact() -> None:
 def test_threshold_search_settles_in_few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     # Newton steps may cycle between two pieces; the bracket must break that.
     monkeypatch.setattr(thresholds, "COLD_TRIALS", 30)
-    for seed in range(200 if COMPILED else 20):
+    for seed in range(200):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 300))
         zeta = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 6) + 10.0 ** rng.integers(0, 9)

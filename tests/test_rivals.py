@@ -16,7 +16,7 @@ from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
 from sorel.engines import BlocksEngine
 from sorel.kernels.losses import LOGISTIC
-from sorel.kernels.margins import scalar_prox
+from sorel.kernels.margins import pool_losses
 from sorel.losses import Huber, Loss
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers import (
@@ -321,8 +321,11 @@ def test_random_problems_cover_what_they_promise():
 def test_the_scalar_map_of_the_logistic_loss_is_a_root():
     """Newton's steps alone go to and fro between the flat ends of the sigmoid."""
     for mean, c in itertools.product((-50.0, -1.0, 0.0, 5.0, 80.0), (1e-3, 1.0, 20.0, 1e4)):
-        t = scalar_prox(LOGISTIC, 1.0, mean, c)
-        slope = c * 0.5 * (1.0 + np.tanh(0.5 * t)) + t - mean
+        key, density, t = np.array([mean]), np.array([c]), np.empty(1)
+        pool_losses(
+            LOGISTIC, 1.0, 1.0, key, density, np.ones(1), np.zeros(1, np.int64), np.empty((4, 1)), t
+        )
+        slope = c * 0.5 * (1.0 + np.tanh(0.5 * t[0])) + t[0] - mean
         assert abs(slope) <= 1e-13 * (1.0 + abs(mean) + c)
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import CLASSES, make_data, make_loss
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sorel
 from sorel.engines.base import Plan
@@ -194,88 +192,6 @@ def test_single_precision_and_wide_indices():
     assert np.shares_memory(indices, wide.indices)
     both([exact, problem], run_epoch)
     both([exact, problem], lambda p: snapshot(p)[2:])
-
-
-@pytest.mark.parametrize("penalty", [sorel.L2(0.1), sorel.ElasticNet(0.1, 0.1)])
-def test_a_step_touches_its_row_only(penalty):
-    d, columns = 200_000, np.array([7, 123, 199_999])
-    X = (np.array([0, 3], np.uint32), columns.astype(np.uint32), np.array([1.0, -2.0, 0.5]))
-    code, l2, l1, lower, upper = penalty.kernel(d)
-    moves = sparse_steps.coordinate_moves(1.0, 1.0, 0.9, 0.1, 1.0, 0.1, code > 0, 0.1, code, l2, l1)
-    runs = sparse_steps.affine_runs(0.9)
-
-    class Lines:
-        def __init__(self):
-            self.values, self.seen = np.ones((d, 4)), set()
-            self.shape = self.values.shape
-            self.values[:, 0] = 0.0
-
-        def __getitem__(self, key):
-            self.seen.add(int(key[0]))
-            return self.values[key]
-
-        def __setitem__(self, key, value):
-            self.seen.add(int(key[0]))
-            self.values[key] = value
-
-    margins, step = (
-        getattr(f, "py_func", f)
-        for f in (sparse_steps.sparse_margins, sparse_steps.sparse_row_step)
-    )
-    lines = Lines()
-    margins(X, 0, lines, d, 5.0, moves, lower, upper, runs, np.empty(1))
-    assert lines.seen == set(columns)
-    lines.seen.clear()
-    step(X, 0, np.ones(1), lines, 5.0, moves, lower, upper)
-    assert lines.seen == set(columns)
-    assert set(lines.values[columns, 0]) == {6.0}
-
-
-# Runs of steps that a coefficient has missed.
-
-numbers = st.floats(-3.0, 3.0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(numbers, numbers, st.floats(0.0, 1.0), st.integers(0, 20_000))
-def test_affine_runs_are_repeated_steps(u, m, ratio, length):
-    end, total = sparse_steps.affine_run(length, u, m, sparse_steps.affine_runs(ratio))
-    value, along = u, 0.0
-    for _ in range(length):
-        value = ratio * value + m
-        along += value
-    assert end == pytest.approx(value, rel=1e-9, abs=1e-9)
-    assert total == pytest.approx(along, rel=1e-9, abs=1e-9)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    numbers,
-    numbers,
-    st.floats(0.9, 1.0),
-    st.floats(0.0, 0.5),
-    st.floats(0.9, 1.0),
-    st.sampled_from([(-np.inf, np.inf), (0.0, np.inf), (-0.5, 1.0), (0.2, 0.7), (-2.0, -1.0)]),
-    st.integers(0, 3000),
-    st.floats(0.0, 1.0),
-)
-def test_separable_runs_are_repeated_steps(
-    u, drift, shrink, threshold, scale, bounds, length, size
-):
-    drift *= 0.1 * size
-    threshold *= 0.1
-    runs = sparse_steps.affine_runs(shrink * scale)
-    end, total = sparse_steps.separable_run(
-        length, u, drift, shrink, threshold, scale, *bounds, runs
-    )
-    value, along = u, 0.0
-    for _ in range(length):
-        v = shrink * value + drift
-        v = np.sign(v) * max(abs(v) - threshold, 0.0) * scale
-        value = min(max(v, bounds[0]), bounds[1])
-        along += value
-    assert end == pytest.approx(value, rel=1e-9, abs=1e-9)
-    assert total == pytest.approx(along, rel=1e-9, abs=1e-7)
 
 
 # Full passes.

@@ -10,11 +10,6 @@ import pytest
 from sorel.permutahedron import values
 
 
-def plain(function):
-    """The function without compilation."""
-    return getattr(function, "py_func", function)
-
-
 def exact_shortfall(key, mass, density, weight, order):
     """The formula of the docstring in fractions."""
     own = [Fraction(float(density[i])) * Fraction(float(weight[i])) for i in order]
@@ -43,9 +38,7 @@ def test_the_shortfall_of_a_weighting(weighted, size):
         mass[0] -= size
         mass[-1] += size
         key = losses[order]
-        got = plain(values.ordered_shortfall)(
-            key, mass, density, weight if weighted else None, order
-        )
+        got = values.ordered_shortfall(key, mass, density, weight if weighted else None, order)
         expected = exact_shortfall(key, mass, density, weight, order)
         assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 
@@ -54,10 +47,10 @@ def test_a_running_sum_keeps_what_is_small_against_it():
     key = np.array([3.0, 3.0, 3.0, 3.0, 4.0])
     density = np.array([1e16, 1.0, 1.0, 0.0, 0.0])
     mass = np.array([0.0, 0.0, 0.0, 1e16, 2.0])
-    got = plain(values.ordered_shortfall)(key, mass, density, None, np.arange(5))
+    got = values.ordered_shortfall(key, mass, density, None, np.arange(5))
     # After the fourth item 2 are left, which a plain sum has lost.
     assert got == 2.0
-    short = plain(values.ordered_shortfall)(
+    short = values.ordered_shortfall(
         np.array([0.0, 1.0]), np.array([1e16, 1.0]), np.array([1e16, 0.5]), None, np.arange(2)
     )
     assert short == 0.5
@@ -67,28 +60,28 @@ def test_the_shortfall_of_two_levels():
     rng = np.random.default_rng(1)
     losses, density = rng.standard_normal(50), rng.uniform(0.2, 3.0, 50)
     losses[3] = 0.25
-    got = plain(values.level_shortfall)(losses, density, 0.2, 3.0, 0.25)
+    got = values.level_shortfall(losses, density, 0.2, 3.0, 0.25)
     above, below = losses > 0.25, losses < 0.25
     expected = np.sum((3.0 - density[above]) * (losses[above] - 0.25))
     expected += np.sum((density[below] - 0.2) * (0.25 - losses[below]))
     assert got == pytest.approx(expected)
     # A density beyond the levels is not paid for.
-    assert plain(values.level_shortfall)(np.array([1.0]), np.array([4.0]), 0.2, 3.0, 0.25) == 0.0
+    assert values.level_shortfall(np.array([1.0]), np.array([4.0]), 0.2, 3.0, 0.25) == 0.0
 
 
 def test_sums_beside_an_edge():
     losses = np.array([1.0, 2.0, 2.0, 5.0, -1.0, 7.0])
-    assert plain(values.sums_beside)(losses, 2.0) == (0.0, 2, 12.0, 2)
+    assert values.sums_beside(losses, 2.0) == (0.0, 2, 12.0, 2)
 
 
 def test_levels_by_comparison_with_the_bend():
     losses = np.array([2.0, 1.0, 2.0, 3.0, 2.0, 0.0])
     out = np.empty(6)
     for bend, tied in ((2, [5.0, 9.0, 9.0]), (3, [1.0, 5.0, 9.0]), (4, [1.0, 1.0, 5.0])):
-        plain(values.fill_levels)(losses, 1.0, 5.0, 9.0, bend, 2.0, out)
+        values.fill_levels(losses, 1.0, 5.0, 9.0, bend, 2.0, out)
         np.testing.assert_array_equal(out[[0, 2, 4]], tied)
         np.testing.assert_array_equal(out[[1, 3, 5]], [1.0, 9.0, 1.0])
-    plain(values.scatter)(np.array([10.0, 20.0, 30.0]), np.array([2, 0, 1]), out[:3])
+    values.scatter(np.array([10.0, 20.0, 30.0]), np.array([2, 0, 1]), out[:3])
     np.testing.assert_array_equal(out[:3], [20.0, 30.0, 10.0])
 
 

@@ -1,6 +1,8 @@
 // What every file of loops needs: views, the list of bindings, and versions for newer processors.
 #pragma once
 
+#include <nanobind/stl/tuple.h>
+
 #include <cmath>
 #include <tuple>
 
@@ -14,11 +16,14 @@
 #define SOREL_CLONES
 #endif
 
-// Short helpers must be part of the loop that calls them, whatever version that is.
+// Short helpers must be part of the loop that calls them, whatever version that is: functions are
+// SOREL_INLINE, lambdas SOREL_INLINED.
 #if defined(__GNUC__) || defined(__clang__)
 #define SOREL_INLINE inline __attribute__((always_inline))
+#define SOREL_INLINED __attribute__((always_inline))
 #else
 #define SOREL_INLINE inline
+#define SOREL_INLINED
 #endif
 
 namespace sorel {
@@ -35,5 +40,19 @@ void define(nb::module_& module, const char* name, const char* parameters, Funct
 }
 
 void bind_dense(nb::module_& module);
+void bind_bins(nb::module_& module);
+void bind_descent(nb::module_& module);
+void bind_losses(nb::module_& module);
+void bind_ordering(nb::module_& module);
+void bind_pooling(nb::module_& module);
+void bind_prox(nb::module_& module);
+void bind_softmax(nb::module_& module);
+void bind_steps(nb::module_& module);
+void bind_thresholds(nb::module_& module);
+void bind_sparse(nb::module_& module);
+void bind_sparse_steps(nb::module_& module);
+void bind_margins(nb::module_& module);
+void bind_values(nb::module_& module);
+void bind_vectors(nb::module_& module);
 
 }  // namespace sorel

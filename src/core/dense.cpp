@@ -1,14 +1,18 @@
 // Products with a dense X, in float64 or float32; every accumulator is float64.
 //
-// Loops come in two shapes: "rows" reads X in C order, "columns" reads X^T of a Fortran-ordered X,
+// Loops come in two shapes: "rows" reads X by rows, "columns" reads X^T of a Fortran-ordered X,
 // itself in C order, so that neither order is ever copied.
 #include <algorithm>
+#include <stdexcept>
 
-#include "core.hpp"
 #include "lanes.hpp"
+#include "rows.hpp"
 
 namespace sorel {
 namespace {
+
+using Values = Vector<const double>;
+using RowNumbers = Vector<const std::int64_t>;
 
 // Rows treated together when X is read by columns: the slice of margins stays in the first cache.
 constexpr index kRowBlock = 1024;
@@ -17,67 +21,335 @@ constexpr index kRowBlock = 1024;
 // the rows it saves.
 constexpr double kWorthSkipping = 0.3;
 
-// margins = X w + intercept, X by rows. Four rows share the loads of w.
+// out += c x
 template <class T>
-SOREL_CLONES void product_rows(Matrix<const T> X, Vector<const double> w, double intercept,
-                               Vector<double> margins) {
-    const index n = X.shape[0], d = X.shape[1];
-    double* z = margins.data;
-    index i = 0;
-    for (; i + 4 <= n; i += 4) dots<4>(X.row(i), d, w.data, z + i);
-    for (; i < n; ++i) dots<1>(X.row(i), d, w.data, z + i);
-    for (i = 0; i < n; ++i) z[i] += intercept;
+SOREL_INLINE void add_scaled(double c, const T* x, index d, double* out) {
+#pragma omp simd
+    for (index j = 0; j < d; ++j) out[j] += c * x[j];
 }
 
-// out[:d] += X^T c, and the sum of c after it when out has room for an intercept.
+// out += c0 x0 + c1 x1 + c2 x2 + c3 x3: four rows share the loads and stores of the sum.
+template <class Rows>
+SOREL_INLINE void add_four(const double* c, Rows& rows, index i, index d, double* out) {
+    const auto *x0 = rows.row(i), *x1 = rows.row(i + 1), *x2 = rows.row(i + 2),
+               *x3 = rows.row(i + 3);
+    const double c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+#pragma omp simd
+    for (index j = 0; j < d; ++j) out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j]);
+}
+
+// z[r] = x_r . w for the four rows from i on
 template <class T>
-SOREL_CLONES void adjoint_rows(Matrix<const T> X, Vector<const double> c, Vector<double> out) {
+SOREL_INLINE void four_dots(const PlainRows<T>& rows, index i, index d, const double* w,
+                            double* z) {
+    dots<4>(rows.row(i), rows.stride, d, w, z);
+}
+
+SOREL_INLINE void four_dots(DoubleRows& rows, index i, index d, const double* w, double* z) {
+    for (index r = 0; r < 4; ++r) z[r] = dot(rows.row(i + r), w, d);
+}
+
+// margins = X w + intercept, X by rows
+SOREL_CLONES void product_rows(AnyMatrix X, Values w, double intercept, Vector<double> margins) {
     const index n = X.shape[0], d = X.shape[1];
-    double total = 0;
-    index used = 0;
+    double* z = margins.data;
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        index i = 0;
+        for (; i + 4 <= n; i += 4) four_dots(rows, i, d, w.data, z + i);
+        for (; i < n; ++i) z[i] = dot(rows.row(i), w.data, d);
+    });
+    if (intercept == 0.0) return;
+#pragma omp simd
+    for (index i = 0; i < n; ++i) z[i] += intercept;
+}
+
+// The same for the rows first..last, X by columns.
+template <class T>
+SOREL_CLONES void product_columns(Matrix<const T> Xt, Values w, double intercept, index first,
+                                  index last, Vector<double> margins) {
+    const index d = Xt.shape[0];
+    for (index start = first; start < last; start += kRowBlock) {
+        const index count = std::min(kRowBlock, last - start);
+        double* z = margins.data + start;
+        std::fill_n(z, count, intercept);
+        index j = 0;
+        // Four columns share the loads and stores of the margins.
+        for (; j + 4 <= d; j += 4) {
+            const PlainRows<T> columns{Xt.row(j) + start, Xt.shape[1]};
+            if (w[j] != 0.0 || w[j + 1] != 0.0 || w[j + 2] != 0.0 || w[j + 3] != 0.0)
+                add_four(w.data + j, columns, 0, count, z);
+        }
+        for (; j < d; ++j)
+            if (w[j] != 0.0) add_scaled(w[j], Xt.row(j) + start, count, z);
+    }
+}
+
+// out[:d] += X^T c, and the sum of c after it when out has room for an intercept
+SOREL_CLONES void adjoint_rows(AnyMatrix X, Values c, Vector<double> out) {
+    const index n = X.shape[0], d = X.shape[1];
+    double total = 0.0, used = 0.0;
+#pragma omp simd reduction(+ : total, used)
     for (index i = 0; i < n; ++i) {
-        used += c[i] != 0.0;
+        used += c[i] != 0.0 ? 1.0 : 0.0;
         total += c[i];
     }
-    double* sum = out.data;
-    index i = 0;
-    if (static_cast<double>(used) < kWorthSkipping * static_cast<double>(n)) {
-        for (; i < n; ++i) {
-            if (c[i] == 0.0) continue;
-            const T* x = X.row(i);
-            const double ci = c[i];
-#pragma omp simd
-            for (index j = 0; j < d; ++j) sum[j] += ci * x[j];
+    const bool sparse = used < kWorthSkipping * static_cast<double>(n);
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        index i = 0;
+        if (sparse) {
+            for (; i < n; ++i)
+                if (c[i] != 0.0) add_scaled(c[i], rows.row(i), d, out.data);
         }
-    }
-    // Four rows share the loads and stores of the sum.
-    for (; i + 4 <= n; i += 4) {
-        const T *x0 = X.row(i), *x1 = X.row(i + 1), *x2 = X.row(i + 2), *x3 = X.row(i + 3);
-        const double c0 = c[i], c1 = c[i + 1], c2 = c[i + 2], c3 = c[i + 3];
-#pragma omp simd
-        for (index j = 0; j < d; ++j)
-            sum[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j]);
-    }
-    for (; i < n; ++i) {
-        const T* x = X.row(i);
-        const double ci = c[i];
-#pragma omp simd
-        for (index j = 0; j < d; ++j) sum[j] += ci * x[j];
-    }
+        for (; i + 4 <= n; i += 4) add_four(c.data + i, rows, i, d, out.data);
+        for (; i < n; ++i) add_scaled(c[i], rows.row(i), d, out.data);
+    });
     if (out.size() > d) out[d] += total;
 }
 
+// The same for the rows first..last, X by columns.
 template <class T>
-void bind(nb::module_& m) {
-    define(m, "product_rows", "X w intercept margins", product_rows<T>);
-    define(m, "adjoint_rows", "X c out", adjoint_rows<T>);
+SOREL_CLONES void adjoint_columns(Matrix<const T> Xt, Values c, index first, index last,
+                                  Vector<double> out) {
+    const index d = Xt.shape[0];
+    for (index start = first; start < last; start += kRowBlock) {
+        const index count = std::min(kRowBlock, last - start);
+        index j = 0;
+        for (; j + 4 <= d; j += 4) {
+            double sums[4];
+            dots<4>(Xt.row(j) + start, Xt.shape[1], count, c.data + start, sums);
+            for (int r = 0; r < 4; ++r) out[j + r] += sums[r];
+        }
+        for (; j < d; ++j) out[j] += dot(Xt.row(j) + start, c.data + start, count);
+    }
+    if (out.size() <= d) return;
+    double total = 0.0;
+#pragma omp simd reduction(+ : total)
+    for (index i = first; i < last; ++i) total += c[i];
+    out[d] += total;
+}
+
+// out += [X 1]^T diag(h) (X v + intercept), in one sweep: each row is in the cache by then
+SOREL_CLONES void gram_product_rows(AnyMatrix X, Values h, Values v, double intercept,
+                                    Vector<double> out) {
+    const index n = X.shape[0], d = X.shape[1];
+    double total = 0.0;
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        index i = 0;
+        for (; i + 4 <= n; i += 4) {
+            double z[4];
+            four_dots(rows, i, d, v.data, z);
+            for (int r = 0; r < 4; ++r) total += z[r] = (z[r] + intercept) * h[i + r];
+            add_four(z, rows, i, d, out.data);
+        }
+        for (; i < n; ++i) {
+            const auto* x = rows.row(i);
+            const double z = (dot(x, v.data, d) + intercept) * h[i];
+            total += z;
+            add_scaled(z, x, d, out.data);
+        }
+    });
+    if (out.size() > d) out[d] += total;
+}
+
+// The larger of a and |b|.
+template <class T>
+SOREL_INLINE double larger(double a, T b) {
+    const double size = std::abs(static_cast<double>(b));
+    return size > a ? size : a;
+}
+
+// out_j = max(out_j, |x_ij|) over all rows
+SOREL_CLONES void column_sizes(AnyMatrix X, Vector<double> out) {
+    const index n = X.shape[0], d = X.shape[1];
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        index i = 0;
+        // Four rows share the loads and stores of what is largest so far.
+        for (; i + 4 <= n; i += 4) {
+            const auto *x0 = rows.row(i), *x1 = rows.row(i + 1), *x2 = rows.row(i + 2),
+                       *x3 = rows.row(i + 3);
+#pragma omp simd
+            for (index j = 0; j < d; ++j)
+                out[j] = larger(larger(out[j], larger(larger(0.0, x0[j]), x1[j])),
+                                larger(larger(0.0, x2[j]), x3[j]));
+        }
+        for (; i < n; ++i) {
+            const auto* x = rows.row(i);
+            for (index j = 0; j < d; ++j) out[j] = larger(out[j], x[j]);
+        }
+    });
+}
+
+// out += [X 1]^T diag(h) [X 1], with the column of ones when out has room for it. For few columns,
+// where a call into BLAS costs more than it saves: rows of nonzero weight are turned into short
+// columns, whose inner products are loops the processor likes. `tile` has a row for each row of
+// `out`, `scaled` one more.
+SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> tile, Matrix<double> scaled,
+                           Matrix<double> out) {
+    const index n = X.shape[0], d = X.shape[1], size = out.shape[0], height = tile.shape[1];
+    double* weight = scaled.row(size);
+    const auto sweep = [&](const auto* data) SOREL_INLINED {
+        for (index i = 0; i < n;) {
+            index count = 0;
+            for (; i < n && count < height; ++i) {
+                if (h[i] == 0.0) continue;
+                const auto* x = data + i * X.stride[0];
+                weight[count] = h[i];
+                for (index j = 0; j < d; ++j) tile(j, count) = x[j * X.stride[1]];
+                ++count;
+            }
+            if (size > d) std::fill_n(tile.row(d), count, 1.0);
+            for (index j = 0; j < size; ++j) {
+                double *left = scaled.row(j), *right = tile.row(j);
+#pragma omp simd
+                for (index r = 0; r < count; ++r) left[r] = weight[r] * right[r];
+            }
+            // Blocks of two rows and four columns, down to the diagonal or a little beyond it.
+            for (index j = 0; j < size; j += 2) {
+                const bool pair = j + 1 < size;
+                index k = 0;
+                for (; pair && k <= j + 1 && k + 4 <= size; k += 4) {
+                    double parts[8];
+                    two_by_four_dots(scaled.row(j), tile.row(k), height, count, parts);
+                    for (int s = 0; s < 4; ++s) {
+                        out(j, k + s) += parts[s];
+                        out(j + 1, k + s) += parts[4 + s];
+                    }
+                }
+                for (index row = j; row < std::min(j + 2, size); ++row)
+                    for (index column = k; column <= row; ++column)
+                        out(row, column) += dot(scaled.row(row), tile.row(column), count);
+            }
+        }
+    };
+    if (X.single)
+        sweep(static_cast<const float*>(X.data));
+    else
+        sweep(static_cast<const double*>(X.data));
+    for (index j = 0; j < size; ++j)
+        for (index k = 0; k < j; ++k) out(k, j) = out(j, k);
+}
+
+// out_r = scale_r [x_i 1] for i = rows[start + r]: a tile small enough for the cache
+SOREL_CLONES void scaled_rows(AnyMatrix X, Values scale, RowNumbers rows, index start, index stop,
+                              Matrix<double> out) {
+    const index d = X.shape[1];
+    with_rows(X, [&](auto samples) SOREL_INLINED {
+        for (index r = 0; r < stop - start; ++r) {
+            const auto* x = samples.row(rows[start + r]);
+            const double s = scale[r];
+            double* row = out.row(r);
+#pragma omp simd
+            for (index j = 0; j < d; ++j) row[j] = s * x[j];
+            if (out.shape[1] > d) row[d] = s;
+        }
+    });
+}
+
+// out_b += sum of c_i [x_i 1] over the rows of block start + b
+SOREL_CLONES void block_sums(AnyMatrix X, Values c, Vector<const std::int32_t> block, index start,
+                             Matrix<double> out) {
+    const index n = X.shape[0], d = X.shape[1], stop = start + out.shape[0];
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        for (index i = 0; i < n; ++i) {
+            const index b = block[i];
+            if (b < start || b >= stop || c[i] == 0.0) continue;
+            double* sum = out.row(b - start);
+            add_scaled(c[i], rows.row(i), d, sum);
+            if (out.shape[1] > d) sum[d] += c[i];
+        }
+    });
+}
+
+// margins += row, for short rows, each of which NumPy would turn to by itself
+SOREL_CLONES void add_row(Matrix<double> margins, Values row) {
+    for (index i = 0; i < margins.shape[0]; ++i)
+        add_scaled(1.0, row.data, margins.shape[1], margins.row(i));
+}
+
+// out_r = x_i w + intercept for i = rows[r]
+SOREL_CLONES void product_some_rows(AnyMatrix X, RowNumbers rows, Values w, double intercept,
+                                    Vector<double> out) {
+    with_rows(X, [&](auto samples) SOREL_INLINED {
+        for (index r = 0; r < rows.size(); ++r)
+            out[r] = dot(samples.row(rows[r]), w.data, X.shape[1]) + intercept;
+    });
+}
+
+// out += sum of c_r [x_i 1] over i = rows[r], with the 1 when out has room for it
+SOREL_CLONES void adjoint_some_rows(AnyMatrix X, RowNumbers rows, Values c, Vector<double> out) {
+    const index d = X.shape[1];
+    with_rows(X, [&](auto samples) SOREL_INLINED {
+        for (index r = 0; r < rows.size(); ++r) {
+            add_scaled(c[r], samples.row(rows[r]), d, out.data);
+            if (out.size() > d) out[d] += c[r];
+        }
+    });
+}
+
+// out += diagonal of [X 1]^T diag(h) [X 1]
+SOREL_CLONES void gram_diagonal(AnyMatrix X, Values h, Vector<double> out) {
+    const index n = X.shape[0], d = X.shape[1];
+    const double total = sum_terms(n, [&](index i) SOREL_INLINED { return h[i]; });
+    with_rows(X, [&](auto rows) SOREL_INLINED {
+        // Rows with a weight are taken two at a time, which share the loads and stores of the sum.
+        for (index i = 0; i < n; ++i) {
+            if (h[i] == 0.0) continue;
+            const double first = h[i];
+            const auto* x = rows.row(i);
+            while (++i < n && h[i] == 0.0) {
+            }
+            const double second = i < n ? h[i] : 0.0;
+            const auto* y = i < n ? rows.row(i) : x;
+#pragma omp simd
+            for (index j = 0; j < d; ++j) {
+                const double one = x[j], two = y[j];
+                out[j] += first * one * one + second * two * two;
+            }
+        }
+    });
+    if (out.size() > d) out[d] += total;
+}
+
+// out_r = x_i for i = rows[r]
+template <class T>
+void gather_rows(AnyMatrix X, RowNumbers rows, Matrix<T> out) {
+    if (X.single != std::is_same_v<T, float>)
+        throw std::invalid_argument("X and out differ in type");
+    const T* data = static_cast<const T*>(X.data);
+    const index d = X.shape[1];
+    for (index r = 0; r < rows.size(); ++r) {
+        const T* x = data + rows[r] * X.stride[0];
+        if (d <= 1 || X.stride[1] == 1)
+            std::copy_n(x, d, out.row(r));
+        else
+            for (index j = 0; j < d; ++j) out(r, j) = x[j * X.stride[1]];
+    }
+}
+
+// The loops whose matrices have one type in C order.
+template <class T>
+void bind_typed(nb::module_& m) {
+    define(m, "product_columns", "Xt w intercept first last margins", product_columns<T>);
+    define(m, "adjoint_columns", "Xt c first last out", adjoint_columns<T>);
+    define(m, "gather_rows", "X rows out", gather_rows<T>);
 }
 
 }  // namespace
 
 void bind_dense(nb::module_& m) {
-    bind<double>(m);
-    bind<float>(m);
+    bind_typed<double>(m);
+    bind_typed<float>(m);
+    define(m, "product_rows", "X w intercept margins", product_rows);
+    define(m, "adjoint_rows", "X c out", adjoint_rows);
+    define(m, "gram_product_rows", "X h v intercept out", gram_product_rows);
+    define(m, "column_sizes", "X out", column_sizes);
+    define(m, "gram_few", "X h tile scaled out", gram_few);
+    define(m, "scaled_rows", "X scale rows start stop out", scaled_rows);
+    define(m, "block_sums", "X c block start out", block_sums);
+    define(m, "add_row", "margins row", add_row);
+    define(m, "product_some_rows", "X rows w intercept out", product_some_rows);
+    define(m, "adjoint_some_rows", "X rows c out", adjoint_some_rows);
+    define(m, "gram_diagonal", "X h out", gram_diagonal);
 }
 
 }  // namespace sorel

@@ -28,6 +28,16 @@ SOREL_INLINE Lanes load_lanes(const float* x) {
     return __builtin_convertvector(lanes, Lanes);
 }
 
+// The sums of four lanes each.
+SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+    const Lanes ab =
+        __builtin_shufflevector(a, b, 0, 4, 2, 6) + __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    const Lanes cd =
+        __builtin_shufflevector(c, d, 0, 4, 2, 6) + __builtin_shufflevector(c, d, 1, 5, 3, 7);
+    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) +
+           __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
 #else
 
 struct Lanes {
@@ -50,22 +60,126 @@ SOREL_INLINE Lanes load_lanes(const T* x) {
     return lanes;
 }
 
+SOREL_INLINE double sum_of(const Lanes& a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+
+SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
+    return {{sum_of(a), sum_of(b), sum_of(c), sum_of(d)}};
+}
+
 #endif
 
-// z[r] = x_r . w for kRows rows of length d, one after the other from x on.
+// Entries from which on a row in single precision is long: the compiler's vectors, which may be
+// wider than lanes, then turn more numbers into doubles at once.
+constexpr index kLongRow = 64;
+
+// z[r] = x_r . w_r for four long rows, with x and w apart by `stride` and `step`.
+SOREL_INLINE void four_long_dots(const float* x0, index stride, index d, const double* w0,
+                                 index step, double* z) {
+    const float *x1 = x0 + stride, *x2 = x1 + stride, *x3 = x2 + stride;
+    const double *w1 = w0 + step, *w2 = w1 + step, *w3 = w2 + step;
+    double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0;
+#pragma omp simd reduction(+ : z0, z1, z2, z3)
+    for (index j = 0; j < d; ++j) {
+        z0 += x0[j] * w0[j];
+        z1 += x1[j] * w1[j];
+        z2 += x2[j] * w2[j];
+        z3 += x3[j] * w3[j];
+    }
+    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
+}
+
+// z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a
+// single row, keep the processor busy where one would have it wait.
 template <int kRows, class T>
-SOREL_INLINE void dots(const T* x, index d, const double* w, double* z) {
-    Lanes sum[kRows] = {};
+SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, double* z) {
+    if constexpr (std::is_same_v<T, float>) {
+        if (d >= kLongRow && kRows == 4) return four_long_dots(x, stride, d, w, 0, z);
+        if (d >= kLongRow) {
+            // A single row in quarters, and what is left of it.
+            const index quarter = d / 4;
+            double parts[4];
+            four_long_dots(x, quarter, quarter, w, quarter, parts);
+            z[0] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+            for (index j = 4 * quarter; j < d; ++j) z[0] += x[j] * w[j];
+            return;
+        }
+    }
+    constexpr int kSums = kRows == 1 ? 4 : 2;
+    Lanes sum[kRows][kSums] = {};
     double rest[kRows] = {};
     index j = 0;
+    for (; j + kSums * kLanes <= d; j += kSums * kLanes)
+        for (int s = 0; s < kSums; ++s) {
+            const Lanes v = load_lanes(w + j + s * kLanes);
+            for (int r = 0; r < kRows; ++r)
+                sum[r][s] += load_lanes(x + r * stride + j + s * kLanes) * v;
+        }
+    for (int s = 1; s < kSums; ++s)
+        for (int r = 0; r < kRows; ++r) sum[r][0] += sum[r][s];
     for (; j + kLanes <= d; j += kLanes) {
         const Lanes v = load_lanes(w + j);
-        for (int r = 0; r < kRows; ++r) sum[r] += load_lanes(x + r * d + j) * v;
+        for (int r = 0; r < kRows; ++r) sum[r][0] += load_lanes(x + r * stride + j) * v;
     }
-    for (; j < d; ++j)
-        for (int r = 0; r < kRows; ++r) rest[r] += x[r * d + j] * w[j];
-    for (int r = 0; r < kRows; ++r)
-        z[r] = ((sum[r][0] + sum[r][2]) + (sum[r][1] + sum[r][3])) + rest[r];
+    // Not as a loop of unknown length, which the compiler would turn into vectors again.
+    for (int k = 0; k < kLanes - 1; ++k, ++j) {
+        if (j >= d) break;
+        for (int r = 0; r < kRows; ++r) rest[r] += x[r * stride + j] * w[j];
+    }
+    if constexpr (kRows == 4) {
+        const Lanes totals = sums_of(sum[0][0], sum[1][0], sum[2][0], sum[3][0]);
+        for (int r = 0; r < kRows; ++r) z[r] = totals[r] + rest[r];
+    } else {
+        const Lanes& total = sum[0][0];
+        z[0] = ((total[0] + total[1]) + (total[2] + total[3])) + rest[0];
+    }
+}
+
+// z[4 r + s] = x_r . y_s for two rows x and four rows y, each `stride` apart: few loads for each
+// product.
+SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index stride, index d,
+                                   double* z) {
+    Lanes sum[2][4] = {};
+    double rest[2][4] = {};
+    index j = 0;
+    for (; j + kLanes <= d; j += kLanes) {
+        const Lanes x0 = load_lanes(x + j), x1 = load_lanes(x + stride + j);
+        for (int s = 0; s < 4; ++s) {
+            const Lanes v = load_lanes(y + s * stride + j);
+            sum[0][s] += x0 * v;
+            sum[1][s] += x1 * v;
+        }
+    }
+    for (int k = 0; k < kLanes - 1 && j < d; ++k, ++j)
+        for (int r = 0; r < 2; ++r)
+            for (int s = 0; s < 4; ++s) rest[r][s] += x[r * stride + j] * y[s * stride + j];
+    for (int r = 0; r < 2; ++r) {
+        const Lanes totals = sums_of(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+        for (int s = 0; s < 4; ++s) z[4 * r + s] = totals[s] + rest[r][s];
+    }
+}
+
+// sum_j a_j b_j
+template <class T>
+SOREL_INLINE double dot(const T* a, const double* b, index size) {
+    double total;
+    dots<1>(a, 0, size, b, &total);
+    return total;
+}
+
+// sum_i term(i) for 0 <= i < n: four sums of a quarter each, so that none has to wait for itself.
+template <class F>
+SOREL_INLINE double sum_terms(index n, F&& term) {
+    const index quarter = n / 4;
+    double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (index i = 0; i < quarter; ++i) {
+        s0 += term(i);
+        s1 += term(i + quarter);
+        s2 += term(i + 2 * quarter);
+        s3 += term(i + 3 * quarter);
+    }
+    for (index i = 4 * quarter; i < n; ++i) s0 += term(i);
+    return (s0 + s1) + (s2 + s3);
 }
 
 }  // namespace sorel

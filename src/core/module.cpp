@@ -19,5 +19,19 @@ NB_MODULE(_core, module) {
     import_numpy();
     if (PyErr_Occurred()) throw nanobind::python_error();
     module.attr("PARAMETERS") = nanobind::dict();
+    sorel::bind_bins(module);
     sorel::bind_dense(module);
+    sorel::bind_descent(module);
+    sorel::bind_losses(module);
+    sorel::bind_margins(module);
+    sorel::bind_ordering(module);
+    sorel::bind_pooling(module);
+    sorel::bind_prox(module);
+    sorel::bind_softmax(module);
+    sorel::bind_sparse(module);
+    sorel::bind_sparse_steps(module);
+    sorel::bind_steps(module);
+    sorel::bind_thresholds(module);
+    sorel::bind_values(module);
+    sorel::bind_vectors(module);
 }

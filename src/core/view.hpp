@@ -55,18 +55,34 @@ struct Optional : View<T, N> {
     explicit operator bool() const { return this->data != nullptr; }
 };
 
+// X of a user: float64 or float32, in C or Fortran order, or some rows or columns of such a matrix.
+// Strides count entries. Loops read it through `with_rows`, in rows.hpp.
+struct AnyMatrix {
+    const void* data = nullptr;
+    bool single = false;
+    index shape[2] = {};
+    index stride[2] = {};
+};
+
 template <class T>
 bool has_type(int number) {
     using U = std::remove_const_t<T>;
-    if constexpr (std::is_same_v<U, double>) return number == NPY_FLOAT64;
-    else if constexpr (std::is_same_v<U, float>) return number == NPY_FLOAT32;
-    else if constexpr (std::is_same_v<U, bool>) return number == NPY_BOOL;
-    else if constexpr (std::is_same_v<U, std::int8_t>) return number == NPY_INT8;
+    if constexpr (std::is_same_v<U, double>)
+        return number == NPY_FLOAT64;
+    else if constexpr (std::is_same_v<U, float>)
+        return number == NPY_FLOAT32;
+    else if constexpr (std::is_same_v<U, bool>)
+        return number == NPY_BOOL;
+    else if constexpr (std::is_same_v<U, std::int8_t>)
+        return number == NPY_INT8;
     else if constexpr (std::is_same_v<U, std::int32_t>)
         return number == NPY_INT32 || (sizeof(long) == 4 && number == NPY_LONG);
     else if constexpr (std::is_same_v<U, std::int64_t>)
         return number == NPY_INT64 || number == NPY_LONGLONG;
-    else static_assert(!sizeof(U), "no NumPy type for this");
+    else if constexpr (std::is_same_v<U, std::uint64_t>)
+        return number == NPY_UINT64 || number == NPY_ULONGLONG;
+    else
+        static_assert(!sizeof(U), "no NumPy type for this");
 }
 
 template <class T, int N>
@@ -81,9 +97,34 @@ bool load(PyObject* object, View<T, N>& view) noexcept {
     return true;
 }
 
+inline bool load(PyObject* object, AnyMatrix& matrix) noexcept {
+    if (!PyArray_Check(object)) return false;
+    auto* array = reinterpret_cast<PyArrayObject*>(object);
+    const int number = PyArray_TYPE(array);
+    matrix.single = has_type<float>(number);
+    if (!(matrix.single || has_type<double>(number)) || PyArray_NDIM(array) != 2) return false;
+    if (!PyArray_ISBEHAVED_RO(array)) return false;
+    const index size = matrix.single ? sizeof(float) : sizeof(double);
+    for (int axis = 0; axis < 2; ++axis) {
+        matrix.shape[axis] = PyArray_DIM(array, axis);
+        if (PyArray_STRIDE(array, axis) % size != 0) return false;
+        matrix.stride[axis] = PyArray_STRIDE(array, axis) / size;
+    }
+    matrix.data = PyArray_DATA(array);
+    return true;
+}
+
 }  // namespace sorel
 
 namespace nanobind::detail {
+
+template <>
+struct type_caster<sorel::AnyMatrix> {
+    NB_TYPE_CASTER(sorel::AnyMatrix, const_name("numpy.ndarray"))
+    bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
+        return sorel::load(source.ptr(), value);
+    }
+};
 
 template <class T, int N>
 struct type_caster<sorel::View<T, N>> {
@@ -93,6 +134,9 @@ struct type_caster<sorel::View<T, N>> {
         return sorel::load(source.ptr(), value);
     }
 };
+
+template <class T, int N>
+struct has_arg_defaults<sorel::Optional<T, N>> : std::true_type {};
 
 template <class T, int N>
 struct type_caster<sorel::Optional<T, N>> {

@@ -424,7 +424,7 @@ class Linear(_Coded):
         return y - t
 
 
-class _Deviance(Loss):
+class Deviance(Loss):
     """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
 
     lower_bound = 0.0
@@ -462,7 +462,7 @@ class _Deviance(Loss):
 
 
 @dataclass(frozen=True)
-class Poisson(_Deviance):
+class Poisson(Deviance):
     """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
 
     The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
@@ -503,7 +503,7 @@ class Poisson(_Deviance):
 
 
 @dataclass(frozen=True)
-class Gamma(_Deviance):
+class Gamma(Deviance):
     """Half the gamma deviance of positive amounts, ``y exp(-z) - 1 + (z - log y)``.
 
     The margin is the logarithm of the mean, and only the ratio of target and mean counts.

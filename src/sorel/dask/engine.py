@@ -452,17 +452,17 @@ class DaskEngine(Engine):
         tau, below, above, span = 0.0, -np.inf, np.inf, np.inf
         for trial in range(_TRIALS):
             sums = tuple(self._columns("level_sums", dual.number, reference, tau, low, high))
-            excess = thresholds._excess(sums, tau, below, above, low, high, total)
+            excess = thresholds.excess_at(sums, tau, below, above, low, high, total)
             free = sums[2]
             if excess == 0.0:
-                return reference, float(thresholds._exact_tau(sums, tau, low, high, total))
+                return reference, float(thresholds.exact_tau(sums, tau, low, high, total))
             kink = 0.0
             if free == 0.0:
                 found = self._ask("nearest", dual.number, reference, tau, low, excess >= 0.0)
                 near = [value for value in found if value is not None]
                 best = min if excess >= 0.0 else max
                 kink = best(near, default=reference) - reference
-            tau, below, above, span = thresholds._next_tau(
+            tau, below, above, span = thresholds.next_tau(
                 trial, tau, below, above, span, excess, free, kink, low, high
             )
         return reference, tau

@@ -21,7 +21,6 @@ from sorel.engines.dense import DenseRows
 from sorel.engines.matrix import RowMatrix
 from sorel.engines.memory import MemoryEngine
 from sorel.engines.stochastic import MemoryStochastic, systematic_sample
-from sorel.engines.views import writable_view
 from sorel.rows import RowSource
 
 IntArray = NDArray[np.int64]
@@ -48,7 +47,7 @@ class _Slices:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
-        return writable_view(self._source.read(start, stop))
+        return self._source.read(start, stop)
 
 
 class BlockRows(DenseRows):

@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel.engines.views import writable_view
 from sorel.kernels import sparse
 
 __all__ = ["check_indices", "checked_csr"]
@@ -113,7 +112,7 @@ def _check_compressed(X: Any, major: int, minor: int, stored: tuple[int, ...]) -
         raise _invalid(X, f"its indptr has {len(indptr)} values, not {major + 1}")
     if indptr[0] != 0:
         raise _invalid(X, f"its indptr starts at {indptr[0]}, not at 0")
-    bad, repeated = sparse.inspect_csr(_plain(indptr), _plain(indices), minor)
+    bad, repeated = sparse.inspect_csr(*index_arrays(X), minor)
     line, across = ("column", "rows") if X.format == "csc" else ("row", "columns")
     if bad >= 0:
         raise _invalid(
@@ -127,8 +126,12 @@ def _check_compressed(X: Any, major: int, minor: int, stored: tuple[int, ...]) -
     return bool(repeated)
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    return writable_view(np.ascontiguousarray(array))
+def index_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """indptr and indices of one type, which the loops know; in place where they have it."""
+    both = X.indptr, X.indices
+    kind = np.int32 if all(part.dtype == np.int32 for part in both) else np.int64
+    indptr, indices = (np.ascontiguousarray(part, dtype=kind) for part in both)
+    return indptr, indices
 
 
 def _check_triples(X: Any) -> None:

@@ -204,8 +204,8 @@ class OneMargin(MemoryCurvature):
         totals = np.empty(n_blocks)
         vectors.block_totals(self._block, totals, False, *self._weights, totals)
         scale = self._eta / np.where(totals > 0.0, totals, np.inf)
-        own = (self._own(part) for part in (self._h, self._block_slopes(), self._block))
-        return Weights(*own, scale)
+        pull, own = self._block_slopes(), self._own
+        return Weights(own(self._h), own(pull), own(self._block), scale)
 
     def product(self, v: FloatArray) -> FloatArray:
         v = np.ascontiguousarray(v)
@@ -224,7 +224,8 @@ class OneMargin(MemoryCurvature):
         moving = self._moving
         if self._selection is not None:
             return moving
-        return Weights(*(part[self._numbers] for part in moving[:3]), moving.scale)
+        rows = self._numbers
+        return Weights(moving.h[rows], moving.pull[rows], moving.block[rows], moving.scale)
 
     def solve(self, gradient: FloatArray, l2: float) -> FloatArray:
         engine, rows, d = self._engine, self._numbers, self._engine.n_features

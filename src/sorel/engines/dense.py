@@ -16,7 +16,6 @@ from sorel._threads import limit_blas
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.matrix import FEW_COLUMNS, MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
-from sorel.engines.views import writable_view
 from sorel.kernels import dense
 
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
@@ -31,7 +30,7 @@ class DenseRows(RowMatrix):
 
     def __init__(self, X: NDArray[Any], intercept: bool) -> None:
         super().__init__(X.shape, intercept)
-        self.form: Any = writable_view(X)
+        self.form: Any = np.asarray(X)
         self._by_rows = self.form.flags.c_contiguous
 
     @property

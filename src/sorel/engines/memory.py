@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._copies import shallow_copy
+from sorel._core import PARAMETERS
 from sorel._threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
 from sorel.engines.base import (
@@ -42,7 +43,6 @@ from sorel.engines.matrix import FEW_COLUMNS, WORTH_SHARING, RowMatrix
 from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
-from sorel.engines.views import writable_view
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import PER_ROW, logistic, vectors
 from sorel.kernels import losses as compiled_losses
@@ -138,7 +138,7 @@ def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 @cache
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
-    names = list(inspect.signature(getattr(kernel, "py_func", kernel)).parameters)
+    names = PARAMETERS.get(kernel.__name__) or list(inspect.signature(kernel).parameters)
     rows = tuple(i for i, name in enumerate(names) if name in PER_ROW)
     return rows, names.index("omega") if "omega" in names else None
 
@@ -184,7 +184,7 @@ class MemoryEngine(Engine):
         super().__init__(rows.n, rows.d, spec)
         _check_lengths(spec, self.n_samples, self.n_outputs)
         self._rows = rows
-        self.y, self.loss = writable_view(np.ascontiguousarray(spec.targets)), spec.loss
+        self.y, self.loss = np.ascontiguousarray(spec.targets), spec.loss
         n, weight = self.n_samples, spec.sample_weight
         self._weighted = weight is not None
         self._omega = np.full(1, 1.0 / n) if weight is None else weight
@@ -209,9 +209,10 @@ class MemoryEngine(Engine):
 
     def _use_risk(self) -> None:
         """Get the set of weightings of the risk."""
-        risk, self._offset = self.spec.risk, 0.0
-        if isinstance(risk, Deviation):
-            risk, self._offset = risk.risk, -float(risk.share)
+        self._offset = 0.0
+        risk = given = self.spec.risk
+        if isinstance(given, Deviation):
+            risk, self._offset = given.risk, -float(given.share)
         self._projector = self._make_projector(risk)
 
     def _make_projector(self, risk: Risk) -> WeightSet:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from sorel._threads import Team
 from sorel.engines.base import FloatArray, Spec
-from sorel.engines.csr import checked_csr
+from sorel.engines.csr import checked_csr, index_arrays
 from sorel.engines.matrix import MAX_COPY, RowMatrix, Steps
 from sorel.engines.memory import MemoryEngine
-from sorel.engines.views import writable_view
 from sorel.kernels import sparse, sparse_steps
 
 
@@ -36,7 +35,7 @@ class CsrRows(RowMatrix):
     def __init__(self, X: Any, intercept: bool) -> None:
         super().__init__(X.shape, intercept)
         self._X = X
-        self.form = csr_arrays(X)
+        self.form = (*index_arrays(X), np.ascontiguousarray(X.data))
         self.entries = int(self.form[0][-1])
 
     @property
@@ -66,17 +65,11 @@ class CsrRows(RowMatrix):
                 new_indices, new_data,
             )
         )  # fmt: skip
-        # Unsigned indices are for the loops only.
-        signed = new_indices.view(self._X.indices.dtype), new_indptr.view(self._X.indptr.dtype)
-        X = scipy.sparse.csr_array((new_data, *signed), shape=(len(rows), self.d))
+        X = scipy.sparse.csr_array((new_data, new_indices, new_indptr), shape=(len(rows), self.d))
         return self._like(CsrRows(X, self.intercept))
 
     def columns(self, chosen: NDArray[np.intp]) -> CsrRows:
-        X = self._X[:, chosen]
-        # Indices of the same type, for which the loops are compiled already.
-        X.indices = X.indices.astype(self._X.indices.dtype, copy=False)
-        X.indptr = X.indptr.astype(self._X.indptr.dtype, copy=False)
-        return self._like(CsrRows(X, self.intercept))
+        return self._like(CsrRows(self._X[:, chosen], self.intercept))
 
     def margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         indptr, indices, data = self.form
@@ -166,11 +159,3 @@ class SparseEngine(MemoryEngine):
     def __init__(self, X: Any, spec: Spec, *, checked: bool = False) -> None:
         rows = CsrRows(X if checked else checked_csr(X), spec.fit_intercept)
         super().__init__(rows, spec)
-
-
-def csr_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """indptr, indices and data of a CSR matrix, in place, the first two as unsigned numbers."""
-    indptr, indices, data = (
-        writable_view(np.ascontiguousarray(part)) for part in (X.indptr, X.indices, X.data)
-    )
-    return indptr.view(f"u{indptr.itemsize}"), indices.view(f"u{indices.itemsize}"), data

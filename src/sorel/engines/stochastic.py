@@ -18,7 +18,6 @@ from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, Stochastic
 from sorel.engines.batches import Batches
 from sorel.kernels import vectors
 from sorel.penalties import PURE_L2
-from sorel.permutahedron.pooling import size_of_bounds
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
@@ -199,7 +198,7 @@ class MemoryStochastic(Stochastic):
             order=np.arange(n),
             position=np.arange(n),
             pools=np.empty((3, n)),
-            bounds=np.empty(size_of_bounds(n), np.int64),
+            bounds=np.empty(n, np.int64),
         )
 
     def table_dual(self, table: _Table) -> Dual:
@@ -312,5 +311,4 @@ def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]
         shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
         scale = free_scale = step
     head = () if drift is None else (drift,)
-    map_left = None if smooth else True
-    return (*head, shrink, scale, free_shrink, free_scale, map_left, scale, *penalty)
+    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)

@@ -25,7 +25,7 @@ from sorel.permutahedron.ordering import (
     index_type,
     moves_per_item,
 )
-from sorel.permutahedron.pooling import project_sorted, project_weighted, size_of_bounds
+from sorel.permutahedron.pooling import project_sorted, project_weighted
 from sorel.permutahedron.thresholds import BlockArray, Thresholder, select, totals
 from sorel.risks import FloatArray, Risk
 
@@ -64,7 +64,7 @@ class Core(ABC):
     def _general(self) -> tuple[Order, npt.NDArray[Any]]:
         """The order of the vectors to be projected, and room for the bounds of blocks."""
         if self._project_order is None:
-            self._bounds = np.empty(size_of_bounds(self.n), index_type(self.n))
+            self._bounds = np.empty(self.n, index_type(self.n))
             self._project_order = Order(self.n, self.pool)
         return self._project_order, self._bounds
 
@@ -122,7 +122,7 @@ class Uniform(Core):
             self._work = borrow(self.pool, self.n, 2)
         attempt, moves = 0, moves_per_item(self.n)
         if not keep.known:
-            keep.sort(zeta, 0, self.team)
+            keep.sort(zeta, 0)
             attempt, moves = 1, MOVES_PER_ITEM
         while True:
             work = self._work or borrow(self.pool, self.n, 2)
@@ -133,7 +133,7 @@ class Uniform(Core):
                 self.pool.give(*work)
             if count >= 0:
                 return count
-            keep.sort(zeta, attempt, self.team)
+            keep.sort(zeta, attempt)
             attempt, moves = 1, MOVES_PER_ITEM
 
     def _ordered(self, losses: FloatArray) -> Order:
@@ -141,7 +141,7 @@ class Uniform(Core):
             # The weights follow the losses, so the two orders are near: long lists share one.
             own = self.n < ONE_ORDER_FROM
             self._value_order = Order(self.n, self.pool) if own else self._general()[0]
-        self._value_order.update(losses, self.team, self._project_order)
+        self._value_order.update(losses, self._project_order)
         return self._value_order
 
     def _edge(self, losses: FloatArray) -> float:
@@ -202,7 +202,7 @@ class Weighted(Core):
     def _ordered(self, losses: FloatArray) -> Order:
         if self._value_order is None:
             self._value_order = Order(self.n, self.pool)
-        self._value_order.update(losses, self.team)
+        self._value_order.update(losses)
         return self._value_order
 
     def _mass(self, order: npt.NDArray[Any]) -> FloatArray:
@@ -216,7 +216,7 @@ class Weighted(Core):
             if count >= 0:
                 return count
         keep, bounds = self._general()
-        keep.update(zeta, self.team)
+        keep.update(zeta)
         weight = self.weight[keep.order]
         mass = self._mass(keep.order)
         levels, spills, heavies = borrow(self.pool, zeta.size, 3)

@@ -15,21 +15,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sorel._compiled import compiled
 from sorel._copies import shallow_copy
+from sorel._core import (
+    exact_tau,
+    excess_at,
+    fill_clipped,
+    gather,
+    level_sums,
+    nearest,
+    next_tau,
+    project_levels,
+)
 from sorel._threads import Team, by_ranges
 from sorel.risks import FloatArray
 
-BlockArray = npt.NDArray[np.int32]
+__all__ = [
+    "BlockArray",
+    "Thresholder",
+    "exact_tau",
+    "excess_at",
+    "fill_clipped",
+    "level_sums",
+    "nearest",
+    "next_tau",
+    "select",
+    "totals",
+]
 
-# Items per partial sum: short enough to keep plain sums accurate, long enough to be fast.
-RUN = 256
+BlockArray = npt.NDArray[np.int32]
 
 # Trials of the threshold search: first from the last threshold, then from a safe bracket.
 WARM_TRIALS = 12
 COLD_TRIALS = 200
-# Items that are looked at together in the search for the smallest.
-_GLANCE = 64
 # A value at a rank is looked for among those that a sample puts near it: how many values make that
 # pay, the size of the sample, at most and as a share of them, and the ranks of the sample to either
 # side that are taken in, in units of the square root of its size.
@@ -130,179 +147,6 @@ class Thresholder:
         return count
 
 
-@compiled(fastmath=False, inner=True)
-def _distance(value: float, reference: float) -> float:
-    # Its own function, so that no reordering merges the reference with a tau: the difference of
-    # two large near numbers is exact, and what is left of it after the merger is not.
-    return value - reference
-
-
-@compiled(inner=True)
-def _split(zeta: Any, weight: Any, reference: float, tau: float, low: float, high: float) -> Any:
-    """Weights at the low level, at the high level and between, and the sum over those between."""
-    at_low, at_high, free, moment = 0.0, 0.0, 0.0, 0.0
-    # Arithmetic in place of branches, so that the loop runs on vectors.
-    for i in range(zeta.size):
-        x = _distance(zeta[i], reference)
-        w = 1.0 if weight is None else weight[i]
-        down = w if x - tau <= low else 0.0
-        up = w if x - tau >= high else 0.0
-        between = w - down - up
-        at_low += down
-        at_high += up
-        free += between
-        moment += between * x
-    return at_low, at_high, free, moment
-
-
-@compiled(fastmath=False, inline=True)
-def _level_sums(
-    zeta: Any, weight: Any, reference: float, tau: float, low: float, high: float
-) -> Any:
-    """`_split` in short runs, with a compensated sum over them."""
-    at_low, at_high, free = 0.0, 0.0, 0.0
-    moment, spill = 0.0, 0.0
-    for begin in range(0, zeta.size, RUN):
-        end = begin + RUN
-        part_low, part_high, part_free, part = _split(
-            zeta[begin:end], None if weight is None else weight[begin:end],
-            reference, tau, low, high,
-        )  # fmt: skip
-        at_low += part_low
-        at_high += part_high
-        free += part_free
-        grown = moment + part
-        piece = grown - moment
-        spill += (moment - (grown - piece)) + (part - piece)
-        moment = grown
-    return at_low, at_high, free, moment, spill
-
-
-@compiled(fastmath=False, inline=True)
-def _nearest(zeta: Any, reference: float, tau: float, low: float, above: bool) -> int:
-    """The smallest item above the low level, or else the largest one at it; -1 without any."""
-    sign = 1.0 if above else -1.0
-    best, place = math.inf, -1
-    for begin in range(0, zeta.size, _GLANCE):
-        part = zeta[begin : begin + _GLANCE]
-        # Almost never is there a better one, which a loop without branches sees at a glance.
-        better = 0
-        for i in range(part.size):
-            x = part[i]
-            better += (((x - reference) - tau > low) == above) & (sign * x < best)
-        if better > 0:
-            for i in range(part.size):
-                x = part[i]
-                if ((x - reference) - tau > low) == above and sign * x < best:
-                    best, place = sign * x, begin + i
-    return place
-
-
-@compiled(fastmath=False, inline=True)
-def _fill_clipped(
-    zeta: Any, reference: float, tau: float, low: float, high: float, out: Any, block: Any
-) -> int:
-    """Write q and the block of the items between the levels; return how many there are."""
-    count = 0
-    for i in range(zeta.size):
-        q = (zeta[i] - reference) - tau
-        inside = low < q < high
-        count += inside
-        out[i] = min(max(q, low), high)
-        block[i] = 0 if inside else -1
-    return count
-
-
-@compiled(fastmath=False, inline=True)
-def _excess(
-    sums: Any, tau: float, below: float, above: float, low: float, high: float, total: float
-) -> float:
-    """By how much the q at tau sum to more than the total; 0 where only rounding is left."""
-    at_low, at_high, free, moment, spill = sums
-    excess = ((moment - free * tau) + spill) + (low * at_low + (high * at_high - total))
-    noise = 2.0**-51 * (abs(moment) + abs(free * tau) + total)
-    exhausted = above - below < math.inf and not below < 0.5 * (below + above) < above
-    return 0.0 if exhausted or abs(excess) <= noise else excess
-
-
-@compiled(fastmath=False, inline=True)
-def _next_tau(
-    trial: int, tau: float, below: float, above: float, span: float, excess: float, free: float,
-    kink: float, low: float, high: float,
-) -> Any:  # fmt: skip
-    """The tau to try next, the bounds on it, and their distance at the last third trial.
-
-    A Newton step where items are free; else to where the item at the distance `kink` comes free, as
-    if it alone took up the excess.
-    """
-    if excess > 0.0:
-        below = max(below, tau)
-    else:
-        above = min(above, tau)
-    if free == 0.0:
-        goal = kink - (high if excess > 0.0 else low) + excess
-    else:
-        goal = tau + excess / free
-        # Without a bound on that side yet, a flat piece must not throw the search far away.
-        if excess > 0.0 and above == math.inf:
-            goal = min(goal, tau + (high - low))
-        elif excess < 0.0 and below == -math.inf:
-            goal = max(goal, tau - (high - low))
-    width = above - below
-    # Where three trials did not halve the bracket, halve it.
-    slow = trial % 3 == 2 and width > 0.5 * span
-    if trial % 3 == 2:
-        span = width
-    # Ends of the bracket have been tried: taking one again would cycle.
-    if width < math.inf and (slow or not below < goal < above):
-        goal = 0.5 * (below + above)
-    return goal, below, above, span
-
-
-@compiled(fastmath=False, inline=True)
-def _exact_tau(sums: Any, tau: float, low: float, high: float, total: float) -> float:
-    """The tau at which the items between the levels make up the total."""
-    at_low, at_high, free, moment, spill = sums
-    if free > 0.0:
-        return ((moment + spill) + (low * at_low + (high * at_high - total))) / free
-    return tau
-
-
-@compiled(fastmath=False)
-def project_levels(
-    zeta: Any, weight: Any, low: float, high: float, total: float,
-    reference: float, tau: float, below: float, above: float, trials: int, out: Any, block: Any,
-) -> Any:  # fmt: skip
-    """Find ``t = reference + tau`` and write q and the blocks.
-
-    Returns the number of items between the levels (-1 when the trials did not suffice, and then
-    nothing is written), the item that is the reference, and tau.
-    """
-    span = math.inf
-    for trial in range(trials):
-        sums = _level_sums(zeta, weight, reference, tau, low, high)
-        excess, free = _excess(sums, tau, below, above, low, high, total), sums[2]
-        place = -1
-        if excess == 0.0 or free == 0.0:
-            place = _nearest(zeta, reference, tau, low, excess >= 0.0)
-        if place < 0:
-            place = 0
-        if excess != 0.0:
-            tau, below, above, span = _next_tau(
-                trial, tau, below, above, span, excess, free, zeta[place] - reference, low, high
-            )
-            continue
-        # Settled. Start again from the smallest free item, where differences are exact: it rarely
-        # takes more than two trials, and the sets may still change in the last digits.
-        if zeta[place] == reference:
-            tau = _exact_tau(sums, tau, low, high, total)
-            return _fill_clipped(zeta, reference, tau, low, high, out, block), place, tau
-        tau -= zeta[place] - reference
-        reference = zeta[place]
-        below, above, span = -math.inf, math.inf, math.inf
-    return -1, -1, 0.0
-
-
 def _share_project_levels(
     team: Team, zeta: FloatArray, weight: FloatArray | None,
     low: float, high: float, total: float, reference: float, tau: float, below: float, above: float,
@@ -311,26 +155,26 @@ def _share_project_levels(
     """`project_levels` with its sweeps shared among threads."""
     span = math.inf
     for trial in range(trials):
-        sums = totals(by_ranges(team, _level_sums, zeta, weight, reference, tau, low, high))
-        excess, free = _excess(sums, tau, below, above, low, high, total), sums[2]
+        sums = totals(by_ranges(team, level_sums, zeta, weight, reference, tau, low, high))
+        excess, free = excess_at(sums, tau, below, above, low, high, total), sums[2]
         place = 0
         if excess == 0.0 or free == 0.0:
-            found = by_ranges(team, _nearest, zeta, reference, tau, low, excess >= 0.0)
+            found = by_ranges(team, nearest, zeta, reference, tau, low, excess >= 0.0)
             places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
             best = min if excess >= 0.0 else max
             place = best(places, key=zeta.__getitem__, default=0)
-        nearest = float(zeta[place])
+        item = float(zeta[place])
         if excess != 0.0:
-            tau, below, above, span = _next_tau(
-                trial, tau, below, above, span, excess, free, nearest - reference, low, high
+            tau, below, above, span = next_tau(
+                trial, tau, below, above, span, excess, free, item - reference, low, high
             )
             continue
-        if nearest == reference:
-            tau = _exact_tau(sums, tau, low, high, total)
-            counts = by_ranges(team, _fill_clipped, zeta, reference, tau, low, high, out, block)
+        if item == reference:
+            tau = exact_tau(sums, tau, low, high, total)
+            counts = by_ranges(team, fill_clipped, zeta, reference, tau, low, high, out, block)
             return sum(counts), place, tau
-        tau -= nearest - reference
-        reference = nearest
+        tau -= item - reference
+        reference = item
         below, above, span = -math.inf, math.inf, math.inf
     return -1, -1, 0.0
 
@@ -359,17 +203,8 @@ def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
     return float(np.partition(values, rank)[rank])
 
 
-@compiled(fastmath=False)
-def _gather(values: Any, least: float, most: float) -> Any:
+def _gather(values: FloatArray, least: float, most: float) -> tuple[int, FloatArray]:
     """How many values lie below `least`, and those from there to `most`, or none if too many."""
-    room = values.size // 4 + 64
-    found = np.empty(room)
-    below, count = 0, 0
-    for i in range(values.size):
-        value = values[i]
-        below += value < least
-        found[count] = value
-        count += least <= value <= most
-        if count == room:
-            return below, found[:0]
-    return below, found[:count].copy()
+    found = np.empty(values.size // 4 + 64)
+    below, count = gather(values, least, most, found)
+    return below, found[:count]

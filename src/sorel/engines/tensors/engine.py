@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -347,9 +347,10 @@ class TensorEngine(Engine):
 
     def _diagonal(self, point: Any, dual: Any, eta: float, damping: float) -> Tensor:
         """Diagonal of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
-        h = self.spec.loss.curvature(self.y, point.margins)
+        loss: Any = self.spec.loss
+        h = loss.curvature(self.y, point.margins)
         if damping > 0.0:
-            h.lerp_(self.spec.loss.majorant(self.y, point.margins), damping)
+            h.lerp_(loss.majorant(self.y, point.margins), damping)
         h.mul_(dual.density)
         if eta > 0.0:
             h.add_(point.slopes.square_().mul_(dual.blocks.block >= 0), alpha=eta)
@@ -456,7 +457,7 @@ class TensorEngine(Engine):
         return _TensorCurvature(self, point, dual, eta, damping)
 
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
-        lam, loss = self._lam(dual.density), self.spec.loss
+        lam, loss = self._lam(dual.density), cast(Any, self.spec.loss)
         if self.n_outputs > 1:
             move = torch.as_tensor(shift, dtype=torch.float64, device=self.device)
             slopes = softmax_losses(self.y, point.margins + move)[1]
@@ -466,8 +467,9 @@ class TensorEngine(Engine):
             hessian = torch.diag(weighted.sum(dim=0)) - p.T @ weighted
             present = torch.bincount(self.y, lam, self.n_outputs) > 0.0
             rounding = float((lam @ slopes.abs()).sum())
-            parts = (part.cpu().numpy() for part in (lam @ slopes, hessian))
-            return InterceptStatistics(*parts, rounding, present.cpu().numpy())
+            return InterceptStatistics(
+                (lam @ slopes).cpu().numpy(), hessian.cpu().numpy(), rounding, present.cpu().numpy()
+            )
         z = point.margins + float(shift)
         slopes = loss.derivative(self.y, z).mul_(lam)
         first, sizes = slopes.sum(), slopes.abs_().sum()

@@ -18,7 +18,7 @@ from sorel._tensors import as_tensor, is_tensor
 from sorel.engines.tensors.engine import out_of_memory
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import Matrix, make_matrix
-from sorel.losses import Loss
+from sorel.losses import Deviance, Loss
 
 
 class TensorData(NamedTuple):
@@ -109,9 +109,8 @@ def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | Non
     refuse_infinite(tensor)
     if not loss.is_classifier:
         targets = tensor.to(torch.float64).contiguous()
-        refused = getattr(loss, "refused", None)
-        if refused is not None:
-            _refuse(refused(targets), targets, f"{loss.rule}, got")
+        if isinstance(loss, Deviance):
+            _refuse(loss.refused(targets), targets, f"{loss.rule}, got")
         return targets, None
     found, codes = torch.unique(tensor, return_inverse=True)
     classes = found.cpu().numpy()

@@ -1,0 +1,105 @@
+// The spectral risk of given losses, its worst weighting, and how far a weighting falls short.
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core.hpp"
+
+namespace sorel {
+namespace {
+
+// out[order[i]] = values[i]: the value at each rank goes where the item of that rank is.
+template <class Index>
+void scatter(Vector<const double> values, Vector<const Index> order, Vector<double> out) {
+    for (index i = 0; i < order.size(); ++i) out[order[i]] = values[i];
+}
+
+// Two-level weights by comparison with the loss at the bend, the edge; ties with it by position.
+SOREL_CLONES void fill_levels(Vector<const double> losses, double low, double middle, double high,
+                              index bend, double edge, Vector<double> out) {
+    const index n = losses.size();
+    std::int64_t rank = 0;
+#pragma omp simd reduction(+ : rank)
+    for (index i = 0; i < n; ++i) rank += losses[i] < edge;
+    for (index i = 0; i < n; ++i) {
+        if (losses[i] < edge)
+            out[i] = low;
+        else if (losses[i] > edge)
+            out[i] = high;
+        else {
+            out[i] = rank < bend ? low : rank == bend ? middle : high;
+            ++rank;
+        }
+    }
+}
+
+// Sums and counts of the losses below and above an edge.
+SOREL_CLONES std::tuple<double, index, double, index> sums_beside(Vector<const double> losses,
+                                                                  double edge) {
+    double below = 0, above = 0;
+    std::int64_t n_below = 0, n_above = 0;
+    const index n = losses.size();
+#pragma omp simd reduction(+ : below, above, n_below, n_above)
+    for (index i = 0; i < n; ++i) {
+        const double x = losses[i];
+        below += x < edge ? x : 0.0;
+        above += x > edge ? x : 0.0;
+        n_below += x < edge;
+        n_above += x > edge;
+    }
+    return {below, n_below, above, n_above};
+}
+
+// sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated. What
+// rounding has taken from the total weight is missing at the largest loss.
+template <class Index>
+double ordered_shortfall(Vector<const double> key, Vector<const double> mass,
+                         Vector<const double> density, Optional<const double> weight,
+                         Vector<const Index> order) {
+    double total = 0, surplus = 0, spill = 0;
+    const index last = order.size() - 1;
+    for (index j = 0; j <= last; ++j) {
+        const index i = order[j];
+        const double own = weight ? density[i] * weight[i] : density[i];
+        const double change = own - mass[j];
+        const double grown = surplus + change;
+        const double piece = grown - surplus;
+        spill += (surplus - (grown - piece)) + (change - piece);
+        surplus = grown;
+        if (j < last) total += std::max(surplus + spill, 0.0) * (key[j + 1] - key[j]);
+    }
+    return total + std::max(-(surplus + spill) * key[last], 0.0);
+}
+
+// The same for two levels: above the bend the high level is due, below it the low one.
+SOREL_CLONES double level_shortfall(Vector<const double> losses, Vector<const double> density,
+                                    double low, double high, double edge) {
+    double total = 0;
+    const index n = losses.size();
+#pragma omp simd reduction(+ : total)
+    for (index i = 0; i < n; ++i) {
+        const double distance = losses[i] - edge;
+        const double due = distance > 0.0 ? high : low;
+        total += std::max((due - density[i]) * distance, 0.0);
+    }
+    return total;
+}
+
+template <class Index>
+void bind(nb::module_& m) {
+    define(m, "scatter", "values order out", scatter<Index>);
+    define(m, "ordered_shortfall", "key mass density weight order", ordered_shortfall<Index>);
+}
+
+}  // namespace
+
+void bind_values(nb::module_& m) {
+    bind<std::int32_t>(m);
+    bind<std::int64_t>(m);
+    define(m, "fill_levels", "losses low middle high bend edge out", fill_levels);
+    define(m, "sums_beside", "losses edge", sums_beside);
+    define(m, "level_shortfall", "losses density low high edge", level_shortfall);
+}
+
+}  // namespace sorel

@@ -1,0 +1,233 @@
+// Loops over vectors of length n that know neither X nor a loss.
+//
+// `density` is q, `omega` the sample weights (one entry that all samples share unless `weighted`),
+// `block` the block of each sample in the last projection, or -1.
+#include <algorithm>
+#include <vector>
+
+#include "core.hpp"
+#include "lanes.hpp"
+#include "weights.hpp"
+
+namespace sorel {
+namespace {
+
+using Values = Vector<const double>;
+using Blocks = Vector<const std::int32_t>;
+
+// Items of a partial sum. With it errors stay below n / 100 roundings, which certificates rely on.
+constexpr index kRun = 128;
+
+// out_b = total sample weight of block b, times the sampling factors when rows were sampled
+void block_totals(Blocks block, Values factor, bool sampled, Values omega, bool weighted,
+                  Vector<double> out) {
+    std::fill_n(out.data, out.size(), 0.0);
+    for (index i = 0; i < block.size(); ++i) {
+        if (block[i] < 0) continue;
+        const double weight = weighted ? omega[i] : omega[0];
+        out[block[i]] += sampled ? weight * factor[i] : weight;
+    }
+}
+
+// Choose rows with probability h / unit, at most 1, and scale h so that its sum is kept. Systematic
+// sampling: a row is taken whenever the running sum of h passes a multiple of the unit. `factor` is
+// 0 for a row left out. Rows in blocks are all kept when `keep_blocks`.
+void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
+                 Vector<double> factor) {
+    double running = 0.5 * unit;
+    for (index i = 0; i < h.size(); ++i) {
+        if (h[i] == 0.0 || (keep_blocks && block[i] >= 0)) {
+            factor[i] = 1.0;
+            continue;
+        }
+        running += h[i];
+        if (running >= unit) {
+            running -= unit * std::floor(running / unit);
+            factor[i] = std::max(1.0, unit / h[i]);
+            h[i] *= factor[i];
+        } else {
+            factor[i] = 0.0;
+            h[i] = 0.0;
+        }
+    }
+}
+
+// out = omega phi', times the sampling factors when rows were sampled
+SOREL_CLONES void sample_slopes(Values slopes, Values factor, bool sampled, Values omega,
+                                bool weighted, Vector<double> out) {
+    with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        if (sampled) {
+#pragma omp simd
+            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i) * factor[i];
+        } else {
+#pragma omp simd
+            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i);
+        }
+    });
+}
+
+// target = q + eta [(1 + theta) l - theta l_prev]
+SOREL_CLONES void ascent_target(Values density, Values losses, Values previous, double eta,
+                                double theta, Vector<double> target) {
+    const index n = density.size();
+    if (theta == 0.0) {
+#pragma omp simd
+        for (index i = 0; i < n; ++i) target[i] = density[i] + eta * losses[i];
+    } else {
+#pragma omp simd
+        for (index i = 0; i < n; ++i)
+            target[i] = density[i] + eta * (losses[i] + theta * (losses[i] - previous[i]));
+    }
+}
+
+// sum_i omega_i q_i l_i, in short runs: a long plain sum loses what is small against an outlier
+// that came before it.
+SOREL_CLONES double weighted_sum(Values density, Values losses, Values omega, bool weighted) {
+    const index n = density.size();
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        double total = 0.0;
+        for (index first = 0; first < n; first += kRun) {
+            const index last = std::min(first + kRun, n);
+            double part = 0.0;
+#pragma omp simd reduction(+ : part)
+            for (index i = first; i < last; ++i) part += weight(i) * density[i] * losses[i];
+            total += part;
+        }
+        return total;
+    });
+}
+
+// sum_i omega_i (q_i + share) |l_i|
+SOREL_CLONES double absolute_sum(Values density, Values losses, Values omega, bool weighted,
+                                 double share) {
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * (density[i] + share) * std::abs(losses[i]);
+        });
+    });
+}
+
+// sum_i l_i^2 over the samples that have a weight
+SOREL_CLONES double square_of_used(Values losses, Values omega) {
+    return sum_terms(losses.size(), [&](index i) SOREL_INLINED {
+        const double square = losses[i] * losses[i];
+        return omega[i] > 0.0 ? square : 0.0;
+    });
+}
+
+// sum_i omega_i (q_i - q'_i)^2
+SOREL_CLONES double weighted_square_distance(Values density, Values others, Values omega,
+                                             bool weighted) {
+    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
+        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
+            return weight(i) * (density[i] - others[i]) * (density[i] - others[i]);
+        });
+    });
+}
+
+// means_b = omega-weighted mean of the values over block b, and totals_b its weight
+void block_means(Blocks block, Values values, Values omega, bool weighted, Vector<double> totals,
+                 Vector<double> means) {
+    std::fill_n(totals.data, totals.size(), 0.0);
+    std::fill_n(means.data, means.size(), 0.0);
+    for (index i = 0; i < block.size(); ++i) {
+        const index b = block[i];
+        if (b < 0) continue;
+        const double weight = weighted ? omega[i] : omega[0];
+        totals[b] += weight;
+        means[b] += weight * values[i];
+    }
+    for (index b = 0; b < means.size(); ++b)
+        if (totals[b] > 0.0) means[b] /= totals[b];
+}
+
+// change <- h change - pull scale_b sum of (pull change) over the block b of each sample: a change
+// of margins becomes that of omega q phi'. `h` holds the weights of `augmented_curvature`, `pull`
+// is omega phi', and `scale` is eta over the weight of the block: inside a block the weights move
+// with the losses, less their mean.
+void apply_curvature(Values h, Values pull, Blocks block, Values scale, Vector<double> change) {
+    const index n = change.size(), blocks = scale.size();
+    std::vector<double> sums(blocks);
+    for (index i = 0; i < n; ++i)
+        if (block[i] >= 0) sums[block[i]] += pull[i] * change[i];
+    for (index b = 0; b < blocks; ++b) sums[b] *= scale[b];
+    for (index i = 0; i < n; ++i) {
+        change[i] *= h[i];
+        if (block[i] >= 0) change[i] -= pull[i] * sums[block[i]];
+    }
+}
+
+// `count` draws in order of position, of which item i gets count * p_i, rounded up or down.
+SOREL_CLONES void systematic_sample(Values probability, index count, double offset,
+                                    Vector<std::int64_t> out) {
+    const index n = probability.size();
+    const double total = sum_terms(n, [&](index i) SOREL_INLINED { return probability[i]; });
+    const double spacing = total / static_cast<double>(count);
+    index drawn = 0, last = 0;
+    double reached = 0.0;
+    for (index i = 0; i < n; ++i) {
+        if (!(probability[i] > 0.0)) continue;
+        last = i;
+        reached += probability[i];
+        while (drawn < count && (static_cast<double>(drawn) + offset) * spacing < reached)
+            out[drawn++] = i;
+    }
+    // Rounding may leave the last draw beyond the sum.
+    while (drawn < count) out[drawn++] = last;
+}
+
+// v <- H v, for the inverse H that L-BFGS makes of `count` pairs: the two-loop recursion (Nocedal
+// 1980). The pairs are rows of `steps` and `changes`, the oldest at `first` and the others after
+// it, in a ring. `bends` has their inner products. Without pairs H is the inverse of the diagonal.
+SOREL_CLONES void quasi_newton_product(Matrix<const double> steps, Matrix<const double> changes,
+                                       Values bends, index first, index count, Values diagonal,
+                                       Vector<double> v) {
+    const index size = v.size(), room = bends.size();
+    std::vector<double> shares(count);
+    for (index k = count - 1; k >= 0; --k) {
+        const index r = (first + k) % room;
+        const double *change = changes.row(r), share = dot(steps.row(r), v.data, size) / bends[r];
+#pragma omp simd
+        for (index j = 0; j < size; ++j) v[j] -= share * change[j];
+        shares[k] = share;
+    }
+    double scale = 1.0;
+    if (count > 0) {
+        const index r = (first + count - 1) % room;
+        const double* change = changes.row(r);
+        double square = 0.0;
+#pragma omp simd reduction(+ : square)
+        for (index j = 0; j < size; ++j) square += change[j] * change[j] / diagonal[j];
+        scale = bends[r] / square;
+    }
+#pragma omp simd
+    for (index j = 0; j < size; ++j) v[j] *= scale / diagonal[j];
+    for (index k = 0; k < count; ++k) {
+        const index r = (first + k) % room;
+        const double *step = steps.row(r),
+                     share = shares[k] - dot(changes.row(r), v.data, size) / bends[r];
+#pragma omp simd
+        for (index j = 0; j < size; ++j) v[j] += share * step[j];
+    }
+}
+
+}  // namespace
+
+void bind_vectors(nb::module_& m) {
+    define(m, "block_totals", "block factor sampled omega weighted out", block_totals);
+    define(m, "sample_rows", "h block keep_blocks unit factor", sample_rows);
+    define(m, "sample_slopes", "slopes factor sampled omega weighted out", sample_slopes);
+    define(m, "ascent_target", "density losses previous eta theta target", ascent_target);
+    define(m, "weighted_sum", "density losses omega weighted", weighted_sum);
+    define(m, "absolute_sum", "density losses omega weighted share", absolute_sum);
+    define(m, "square_of_used", "losses omega", square_of_used);
+    define(m, "weighted_square_distance", "density others omega weighted",
+           weighted_square_distance);
+    define(m, "block_means", "block values omega weighted totals means", block_means);
+    define(m, "apply_curvature", "h pull block scale change", apply_curvature);
+    define(m, "systematic_sample", "probability count offset out", systematic_sample);
+    define(m, "quasi_newton_product", "steps changes bends first count diagonal v",
+           quasi_newton_product);
+}
+
+}  // namespace sorel
