@@ -114,7 +114,7 @@ def _solve(X: Any, y: Any, solver: str = "auto", **options: Any) -> None:
 def _descend(problem: Problem) -> None:
     """Coordinate descent, for which a problem must be larger than those here."""
     engine, w = problem.engine, problem.start()
-    if engine.offers("descend"):
+    if engine.obstacle("descend") is None:
         kernel = problem.penalty.kernel(problem.n_features)
         engine.descend(engine.point(w), engine.uniform(), w, kernel, 1, 0.0)
 

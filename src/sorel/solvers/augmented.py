@@ -281,7 +281,7 @@ class AugmentedLagrangian(Solver):
                     # As good as it gets: what a larger eta makes of the weights may be rounding.
                     reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
                     progress.note_reply(run.passes, reply.passes)
-                center = engine.as_center(state.dual)
+                center = state.dual
                 if schedule.capped or size < _FAR_BETTER * progress.measured:
                     schedule.rescale(problem.loss_scale(state.point))
                     progress.measured = size
@@ -329,8 +329,8 @@ class AugmentedLagrangian(Solver):
         center = engine.uniform()
         if not run.near:
             return center
-        near = engine.ascend(center, point, _NEAR_ETA / problem.loss_scale(point))
-        return engine.as_center(near)
+        near = engine.dual_step(center, point, _NEAR_ETA / problem.loss_scale(point))
+        return near
 
     def _leave_ranks(self, state: State, run: Run, schedule: EtaSchedule) -> State:
         """The state after weights that followed the ranks, with a centre."""
@@ -340,7 +340,7 @@ class AugmentedLagrangian(Solver):
             warm = run.is_weighted or run.near
             center = self._first_center(problem, state.point, run)
         else:
-            warm, center = True, problem.engine.as_center(state.dual)
+            warm, center = True, state.dual
         run.dual = None
         return State(problem, state.point, center, schedule.leave_ranks(warm=warm))
 
@@ -383,7 +383,7 @@ class AugmentedLagrangian(Solver):
         problem, engine, method = start.problem, start.problem.engine, self.resting()
         target, eta = gap_wanted(problem, run.tol, start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
-        off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
+        off = (1.0 / engine.spec.risk.effective_share(engine.n_samples) - 1.0) / (2.0 * eta)
         first, least, failures = np.inf, np.inf, 0
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
@@ -484,7 +484,7 @@ class AugmentedLagrangian(Solver):
         if low == 0.0:
             return state.point, state.dual, 0.0
         point = engine.moved(state.point, delta, change, low)
-        return point, engine.response(state.center, point, state.eta), low
+        return point, engine.dual_step(state.center, point, state.eta), low
 
 
 def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:

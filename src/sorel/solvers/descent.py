@@ -36,7 +36,7 @@ def can_descend(problem: Problem) -> bool:
     work = engine.n_samples * engine.n_features**2
     return (
         chooses_columns(engine, problem.penalty)
-        and engine.offers("descend")
+        and engine.obstacle("descend") is None
         and work >= _LEAST_WORK
     )
 
@@ -44,7 +44,7 @@ def can_descend(problem: Problem) -> bool:
 def descend(state: State, run: Run) -> State:
     """The state after coordinate descent for its weighting, which stays as it is."""
     problem, engine = state.problem, state.problem.engine
-    plain = engine.effective_share() >= 1.0 - 1e-12
+    plain = engine.spec.risk.effective_share(engine.n_samples) >= 1.0 - 1e-12
     tol = run.tol if plain else max(run.tol, _START)
     last: Part | None = None
     for _ in range(_MAX_CHOICES):

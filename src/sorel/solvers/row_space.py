@@ -60,7 +60,7 @@ class RowSpace(Solver):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        turned = problem.engine.turned()
+        turned = rotate(problem.engine)
         run.passes += 1.0
         if turned is None:
             run.note = "the rows of X are all but dependent"
@@ -110,5 +110,5 @@ def pays(problem: Problem) -> bool:
     engine, n = problem.engine, problem.n_samples
     if n > MAX_ROWS or engine.entries < max(_WORTH_TURNING * n * n, _LEAST_NUMBERS):
         return False
-    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.solves_by_rows
+    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
     return served and problem.has_two_levels and not problem.loss.affine
