@@ -95,54 +95,48 @@ def zeros_that_nobody_asked_for(model: Path, path: Path) -> Path:
     return path
 
 
-def zeros_in_the_header(model: Path, path: Path) -> Path:
-    """A summary of gigabytes of spaces."""
+def _spaces(model: Path, path: Path, name: str) -> Path:
+    """A text of a saved model with gigabytes of spaces behind it."""
     members = _members(model)
-    head = members.pop("sorel.json")
-    with (
-        _write(path, members) as archive,
-        archive.open("sorel.json", "w", force_zip64=True) as stream,
-    ):
+    head = members.pop(name)
+    with _write(path, members) as archive, archive.open(name, "w", force_zip64=True) as stream:
         stream.write(head)
         for _ in range(HUGE // MEGABYTE):
             stream.write(b" " * MEGABYTE)
     return path
 
 
-def zeros_in_the_schema(model: Path, path: Path) -> Path:
+def spaces_in_the_header(model: Path, path: Path) -> Path:
+    """A summary of gigabytes of spaces."""
+    return _spaces(model, path, "sorel.json")
+
+
+def spaces_in_the_schema(model: Path, path: Path) -> Path:
     """A schema of gigabytes of spaces."""
+    return _spaces(model, path, "schema.json")
+
+
+def _items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
+    """A text of a saved model with a list of many short things in it."""
     members = _members(model)
-    head = members.pop("schema.json")
-    with (
-        _write(path, members) as archive,
-        archive.open("schema.json", "w", force_zip64=True) as stream,
-    ):
-        stream.write(head)
-        for _ in range(HUGE // MEGABYTE):
-            stream.write(b" " * MEGABYTE)
+    members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
+    _write(path, members).close()
     return path
 
 
 def lists_in_the_header(model: Path, path: Path) -> Path:
     """A summary of millions of empty lists."""
-    members = _members(model)
-    header = json.loads(members["sorel.json"])
-    header["summary"]["columns"] = 0
-    text = json.dumps(header).replace('"columns": 0', '"columns": [' + "[]," * 10**7 + "0]")
-    members["sorel.json"] = text.encode()
-    _write(path, members).close()
-    return path
+    return _items(model, path, "sorel.json", "[],", 10**7)
 
 
 def lists_in_the_schema(model: Path, path: Path) -> Path:
     """A schema of millions of empty lists."""
-    members = _members(model)
-    schema = json.loads(members["schema.json"])
-    schema["extra"] = 0
-    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + "[]," * 2 * 10**7 + "0]")
-    members["schema.json"] = text.encode()
-    _write(path, members).close()
-    return path
+    return _items(model, path, "schema.json", "[],", 2 * 10**7)
+
+
+def texts_in_the_schema(model: Path, path: Path) -> Path:
+    """A schema of millions of short texts."""
+    return _items(model, path, "schema.json", '"ab",', 3 * 10**6)
 
 
 def nodes_in_the_schema(model: Path, path: Path) -> Path:
@@ -160,34 +154,6 @@ def one_array_many_times(model: Path, path: Path) -> Path:
     members = _with_attribute(model, {**node, "content": items, "__id__": 10**6 - 1})
     with _write(path, members) as archive:
         _zeros(archive, "big.npy", 20 * MEGABYTE, npy_head((20 * MEGABYTE // 8,)))
-    return path
-
-
-def archive_in_the_archive(model: Path, path: Path) -> Path:
-    """A sparse matrix, which is an archive itself, of gigabytes of zeros."""
-    inner = io.BytesIO()
-    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in (("format", np.array(b"csr")), ("shape", np.array([1, 1]))):
-            buffer = io.BytesIO()
-            np.save(buffer, content)
-            archive.writestr(f"{name}.npy", buffer.getvalue())
-        for name in ("indices", "indptr"):
-            archive.writestr(f"{name}.npy", npy_head((1,), "<i4") + bytes(4))
-        _zeros(archive, "data.npy", HUGE, npy_head((HUGE // 8,)))
-    node = {
-        "__class__": "csr_matrix", "__module__": "scipy.sparse._csr",
-        "__loader__": "SparseMatrixNode", "type": "scipy", "file": "other.npz", "__id__": 10**6,
-    }  # fmt: skip
-    with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("other.npz", inner.getvalue())
-    return path
-
-
-def void_of_gigabytes(model: Path, path: Path) -> Path:
-    """A number that NumPy's void type takes for its size."""
-    node = {**_array_node("other.npy", 10**6), "__class__": "void"}
-    with _write(path, _with_attribute(model, node)) as archive:
-        archive.writestr("other.npy", npy_head((), "<i8") + struct.pack("<q", 2**31 - 1))
     return path
 
 
@@ -260,28 +226,15 @@ def as_much_as_it_may(model: Path, path: Path) -> Path:
     return path
 
 
-def texts_in_the_schema(model: Path, path: Path) -> Path:
-    """A schema of millions of short texts."""
-    members = _members(model)
-    schema = json.loads(members["schema.json"])
-    schema["extra"] = 0
-    text = json.dumps(schema).replace('"extra": 0', '"extra": [' + '"ab",' * 3 * 10**6 + "0]")
-    members["schema.json"] = text.encode()
-    _write(path, members).close()
-    return path
-
-
 MODELS: list[Callable[[Path, Path], Path]] = [
     zeros_in_an_array,
     zeros_that_nobody_asked_for,
-    zeros_in_the_header,
-    zeros_in_the_schema,
+    spaces_in_the_header,
+    spaces_in_the_schema,
     lists_in_the_header,
     lists_in_the_schema,
     nodes_in_the_schema,
     one_array_many_times,
-    archive_in_the_archive,
-    void_of_gigabytes,
     size_that_is_a_lie,
     many_members,
     other_compression,

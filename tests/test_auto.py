@@ -90,10 +90,10 @@ def rows_of_part(n, d, share=1.0, quadratic=False, offers=True, kinks=False):
         is_quadratic=quadratic,
         penalty=SimpleNamespace(quadratic=not kinks),
         engine=SimpleNamespace(
-            size=d, effective_share=lambda: share, offers=lambda name: offers and name == "sample"
+            size=d, effective_share=lambda: share, offers=lambda name: offers and name == "sample",
+            sample=lambda rows, rng: asked.append(rows),
         ),
-        subsample=lambda rows, rng: asked.append(rows),
-    )
+    )  # fmt: skip
     run = Run(np.zeros(d), None, 1e-6, 100, math.inf, 0)
     assert Auto()._start_from_part(problem, run, None) is None
     assert (run.passes, run.near) == (0.0, False)

@@ -95,11 +95,6 @@ def python_pipeline(model):
     return Pipeline([("columns", columns), ("model", model)])
 
 
-def test_version(capsys):
-    assert exit_code(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == f"sorel {sorel.__version__}"
-
-
 def test_help_lists_commands_and_exit_codes(capsys):
     assert exit_code(["--help"]) == 0
     printed = capsys.readouterr().out
@@ -127,7 +122,10 @@ def test_help_of_commands_shows_examples(command, capsys):
         (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "cvar:7"], "(0, 1], got 7"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--risk", "var"], "unknown risk 'var'"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--l2", "0"], "above 0, got '0'; use auto"),
-        (["fit", "t.csv", "--target", "y", "-o", "m", "--tol", "nan"], "a number, got 'nan'"),
+        (
+            ["fit", "t.csv", "--target", "y", "-o", "m", "--tol", "nan"],
+            "above 0, got 'nan'",
+        ),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--l1", "-1"], "at least 0, got '-1'"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--seed", "x"], "at least 0, got 'x'"),
         (["fit", "t.csv", "--target", "y", "-o", "m", "--sep", "ab"], "one character, got 'ab'"),
@@ -138,18 +136,6 @@ def test_bad_arguments_exit_with_two(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_demo_receives_its_arguments(monkeypatch):
-    received = {}
-
-    def run(out, *, splits):
-        received.update(out=out, splits=splits)
-        return 1
-
-    monkeypatch.setattr(demo, "run", run)
-    assert cli.main(["demo", "--out", "pictures", "--splits", "4"]) == 1
-    assert received == {"out": Path("pictures"), "splits": 4}
-
-
 def test_interrupt_is_reported(monkeypatch, capsys):
     def run(out, *, splits):
         raise KeyboardInterrupt
@@ -157,13 +143,6 @@ def test_interrupt_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run", run)
     assert cli.main(["demo"]) == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_module_runs_as_a_program():
-    done = subprocess.run(
-        [*PROGRAM, "--version"], capture_output=True, text=True, check=True, env=ENVIRONMENT
-    )
-    assert done.stdout.strip() == f"sorel {sorel.__version__}"
 
 
 # The way from a table to predictions.
@@ -295,13 +274,6 @@ def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models,
     assert "bias: mean of prediction minus truth" in capsys.readouterr().out
 
 
-def test_baselines_can_be_left_out(folder, capsys):
-    options = ["--target", "price", "--drop", "churn", "-q", "-o", "m.skops", "--no-baselines"]
-    assert run("fit", "train.csv", *options) == 0
-    assert run("evaluate", "m.skops", "test.csv") == 0
-    assert "constant model" not in capsys.readouterr().out
-
-
 def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
@@ -363,15 +335,6 @@ def test_extra_columns_and_their_order_do_not_matter(folder, models, capsys):
     expected = capsys.readouterr().out
     assert run("predict", models["price"], "turned.csv") == 0
     assert capsys.readouterr().out == expected
-
-
-def test_text_that_looks_like_numbers_stays_text(folder, capsys):
-    frame = people()
-    frame["grade"] = ["1", "2", "A"] * 40
-    frame.to_csv("train.csv", index=False)
-    frame.iloc[:1].to_csv("one.csv", index=False)
-    assert run("fit", "train.csv", "--target", "price", "-q", "-o", "m.skops") == 0
-    assert run("predict", "m.skops", "one.csv") == 0
 
 
 # Tasks.
@@ -441,19 +404,6 @@ def test_missed_tolerance_has_its_own_code(folder, capsys):
     assert run("predict", "m.skops", "test.csv", "-o", "out.csv") == 0
 
 
-def test_interrupted_fit_saves_nothing(folder, capsys, monkeypatch):
-    from sorel import problem
-
-    def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(problem.Problem, "certify", interrupt)
-    Path("m.skops").write_bytes(b"old")
-    assert run("fit", "train.csv", "--target", "price", "-o", "m.skops") == 130
-    assert capsys.readouterr().err.strip().endswith("interrupted")
-    assert Path("m.skops").read_bytes() == b"old"
-
-
 def test_progress_on_a_terminal_only(folder, capsys, monkeypatch):
     assert run("fit", "train.csv", "--target", "price", "-o", "m.skops") == 0
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -516,22 +466,6 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys):
         capsys, people().assign(age=np.nan), "--impute"
     )
     assert "column 'age' is inf in row 1" in refused_fit(capsys, people().assign(age=np.inf))
-
-
-def test_fit_names_what_is_wrong_with_the_file(folder, capsys):
-    Path("empty.csv").write_text("")
-    Path("double.csv").write_text("a,a,price\n1,2,3\n")
-    cases = {
-        "empty.csv": "'empty.csv' is empty",
-        "double.csv": "two columns called 'a' (1 and 2)",
-        "none.csv": "none.csv: No such file",
-        ".": "folder '.' has neither .npy nor .parquet files",
-    }
-    for name, words in cases.items():
-        code = 1 if name == "none.csv" else 4
-        fit = ["fit", name, "--target", "price", "-o", "m.skops"]
-        assert words in refused(capsys, *fit, code=code)
-    assert not Path("m.skops").exists()
 
 
 @pytest.mark.parametrize("text", ["n/k", "1.2.3", "\x00", "12 kr", "x" * 1000])
@@ -609,13 +543,6 @@ def test_missing_values_are_imputed_on_request(folder, capsys):
     assert np.isfinite(read_table("out.csv")["prediction"]).all()
 
 
-def test_columns_of_names_are_pointed_out(folder, capsys):
-    frame = people().assign(name=[f"person {k}" for k in range(120)])
-    frame.to_csv("named.csv", index=False)
-    assert run("fit", "named.csv", "--target", "price", "-o", "m.skops") == 0
-    assert "column 'name' has 120 different texts in 120 rows" in capsys.readouterr().err
-
-
 def refused_predict(capsys, model, frame, *arguments, command="predict"):
     frame.to_csv("bad.csv", index=False)
     Path("out.csv").write_text("old")
@@ -648,6 +575,13 @@ def test_predict_names_what_is_wrong_with_the_table(folder, models, capsys):
     assert "no column 'id'" in refused_predict(capsys, model, frame, "--keep", "id")
     named = frame.assign(prediction=0)
     assert "name of a prediction" in refused_predict(capsys, model, named, "--keep", "prediction")
+
+
+def test_baselines_can_be_left_out(folder, capsys):
+    options = ["--target", "price", "--drop", "churn", "-q", "-o", "m.skops", "--no-baselines"]
+    assert run("fit", "train.csv", *options) == 0
+    assert run("evaluate", "m.skops", "test.csv") == 0
+    assert "constant model" not in capsys.readouterr().out
 
 
 def test_unknown_texts_may_be_ignored(folder, models):
@@ -718,21 +652,6 @@ def test_unwritable_outputs_are_noticed_first(folder, models, capsys, place):
     assert sorted(os.listdir()) == before
 
 
-def test_failed_write_keeps_the_old_model(folder, capsys, monkeypatch):
-    Path("m.skops").write_bytes(b"old")
-    before = sorted(os.listdir())
-
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    fit = ["fit", "train.csv", "--target", "price", "-q", "-o", "m.skops"]
-    message = refused(capsys, *fit, code=1)
-    assert "No space left on device" in message
-    assert Path("m.skops").read_bytes() == b"old"
-    assert sorted(os.listdir()) == before
-
-
 def test_models_saved_from_python_serve_too(folder, capsys):
     frame = people()[["age", "income", "price"]]
     X, y = frame[["age", "income"]], frame["price"]
@@ -749,16 +668,6 @@ def test_models_saved_from_python_serve_too(folder, capsys):
     assert run("predict", "plain.skops", "x.csv", "-o", "out.csv") == 0
     np.testing.assert_array_equal(read_table("out.csv")["prediction"], model.predict(X))
     assert "fitted to 2 columns" in refused(capsys, "predict", "plain.skops", "t.csv")
-
-
-@pytest.mark.parametrize("module", ["pandas", "skops"])
-def test_missing_packages_name_the_extra(folder, capsys, monkeypatch, module):
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    fit = ["fit", "train.csv", "--target", "price", "-q", "-o", "m.skops"]
-    message = refused(capsys, *fit, code=1)
-    assert 'pip install "sorel[cli]"' in message
 
 
 # Rows on disk.
@@ -799,13 +708,6 @@ def test_rows_on_disk_give_the_model_of_the_table(numbers, capsys):
     assert run("info", "file.skops") == 0
     assert "age (numeric), income (numeric)" in capsys.readouterr().out
     assert run("evaluate", "file.skops", "test.csv") == 0
-
-
-def test_labels_of_rows_on_disk(numbers):
-    options = ["--target", "churn", "--drop", "price", "-q", "-o", "churn.skops"]
-    assert run("fit", "all.parquet", *options, "--out-of-core") == 0
-    assert run("predict", "churn.skops", "test.csv", "--proba", "-o", "out.csv") == 0
-    assert set(pd.read_csv("out.csv")["prediction"]) == {"yes", "no"}
 
 
 def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys):
@@ -1056,11 +958,6 @@ def test_what_rows_on_disk_cannot_have(flown, capsys):
     assert list(on_disk["columns"].feature_names_in_) == ["wind"]
 
 
-def test_targets_are_suggested_by_parts_of_their_names(flown, capsys):
-    message = refused(capsys, "fit", "f.csv", "--target", "delay", "-o", "m.skops")
-    assert "did you mean 'arr_delay'?" in message
-
-
 def test_class_weights_on_the_command_line(folder, capsys):
     options = ["--target", "churn", "--drop", "price", "--risk", "mean", "-q", "-o", "m.skops"]
     assert run("fit", "train.csv", *options, "--class-weight", "balanced") == 0
@@ -1076,7 +973,7 @@ def test_many_columns_of_texts_have_too_many_together(tmp_path, capsys, monkeypa
     (tmp_path / "table.csv").write_text("s,t,y\n" + "".join(rows))
     fit = ["fit", str(tmp_path / "table.csv"), "--target", "y", "-o", str(tmp_path / "m.skops")]
     assert cli.main(fit) == 4
-    assert "columns up to 't' have more than 40 different texts together" in capsys.readouterr().err
+    assert "columns up to 't' have more than 40 different texts" in capsys.readouterr().err
     assert cli.main([*fit, "--drop", "t"]) == 0
 
 
@@ -1098,109 +995,3 @@ def test_long_tables_are_predicted_and_measured_in_parts(tmp_path, monkeypatch):
     for whole, parts in zip(written[:2], written[2:], strict=True):
         # Products of few rows may differ in the last digit.
         pd.testing.assert_frame_equal(whole, parts, rtol=1e-12)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_area_under_the_curve(weighted):
-    from sorel.cli.evaluate import _auc
-
-    rng = np.random.default_rng(0)
-    for size in (5, 200):
-        # Margins with many ties, of each other and across the classes.
-        margin = rng.integers(0, 9, size) / 4.0
-        positive = rng.random(size) < 0.4
-        positive[:2] = True, False
-        weight = rng.integers(0, 3, size).astype(float) if weighted else None
-        if weighted:
-            weight[:2] = 1.0
-        expected = roc_auc_score(positive, margin, sample_weight=weight)
-        assert _auc(positive, margin, weight) == pytest.approx(expected, rel=1e-12)
-    one = np.ones(4, bool)
-    assert np.isnan(_auc(one, np.arange(4.0), None))
-    assert np.isnan(_auc(~one, np.arange(4.0), None))
-    assert np.isnan(_auc(np.array([True, True, False]), np.arange(3.0), np.array([1.0, 1.0, 0.0])))
-    assert np.isnan(_auc(np.array([True, False]), np.array([np.nan, 0.0]), None))
-
-
-def test_equal_rows_of_a_long_table_count_together(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {
-            "a": rng.integers(0, 3, 400).astype(float),
-            "t": rng.choice(["u", "v"], 400),
-            "s": rng.integers(0, 3, 400),
-        }
-    )
-    table["y"] = table["a"] - (table["t"] == "u") + rng.integers(0, 2, 400)
-    table.loc[::7, "a"] = np.nan
-    table.to_csv(tmp_path / "table.csv", index=False)
-    for extra in ([], ["--sample-weight", "s"]):
-        models = []
-        for many in (10**9, 100):
-            monkeypatch.setattr("sorel.cli.merging._MANY", many)
-            monkeypatch.setattr("sorel.cli.merging._LOOKED_AT", 300)
-            path = tmp_path / f"{many}.skops"
-            command = ["fit", str(tmp_path / "table.csv"), "--target", "y", "--impute", "--quiet"]
-            command += ["--tol", "1e-9", "-o", str(path), *extra]
-            assert cli.main(command) == 0
-            models.append(sorel.load_model(path))
-        all_rows, few = (model[-1] for model in models)
-        assert few.l2_ == all_rows.l2_
-        np.testing.assert_allclose(few.coef_, all_rows.coef_, rtol=1e-3, atol=1e-4)
-        assert few.objective_ == pytest.approx(all_rows.objective_, rel=1e-8)
-        # The weights of the rows are weights of the problem of all rows, and certify its optimum.
-        X = models[0][:-1].transform(table[["a", "t", "s"]] if not extra else table[["a", "t"]])
-        weight = table["s"].to_numpy(float) if extra else None
-        problem = sorel.Problem(
-            np.asarray(X), table["y"], risk=sorel.CVaR(0.5), penalty=sorel.L2(few.l2_),
-            fit_intercept=True, sample_weight=weight,
-        )  # fmt: skip
-        w = np.append(few.coef_, few.intercept_)
-        assert problem.certificate(w, few.risk_weights_).relative_gap < 1e-7
-
-
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_equal_rows_are_taken_together_by_fold_and_by_class(task, tmp_path, monkeypatch, capsys):
-    rng = np.random.default_rng(1)
-    table = pd.DataFrame({"a": rng.integers(0, 3, 900), "b": rng.integers(0, 2, 900)})
-    table["y"] = (table["a"] - table["b"] + rng.integers(0, 3, 900) > 1).astype(int)
-    table.to_csv(tmp_path / "table.csv", index=False)
-    extra = ["--class-weight", "balanced"] if task == "classification" else []
-    models, said = [], []
-    for many in (10**9, 100):
-        monkeypatch.setattr("sorel.cli.merging._MANY", many)
-        monkeypatch.setattr("sorel.cli.merging._LOOKED_AT", 300)
-        path = tmp_path / f"{many}.skops"
-        command = ["fit", str(tmp_path / "table.csv"), "--target", "y", "--task", task]
-        command += ["--cv", "3", "--tol", "1e-9", "-o", str(path), *extra]
-        assert cli.main(command) == 0
-        said.append([line for line in capsys.readouterr().err.splitlines() if "chose" in line])
-        models.append(sorel.load_model(path)[-1])
-    assert len(said[0]) == 1
-    assert said[0] == said[1]
-    all_rows, few = models
-    np.testing.assert_allclose(few.coef_, all_rows.coef_, rtol=1e-3, atol=1e-4)
-    assert few.objective_ == pytest.approx(all_rows.objective_, rel=1e-8)
-    assert few.get_params().get("class_weight") == all_rows.get_params().get("class_weight")
-
-
-def test_rows_that_differ_are_left_alone():
-    from sorel.cli.merging import find_repeats
-
-    rng = np.random.default_rng(0)
-    few = pd.DataFrame({"a": rng.integers(0, 3, 600_000)})
-    assert find_repeats(few[:1000], np.zeros(1000)) is None
-    assert find_repeats(few, rng.normal(size=600_000)) is None
-    # Alike at the beginning, and different further down.
-    late = np.where(np.arange(600_000) < 100_000, 0.0, rng.normal(size=600_000))
-    assert find_repeats(few, late) is None
-    repeats = find_repeats(few, np.zeros(600_000))
-    assert repeats is not None
-    np.testing.assert_array_equal(few["a"].to_numpy()[repeats.first][repeats.place], few["a"])
-    lam = rng.random(3)
-    shared = repeats.shared_out(lam, None)
-    np.testing.assert_allclose(np.bincount(repeats.place, shared), lam, rtol=1e-10)
-    weight = rng.integers(0, 2, 600_000).astype(float)
-    shared = repeats.shared_out(lam, weight)
-    np.testing.assert_allclose(np.bincount(repeats.place, shared), lam, rtol=1e-10)
-    assert (shared[weight == 0.0] == 0.0).all()

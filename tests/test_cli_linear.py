@@ -192,28 +192,3 @@ def test_fit_with_the_linear_loss(risk, tmp_path, capsys):
     assert run(*given, "--intercept", "free", "-o", out) == 2
     assert "--loss linear has no best intercept" in capsys.readouterr().err
     assert run("evaluate", out, tmp_path / "data.csv") == 0
-
-
-def test_equal_rows_of_a_long_table_are_taken_together(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"a": rng.integers(-2, 3, 400), "b": rng.integers(-1, 2, 400)})
-    table["y"] = table["a"] + rng.integers(0, 4, 400)
-    table.to_csv(tmp_path / "table.csv", index=False)
-    data = str(tmp_path / "table.csv")
-    commands = (
-        ["quantile", data, "--target", "y", "--quantiles", "0.3", "0.85", "--tol", "1e-8"],
-        ["portfolio", data, "--risk", "esrm:2", "--l2", "0.1", "--tol", "1e-8"],
-    )
-    for command in commands:
-        found = []
-        for many in (10**9, 100):
-            monkeypatch.setattr("sorel.cli.merging._MANY", many)
-            monkeypatch.setattr("sorel.cli.merging._LOOKED_AT", 300)
-            path = str(tmp_path / f"{many}.csv")
-            assert cli.main([*command, "--quiet", "-o", path]) == 0
-            found.append(pd.read_csv(path))
-        # Quantiles of whole numbers may lie anywhere between two; what they cost is told.
-        columns = ["quantile", "pinball_loss"] if command[0] == "quantile" else ["asset", "weight"]
-        pd.testing.assert_frame_equal(*(table[columns] for table in found), atol=1e-4)
-        if command[0] == "quantile":
-            assert found[1]["coverage"].between(0.2, 1.0).all()

@@ -309,6 +309,11 @@ def test_pipelines_from_python_load_and_predict_the_same(tmp_path):
     labels = np.array(["a", "b", "c"])[codes[:, 0]]
     for model, y in (
         (make_pipeline(StandardScaler(with_mean=False), sorel.SpectralRiskRegressor()), X[:, 0]),
+        (
+            sorel.SpectralRiskRegressor(loss=sorel.losses.Huber(2.0), solver=sorel.solvers.SOREL()),
+            X[:, 0],
+        ),
+        (sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.5)], l2s=[0.1], cv=2), X[:, 0]),
         (make_pipeline(columns, sorel.SpectralRiskClassifier()), labels),
         (sorel.QuantileRegressor(quantile=[0.1, 0.5, 0.9]), X[:, 0] + X[:, 1] ** 2),
         (sorel.RankRegressor(), X[:, 0]),

@@ -43,7 +43,7 @@ def test_table_is_aligned_and_names_every_method(comparison):
 def with_tail_change(comparison, factor):
     """The same comparison with the robust methods' held-out tail set relative to least squares."""
     base = comparison.rows[demo.BASELINE]
-    scores = dataclasses.replace(base.held_out, tail=factor * base.held_out.tail)
+    scores = base.held_out._replace(tail=factor * base.held_out.tail)
     rows = {
         method: row if method == demo.BASELINE else dataclasses.replace(row, held_out=scores)
         for method, row in comparison.rows.items()

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import sorel
-from sorel import ESRM, CVaR, Extremile, Mean, Mixture, deviations
-from sorel.deviations import _Bounds, _Matrix, _Spectrum, minimize_deviation
+from sorel import ESRM, CVaR, Extremile, Mean, Mixture
+from sorel.deviations import minimize_deviation
 from sorel.linear_programs import TailProgram
 
 N, D = 40, 3
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)) * np.array([1.0, 3.0, 0.2]) + 5.0
 Y = X @ np.array([1.0, -0.5, 2.0]) + RNG.standard_t(3, size=N)
-
-
-def make_bounds(l1=0.0, l2=0.0, matrix=X, y=Y, weight=None):
-    problem = sorel.Problem(
-        matrix, y, risk=sorel.Deviation(CVaR(0.5)), loss="linear", penalty=sorel.L2(1.0),
-        sample_weight=weight,
-    )  # fmt: skip
-    return _Bounds(problem, l1, l2, None)
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.1])
@@ -64,128 +54,51 @@ def test_a_program_that_cannot_be_solved_is_left_to_the_runs(monkeypatch):
     assert fit.result is not None
 
 
-def test_the_first_l2_goes_by_the_sizes_of_columns_and_targets():
-    weight = np.random.default_rng(1).uniform(0.5, 2.0, N)
-    for omega in (None, weight):
-        bounds = make_bounds(weight=omega)
-        covariance = np.cov(X.T, aweights=omega, ddof=0)
-        np.testing.assert_allclose(bounds._covariance().diagonal, np.diag(covariance), rtol=1e-9)
-        expected = 0.1 * 1e-3 * np.mean(np.diag(covariance)) / bounds.spread
-        assert bounds.first_l2(1e-3) == pytest.approx(expected, rel=1e-9)
-    constant = make_bounds(matrix=np.column_stack([X[:, 0], np.ones(N)]))
-    expected = 0.1 * 1e-3 * np.var(X[:, 0]) / constant.spread
-    assert constant.first_l2(1e-3) == pytest.approx(expected, rel=1e-6)
-    none = make_bounds(matrix=np.zeros((N, 2)))
-    assert none.first_l2(1e-3) == pytest.approx(0.1 * 1e-3 / none.spread)
+def test_more_columns_than_rows_are_fitted_perfectly():
+    rng = np.random.default_rng(3)
+    matrix, y = rng.normal(size=(8, 20)), rng.normal(size=8)
+    for risk in (CVaR(0.3), ESRM(2.0)):
+        fit = minimize_deviation(matrix, y, risk)
+        assert fit.converged
+        assert fit.objective <= 1e-6 * np.abs(y).mean()
 
 
-@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5])
-@pytest.mark.parametrize("rank", [3, 5])
-def test_covariances_of_few_columns_and_of_many(rank, size):
-    """Both solve for slopes in their range, whatever the sizes of the columns."""
-    rng = np.random.default_rng(2)
-    factor = size * rng.normal(size=(5, rank)) @ rng.normal(size=(rank, 9))
-    factor *= np.geomspace(1e-6, 1e6, 9)
-    factor[:, 4] = 0.0
-    matrix = factor.T @ factor
-    slope = matrix @ (rng.normal(size=9) / np.geomspace(1e-6, 1e6, 9))
-    for held in (_Matrix(matrix), _Spectrum(factor.copy())):
-        np.testing.assert_allclose(held.diagonal, np.diag(matrix), rtol=1e-9)
-        np.testing.assert_allclose(matrix @ held.solve(slope), slope, rtol=1e-7)
+@pytest.mark.parametrize("risk", [CVaR(0.5), ESRM(2.0)], ids=repr)
+@pytest.mark.parametrize("scales", [[1.0, 1.0, 1.0], [1e-3, 1.0, 1e3], [1e3, 0.0, 1e-3]])
+def test_columns_of_unequal_size(risk, scales):
+    fit = minimize_deviation(X * scales, Y, risk)
+    assert fit.converged
+    used = np.array(scales) > 0.0
+    alone = minimize_deviation(X[:, used], Y, risk, tol=1e-8)
+    assert fit.objective == pytest.approx(alone.objective, rel=2e-6)
 
 
-@pytest.mark.parametrize(("rows", "few", "spectrum"), [(5, 8, True), (5, 9, False), (9, 3, False)])
-def test_many_columns_have_a_spectrum(monkeypatch, rows, few, spectrum):
-    """Where they are more than a few, and more than the rows."""
-    monkeypatch.setattr(deviations, "_FEW_COLUMNS", few)
-    matrix = np.random.default_rng(3).normal(size=(rows, 9))
-    held = make_bounds(matrix=matrix, y=np.arange(float(rows)))._covariance()
-    assert isinstance(held, _Spectrum) is spectrum
-    np.testing.assert_allclose(held.diagonal, matrix.var(axis=0), rtol=1e-8)
-
-
-@pytest.mark.parametrize("size", [1e-9, 1e9])
-def test_covariances_do_not_depend_on_the_units_of_the_targets(size):
-    held = make_bounds(y=size * Y)._covariance()
-    np.testing.assert_allclose(held.diagonal, X.var(axis=0), rtol=1e-8)
-
-
-def deviation(w):
-    losses = np.sort(Y - X @ w)
-    return losses[N // 2 :].mean() - losses.mean()
-
-
+@pytest.mark.parametrize("risk", [CVaR(0.5), ESRM(2.0)], ids=repr)
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
-def test_the_certificate_of_any_coefficients(l1, l2):
-    """F and a gap that the weighting proves, for the best coefficients and for others."""
-    best = minimize_deviation(X, Y, CVaR(0.5), l1=l1, l2=l2, tol=1e-8)
+@pytest.mark.parametrize("max_passes", [2, 1000])
+def test_the_weighting_proves_the_gap(risk, l1, l2, max_passes):
+    """s.y, less what the penalty's conjugate says of X^T s, bounds F from below."""
+    fit = minimize_deviation(X, Y, risk, l1=l1, l2=l2, tol=1e-8, max_passes=max_passes)
+    value = sorel.Deviation(risk)(Y - X @ fit.w)
+    value += l1 * np.abs(fit.w).sum() + 0.5 * l2 * fit.w @ fit.w
+    assert fit.objective == pytest.approx(value)
+    assert fit.relative_gap == pytest.approx(fit.gap / value)
+    lam, signed = fit.weights, fit.weights - 1.0 / N
+    np.testing.assert_allclose(sorel.project_permutahedron(lam, risk), lam, atol=1e-9)
+    slope = X.T @ signed
+    excess = np.maximum(np.abs(slope) - l1, 0.0)
+    if l2 == 0.0:
+        assert excess.max() <= 1e-9
+    bound = signed @ Y - (excess @ excess / (2.0 * l2) if l2 > 0.0 else 0.0)
+    assert fit.dual <= bound + 1e-9
+    assert fit.dual >= min(bound, 0.0) - 1e-6
+    best = minimize_deviation(X, Y, risk, l1=l1, l2=l2, tol=1e-8)
     assert best.converged
-    rng = np.random.default_rng(4)
-    for size in (0.0, 1e-3, 0.3):
-        w = best.w + size * rng.normal(size=D)
-        value = deviation(w) + l1 * np.abs(w).sum() + 0.5 * l2 * w @ w
-        bounds = make_bounds(l1, l2)
-        objective, gap, relative, _, lam = bounds.certify(w, best.weights)
-        dual = objective - gap
-        assert objective == pytest.approx(value)
-        assert relative == pytest.approx(gap / value)
-        assert dual <= best.objective * (1.0 + 1e-9)
-        # Weights of the risk, no more than omega / alpha, less those of the mean.
-        change = lam - 1.0 / N
-        assert change.sum() == pytest.approx(0.0, abs=1e-9)
-        assert np.all((change >= -1.0 / N - 1e-9) & (change <= 1.0 / N + 1e-9))
-        # change.y less what the penalty's conjugate says of X^T change bounds F from below.
-        slope = X.T @ change
-        if l2 > 0.0:
-            excess = np.maximum(np.abs(slope) - l1, 0.0)
-            bound = change @ Y - excess @ excess / (2.0 * l2)
-            assert dual == pytest.approx(bound, rel=1e-6)
-        elif l1 > 0.0:
-            assert np.abs(slope).max() <= l1 * (1.0 + 1e-9)
-            assert dual <= change @ Y + 1e-9
-            assert dual == pytest.approx(change @ Y, rel=1e-6)
-        else:
-            # Nothing but rounding is left of it, and charged for ten times the way to w.
-            assert np.abs(slope).max() <= 1e-9
-            assert dual <= change @ Y + 1e-9
-            assert dual >= change @ Y - 1e-6
-    assert 0.0 <= best.gap <= 1e-8 * best.objective
+    assert fit.dual <= best.objective * (1.0 + 1e-9)
 
 
 def test_a_deviation_is_never_negative():
-    """Weights that prove nothing are replaced by those that prove as much."""
-    bounds = make_bounds(l2=1e-9)
-    lam = np.where(np.arange(N) < N // 2, 1.0, -1.0) / N
-    objective, gap, _, _, weights = bounds.certify(np.full(D, 50.0), lam)
-    assert gap == objective
-    np.testing.assert_allclose(weights, np.full(N, 1.0 / N))
-
-
-def test_weights_are_blended_until_their_slopes_are_allowed():
-    """With those of the mean, whose slopes are 0, so far that the largest is l1."""
-    l1, w = 0.05, np.array([0.5, 0.2, -0.1])
-    bounds = make_bounds(l1)
-    engine = bounds.problem.engine
-    worst = engine.weights(engine.worst_case(engine.point(w)))
-    top = np.abs(X.T @ (worst - 1.0 / N)).max()
-    assert top > 2.0 * l1
-    *_, lam = bounds.certify(w, worst)
-    np.testing.assert_allclose(lam - 1.0 / N, l1 / top * (worst - 1.0 / N), atol=1e-12)
-
-
-def test_slopes_that_are_left_are_charged_for_a_longer_solution(monkeypatch):
-    """By ten times what a column tells in the one found, where no correction is to be had."""
-    best = minimize_deviation(X, Y, CVaR(0.5))
-    bounds = make_bounds()
-    engine = bounds.problem.engine
-    still = SimpleNamespace(solve=lambda slope: 0.0 * slope)
-    monkeypatch.setattr(bounds, "_covariance", lambda: still)
-    worst = engine.weights(engine.worst_case(engine.point(np.zeros(D))))
-    given = 0.999 * best.weights + 0.001 * worst
-    _, gap, _, w, lam = bounds.certify(best.w, given)
-    change = lam - 1.0 / N
-    shortfall = deviation(w) - change @ (Y - X @ w)
-    scale = np.abs(X).max(axis=0)
-    left = (np.abs(X.T @ change) / scale).sum()
-    assert left > 1e-5
-    assert gap == pytest.approx(shortfall + 10.0 * left * (scale * np.abs(w)).max())
+    """Where weights prove nothing, those of the mean prove as much as is known for free."""
+    fit = minimize_deviation(1e3 * X, Y, ESRM(50.0), max_passes=0)
+    assert fit.dual >= 0.0
+    assert fit.gap <= fit.objective

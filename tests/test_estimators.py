@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import io
 import logging
 import math
 import pickle
 import subprocess
 import sys
-import threading
 import warnings
 
 import numpy as np
@@ -14,7 +14,7 @@ import scipy.sparse
 import sklearn
 from helpers import RISKS, make_data
 from sklearn.base import clone
-from sklearn.datasets import load_iris, make_classification
+from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
@@ -139,15 +139,6 @@ def test_auto_l2_is_one_over_n():
     np.testing.assert_array_equal(auto.coef_, given.coef_)
 
 
-def test_tail_risk_lowers_the_training_tail():
-    X, y = regression(n=300)
-    tail = [
-        CVaR(0.1)(0.5 * (SpectralRiskRegressor(risk, l2=1e-6).fit(X, y).predict(X) - y) ** 2)
-        for risk in ("mean", "cvar:0.1")
-    ]
-    assert tail[1] < tail[0]
-
-
 # Sample weights.
 
 
@@ -163,18 +154,6 @@ def test_weight_two_is_the_row_twice(risk):
     assert weighted.l2_ == pytest.approx(repeated.l2_)
     assert weighted.risk_weights_.shape == y.shape
     assert np.all(weighted.risk_weights_[weight == 0] == 0.0)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_weights_of_a_classifier(classes):
-    X, y = classification(classes=classes)
-    weight = np.random.default_rng(1).integers(0, 4, len(y))
-    rows = np.repeat(np.arange(len(y)), weight)
-    model = SpectralRiskClassifier(tol=1e-9)
-    weighted = clone(model).fit(X, y, sample_weight=weight)
-    repeated = clone(model).fit(X[rows], y[rows])
-    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-3)
-    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=1e-8)
 
 
 def test_bad_weights_are_refused():
@@ -244,16 +223,6 @@ def test_nested_risk_parameters(risk):
     assert risk in ("cvar:0.5", CVaR(0.5))  # the caller's object is not touched
 
 
-def test_estimators_do_not_share_their_default_risk():
-    first, second = SpectralRiskRegressor(), SpectralRiskClassifier()
-    first.set_params(risk__alpha=0.01)
-    assert first.risk == CVaR(0.01)
-    assert second.risk == SpectralRiskRegressor().risk == CVaR(0.5)
-    shared = CVaR(0.3)
-    SpectralRiskRegressor().set_params(risk=shared, risk__alpha=0.1)
-    assert shared == CVaR(0.3)
-
-
 def test_unknown_nested_parameter_is_refused():
     with pytest.raises(ValueError, match="rho"):
         SpectralRiskRegressor().set_params(risk__rho=2.0)
@@ -301,6 +270,7 @@ def test_grid_search_over_risks_and_levels():
         (SpectralRiskRegressor(solver="best"), "unknown solver"),
         (SpectralRiskRegressor(tol=-1.0), "tol must"),
         (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
+        (SpectralRiskRegressor(n_jobs=0), "n_jobs must be None or an integer other than 0"),
         (SpectralRiskClassifier(loss="squared"), "not for classification"),
     ],
 )
@@ -380,9 +350,8 @@ def test_history_without_pandas(monkeypatch):
     X, y = regression()
     model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert model.history_.columns == list(sorel.Record._fields)
-    assert len(model.history_) == len(model.history_["gap"]) >= 1
-    assert "relative_gap" in str(model.history_)
+    assert list(model.history_) == list(sorel.Record._fields)
+    assert len(model.history_["gap"]) >= 1
 
 
 def test_missed_tolerance_warns_in_both_languages():
@@ -437,58 +406,25 @@ def test_warm_start_goes_on_from_the_last_fit():
     model.fit(X[:100, :3], y[:100])  # another number of features: a cold start
     assert model.converged_
     assert model.coef_.shape == (3,)
+    for classes in (2, 3):
+        X, y = classification(classes=classes)
+        model = SpectralRiskClassifier(warm_start=True).fit(X, y)
+        cold = model.n_passes_
+        assert model.fit(X, y).n_passes_ < cold
+        assert np.all(model.set_params(fit_intercept=False).fit(X, y).intercept_ == 0.0)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_warm_start_of_a_classifier(classes):
-    X, y = classification(classes=classes)
-    model = SpectralRiskClassifier(warm_start=True).fit(X, y)
-    cold = model.n_passes_
-    assert model.fit(X, y).n_passes_ < cold
-    model.set_params(fit_intercept=False).fit(X, y)
-    assert np.all(model.intercept_ == 0.0)
-    X, y = load_iris(return_X_y=True)
-    assert model.fit(X, y).coef_.shape == (3, 4)
-
-
-def test_solver_instances_and_batches(monkeypatch):
+def test_solver_instances_are_repeatable():
     X, y = regression()
-    taken = []
-    original = SOREL.__init__
-    monkeypatch.setattr(
-        SOREL, "__init__", lambda self, **kw: (taken.append(kw), original(self, **kw))[1]
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        SpectralRiskRegressor(
-            "esrm:1", solver="sorel", batch_size=8, max_passes=4, random_state=0
-        ).fit(X, y)
-    assert taken == [{"batch_size": 8}]
-    model = SpectralRiskRegressor(solver=SOREL(schedule="paper"), tol=1e-2, random_state=0)
-    first, second = model.fit(X, y).coef_.copy(), model.fit(X, y).coef_
-    np.testing.assert_array_equal(first, second)
+    for solver in ("sorel", SOREL(schedule="paper")):
+        model = SpectralRiskRegressor(solver=solver, tol=1e-2, batch_size=8, random_state=0)
+        first, second = model.fit(X, y).coef_.copy(), model.fit(X, y).coef_
+        np.testing.assert_array_equal(first, second)
 
 
 def test_prediction_needs_a_fit():
     with pytest.raises(NotFittedError):
         SpectralRiskRegressor().predict([[1.0]])
-
-
-def test_fits_in_threads_are_independent():
-    X, y = regression(n=400)
-    expected = {a: SpectralRiskRegressor(CVaR(a)).fit(X, y).coef_ for a in (0.1, 0.5, 0.9)}
-    found = {}
-
-    def fit(alpha):
-        found[alpha] = SpectralRiskRegressor(CVaR(alpha)).fit(X, y).coef_
-
-    threads = [threading.Thread(target=fit, args=(alpha,)) for alpha in expected]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for alpha, coef in expected.items():
-        np.testing.assert_array_equal(found[alpha], coef)
 
 
 # Progress.
@@ -509,29 +445,17 @@ def test_verbose_shows_passes_and_gap_on_stderr(capsys):
     assert model.status_ in lines[-1]
 
 
-def test_progress_line_of_a_terminal():
-    class Terminal:
-        def __init__(self):
-            self.text = ""
-
-        def isatty(self):
-            return True
-
-        def write(self, text):
-            self.text += text
-
-        def flush(self):
-            pass
-
-    terminal = Terminal()
+def test_progress_line_of_a_terminal(monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     line = ProgressLine(1, 1e-4, terminal)
     for passes in range(50):
         line(sorel.Record(float(passes), 0.0, *(1.0, 0.5, 0.5, 0.5), *(1.0, 0.5, 0.5, 0.5)))
-    result = sorel.solve(sorel.Problem(*regression()))
-    line.close(result)
-    assert terminal.text.count("\r") < 10  # ten a second
-    assert terminal.text.count("\n") == 1
-    assert terminal.text.endswith("s)\n")
+    line.close(sorel.solve(sorel.Problem(*regression())))
+    text = terminal.getvalue()
+    assert text.count("\r") < 10  # ten a second
+    assert text.count("\n") == 1
+    assert text.endswith("s)\n")
 
 
 # scikit-learn's callbacks.
@@ -592,19 +516,6 @@ def test_callbacks_may_stop_a_fit():
         model.fit(*regression())
     assert len(model.history_) == 2
     assert "stopped by the callback" in model.status_
-
-
-@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
-def test_callbacks_of_scikit_learn_itself():
-    from sklearn.callback import ScoringMonitor
-
-    X, y = regression()
-    monitor = ScoringMonitor(scoring="r2")
-    model = SpectralRiskRegressor("cvar:0.1").set_callbacks(monitor)
-    model.fit(X, y)
-    log = monitor.get_logs().data
-    assert log[-1]["r2"] == model.score(X, y)
-    GridSearchCV(model, {"risk__alpha": [0.5, 0.1]}, cv=2, error_score="raise").fit(X, y)
 
 
 # The package.
@@ -680,17 +591,6 @@ def test_estimators_fit_and_predict_rows_on_disk(tmp_path, on_disk, labels):
         model.predict(np.save(tmp_path / "Z.npy", X[:, :2]) or tmp_path / "Z.npy")
 
 
-def test_a_weight_of_zero_leaves_out_a_row_on_disk(tmp_path, on_disk):
-    X, y = disk_data(tmp_path)
-    weight = np.ones(200)
-    weight[::3] = 0.0
-    model = SpectralRiskRegressor(tol=1e-8).fit(tmp_path / "X.npy", y, weight)
-    known = SpectralRiskRegressor(tol=1e-8).fit(X[weight > 0], y[weight > 0])
-    np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-4)
-    assert model.l2_ == known.l2_
-    assert not model.risk_weights_[::3].any()
-
-
 def test_wrong_rows_on_disk_are_refused(tmp_path, on_disk):
     X, y = disk_data(tmp_path)
     with pytest.raises(ValueError, match="200 rows but y has 199"):
@@ -706,33 +606,13 @@ def test_wrong_rows_on_disk_are_refused(tmp_path, on_disk):
         model.predict(tmp_path / "X.npy")
 
 
-def test_threads_change_nothing_but_the_time(monkeypatch):
-    from sorel.engines import memory
-
-    monkeypatch.setattr(memory, "WORTH_SHARING_X", 0)
-    monkeypatch.setattr(memory, "_WORTH_SHARING", 0)
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 4))
-    y = X @ np.ones(4) + rng.standard_t(3, size=300)
-    alone = SpectralRiskRegressor(risk="cvar:0.2", tol=1e-8, n_jobs=1).fit(X, y)
-    shared = SpectralRiskRegressor(risk="cvar:0.2", tol=1e-8, n_jobs=2).fit(X, y)
-    np.testing.assert_allclose(shared.coef_, alone.coef_, rtol=1e-6)
-    with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0"):
-        SpectralRiskRegressor(n_jobs=0).fit(X, y)
-
-
 def test_float32_predictions_are_sums_in_float64():
-    from sorel.estimators import base
-
     rng = np.random.default_rng(1)
     X = rng.normal(size=(50, 3)).astype(np.float32)
-    y = X @ np.arange(3.0)
-    model = SpectralRiskRegressor(tol=1e-5).fit(X, y)
+    model = SpectralRiskRegressor(tol=1e-5).fit(X, X @ np.arange(3.0))
     wanted = X.astype(np.float64) @ model.coef_ + model.intercept_
     np.testing.assert_allclose(model.predict(X), wanted, rtol=1e-13, atol=1e-13)
     assert model.predict(X).dtype == np.float64
-    pieces = base.product(np.repeat(X, 3, axis=0), np.eye(3)[:, :2])
-    np.testing.assert_array_equal(pieces, np.repeat(X, 3, axis=0)[:, :2].astype(np.float64))
 
 
 def skewed(n=300, d=3, seed=0):
@@ -791,19 +671,6 @@ def test_where_the_mean_cannot_be_kept(settings, convert, message):
         SpectralRiskRegressor(**settings).fit(convert(X), np.abs(y))
 
 
-def test_predictions_under_a_log_link_are_means():
-    rng = np.random.default_rng(0)
-    X = 0.3 * rng.normal(size=(2000, 2))
-    y = rng.poisson(np.exp(1.0 + X @ [1.0, -1.0]))
-    model = SpectralRiskRegressor("mean", loss="poisson", l2=1e-6, tol=1e-8).fit(X, y)
-    assert model.predict(X).mean() == pytest.approx(y.mean(), rel=1e-3)
-    losses = sorel.metrics.TailScorer("mean", "poisson").losses(model, X, y)
-    margins = X @ model.coef_ + model.intercept_
-    np.testing.assert_allclose(losses, sorel.losses.parse_loss("poisson").value(y, margins))
-    with pytest.raises(ValueError, match="means above 0"):
-        sorel.metrics.cvar_loss(y, margins - 5.0, loss="poisson")
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_class_weights_are_sample_weights(classes):
     X, y = classification(classes=classes)
@@ -824,8 +691,6 @@ def test_balanced_classes_have_the_same_total():
     balanced = SpectralRiskClassifier("mean", class_weight="balanced", l2=0.01, tol=1e-9).fit(X, y)
     theirs = LogisticRegression(class_weight="balanced", C=1 / (400 * 0.01), tol=1e-9).fit(X, y)
     np.testing.assert_allclose(balanced.coef_, theirs.coef_, rtol=1e-3)
-    search = sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.01], class_weight="balanced", cv=2)
-    np.testing.assert_allclose(search.fit(X, y).coef_, balanced.coef_, rtol=1e-2)
 
 
 @pytest.mark.parametrize("suffix", ["", "CV"])
@@ -859,18 +724,6 @@ def test_fits_are_logged(caplog):
     with caplog.at_level(logging.WARNING, "sorel"), pytest.warns(SklearnConvergenceWarning):
         SpectralRiskRegressor(tol=1e-12, max_passes=2).fit(X, y)
     assert "max_passes" in caplog.text
-
-
-def test_logging_is_silent_until_it_is_configured():
-    code = (
-        "import numpy as np, sorel\n"
-        "X = np.random.default_rng(0).normal(size=(50, 2))\n"
-        "sorel.SpectralRiskRegressor().fit(X, X[:, 0])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == done.stderr == ""
 
 
 def test_the_doors_have_the_same_defaults():

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import sorel
-from sorel import cli, saving, tables
+from sorel import cli
 from sorel.checkpoints import CheckpointError, read_passes
 from sorel.rows import open_data, open_rows, write_blocks
 from sorel.saving import ModelFileError, load_model, read_summary, save_model
@@ -85,19 +85,6 @@ def test_arrays_of_zeros_are_saved_so_that_they_load_again(saved, tmp_path):
     model.risk_weights_ = np.zeros(5_000_000)
     save_model(model, tmp_path / "model.skops")
     assert len(load_model(tmp_path / "model.skops").risk_weights_) == 5_000_000
-
-
-def test_many_names_are_saved_so_that_they_load_again(saved, tmp_path, monkeypatch):
-    from sklearn.preprocessing import OneHotEncoder
-
-    encoder = OneHotEncoder().fit(np.array([f"name {i}" for i in range(3000)], object)[:, None])
-    save_model(encoder, tmp_path / "packed.skops")
-    monkeypatch.setattr(saving, "_MAX_SCHEMA", 1 << 14)
-    monkeypatch.setattr(saving, "_ROOM", 1 << 14)
-    with pytest.raises(ModelFileError, match="max_bytes"):
-        load_model(tmp_path / "packed.skops")
-    save_model(encoder, tmp_path / "model.skops")
-    assert len(load_model(tmp_path / "model.skops").categories_[0]) == 3000
 
 
 def test_a_model_is_an_estimator(saved, tmp_path):
@@ -198,19 +185,6 @@ def test_parquet_may_unfold_as_far_as_its_reader_says(tmp_path):
     assert read_table(path, unpacked=2 * 2500 + 100).shape == (1, 2)
     with pytest.raises(TableError, match="unfolds to"):
         read_table(path, unpacked=2 * 2500 + 99)
-
-
-def test_large_parquet_files_may_unfold_further(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    path = tmp_path / "t.parquet"
-    pd.DataFrame({"a": np.zeros(100_000)}).to_parquet(path)
-    size = path.stat().st_size
-    monkeypatch.setattr(tables, "_ROOM", 700_000)
-    monkeypatch.setattr(tables, "_SMALL_FILE", size - 5100)
-    assert len(read_table(path)) == 100_000
-    monkeypatch.setattr(tables, "_SMALL_FILE", size - 4900)
-    with pytest.raises(TableError, match=r"unfolds to 0\.8 MB"):
-        read_table(path)
 
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"

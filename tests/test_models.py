@@ -26,7 +26,7 @@ def random_model(seed):
     return Model(
         A=M.T @ M + 1e-6 * np.eye(p), slope=5.0 * rng.standard_normal(p), w=start.copy(),
         kink=np.clip(rng.uniform(0.0, 0.5, p), lower, upper), cost=rng.uniform(0.0, 1.0, p),
-        lower=lower, upper=upper, rows=rows, sums=rows @ start, ridge=np.zeros(p),
+        lower=lower, upper=upper, rows=rows, sums=rows @ start,
     ), start  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_nothing_moves_where_everything_is_at_its_bound():
     w = np.array([0.5, 0.5])
     u, info = minimize_quadratic(np.eye(2), np.zeros(2), w, Budget(0.1, 1.0, 0.5, 0.5), 2)
     np.testing.assert_array_equal(u, w)
-    assert info.kkt == 0.0
+    assert info.kkt <= 1e-15
 
 
 @pytest.mark.parametrize("rest", [1e-3, 1e-6, 1e-9])

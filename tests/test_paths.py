@@ -4,16 +4,14 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.sparse
 from helpers import make_data
 
 import sorel
 from sorel import CVaR, PathResult
 from sorel.certificate import KnownCurvature, certify
-from sorel.paths import _reach, _Start, plough
-from sorel.solvers import Newton, Run
-from sorel.solvers.augmented import State
+from sorel.paths import snake_order
+from sorel.solvers import Newton
 
 LEVELS = [0.9, 0.5, 0.2]
 STRENGTHS = [1.0, 0.1, 0.01]
@@ -56,11 +54,10 @@ def test_warm_starts_save_passes():
     assert path.passes.sum() < sum(cold)
 
 
-def test_walk_goes_to_neighbours():
-    walk = list(plough(4, 3))
-    assert sorted(walk) == [(i, j) for i in range(4) for j in range(3)]
-    steps = np.abs(np.diff(walk, axis=0)).sum(axis=1)
-    assert np.all(steps == 1)
+def test_steps_of_a_grid_go_to_neighbours():
+    steps = list(snake_order(4, 3))
+    assert sorted(steps) == [(i, j) for i in range(4) for j in range(3)]
+    assert np.all(np.abs(np.diff(steps, axis=0)).sum(axis=1) == 1)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber"])
@@ -113,7 +110,7 @@ def test_table_without_pandas(monkeypatch):
     X, y = make_data("squared", 40, 2, 0)
     table = sorel.path(X, y, l2=[0.1, 0.2]).to_frame()
     assert table["l2"] == [0.1, 0.2]
-    assert "relative_gap" in str(table)
+    assert len(table["relative_gap"]) == 2
 
 
 def test_bad_grids_are_refused():
@@ -204,46 +201,6 @@ def wide_data(loss="squared", n=400, d=40):
     return X, y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_a_result_keeps_a_hessian_near_that_of_its_weights(loss):
-    X, y = wide_data(loss)
-    problem = sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True)
-    result = sorel.solve(problem, tol=1e-9)
-    rows = np.column_stack([X, np.ones(len(X))])
-    bend = np.ones(len(X))
-    if loss == "logistic":
-        bend = 1.0 / (2.0 + 2.0 * np.cosh(rows @ result.w))
-    expected = (rows.T * (result.weights * bend)) @ rows
-    ratios = scipy.linalg.eigvalsh(expected, result.curvature)
-    assert 0.1 < ratios.min() <= ratios.max() < 10.0  # a good preconditioner
-    few = sorel.solve(sorel.Problem(X[:, :5], y, risk="esrm:2", loss=loss))
-    assert few.curvature is None
-
-
-@pytest.mark.parametrize(("risk", "at_once"), [("esrm:3", True), ("cvar:0.8", False)])
-def test_the_first_step_is_read_off_the_hessian_of_a_similar_problem(risk, at_once):
-    X, y = wide_data()
-    problem = sorel.Problem(X, y, risk=risk, penalty=sorel.L2(0.1), fit_intercept=True)
-    engine, rng = problem.engine, np.random.default_rng(0)
-    root = rng.normal(size=(60, 41))
-    run = Run(rng.normal(size=41), None, 1e-6, 100, np.inf, 0, resembles=True, borrowed=True)
-    run.known.matrix = root.T @ root / 60
-    state = State(problem, engine.point(run.w), engine.uniform(), 1.0)
-    slope = state.gradient + problem.modulus() * run.w
-    step = np.linalg.solve(run.known.matrix + np.diag(problem.modulus()), -slope)
-    found = Newton().direction(state, run, 0.0)
-    assert np.allclose(found.delta, step, rtol=1e-8) == at_once
-    assert not run.borrowed
-    if at_once:
-        assert run.passes == 0.0
-        assert found.descent == pytest.approx(-slope @ step)
-        assert found.decrease == pytest.approx(0.5 * found.descent)
-    # What comes after it is worth products with the Hessian itself.
-    passes = run.passes
-    assert not np.allclose(Newton().direction(state, run, 0.0).delta, step, rtol=1e-3)
-    assert run.passes > passes
-
-
 @pytest.mark.parametrize("risk", ["mean", "esrm:2", "cvar:0.3"])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_paths_of_many_columns_reach_the_optimum_of_each_point(loss, risk):
@@ -298,50 +255,3 @@ def test_a_hessian_of_another_shape_is_no_start():
         sorel.solve(sorel.Problem(X[:, :35], y, risk="esrm:2"), warm_start=result)
     elastic = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.ElasticNet(0.1, 0.1))
     assert sorel.solve(elastic, warm_start=result).converged
-
-
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_starts_ahead_of_the_last_solution_save_passes(loss):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((2000, 20))
-    y = X @ rng.standard_normal(20) + rng.standard_t(3, 2000)
-    y = y if loss == "squared" else np.where(y > 0.0, 1.0, -1.0)
-    l2 = np.geomspace(1.0, 1e-3, 15)
-    problem = sorel.Problem(X, y, risk="esrm:2", loss=loss, fit_intercept=True)
-    ahead = sorel.path(problem, l2=l2)
-    last, passes = None, 0.0
-    for value in l2:
-        last = sorel.solve(problem.with_penalty(sorel.L2(value)), warm_start=last)
-        passes += last.passes
-    assert ahead.converged.all()
-    assert ahead.passes.sum() < passes
-
-
-def test_uneven_and_absent_l2_are_steps_of_their_own_length():
-    assert _reach(1.0, 0.1, 0.01) == pytest.approx(1.0)
-    assert _reach(1.0, 0.1, 0.1 * np.sqrt(0.1)) == pytest.approx(0.5)
-    assert _reach(1.0, 0.1, 1e-9) == 2.0  # no further than that
-    assert _reach(1.0, 0.1, 1.0) == 0.0  # the way back
-    assert _reach(1.0, 1.0, 0.1) == _reach(1.0, 0.1, 0.0) == 0.0
-
-
-def test_a_start_lies_ahead_on_the_line_of_the_last_two():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(30, 3)), rng.normal(size=30)
-    before, last = (
-        sorel.solve(sorel.Problem(X, y, risk="mean", penalty=sorel.L2(l2))) for l2 in (1.0, 0.1)
-    )
-    ahead = 2.0 * last.w - before.w
-    start = _Start([1.0, 0.1, 0.01])
-    assert start.towards(0, 0, smooth=True) is None
-    start.add(0, 0, before)
-    assert start.towards(0, 1, smooth=True) is before
-    # Along the penalties by their logarithms, and along the risks by their places.
-    start.add(0, 1, last)
-    np.testing.assert_allclose(start.towards(0, 2, smooth=True).w, ahead, rtol=1e-12)
-    assert start.towards(0, 2, smooth=False) is last
-    assert start.towards(1, 2, smooth=True) is last
-    start.add(0, 2, before)
-    start.add(1, 2, last)
-    np.testing.assert_allclose(start.towards(2, 2, smooth=True).w, ahead, rtol=1e-12)
-    assert start.towards(2, 1, smooth=True) is last

@@ -1,6 +1,7 @@
 """What the pictures say: the data of their lines, their labels and their scales."""
 
 import itertools
+import subprocess
 import sys
 import warnings
 
@@ -192,17 +193,11 @@ def test_convergence_of_estimators_knows_the_tolerance(models):
     display = ConvergenceDisplay.from_estimator(model)
     assert display.tol == 1e-3
     assert legend(display.ax_) == ["cvar:0.1"]
+    assert legend(ConvergenceDisplay.from_estimator(model, name="mine").ax_) == ["mine"]
     piped = plot_convergence(models["tail"], against="seconds")
     assert piped.get_xlabel() == "seconds"
-    assert ConvergenceDisplay._from_runs(
-        {"a": model, "b": models["tail"]}, tol=None, against="passes"
-    ).tol is None  # fmt: skip
-
-
-def test_convergence_of_one_result(results):
-    display = ConvergenceDisplay.from_result(results["auto"], name="mine")
-    assert legend(display.ax_) == ["mine"]
-    assert legend(plot_convergence(results["auto"])) == [results["auto"].solver]
+    both = plot_convergence({"a": model, "b": models["tail"]})
+    assert not both.texts  # two tolerances, and none is drawn
 
 
 def test_checks_without_a_certificate_are_left_out():
@@ -297,10 +292,9 @@ def test_many_coefficients_and_missed_tolerances():
 
 
 def test_lines_differ_in_colour_and_in_grey():
-    looks = [(str(plots.style(k)), plots._marker(k)) for k in range(35)]
-    assert len(set(looks)) == 35
-    grey = [(str(plots.style(k)["linestyle"]), plots._marker(k)) for k in range(10)]
-    assert len(set(grey)) == 10
+    looks = [plots.style(k) for k in range(35)]
+    assert len({str(look) for look in looks}) == 35
+    assert len({str(look["linestyle"]) for look in looks}) == 5
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
@@ -310,14 +304,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    import os
-    import subprocess
-    from pathlib import Path
-
     code = "import sys, sorel.plots; sys.exit('matplotlib' in sys.modules)"
-    root = str(Path(sorel.__file__).resolve().parents[1])
-    environment = {**os.environ, "PYTHONPATH": root}
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def beside(ax):
@@ -328,70 +316,46 @@ def beside(ax):
     return inside and (box.x0 >= axes.x1 - 1 or box.y0 >= axes.y1 - 1)
 
 
-def drawn():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
-    y = X @ [1.0, -1.0, 0.2] + rng.normal(size=60)
-    problem = sorel.Problem(X, y, risk="cvar:0.3")
-    runs = {
-        name: sorel.solve(problem, name, callback=lambda _: False) for name in ("auto", "newton")
-    }
-    models = [sorel.SpectralRiskRegressor(risk).fit(X, y) for risk in ("mean", "cvar:0.1")]
-    yield plots.plot_convergence(runs, tol=1e-6)
-    yield plots.plot_loss_tails(models, X, y)
-    yield plots.plot_loss_tails(models, X, y, kind="quantile")
-    yield plots.plot_spectrum(["mean", "cvar:0.25", "esrm:2", "max"])
-    yield plots.plot_path(sorel.path(X, y, l2=[0.2, 0.3, 0.5]))
-    yield plots.plot_path(sorel.path(X, y, risks=["mean", "cvar:0.5", "esrm:2"]))
-
-
-def test_legends_lie_beside_the_data_and_lines_are_equally_wide():
-    for ax in drawn():
+def test_legends_lie_beside_the_data_and_lines_are_equally_wide(models, results):
+    X, y = data()
+    for ax in (
+        plot_convergence(results, tol=1e-6),
+        plot_loss_tails(models, X, y),
+        plot_loss_tails(models, X, y, kind="quantile"),
+        plot_spectrum(["mean", "cvar:0.25", "esrm:2", "max"]),
+        plot_path(sorel.path(X, y, risks=["mean", "cvar:0.5", "esrm:2"])),
+    ):
         assert beside(ax)
         labels = ("_", "tolerance")
         named = [line for line in ax.get_lines() if not line.get_label().startswith(labels)]
         assert len({line.get_linewidth() for line in named}) == 1
-        plt.close(ax.figure)
 
 
-@pytest.mark.parametrize(
-    ("grid", "labels"),
-    [
-        ([0.2, 0.3, 0.5], ["0.2", "0.3", "0.5"]),
-        ([1e-4, 1e-3, 1e-2, 1e-1, 1.0], ["1e-4", "0.001", "0.01", "0.1", "1"]),
-        (np.geomspace(1e-6, 1.0, 61), ["1e-6", "1e-5", "1e-4", "0.001", "0.01", "0.1", "1"]),
-        ([0.017, 3.0], ["0.017", "3"]),
-        ([1.0, 1.0000001, 2.0], ["1", "2"]),
-    ],
-)
-def test_ticks_of_paths_can_be_read(grid, labels):
-    ax = plots.PathDisplay({"a": np.zeros(len(grid))}, list(grid)).plot().ax_
+@pytest.mark.parametrize("grid", [[0.2, 0.3, 0.5], np.geomspace(1e-6, 1.0, 61), [0.017, 3.0]])
+def test_ticks_of_paths_can_be_read(grid):
+    ax = PathDisplay({"a": np.zeros(len(grid))}, list(grid)).plot().ax_
     ax.figure.canvas.draw()
-    texts = ax.get_xticklabels()
-    assert [text.get_text() for text in texts] == labels
-    assert not ax.get_xticks(minor=True).size
-    boxes = [text.get_window_extent() for text in texts]
+    texts = [*ax.get_xticklabels(), *ax.get_xticklabels(minor=True)]
+    inside = [
+        text
+        for text in texts
+        if text.get_text() and min(grid) <= text.get_position()[0] <= max(grid)
+    ]
+    boxes = sorted((text.get_window_extent() for text in inside), key=lambda box: box.x0)
+    assert len(boxes) >= 2
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
-    plt.close(ax.figure)
 
 
-def test_distance_to_a_known_optimum():
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    problem = sorel.Problem(X, X[:, 0] - X[:, 1] ** 2)
-    best = sorel.solve(problem, tol=1e-12).dual
-    result = sorel.solve(problem, tol=1e-6, callback=lambda _: False)
-    display = plots.ConvergenceDisplay.from_result(result, optimum=best)
+def test_distance_to_a_known_optimum(results):
+    best, result = results["auto"].dual, results["sorel"]
+    display = ConvergenceDisplay.from_result(result, optimum=best)
     assert display.ax_.get_ylabel() == "relative suboptimality"
     expected = (np.array([record.objective for record in result.history]) - best) / abs(best)
     drawn = display.lines_[0].get_ydata()
     np.testing.assert_allclose(drawn, np.maximum(np.minimum.accumulate(expected), 1e-16))
-    # Nobody is nearer than the certificate says.
-    gaps = plots.ConvergenceDisplay.from_result(result).lines_[0].get_ydata()
-    assert np.all(drawn <= gaps * (1 + 1e-9) + 1e-12)
     assert plots.plot_convergence(result, optimum=best).get_ylabel() == "relative suboptimality"
     with pytest.raises(ValueError, match="optimum must be a finite number other than 0"):
         plots.plot_convergence(result, optimum=0.0)
-    plt.close("all")
 
 
 def test_a_risk_that_towers_above_the_others_leaves_them_room():
@@ -400,7 +364,6 @@ def test_a_risk_that_towers_above_the_others_leaves_them_room():
     assert "max: up to 100" in [text.get_text() for text in ax.texts]
     alone = plots.plot_spectrum("max")
     assert alone.get_ylim()[1] >= 100.0
-    plt.close("all")
 
 
 def test_frontier():
@@ -416,4 +379,3 @@ def test_frontier():
     assert "tolerance missed" in legend(missed.ax_)
     with pytest.raises(ValueError, match="one value per portfolio"):
         plots.FrontierDisplay([1.0, 2.0], [0.0])
-    plt.close("all")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sorel
 from sorel import Budget, CVaR, Deviation, Simplex, portfolios
-from sorel.portfolios import Portfolios, _Search, portfolio_penalty, with_reward
+from sorel.portfolios import Portfolios, portfolio_penalty, with_reward
 
 RNG = np.random.default_rng(0)
 R = 0.02 * RNG.standard_t(4, size=(60, 4)) + np.array([0.0, 0.001, 0.002, 0.003])
@@ -77,28 +76,14 @@ def test_the_portfolio_of_a_reward(penalty, weighted):
         assert bound == pytest.approx(found.dual, abs=1e-7 * abs(found.objective) + 1e-9)
 
 
-def test_a_reward_starts_from_the_nearest_that_is_known(monkeypatch):
-    family = Portfolios(R, CVaR(0.2), portfolio_penalty(4, 0.02))
-    known = {reward: family.with_reward(reward) for reward in (0.0, 1.0, 4.0)}
-    starts = []
-    own = portfolios.solve
-
-    def solve(problem, solver, tol, passes, warm_start):
-        starts.append(warm_start)
-        return own(problem, solver, tol, passes, warm_start=warm_start)
-
-    monkeypatch.setattr(portfolios, "solve", solve)
-    for reward, nearest in ((0.4, 0.0), (3.0, 4.0), (100.0, 4.0)):
-        family._found = list(known.values())
-        family.with_reward(reward)
-        start, near = starts.pop(), known[nearest]
-        np.testing.assert_array_equal(start.w, near.w)
-        # The weighting of the risk, mixed with that of the mean for the new reward.
-        expected = (near.lam + reward / 60) / (1.0 + reward)
-        np.testing.assert_allclose(start.weights, expected, atol=1e-12)
-    family._found = []
+def test_a_reward_starts_from_the_nearest_that_is_known():
+    penalty = portfolio_penalty(4, 0.02)
+    cold = Portfolios(R, CVaR(0.2), penalty).with_reward(1.0)
+    family = Portfolios(R, CVaR(0.2), penalty)
     family.with_reward(1.0)
-    assert starts == [None]
+    warm = family.with_reward(1.001)
+    assert warm.converged
+    assert warm.passes < cold.passes
 
 
 def test_the_largest_mean():
@@ -158,66 +143,6 @@ def test_the_portfolio_of_a_target(penalty, share):
     assert easy.mean == pytest.approx(lowest)
 
 
-def make_search(found=(), target=1.0, close=0.1):
-    family = SimpleNamespace(
-        _found=list(found),
-        omega="omega",
-        risk_of=lambda w: 10.0 * float(np.sum(w)),
-        penalty=SimpleNamespace(value=lambda w: float(np.sum(w**2))),
-        tol=1e-6,
-    )
-    return _Search(family, target, close)
-
-
-def portfolio(mean, cost, reward=0.0, dual=0.0, w=0.0):
-    return SimpleNamespace(
-        mean=mean, cost=cost, reward=reward, dual=dual, lam=f"lam {reward}", w=np.array([w])
-    )
-
-
-def test_what_is_known_beside_a_target():
-    pairs = [(0.2, 1), (0.8, 3), (0.8, 2), (0.9, 4), (1.5, 6), (0.95, 5), (0.9, 3.5)]
-    known = [portfolio(mean, cost) for mean, cost in pairs]
-    search = make_search(known)
-    # A mean that is close counts as reached, and of two equal ones the cheaper is better.
-    assert search._nearest(above=True) is known[6]
-    assert search._nearest(above=False) is known[2]
-    assert make_search(known[:2])._nearest(above=True) is None
-    assert make_search(known[4:5])._nearest(above=False) is None
-
-
-def test_the_best_bound_for_a_target():
-    """A reward's optimum, and what the target adds to it."""
-    search = make_search(target=2.0)
-    for reward, dual in ((1.0, 3.0), (0.5, 5.0), (3.0, -1.0), (1.0, 4.0)):
-        search._bound(portfolio(0.0, 0.0, reward, dual))
-    assert (search.dual, search.reward, search.lam) == (6.0, 0.5, "lam 0.5")
-
-
-def test_blends_have_the_mean_of_the_target():
-    search = make_search(target=1.0)
-    cost, w = search._blend(portfolio(0.5, 1.0, w=2.0), portfolio(2.5, 9.0, w=10.0))
-    assert w == [4.0]
-    assert cost == 40.0 + 16.0
-    below, above = portfolio(1.0, 1.0, w=2.0), portfolio(1.0, 9.0, w=10.0)
-    assert search._blend(below, above) == (9.0, above.w)
-    # Weights beyond the two are none of theirs.
-    assert search._blend(portfolio(1.2, 1.0, w=2.0), portfolio(2.0, 9.0, w=10.0))[1] == [2.0]
-
-
-def test_the_reward_to_try_next():
-    """The slope of the chord and, in turn, where the mean would fit between two rewards."""
-    search = make_search(target=1.0)
-    below, above = portfolio(0.5, 1.0, reward=1.0), portfolio(2.5, 9.0, reward=5.0)
-    assert search._next(below, above, 0) == 4.0
-    assert search._next(below, above, 1) == 2.0
-    assert search._next(below, portfolio(2.5, 9.0, reward=1.0), 1) == 4.0
-    assert search._next(below, portfolio(2.5, 0.5, reward=5.0), 2) == 0.0
-    search.reward = 7.0
-    assert search._next(below, portfolio(0.5, 9.0, reward=5.0), 0) == 7.0
-    assert search._next(below, portfolio(0.5, 9.0, reward=8.0), 0) == 8.0
-
-
 def test_rewards_are_solved_as_well_as_the_gap_asks_for(monkeypatch):
     family = Portfolios(R, CVaR(0.2), portfolio_penalty(4, 0.02), tol=1e-6)
     lowest, top = family.with_reward(0.0).mean, family.highest_mean()
@@ -231,8 +156,8 @@ def test_rewards_are_solved_as_well_as_the_gap_asks_for(monkeypatch):
     monkeypatch.setattr(Portfolios, "with_reward", spied)
     found = family.with_target(0.5 * (lowest + top))
     tols = [tol for tol, _, _ in asked]
-    assert tols[0] == portfolios._COARSEST or tols[0] > tols[-1]
-    assert all(0.2e-6 / 1e3 <= tol <= portfolios._COARSEST for tol in tols)
+    assert tols[0] > tols[-1]
+    assert all(0.2e-6 / 1e3 <= tol <= 1e-2 for tol in tols)
     assert found.passes == pytest.approx(sum(passes for _, passes, _ in asked))
     assert found.n_iter == sum(n_iter for _, _, n_iter in asked)
     assert len(asked) < 20

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
-import types
 import unittest
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import sorel
 from sorel.estimators.quantile import weighted_quantile
-
-SKLEARN_TESTS = "sklearn.linear_model.tests.test_quantile"
 
 
 def linear_program(X, y, q, alpha, weight=None, intercept=True):
@@ -93,51 +90,26 @@ def test_the_certificate_can_be_derived_again():
 
 
 def borrowed_tests():
-    """scikit-learn's tests of its own estimator, run against ours."""
-    spec = importlib.util.find_spec(SKLEARN_TESTS)
-    if spec is None or spec.origin is None:
-        return []
-    module = types.ModuleType("borrowed")
-    real = sklearn.linear_model.QuantileRegressor
-    sklearn.linear_model.QuantileRegressor = sorel.QuantileRegressor
-    try:
-        with open(spec.origin, encoding="utf-8") as file:
-            exec(compile(file.read(), spec.origin, "exec"), vars(module))
-    finally:
-        sklearn.linear_model.QuantileRegressor = real
+    """scikit-learn's tests of its own estimator, with ours in its place."""
+    spec = importlib.util.find_spec("sklearn.linear_model.tests.test_quantile")
+    if spec is None:
+        return {}
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    names = {"__name__": "borrowed"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sklearn.linear_model, "QuantileRegressor", sorel.QuantileRegressor)
+        exec(compile(source, spec.origin, "exec"), names)
     # It asks scikit-learn's solver about a solver that SciPy has dropped.
-    left_out = {"test_error_interior_point_future"}
-    cases = []
-    for name, function in inspect.getmembers(module, inspect.isfunction):
-        marks = getattr(function, "pytestmark", [])
-        if not name.startswith("test_") or name in left_out:
-            continue
-        if any(mark.name == "skipif" for mark in marks):
-            continue
-        cases.append((name, function, [m for m in marks if m.name == "parametrize"]))
-    return cases
+    names.pop("test_error_interior_point_future", None)
+    return {name: item for name, item in names.items() if name.startswith(("test_", "X_y"))}
 
 
-def expand(marks):
-    """Argument sets of stacked parametrize marks."""
-    sets = [{}]
-    for mark in marks:
-        names, values = mark.args[0], mark.args[1]
-        names = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-        rows = [v if len(names) > 1 else [v] for v in values]
-        sets = [{**given, **dict(zip(names, row, strict=True))} for given in sets for row in rows]
-    return sets
+globals().update(borrowed_tests())
 
 
-@pytest.mark.parametrize(
-    ("function", "marks"), [pytest.param(f, m, id=n) for n, f, m in borrowed_tests()]
-)
-def test_scikit_learn_s_own_tests(function, marks):
-    wanted = inspect.signature(function).parameters
-    for given in expand(marks):
-        if "global_random_seed" in wanted:
-            given = {**given, "global_random_seed": 42}
-        function(**given)
+@pytest.fixture
+def global_random_seed():
+    return 42
 
 
 def test_scikit_learn_s_checks():

@@ -165,7 +165,7 @@ def test_newton_shares_a_matrix_from_a_warm_start_too(monkeypatch):
 
 
 def test_certificates_use_the_pairs_and_leave_none_behind(monkeypatch):
-    monkeypatch.setattr("sorel.certificate.Certifier._most_products", lambda self, limit: limit)
+    monkeypatch.setattr("sorel.certificate.Certifier._matrix_cost", lambda self: np.inf)
     X, y = wide(900, 200, 1e2)
     problem = sorel.Problem(X, y, risk="esrm:2").for_run()
     run = Run(problem.start(), None, 1e-6, 1000, np.inf, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import subprocess
 import sys
@@ -42,26 +41,12 @@ PRINTING = {
     "info": ["info", "model.skops"],
     "quantile": ["quantile", "table.csv", "--target", "y", "--quantiles", "0.5"],
     "portfolio": ["portfolio", "table.csv"],
-    "demo": ["demo", "--splits", "1", "--out", "demo"],
-    "warmup": ["warmup"],
 }
 SILENT = {
     "fit": ["fit", "table.csv", "--target", "y", "-o", "other.skops"],
     "predict": ["predict", "model.skops", "table.csv", "-o", "out.csv"],
     "evaluate": ["evaluate", "model.skops", "table.csv", "-o", "out.csv"],
 }
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """A line in the place of what takes long and is not about streams."""
-
-    def line(arguments):
-        print("a line")
-        return 0
-
-    monkeypatch.setattr("sorel.cli.warmup.run", line)
-    monkeypatch.setattr("sorel.cli.demo.run", line)
 
 
 def run(arguments):
@@ -72,15 +57,10 @@ def run(arguments):
 
 
 @needs_full
-@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("command", PRINTING)
-def test_full_standard_output(place, monkeypatch, capfd, command, buffered):
+def test_full_standard_output(place, monkeypatch, capfd, command):
     monkeypatch.chdir(place)
-    # Without a buffer every line is written at once, as PYTHONUNBUFFERED has it.
-    with (
-        open("/dev/full", "wb", buffering=-1 if buffered else 0) as raw,
-        io.TextIOWrapper(raw, write_through=not buffered) as full,
-    ):
+    with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert run(PRINTING[command]) == 1
         # At exit, Python flushes once more.

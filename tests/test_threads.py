@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import sorel
 from sorel import _threads
 from sorel._threads import Team, limit_blas, thread_count
-from sorel.certificate import Certifier
 from sorel.engines import memory, sparse
-from sorel.permutahedron import Projector, thresholds
+from sorel.permutahedron import Projector
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 
@@ -34,10 +32,6 @@ def everything_shared(monkeypatch):
 
 
 # How many.
-
-
-def test_a_positive_number_is_taken_as_it_is():
-    assert thread_count(3) == 3
 
 
 def test_minus_one_is_every_core(monkeypatch):
@@ -76,17 +70,6 @@ def test_settings_of_the_environment_are_respected():
             check=True,
         )
         assert done.stdout.strip() == "1"
-
-
-def test_a_solve_follows_the_limit_in_force_when_it_starts(everything_shared, monkeypatch):
-    monkeypatch.setattr(_threads, "_cores", lambda: 2)
-    monkeypatch.setattr(_threads, "_numba_threads", lambda: 2)
-    monkeypatch.setattr(_threads, "_blas_threads", lambda: 2)
-    X, y = data(200, 3)
-    problem = sorel.Problem(X, y)
-    assert problem.engine._team is not None
-    monkeypatch.setattr(_threads, "_blas_threads", lambda: 1)
-    assert problem.for_run().engine._team is None
 
 
 def blas_threads():
@@ -138,29 +121,6 @@ def test_the_library_is_limited_from_any_thread():
         in_a_thread(limit_blas().__enter__)
         limit_blas().__exit__(None, None, None)
         assert blas_threads() == before
-
-
-def test_a_limit_of_the_user_s_ends_as_it_should_after_a_run_in_another_thread():
-    before = blas_threads()
-    with threadpool_limits(2, user_api="blas"):
-        with threadpool_limits(1, user_api="blas"):
-            in_a_thread(limited)
-            assert set(blas_threads()) <= {1}
-        assert blas_threads() != [1] * len(blas_threads())
-    assert blas_threads() == before
-
-
-def test_how_many_threads_there_were_before_the_limit():
-    from sorel._threads import limit_blas
-
-    limit = limit_blas()
-    with threadpool_limits(2, user_api="blas"):
-        assert limit.threads_before() == 0
-        # Other packages may bring libraries that have one thread whatever is asked of them.
-        before = blas_threads()
-        with limit:
-            assert limit.threads_before() in before
-        assert limit.threads_before() == 0
 
 
 def test_a_solve_leaves_the_settings_as_they_were(everything_shared):
@@ -303,149 +263,3 @@ def test_what_a_problem_holds_goes_with_it(everything_shared, sparse_data):
         assert engines() <= before
     finally:
         gc.enable()
-
-
-def test_large_vectors_are_selected_from_by_a_sample():
-    rng = np.random.default_rng(2)
-    n = 4 * thresholds._SAMPLE_FROM
-    vectors = [
-        rng.normal(size=n), np.sort(rng.normal(size=n)), np.zeros(n), rng.integers(0, 3, n) * 1.0,
-        np.where(np.arange(n) % (n // thresholds._SAMPLE) == 0, 1e3, rng.normal(size=n)),
-    ]  # fmt: skip
-    for values in vectors:
-        ascending = np.sort(values)
-        for rank in (0, 1, n // 10, n // 2, n - 2, n - 1):
-            for team in (None, Team(n, 2)):
-                assert thresholds.select(values, rank, team) == ascending[rank]
-
-
-# Quotas and the threads of the linear algebra library.
-
-
-def control_groups(root, listing, files):
-    """A tree of control groups as Linux shows them."""
-    (root / "proc" / "self").mkdir(parents=True)
-    (root / "proc" / "self" / "cgroup").write_text(listing)
-    for name, content in files.items():
-        path = root / "sys" / "fs" / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return str(root)
-
-
-@pytest.mark.parametrize(
-    ("listing", "files", "expected"),
-    [
-        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, np.inf),
-        ("0::/a/b\n", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2.0),
-        # Inside a container the path may lead outside what is mounted.
-        ("0::/../../b\n", {"cpu.max": "50000 100000"}, 0.5),
-        (
-            "4:memory:/x\n3:cpu,cpuacct:/docker/1\n",
-            {
-                "cpu,cpuacct/docker/1/cpu.cfs_quota_us": "300000",
-                "cpu,cpuacct/docker/1/cpu.cfs_period_us": "100000",
-            },
-            3.0,
-        ),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, np.inf),
-        ("0::/\n", {"cpu.max": "garbage"}, np.inf),
-        ("nonsense\n", {}, np.inf),
-    ],
-)
-def test_quotas_of_containers(tmp_path, listing, files, expected):
-    assert _threads._quota(control_groups(tmp_path, listing, files)) == expected
-
-
-def test_cores_are_those_of_the_quota_and_of_the_affinity(monkeypatch):
-    for quota, allowed, expected in ((0.5, 8, 1), (1.5, 8, 2), (np.inf, 8, 8), (16.0, 3, 3)):
-        monkeypatch.setattr(_threads, "_quota", lambda quota=quota: quota)
-        monkeypatch.setattr(
-            os, "sched_getaffinity", lambda _, allowed=allowed: range(allowed), raising=False
-        )
-        assert thread_count(-1) == expected
-
-
-def test_one_thread_in_every_certificate(monkeypatch):
-    """From the first step to the last bound, and when a user asks for one."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(80, 40)), rng.normal(size=80)
-    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), n_jobs=1)
-    seen = set()
-    certify = Certifier.certify
-
-    def watched(self, *arguments, **options):
-        seen.update(
-            library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-        )
-        return certify(self, *arguments, **options)
-
-    monkeypatch.setattr(Certifier, "certify", watched)
-    with threadpool_limits(2):
-        with pytest.warns(sorel.ConvergenceWarning):
-            result = sorel.solve(problem, "sorel", tol=1e-12, max_passes=5)
-        problem.certificate(result.w, result.weights)
-    assert seen == {1}
-
-
-@pytest.mark.parametrize(
-    ("threads", "items", "helpers"), [(1, 5, None), (4, 1, None), (4, 2, 1), (4, 4, 3), (4, 9, 3)]
-)
-def test_no_more_helpers_than_items_or_threads(monkeypatch, threads, items, helpers):
-    """The calling thread is one of them."""
-    asked, submitted = [], []
-    executor = _threads._executor
-
-    class Counted:
-        def __init__(self, workers):
-            asked.append(workers)
-            self.pool = executor(workers)
-
-        def submit(self, task):
-            submitted.append(task)
-            return self.pool.submit(task)
-
-    monkeypatch.setattr(_threads, "_executor", Counted)
-    found = Team(1000, threads).map(lambda item: item + 1, list(range(items)))
-    assert found == list(range(1, items + 1))
-    assert asked == ([] if helpers is None else [threads - 1])
-    assert len(submitted) == (helpers or 0)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_sums_over_ranges_are_made_by_as_many_as_there_are(monkeypatch, threads):
-    team = Team(200, threads)  # four ranges of 64 rows at most
-    parts = []
-    plain = Team.map
-    monkeypatch.setattr(
-        Team, "map", lambda self, task, items: plain(self, task, parts.append(items) or items)
-    )
-
-    def add(start, stop, out):
-        out += stop - start
-
-    np.testing.assert_array_equal(team.accumulate(add, (2,)), [200.0, 200.0])
-    assert parts == [list(range(min(threads, len(team.ranges))))]
-
-
-@pytest.mark.parametrize(("counted", "cores"), [(6, 6), (None, 1)])
-def test_cores_where_the_system_does_not_tell_which_are_allowed(monkeypatch, counted, cores):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: counted)
-    monkeypatch.setattr(_threads, "_quota", lambda: np.inf)
-    assert _threads._cores() == cores
-
-
-def test_only_libraries_of_linear_algebra_that_know_their_threads_count(monkeypatch):
-    libraries = [
-        {"user_api": "openmp", "num_threads": 1},
-        {"user_api": "blas", "num_threads": 4},
-        {"user_api": "blas", "num_threads": None},
-        {"user_api": "blas", "num_threads": 3},
-    ]
-    controller = SimpleNamespace(info=lambda: libraries)
-    monkeypatch.setattr(_threads, "_controller", lambda: controller)
-    assert _threads._library_threads() == 3
-    del libraries[1:]
-    assert _threads._library_threads() == sys.maxsize

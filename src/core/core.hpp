@@ -39,6 +39,7 @@ void define(nb::module_& module, const char* name, const char* parameters, Funct
     module.attr("PARAMETERS")[name] = nb::str(parameters).attr("split")();
 }
 
+void bind_cholesky(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_bins(nb::module_& module);
 void bind_descent(nb::module_& module);

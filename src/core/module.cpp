@@ -20,6 +20,7 @@ NB_MODULE(_core, module) {
     if (PyErr_Occurred()) throw nanobind::python_error();
     module.attr("PARAMETERS") = nanobind::dict();
     sorel::bind_bins(module);
+    sorel::bind_cholesky(module);
     sorel::bind_dense(module);
     sorel::bind_descent(module);
     sorel::bind_losses(module);

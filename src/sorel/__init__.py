@@ -3,7 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import sorel._loading  # noqa: F401 (from here on Ctrl-C is heard)
 from sorel import losses, penalties, risks, solvers
 from sorel.certificate import Certificate
 from sorel.checkpoints import Checkpoint, CheckpointError

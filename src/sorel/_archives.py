@@ -7,19 +7,19 @@ declared, a piece at a time, whatever the packed bytes would give.
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import zipfile
-from collections.abc import Collection
 from typing import Any, BinaryIO
 
-__all__ = ["ArchiveError", "TooLargeError", "bounded_json", "read_member", "repacked", "size_of"]
+__all__ = ["ArchiveError", "TooLargeError", "bounded_json", "unpacked"]
 
 # zipfile's own kinds that unpack a piece at a time.
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Members that an archive may have; each takes half a kilobyte before it is read.
 _MAX_MEMBERS = 1 << 16
+# Bytes that are unpacked at a time.
 _PIECE = 1 << 20
+# The bit of zip's flags that tells of a password.
 _ENCRYPTED = 0x1
 
 
@@ -31,136 +31,67 @@ class TooLargeError(ArchiveError):
     """The archive unfolds to more than it may."""
 
 
-def size_of(stream: BinaryIO) -> int:
-    """Bytes of a stream that can be read more than once; it is left at its beginning."""
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    return size
-
-
-def read_member(stream: BinaryIO, name: str, limit: int) -> bytes | None:
-    """One member of a zip archive, or None where there is none of that name.
-
-    Parameters
-    ----------
-    stream : binary stream
-        The archive.
-    name : str
-        The member.
-    limit : int
-        Bytes that it may take when it is unpacked.
-
-    Raises
-    ------
-    TooLargeError
-        If it takes more.
-    ArchiveError
-        If it is encrypted or packed in an unusual way.
-    zipfile.BadZipFile
-        If it is no archive, or the content is not what its checksum says.
-
-    Examples
-    --------
-    >>> import io, zipfile
-    >>> from sorel._archives import read_member
-    >>> stream = io.BytesIO()
-    >>> with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-    ...     archive.writestr("zeros", bytes(1_000_000))
-    >>> len(stream.getvalue()) < 2000
-    True
-    >>> read_member(stream, "zeros", limit=10_000)
-    Traceback (most recent call last):
-    ...
-    sorel._archives.TooLargeError: it unfolds to 1 MB, and may take 0.01 MB
-    """
-    with zipfile.ZipFile(stream) as archive:
-        members = _members(archive)
-        if name not in members:
-            return None
-        _check([members[name]], limit)
-        content = io.BytesIO()
-        _copy(archive, members[name], content)
-        return content.getvalue()
-
-
-def repacked(stream: BinaryIO, limit: int) -> tuple[io.BytesIO, dict[str, int]]:
-    """A copy of a zip archive that takes no more when it is read: nothing in it is packed.
+def unpacked(stream: BinaryIO, limit: int, only: str | None = None) -> dict[str, bytes]:
+    """The members of a zip archive by their names, in no more bytes than a limit.
 
     Parameters
     ----------
     stream : binary stream
         The archive.
     limit : int
-        Bytes that its members may take together.
-
-    Returns
-    -------
-    stream : binary stream
-        The copy.
-    sizes : dict
-        Bytes of each member.
+        Bytes that the members may take together.
+    only : str, optional
+        The one member to read, if there is one of that name.
 
     Raises
     ------
     TooLargeError
         If the members take more.
     ArchiveError
-        If they are too many, have the same name, or are encrypted or packed in
-        an unusual way.
+        If they are too many, have the same name, or are encrypted or packed in an unusual way.
     zipfile.BadZipFile
         If it is no archive, or the content of a member is not what its checksum says.
 
     Examples
     --------
     >>> import io, zipfile
-    >>> from sorel._archives import repacked
+    >>> from sorel._archives import unpacked
     >>> stream = io.BytesIO()
     >>> with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-    ...     archive.writestr("zeros", bytes(1000))
-    >>> repacked(stream, 10_000)[1]
-    {'zeros': 1000}
+    ...     archive.writestr("zeros", bytes(1_000_000))
+    >>> len(stream.getvalue()) < 2000
+    True
+    >>> unpacked(stream, limit=10_000)
+    Traceback (most recent call last):
+    ...
+    sorel._archives.TooLargeError: it unfolds to 1 MB, and may take 0.01 MB
     """
-    copy = io.BytesIO()
-    sizes = {}
-    with zipfile.ZipFile(stream) as archive, zipfile.ZipFile(copy, "w") as new:
-        members = _members(archive)
-        _check(members.values(), limit)
-        for name, member in members.items():
-            content = io.BytesIO()
-            _copy(archive, member, content)
-            sizes[name] = member.file_size
-            new.writestr(name, content.getbuffer())
-    return copy, sizes
-
-
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    members = archive.infolist()
-    if len(members) > _MAX_MEMBERS:
-        raise ArchiveError(f"it has {len(members)} members, more than {_MAX_MEMBERS}")
-    found = {member.filename: member for member in members}
-    if len(found) < len(members):
-        raise ArchiveError("two of its members have the same name")
-    return found
-
-
-def _check(members: Collection[zipfile.ZipInfo], limit: int) -> None:
-    total = sum(member.file_size for member in members)
-    if total > limit:
-        raise TooLargeError(f"it unfolds to {total / 1e6:g} MB, and may take {limit / 1e6:g} MB")
-    for member in members:
-        if member.compress_type not in _KINDS or member.flag_bits & _ENCRYPTED:
-            raise ArchiveError(
-                f"its member {member.filename!r} is encrypted, or packed in an unusual way"
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        if len(members) > _MAX_MEMBERS:
+            raise ArchiveError(f"it has {len(members)} members, more than {_MAX_MEMBERS}")
+        if len(set(archive.namelist())) < len(members):
+            raise ArchiveError("two of its members have the same name")
+        wanted = [member for member in members if only in (None, member.filename)]
+        total = sum(member.file_size for member in wanted)
+        if total > limit:
+            raise TooLargeError(
+                f"it unfolds to {total / 1e6:g} MB, and may take {limit / 1e6:g} MB"
             )
+        return {member.filename: _content(archive, member) for member in wanted}
 
 
-def _copy(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: io.BytesIO) -> None:
+def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     """Read a member in pieces: asked for all at once, zipfile unpacks all before it cuts off."""
+    if member.compress_type not in _KINDS or member.flag_bits & _ENCRYPTED:
+        raise ArchiveError(
+            f"its member {member.filename!r} is encrypted, or packed in an unusual way"
+        )
     with archive.open(member) as stream:
-        while piece := stream.read(_PIECE):
-            out.write(piece)
-    if out.tell() != member.file_size:
+        content = b"".join(iter(lambda: stream.read(_PIECE), b""))
+    if len(content) != member.file_size:
         raise zipfile.BadZipFile(f"{member.filename!r} is shorter than declared")
+    return content
 
 
 def bounded_json(text: bytes, limit: int, max_lists: int = 90_000) -> Any:

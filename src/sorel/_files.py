@@ -16,7 +16,6 @@ from sorel._leftovers import owned_name, remove_leftovers
 __all__ = [
     "check_writable",
     "open_atomically",
-    "open_whole",
     "scratch_folder",
     "write_atomically",
     "write_folder_atomically",
@@ -71,26 +70,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     ...     [(file.name, file.read_bytes()) for file in Path(folder).iterdir()]
     [('new.txt', b'content')]
     """
-    with open_whole(path) as stream:
+    with open_atomically(path) as stream:
         stream.write(data)
-
-
-@contextlib.contextmanager
-def open_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that is written whole or not at all; a device or a pipe is written as it is.
-
-    Parameters
-    ----------
-    path : path
-        The file to write.
-    """
-    check_writable(path)
-    if not _is_special(path):
-        with open_atomically(path) as stream:
-            yield stream
-        return
-    with _naming(path), open(path, "wb") as stream:
-        yield stream
 
 
 @contextlib.contextmanager
@@ -102,10 +83,15 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Parameters
     ----------
     path : path
-        The regular file to write.
+        The file to write.
     """
+    check_writable(path)
+    if _is_special(path):
+        with _naming(path), open(path, "wb") as stream:
+            yield stream
+        return
     target = _target(path)
-    remove_leftovers(target.parent)
+    remove_leftovers(str(target.parent))
     temporary = target.with_name(f".{target.name[:_LETTERS]}.{owned_name()}.tmp")
     try:
         # Opened with the usual mode, so that the user's umask decides who may read the result.
@@ -154,7 +140,7 @@ def write_folder_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(parent)!r}; create it first")
-    remove_leftovers(parent)
+    remove_leftovers(str(parent))
     temporary = parent / f".{target.name[:_LETTERS]}.{owned_name()}.tmp"
     temporary.mkdir()
     try:
@@ -184,7 +170,7 @@ def scratch_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Pat
     >>> folder.exists()
     False
     """
-    place = tempfile.gettempdir() if parent is None else os.fspath(parent)
+    place = os.path.abspath(parent or tempfile.gettempdir())
     remove_leftovers(place)
     with tempfile.TemporaryDirectory(prefix=f"{owned_name()}-", dir=place) as folder:
         yield Path(folder)

@@ -149,13 +149,9 @@ def _is_missing(value: Any) -> bool:
 def _check_series(values: Any, name: str) -> None:
     """A column of pandas or polars."""
     kind = getattr(values.dtype, "kind", None)
-    words = str(values.dtype).lower()
-    if kind in ("m", "M") or words.startswith(("date", "time", "duration")):
-        _refuse_times(name, words)
-    if kind == "c":
-        _refuse_complex(name, values.iloc[0] if len(values) else 0j)
-    if kind == "O" or words in ("str", "string", "object") or words.startswith("string"):
-        _check_array(np.asarray(values, dtype=object), name)
+    # Numbers are not copied only to be looked at.
+    if not (values.dtype.is_numeric() if kind is None else kind in "iufb"):
+        _check_array(np.asarray(values), name)
 
 
 def _check_array(array: np.ndarray[Any, Any], name: str) -> None:

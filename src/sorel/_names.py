@@ -21,21 +21,19 @@ def missing_columns(absent: Sequence[str], present: Iterable[str]) -> str:
     "there is no column 'delay'; did you mean 'arr_delay'? The columns are 'arr_delay', 'carrier'"
     """
     present = [str(column) for column in present]
-    names = ", ".join(repr(column) for column in absent[:_SHOWN])
-    if len(absent) > _SHOWN:
-        names += f" and {len(absent) - _SHOWN} more"
-    message = f"there is no column {names}" if len(absent) == 1 else f"there are no columns {names}"
+    one = len(absent) == 1
+    message = f"there {'is no column' if one else 'are no columns'} {_listed(absent)}"
     for column in absent[:_SHOWN]:
-        near = _near(column, present)
+        near = " or ".join(repr(name) for name in _near(column, present))
         if near:
-            meant = " or ".join(repr(name) for name in near)
-            message += f"; did you mean {meant}" + (
-                "?" if len(absent) == 1 else f" for {column!r}?"
-            )
-    shown = ", ".join(repr(column) for column in present[:_SHOWN])
-    more = f" and {len(present) - _SHOWN} more" if len(present) > _SHOWN else ""
+            message += f"; did you mean {near}" + ("?" if one else f" for {column!r}?")
     separator = " The" if message.endswith("?") else "; the"
-    return f"{message}{separator} columns are {shown}{more}"
+    return f"{message}{separator} columns are {_listed(present)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(repr(name) for name in names[:_SHOWN]) + more
 
 
 def _near(name: str, present: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ the order of the ranges: results are the same to the last bit for a given number
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -64,61 +63,11 @@ def thread_count(n_jobs: int | None = None) -> int:
 
 
 def _cores() -> int:
-    """Cores that this process may keep busy: those it may run on, and no more than its quota."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:
-        allowed = os.cpu_count() or 1
-    return max(1, math.ceil(min(allowed, _quota())))
+    """Cores that this process may keep busy: its affinity and the quota of its container."""
+    # joblib takes a tenth of a second to import, and small problems never ask.
+    import joblib
 
-
-@cache
-def _quota(root: str = "/") -> float:
-    """Cores that the control groups of this process allow it, as containers set them.
-
-    More threads than that only wait for each other: the quota is spent early in every period.
-    """
-    least = math.inf
-    try:
-        with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8") as file:
-            groups = [line.strip().split(":", 2) for line in file]
-    except OSError:
-        return least
-    for group in groups:
-        if len(group) != 3:
-            continue
-        _, controllers, path = group
-        # The second version has one tree for all; the first has one for each controller.
-        trees = [""] if controllers == "" else [controllers, "cpu", "cpu,cpuacct"]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for tree in trees:
-            base = os.path.join(root, "sys/fs/cgroup", tree)
-            # A group has no more than those above it. Inside a container its own is the root.
-            parts = [part for part in path.split("/") if part not in ("", "..")]
-            for depth in range(len(parts) + 1):
-                least = min(least, _quota_of(os.path.join(base, *parts[:depth])))
-    return least
-
-
-def _quota_of(folder: str) -> float:
-    try:
-        with open(os.path.join(folder, "cpu.max"), encoding="ascii") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        try:
-            with open(os.path.join(folder, "cpu.cfs_quota_us"), encoding="ascii") as file:
-                quota = file.read()
-            with open(os.path.join(folder, "cpu.cfs_period_us"), encoding="ascii") as file:
-                period = file.read()
-        except (OSError, ValueError):
-            return math.inf
-    try:
-        cores = float(quota) / float(period)
-    except (ValueError, ZeroDivisionError):
-        # "max": no limit.
-        return math.inf
-    return cores if cores > 0.0 else math.inf
+    return int(joblib.cpu_count())
 
 
 def _numba_threads() -> int:

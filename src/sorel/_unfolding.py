@@ -6,7 +6,6 @@ however often it occurs, and texts are told by how they differ from the one befo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 # Bytes of a value at least, where a text is an object, and of a column in a group of rows: its
@@ -35,11 +34,21 @@ def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
     import pyarrow.parquet
 
     total = 0
-    for part in _declared(file.metadata):
-        total += part
+    texts: dict[str, bool] = {}
+    facts, names = file.metadata, set(file.schema_arrow.names)
+    for number in range(facts.num_row_groups):
+        group = facts.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            name, is_text = column.path_in_schema, column.physical_type == "BYTE_ARRAY"
+            width = _TEXT if is_text else max(_NUMBER, facts.schema.column(place).length)
+            # Numbers may be packed more tightly than they are held, and texts may be long.
+            total += max(width * column.num_values, column.total_uncompressed_size, _COLUMN)
+            # Texts in lists are not looked at.
+            if is_text and name in names:
+                texts[name] = texts.get(name, False) or _BY_DIFFERENCES in column.encodings
         if total > limit:
             return total
-    texts = _text_columns(file)
     # With the words of a column apart from its rows none is copied for each of them; texts that are
     # told by differences cannot be had so.
     apart = [name for name, by_differences in texts.items() if not by_differences]
@@ -51,32 +60,6 @@ def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
             if total > limit:
                 return total
     return total
-
-
-def _declared(facts: Any) -> Iterator[int]:
-    """What the end of the file says of each column in each group of rows."""
-    for number in range(facts.num_row_groups):
-        group = facts.row_group(number)
-        for place in range(group.num_columns):
-            column = group.column(place)
-            length = facts.schema.column(place).length
-            width = _TEXT if column.physical_type == "BYTE_ARRAY" else max(_NUMBER, length)
-            # Numbers may be packed more tightly than they are held, and texts may be long.
-            yield max(width * column.num_values, column.total_uncompressed_size, _COLUMN)
-
-
-def _text_columns(file: Any) -> dict[str, bool]:
-    """The columns of texts outside of lists, and whether they are stored by their differences."""
-    found: dict[str, bool] = {}
-    names = set(file.schema_arrow.names)
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for place in range(group.num_columns):
-            column = group.column(place)
-            name = column.path_in_schema
-            if column.physical_type == "BYTE_ARRAY" and name in names:
-                found[name] = found.get(name, False) or _BY_DIFFERENCES in column.encodings
-    return found
 
 
 def _length(values: Any) -> int:

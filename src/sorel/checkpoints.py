@@ -3,25 +3,26 @@
 A checkpoint holds the best parameters and weights so far, the counters, the history and the state
 of the random generator, beside a fingerprint of the problem. It is a NumPy ``.npz`` archive with a
 JSON header; nothing in it is code. It is written whole or not at all, and a file that belongs to
-another problem, is damaged or comes from a newer version is refused before the first step.
+another problem, is damaged or comes from another version of the format is refused before the first
+step.
 """
 
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import math
 import numbers
 import os
 import warnings
-import zipfile
-import zlib
 from dataclasses import dataclass
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 
-from sorel._clock import now
+from sorel._archives import bounded_json, unpacked
 from sorel._files import check_writable, open_atomically
 from sorel.engines.base import FloatArray
 from sorel.problem import Problem
@@ -29,37 +30,16 @@ from sorel.problem import Problem
 __all__ = ["Checkpoint", "CheckpointError", "Keeper", "State", "read_passes"]
 
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
-_FORMAT = 2
-
-# Members of the archive, and bytes of its header: the state of a generator is its longest part.
-_MAX_MEMBERS, _MAX_HEADER = 16, 1 << 20
-
+_FORMAT = 3
+# Bytes of the header: the state of a generator is its longest part.
+_MAX_HEADER = 1 << 20
 # Letters of a text from the file that a message shows.
 _SHOWN = 200
+# Numbers in one record of a history.
+_COLUMNS = 10
 
-# Numbers in one record of a history. The first format had the six of the iterate alone.
-_COLUMNS, _FIRST_COLUMNS = 10, 6
-
-# Generators of NumPy whose state can be written and read back.
-_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-
-_MERSENNE_WORDS, _PHILOX_WORDS = 624, 4
-
-# What zipfile, json and NumPy raise on files that were damaged or made up.
-_DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Generators whose state NumPy reads back whatever is in it; others follow places without a look.
+_GENERATORS = ("PCG64", "PCG64DXSM", "SFC64")
 
 # How a message calls the parts of a fingerprint that are hashes. The others are shown.
 _HASHED = {
@@ -149,13 +129,6 @@ class State:
             return None
         bits = getattr(np.random, self.generator["bit_generator"])()
         bits.state = self.generator
-        # NumPy follows these places without a look at them.
-        restored: Any = bits.state
-        mersenne = restored["bit_generator"] == "MT19937"
-        if mersenne and not 0 <= restored["state"]["pos"] <= _MERSENNE_WORDS:
-            raise ValueError("a place outside the state of the generator")
-        if not 0 <= restored.get("buffer_pos", 0) <= _PHILOX_WORDS:
-            raise ValueError("a place outside the buffer of the generator")
         return np.random.Generator(bits)
 
 
@@ -184,20 +157,17 @@ class Keeper:
 
     def load(self) -> State | None:
         """The state to go on from, or None where there is no file yet."""
-        try:
-            stream = open(self._file, "rb")  # noqa: SIM115 (closed below)
-        except FileNotFoundError:
+        found = _read(self._file, self.path)
+        if found is None:
             return None
-        with stream:
-            try:
-                with _archive(stream) as archive:
-                    header = _header(archive, self.path)
-                    self._check_problem(header["fingerprint"])
-                    return self._state(header, archive)
-            except CheckpointError:
-                raise
-            except _DAMAGE:
-                raise _damaged(self.path) from None
+        header, arrays = found
+        try:
+            self._check_problem(header["fingerprint"])
+            return self._state(header, arrays)
+        except CheckpointError:
+            raise
+        except Exception:
+            raise _damaged(self.path) from None
 
     def save(self, state: State, *, last: bool = False) -> None:
         """Write the state. A failure is a warning: the run and the last checkpoint matter more."""
@@ -228,26 +198,13 @@ class Keeper:
             "sorel": __version__,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "fingerprint": self._fingerprint,
-            "solver": state.solver,
-            "passes": state.passes,
-            "seconds": state.seconds,
-            "n_iter": state.n_iter,
-            "objective": state.objective,
-            "relative_gap": state.relative_gap,
-            "generator": state.generator,
+            **{name: value for name, value in vars(state).items() if name not in _ARRAYS},
         }
-        text = json.dumps(header, default=_plain).encode()
-        arrays = {
-            "header": np.frombuffer(text, dtype=np.uint8),
-            "w": state.w,
-            "weights": state.weights,
-            "history": state.history,
-        }
-        # On a full disk, np.savez of NumPy 2.0 leaves an archive behind that complains at its end.
-        with open_atomically(self._file) as stream, zipfile.ZipFile(stream, "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        # The numbers of a generator's state are NumPy's.
+        text = json.dumps(header, default=lambda value: value.tolist()).encode()
+        arrays = {name: getattr(state, name) for name in _ARRAYS}
+        with open_atomically(self._file) as stream:
+            np.savez(stream, header=np.frombuffer(text, dtype=np.uint8), **arrays)
 
     def _check_problem(self, found: dict[str, str]) -> None:
         differences = []
@@ -255,73 +212,55 @@ class Keeper:
             there = found[part]
             if here == there:
                 continue
-            if part in _HASHED:
-                kinds = [text.rpartition(" ")[0] for text in (there, here)]
-                shown = f" ({kinds[0]} then, {kinds[1]} now)" if kinds[0] != kinds[1] else ""
-                differences.append(_HASHED[part] + shown)
-            else:
+            if part not in _HASHED:
                 differences.append(f"the {part} was {there[:_SHOWN]} and is {here[:_SHOWN]}")
+                continue
+            kinds = [text.rpartition(" ")[0] for text in (there, here)]
+            shown = f" ({kinds[0]} then, {kinds[1]} now)" if kinds[0] != kinds[1] else ""
+            differences.append(_HASHED[part] + shown)
+        if differences and differences[0].startswith("the shape"):
+            # Everything of another size differs; that says no more.
+            differences = [text for text in differences if text not in _HASHED.values()]
         if differences:
-            if differences[0].startswith("the shape"):
-                # Everything of another size differs; that says no more.
-                differences = [text for text in differences if text not in _HASHED.values()]
             raise CheckpointError(
                 f"the checkpoint {self.path!r} belongs to another problem: "
                 f"{'; '.join(differences)}; give another path, or delete the file to start afresh"
             )
 
-    def _state(self, header: dict[str, Any], archive: Any) -> State:
-        problem = self._problem
-        history = archive["history"]
-        if header["format"] == 1:
-            history = _with_best(history)
+    def _state(self, header: dict[str, Any], arrays: dict[str, FloatArray]) -> State:
         state = State(
+            **arrays,
             solver=str(header["solver"]),
-            w=archive["w"],
-            weights=archive["weights"],
-            history=history,
-            passes=_number(header["passes"]),
-            seconds=_number(header["seconds"]),
+            passes=_count(header["passes"]),
+            seconds=_count(header["seconds"]),
             n_iter=int(header["n_iter"]),
             objective=float(header["objective"]),
             relative_gap=float(header["relative_gap"]),
             generator=header["generator"],
         )
-        arrays = (state.w, state.weights, state.history)
+        problem = self._problem
         if not (
-            all(array.dtype == np.float64 for array in arrays)
+            all(array.dtype == np.float64 for array in arrays.values())
             and state.w.shape == problem.engine.shape
             and state.weights.shape == (problem.n_samples,)
-            and state.history.ndim == 2
-            and state.history.shape[1] == _COLUMNS
+            and state.history.shape[1:] == (_COLUMNS,)
             and math.isfinite(state.objective)
             and np.all(np.isfinite(state.w))
             and np.all(np.isfinite(state.weights))
-            and (state.generator is None or state.generator["bit_generator"] in _GENERATORS)
         ):
             raise ValueError("the content does not fit the header")
+        if state.generator is not None and state.generator["bit_generator"] not in _GENERATORS:
+            raise ValueError("the state of another generator")
         state.make_generator()  # fails here or never
         return state
 
 
-def _with_best(history: FloatArray) -> FloatArray:
-    """The records of the first format with the best values so far, as later ones have them."""
-    if history.ndim != 2 or history.shape[1] != _FIRST_COLUMNS:
-        raise ValueError("the content does not fit the header")
-    _, _, objective, dual, gap, relative_gap = history.T
-    return np.column_stack(
-        [
-            history,
-            np.minimum.accumulate(objective),
-            np.maximum.accumulate(dual),
-            np.minimum.accumulate(gap),
-            np.minimum.accumulate(relative_gap),
-        ]
-    )
+# What a checkpoint holds as arrays; the rest is in its header.
+_ARRAYS = ("w", "weights", "history")
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any] | None:
-    """The state of a generator for a checkpoint; None for a kind that NumPy does not know."""
+    """The state of a generator for a checkpoint; None for a kind that cannot be kept."""
     state = dict(generator.bit_generator.state)
     return state if state["bit_generator"] in _GENERATORS else None
 
@@ -340,18 +279,11 @@ def read_passes(path: str | os.PathLike[str]) -> float | None:
         If the file is damaged, or not a checkpoint that this version can read.
     """
     name = os.fsdecode(path)
+    found = _read(name, name)
     try:
-        stream = open(name, "rb")  # noqa: SIM115 (closed below)
-    except FileNotFoundError:
-        return None
-    with stream:
-        try:
-            with _archive(stream) as archive:
-                return _number(_header(archive, name)["passes"])
-        except CheckpointError:
-            raise
-        except _DAMAGE:
-            raise _damaged(name) from None
+        return None if found is None else _count(found[0]["passes"])
+    except Exception:
+        raise _damaged(name) from None
 
 
 def _check_place(path: str) -> None:
@@ -364,44 +296,34 @@ def _check_place(path: str) -> None:
         raise PermissionError(f"the checkpoint {path!r} cannot be written: no files in its folder")
 
 
-def _archive(stream: Any) -> Any:
-    # Nothing in a checkpoint is packed, so no more can be read than the file has.
-    with zipfile.ZipFile(stream) as members:
-        packed = any(
-            member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size
-            for member in members.infolist()
-        )
-        if packed or len(members.namelist()) > _MAX_MEMBERS:
-            raise ValueError("not written by sorel")
-        if any(member.file_size > _MAX_HEADER for member in _header_members(members)):
-            raise ValueError("no header is that long")
-    stream.seek(0)
-    archive = np.load(stream, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("a bare array")
-    return archive
+def _read(file: str, path: str) -> tuple[dict[str, Any], dict[str, FloatArray]] | None:
+    """Header and arrays of a file, which messages call `path`; None where there is none."""
+    try:
+        stream = open(file, "rb")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
+        return None
+    try:
+        with stream:
+            # Nothing in a checkpoint is packed, so it holds no more than the file has.
+            members = unpacked(stream, os.fstat(stream.fileno()).st_size)
+        header = bounded_json(_array(members, "header").tobytes(), _MAX_HEADER)
+        layout = header["format"]
+        if layout != _FORMAT:
+            age = "newer" if layout > _FORMAT else "older"
+            raise CheckpointError(
+                f"the checkpoint {path!r} was written by sorel {str(header['sorel'])[:_SHOWN]} in "
+                f"format {layout}, {age} than format {_FORMAT} of this version; use that version "
+                "of sorel, give another path, or delete the file to start afresh"
+            )
+        return header, {name: _array(members, name) for name in _ARRAYS}
+    except CheckpointError:
+        raise
+    except Exception:
+        raise _damaged(path) from None
 
 
-def _header_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [member for member in archive.infolist() if member.filename.startswith("header")]
-
-
-def _header(archive: Any, path: str) -> dict[str, Any]:
-    """The header, after the checks that need nothing else of the file."""
-    if "header" not in archive.files:
-        raise _damaged(path)
-    header: dict[str, Any] = json.loads(archive["header"].tobytes())
-    layout = header["format"]
-    if not isinstance(layout, int) or layout < 1:
-        raise _damaged(path)
-    if layout > _FORMAT:
-        raise CheckpointError(
-            f"the checkpoint {path!r} was written by sorel {str(header['sorel'])[:_SHOWN]} in "
-            f"format {layout}, "
-            f"newer than format {_FORMAT} of this version; upgrade sorel, give another path, or "
-            "delete the file to start afresh"
-        )
-    return header
+def _array(members: dict[str, bytes], name: str) -> Any:
+    return np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
 
 
 def _damaged(path: str) -> CheckpointError:
@@ -411,13 +333,8 @@ def _damaged(path: str) -> CheckpointError:
     )
 
 
-def _number(value: Any) -> float:
+def _count(value: Any) -> float:
     number = float(value)
     if not 0.0 <= number < math.inf:
         raise ValueError("not a count")
     return number
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON's."""
-    return value.tolist()

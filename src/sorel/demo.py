@@ -8,12 +8,12 @@ picture shows the held-out tails and the certified convergence.
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +37,15 @@ FloatArray = NDArray[np.float64]
 BASELINE = "least squares"
 METHODS: dict[str, Risk] = {BASELINE: Mean(), "ESRM(2)": ESRM(2.0), "CVaR(0.1)": CVaR(0.1)}
 TAIL = CVaR(0.1)
+# Relative gap of every fit.
 TOLERANCE = 1e-8
+# Share of the rows that is held out.
 TEST_SIZE = 0.3
-# Changes of the held-out tail below this are called none.
+# Relative changes of the held-out tail below this are called none.
 NOTABLE = 0.02
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """Mean, CVaR(0.1) and largest of a set of losses."""
 
     mean: float
@@ -54,15 +55,12 @@ class Scores:
     @classmethod
     def of(cls, losses: FloatArray) -> Scores:
         """Score one vector of losses."""
-        ordered = np.sort(losses)
-        tail = float(TAIL.weights(len(ordered)) @ ordered)
-        return cls(float(ordered.mean()), tail, float(ordered[-1]))
+        return cls(float(losses.mean()), TAIL(losses), float(losses.max()))
 
     @classmethod
     def average(cls, scores: list[Scores]) -> Scores:
         """Average over splits."""
-        mean, tail, worst = np.mean([(s.mean, s.tail, s.worst) for s in scores], axis=0)
-        return cls(float(mean), float(tail), float(worst))
+        return cls(*np.mean(scores, axis=0).tolist())
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def compare(
     splits : int
         Number of random splits; 30% of the rows are held out in each.
     progress : callable, optional
-        Told of each split.
+        Told of each method.
 
     Returns
     -------
@@ -130,33 +128,23 @@ def compare(
     >>> result.certified
     True
     """
-    train: dict[str, list[Scores]] = {method: [] for method in METHODS}
-    held_out: dict[str, list[Scores]] = {method: [] for method in METHODS}
-    pooled: dict[str, list[FloatArray]] = {method: [] for method in METHODS}
-    gaps: dict[str, list[float]] = {method: [] for method in METHODS}
-    seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-    for seed in range(splits):
-        progress(f"{name}: split {seed + 1} of {splits}")
-        data = split_standardized(X, y, test_size=TEST_SIZE, seed=seed)
-        for method, risk in METHODS.items():
+    splitting = [split_standardized(X, y, test_size=TEST_SIZE, seed=k) for k in range(splits)]
+    rows = {}
+    for method, risk in METHODS.items():
+        progress(f"{name}: {method}")
+        train, held_out, results = [], [], []
+        for data in splitting:
             problem = _problem(data.X_train, data.y_train, risk)
-            result = solve(problem, tol=TOLERANCE)
-            losses = _problem(data.X_test, data.y_test, risk).losses(result.w)
-            train[method].append(Scores.of(problem.losses(result.w)))
-            held_out[method].append(Scores.of(losses))
-            pooled[method].append(losses)
-            gaps[method].append(result.relative_gap)
-            seconds[method].append(result.seconds)
-    rows = {
-        method: Row(
-            Scores.average(train[method]),
-            Scores.average(held_out[method]),
-            max(gaps[method]),
-            float(np.mean(seconds[method])),
-            np.sort(np.concatenate(pooled[method])),
+            results.append(solve(problem, tol=TOLERANCE))
+            train.append(problem.losses(results[-1].w))
+            held_out.append(_problem(data.X_test, data.y_test, risk).losses(results[-1].w))
+        rows[method] = Row(
+            Scores.average([Scores.of(losses) for losses in train]),
+            Scores.average([Scores.of(losses) for losses in held_out]),
+            max(result.relative_gap for result in results),
+            float(np.mean([result.seconds for result in results])),
+            np.sort(np.concatenate(held_out)),
         )
-        for method in METHODS
-    }
     return Comparison(name, description, rows)
 
 
@@ -179,51 +167,43 @@ def table(comparison: Comparison) -> str:
 
 def verdict(comparison: Comparison) -> str:
     """Say in one sentence what the held-out numbers show."""
-    robust = [method for method in METHODS if method != BASELINE]
-    best = min(robust, key=lambda method: comparison.change(method, "tail"))
-    tail = comparison.change(best, "tail")
-    others = ", ".join(
-        f"{method} {_percent(comparison.change(method, 'tail'))}"
-        for method in robust
-        if method != best
-    )
+    change = {m: comparison.change(m, "tail") for m in METHODS if m != BASELINE}
+    best = min(change, key=lambda method: change[method])
+    tail = change.pop(best)
+    others = ", ".join(f"{method} {_percent(value)}" for method, value in change.items())
     if tail <= -NOTABLE:
         return (
             f"{comparison.name}: {best} cuts the worst tenth of held-out losses by {-tail:.0%} "
             f"({others}); the mean loss changes by {_percent(comparison.change(best, 'mean'))}."
         )
-    if tail < NOTABLE:
-        return (
-            f"{comparison.name}: the worst tenth of held-out losses hardly changes "
-            f"({best} {_percent(tail)}, {others}); least squares is good enough here."
-        )
-    return (
-        f"{comparison.name}: no method here improves the worst tenth of held-out losses "
-        f"({best} {_percent(tail)}, {others}); keep least squares."
+    found, advice = (
+        "no method here improves the worst tenth of held-out losses",
+        "keep least squares",
     )
+    if tail < NOTABLE:
+        found = "the worst tenth of held-out losses hardly changes"
+        advice = "least squares is good enough here"
+    return f"{comparison.name}: {found} ({best} {_percent(tail)}, {others}); {advice}."
 
 
 def convergence(X: FloatArray, y: FloatArray) -> dict[str, tuple[FloatArray, FloatArray]]:
     """Passes and certified relative gaps of three solvers on CVaR(0.1), first split."""
     data = split_standardized(X, y, test_size=TEST_SIZE, seed=0)
+    problem = _problem(data.X_train, data.y_train, TAIL)
+    # With somebody watching, every step is checked, not only those that may be the last.
+    limits: dict[str, Any] = {
+        "max_passes": 400,
+        "max_seconds": 3.0,
+        "callback": lambda record: False,
+    }
     curves = {}
     for solver in ("auto", "sorel", "lsvrg"):
-        problem = _problem(data.X_train, data.y_train, TAIL)
         with warnings.catch_warnings():
             # A solver that stops short is shown by its curve.
             warnings.simplefilter("ignore")
-            # With somebody watching, every step is checked, not only those that may be the last.
-            history = solve(
-                problem,
-                solver,
-                tol=TOLERANCE,
-                max_passes=400,
-                max_seconds=3.0,
-                callback=lambda record: False,
-            ).history
-        gaps = np.array([record.best_relative_gap for record in history])
+            history = solve(problem, solver, tol=TOLERANCE, **limits).history
         passes = np.array([record.passes for record in history], dtype=np.float64)
-        curves[solver] = passes, gaps
+        curves[solver] = passes, np.array([record.best_relative_gap for record in history])
     return curves
 
 
@@ -234,23 +214,23 @@ def draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    height = math.ceil((len(comparisons) + 1) / 2)
+    height = (len(comparisons) + 2) // 2
     figure = Figure(figsize=(11.0, 4.6 * height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(height, 2).ravel()
     for ax in axes[len(comparisons) + 1 :]:
         ax.remove()
-    axes = axes[: len(comparisons) + 1]
-    for ax, comparison in zip(axes[:-1], comparisons, strict=True):
+    for ax, comparison in zip(axes, comparisons, strict=False):
         losses = {method: row.held_out_losses for method, row in comparison.rows.items()}
         tails = LossTailDisplay(losses, level=0.1, loss_name="loss (half the squared error)")
         # The table averages over the splits; the picture pools them, and gives no second number.
         tails.plot(ax, show_cvar=False)
         ax.set_ylabel("share of held-out rows with at least this loss")
         ax.set_title(_tail_title(comparison), fontsize=11)
+    ax = axes[len(comparisons)]
     runs = {f'solver="{solver}"': curve for solver, curve in curves.items()}
-    ConvergenceDisplay(runs, tol=TOLERANCE).plot(axes[-1])
-    axes[-1].set_title(
+    ConvergenceDisplay(runs, tol=TOLERANCE).plot(ax)
+    ax.set_title(
         "Every fit proves how close it is to the optimum\n(CVaR(0.1), generated set)", fontsize=11
     )
     figure.savefig(path, dpi=120)
@@ -274,38 +254,25 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
         0 if every fit was certified and the picture was saved, else 1.
     """
     progress = _Progress()
-    yacht_X, yacht_y = load_paper_table("yacht")
-    X, y = load_diabetes()
-    generated_X, generated_y, minority = make_two_populations(n=n)
+    yacht, diabetes = load_paper_table("yacht"), load_diabetes()
+    X, y, minority = make_two_populations(n=n)
     progress("preparing the compiled loops (once per machine)")
-    _warm_up(generated_X, generated_y)
-    split_words = f"{splits} split{'s' if splits > 1 else ''}, {TEST_SIZE:.0%} held out"
-    comparisons = [
-        compare(
-            "Yacht",
-            f"resistance of {len(yacht_y)} hulls, {yacht_X.shape[1]} measurements; {split_words}",
-            yacht_X,
-            yacht_y,
-            splits=splits,
-            progress=progress,
+    # Compilation would otherwise be counted in the first row's seconds.
+    for risk in METHODS.values():
+        solve(_problem(X, y, risk), tol=TOLERANCE)
+    sets = {
+        "Yacht": (yacht, "resistance of {n} hulls, {d} measurements"),
+        "Generated set": (
+            (X, y),
+            f"{{n}} rows, {minority.mean():.0%} of which follow another law",
         ),
-        compare(
-            "Generated set",
-            f"{n} rows, {minority.mean():.0%} of which follow another law; {split_words}",
-            generated_X,
-            generated_y,
-            splits=splits,
-            progress=progress,
-        ),
-        compare(
-            "Diabetes (from scikit-learn)",
-            f"{len(y)} people, {X.shape[1]} measurements; {split_words}",
-            X,
-            y,
-            splits=splits,
-            progress=progress,
-        ),
-    ]
+        "Diabetes (from scikit-learn)": (diabetes, "{n} people, {d} measurements"),
+    }
+    comparisons = []
+    for name, (data, words) in sets.items():
+        text = words.format(n=data[0].shape[0], d=data[0].shape[1])
+        text += f"; {splits} split{'s' if splits > 1 else ''}, {TEST_SIZE:.0%} held out"
+        comparisons.append(compare(name, text, *data, splits=splits, progress=progress))
     progress("")
     print("Fit the mean, or fit the tail? Losses are half the squared error of the standardised")
     print("target, averaged over the splits; CVaR(0.1) is the mean of the worst tenth.\n")
@@ -321,7 +288,7 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     path = out / "demo.png"
     try:
         progress("drawing")
-        curves = convergence(generated_X, generated_y)
+        curves = convergence(X, y)
         out.mkdir(parents=True, exist_ok=True)
         draw(comparisons, curves, path)
     except ModuleNotFoundError as error:
@@ -341,12 +308,6 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
 
 def _problem(X: FloatArray, y: FloatArray, risk: Risk) -> Problem:
     return Problem(X, y, risk=risk, penalty=L2(1.0 / len(y)), fit_intercept=True)
-
-
-def _warm_up(X: FloatArray, y: FloatArray) -> None:
-    # Compilation would otherwise be counted in the first row's seconds.
-    for risk in METHODS.values():
-        solve(_problem(X, y, risk), tol=TOLERANCE)
 
 
 def _tail_title(comparison: Comparison) -> str:

@@ -41,6 +41,9 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 LossLike = str | Loss | Callable[[Any, Any], ArrayLike]
 
+# Losses beside those of sorel.losses.
+_OTHER_LOSSES = ("log_loss", "absolute", "zero_one")
+
 # A label that a model gives no probability at all is charged this many nats, not infinitely many.
 _LEAST_LOG_PROBABILITY = math.log(np.finfo(np.float64).tiny)
 
@@ -102,13 +105,12 @@ def sample_losses(
     """
     check_meaning(y_true, "y_true")
     check_meaning(y_pred, "y_pred")
-    truth, prediction = np.asarray(y_true), np.asarray(y_pred)
-    if truth.ndim == 2 and truth.shape[1] == 1:
-        truth = truth[:, 0]
+    truth, prediction = (
+        array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        for array in (np.asarray(y_true), np.asarray(y_pred))
+    )
     if truth.ndim != 1 or len(truth) == 0:
         raise ValueError(f"y_true must be a non-empty vector, got shape {truth.shape}")
-    if prediction.ndim == 2 and prediction.shape[1] == 1:
-        prediction = prediction[:, 0]
     if prediction.ndim not in (1, 2) or len(prediction) != len(truth):
         raise ValueError(
             f"y_true has {len(truth)} values, but y_pred has shape {prediction.shape}; they must "
@@ -129,55 +131,70 @@ def sample_losses(
 def _evaluate(
     truth: NDArray[Any], prediction: NDArray[Any], loss: LossLike, labels: ArrayLike | None
 ) -> FloatArray:
-    if loss == "absolute":
-        _refuse_columns(prediction, loss)
-        check_numbers(truth, "y_true")
-        return np.abs(np.asarray(truth, dtype=np.float64) - prediction)
-    if loss == "zero_one":
-        _refuse_columns(prediction, loss)
-        return np.asarray(truth != prediction, dtype=np.float64)
     if loss == "log_loss":
-        if prediction.ndim == 1:
-            prediction = np.column_stack([1.0 - prediction, prediction])
-        if prediction.min() < 0.0 or prediction.max() > 1.0:
-            raise ValueError(
-                "loss='log_loss' takes probabilities between 0 and 1, got values from "
-                f"{prediction.min():g} to {prediction.max():g}; margins go with loss='logistic'"
-            )
-        with np.errstate(divide="ignore"):
-            logs = np.log(prediction)
-        return _negative_log_likelihood(_codes(truth, prediction, labels), logs)
+        return _log_losses(truth, prediction, labels)
     if not isinstance(loss, (str, Loss)):
         if not callable(loss):
             raise TypeError(f"loss must be a name, a Loss or a function, got {loss!r}")
         return np.asarray(loss(truth, prediction), dtype=np.float64)
+    parsed = None if loss in ("absolute", "zero_one") else _parse_loss(loss)
+    if parsed is not None and parsed.is_classifier:
+        _refuse_other_than_margins(truth, prediction, parsed.name)
+        return _margin_losses(truth, prediction, parsed, labels)
+    name = loss if parsed is None else parsed.name
+    if prediction.ndim > 1:
+        raise ValueError(
+            f"loss={name!r} takes one prediction per sample, got y_pred of shape {prediction.shape}"
+        )
+    if loss == "zero_one":
+        return np.asarray(truth != prediction, dtype=np.float64)
+    check_numbers(truth, "y_true")
+    if parsed is None:
+        return np.abs(np.asarray(truth, dtype=np.float64) - prediction)
+    if parsed.link == "log" and not (prediction > 0.0).all():
+        row = int(np.flatnonzero(~(prediction > 0.0))[0])
+        raise ValueError(
+            f"loss={name!r} takes predicted means above 0, as from predict, got "
+            f"y_pred[{row}] = {prediction[row]}"
+        )
+    return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
+
+
+def _parse_loss(loss: str | Loss) -> Loss:
     if isinstance(loss, str) and loss not in LOSSES:
-        known = ", ".join([*LOSSES, "log_loss", "absolute", "zero_one"])
+        known = ", ".join([*LOSSES, *_OTHER_LOSSES])
         raise ValueError(f"unknown loss {loss!r}; known losses: {known}")
-    parsed = parse_loss(loss)
-    if not parsed.is_classifier:
-        _refuse_columns(prediction, parsed.name)
-        check_numbers(truth, "y_true")
-        if parsed.link == "log":
-            _refuse_means(prediction, parsed.name)
-        return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
-    _refuse_other_than_margins(truth, prediction, parsed.name)
-    return _margin_losses(truth, prediction, parsed, labels)
+    return parse_loss(loss)
+
+
+def _log_losses(
+    truth: NDArray[Any], probabilities: NDArray[Any], labels: ArrayLike | None
+) -> FloatArray:
+    low, high = probabilities.min(), probabilities.max()
+    if low < 0.0 or high > 1.0:
+        raise ValueError(
+            f"loss='log_loss' takes probabilities between 0 and 1, got values from {low:g} to "
+            f"{high:g}; margins go with loss='logistic'"
+        )
+    if probabilities.ndim == 1:
+        probabilities = np.column_stack([1.0 - probabilities, probabilities])
+    with np.errstate(divide="ignore"):
+        logs = np.log(probabilities)
+    return _negative_log_likelihood(_codes(truth, probabilities, labels), logs)
 
 
 def _margin_losses(
     truth: NDArray[Any], margins: NDArray[Any], loss: Loss, labels: ArrayLike | None
 ) -> FloatArray:
     codes = _codes(truth, margins, labels)
-    if margins.ndim == 2:
-        if type(loss) not in (Logistic, Multinomial):
-            raise ValueError(
-                f"loss={loss.name!r} takes one margin per sample, got y_pred of shape "
-                f"{margins.shape}"
-            )
-        return Multinomial().value(codes, margins)
-    loss = Logistic() if isinstance(loss, Multinomial) else loss
-    return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
+    if margins.ndim == 1:
+        loss = Logistic() if isinstance(loss, Multinomial) else loss
+        return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
+    if type(loss) not in (Logistic, Multinomial):
+        raise ValueError(
+            f"loss={loss.name!r} takes one margin per sample, got y_pred of shape {margins.shape}"
+        )
+    return Multinomial().value(codes, margins)
 
 
 _HOW_PREDICTED = (
@@ -188,7 +205,12 @@ _HOW_PREDICTED = (
 
 def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
     """Half the squared error is for numbers; it would be computed for labels without a word."""
-    if truth.dtype.kind not in "iuf" and not _holds_numbers(truth):
+    whole = truth.dtype.kind in "iu"
+    # pandas may give numbers as objects.
+    if truth.dtype.kind not in "iuf" and not all(
+        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        for value in truth
+    ):
         raise ValueError(
             f"y_true holds labels such as {truth[:1].tolist()[0]!r}, and the default loss is for "
             f"numbers; {_HOW_PREDICTED}"
@@ -198,72 +220,46 @@ def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
             "the default loss takes one prediction per sample, got y_pred of shape "
             f"{prediction.shape}; if y_true holds labels, {_HOW_PREDICTED}"
         )
-    values = np.unique(truth)
-    codes = values.tolist() in ([0, 1], [-1, 1]) or (len(values) == 2 and truth.dtype.kind in "iu")
-    if codes:
-        first, second = values.tolist()
+    values = np.unique(truth).tolist()
+    found = None
+    if values in ([0, 1], [-1, 1]) or (len(values) == 2 and whole):
+        found = f"y_true holds {values[0]:g} and {values[1]:g} only"
+    elif (
+        whole
+        and prediction.dtype.kind in "iu"
+        and len(values) > 1
+        and np.isin(prediction, values).all()
+    ):
+        found = "y_true and y_pred hold the same whole numbers"
+    if found is not None:
         raise ValueError(
-            f"y_true holds {first:g} and {second:g} only, which look like labels, and the default "
-            f"loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers after all"
+            f"{found}, which look like labels, and the default loss is for numbers; "
+            f"{_HOW_PREDICTED}; loss='squared' if they are numbers after all"
         )
-    whole = truth.dtype.kind in "iu" and prediction.dtype.kind in "iu"
-    if whole and len(values) > 1 and np.isin(prediction, values).all():
-        raise ValueError(
-            "y_true and y_pred hold the same whole numbers, which look like labels, and the "
-            f"default loss is for numbers; {_HOW_PREDICTED}; loss='squared' if they are numbers "
-            "after all"
-        )
-
-
-def _holds_numbers(truth: NDArray[Any]) -> bool:
-    """Whether an array of objects, as pandas may give, holds numbers."""
-    return truth.dtype.kind == "O" and all(
-        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
-        for value in truth
-    )
 
 
 def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], loss: str) -> None:
+    takes = f"loss={loss!r} takes margins, as from decision_function,"
     if prediction.dtype.kind not in "iuf":
-        raise ValueError(
-            f"loss={loss!r} takes margins, as from decision_function, got y_pred with values such "
-            f"as {prediction.ravel()[0]!r}; {_HOW_PREDICTED}"
-        )
+        first = prediction.ravel()[0]
+        raise ValueError(f"{takes} got y_pred with values such as {first!r}; {_HOW_PREDICTED}")
     if prediction.dtype.kind in "iu" and prediction.ndim == 1 and np.isin(prediction, truth).all():
         raise ValueError(
-            f"loss={loss!r} takes margins, as from decision_function, and y_pred holds labels; "
-            "labels from predict go with loss='zero_one'"
+            f"{takes} and y_pred holds labels; labels from predict go with loss='zero_one'"
         )
-    inside = bool((prediction >= 0.0).all() and (prediction <= 1.0).all())
-    if not inside:
+    low, high = prediction.min(), prediction.max()
+    if not (low >= 0.0 and high <= 1.0):
         return
     if prediction.ndim == 2 and np.allclose(prediction.sum(axis=1), 1.0, rtol=0.0, atol=1e-6):
         raise ValueError(
-            f"loss={loss!r} takes margins, as from decision_function, and the rows of y_pred are "
-            "probabilities: they lie between 0 and 1 and add up to 1; probabilities from "
-            "predict_proba go with loss='log_loss'"
+            f"{takes} and the rows of y_pred are probabilities: they lie between 0 and 1 and add "
+            "up to 1; probabilities from predict_proba go with loss='log_loss'"
         )
     if prediction.ndim == 1:
         # Margins of a model that always favours one label may look the same.
         warn(
-            f"loss={loss!r} takes margins, and y_pred lies between {prediction.min():g} and "
-            f"{prediction.max():g}; if these are probabilities, use loss='log_loss'"
-        )
-
-
-def _refuse_columns(prediction: NDArray[Any], loss: object) -> None:
-    if prediction.ndim > 1:
-        raise ValueError(
-            f"loss={loss!r} takes one prediction per sample, got y_pred of shape {prediction.shape}"
-        )
-
-
-def _refuse_means(prediction: NDArray[Any], loss: str) -> None:
-    if not (prediction > 0.0).all():
-        row = int(np.flatnonzero(~(prediction > 0.0))[0])
-        raise ValueError(
-            f"loss={loss!r} takes predicted means above 0, as from predict, got "
-            f"y_pred[{row}] = {prediction[row]}"
+            f"loss={loss!r} takes margins, and y_pred lies between {low:g} and {high:g}; if these "
+            "are probabilities, use loss='log_loss'"
         )
 
 
@@ -479,7 +475,7 @@ def tail_report(
     -------
     DataFrame or table
         Columns ``n``, ``mean``, the levels and ``worst``; a row "all" and one per group, sorted. A
-        pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        pandas DataFrame where pandas is installed, else a dictionary of its columns.
 
     Examples
     --------
@@ -559,7 +555,7 @@ class TailScorer:
         self.risk = parse_risk(risk)
         self.loss = loss
         self._request: bool | str | None = None
-        if isinstance(loss, str) and loss not in {*LOSSES, "log_loss", "absolute", "zero_one"}:
+        if isinstance(loss, str) and loss not in _OTHER_LOSSES:
             parse_loss(loss)
 
     def __call__(
@@ -611,14 +607,12 @@ class TailScorer:
             loss = parse_loss(loss)
         if loss == "log_loss" or type(loss) in (Logistic, Multinomial):
             codes = _positions(np.asarray(y), np.asarray(estimator.classes_))
-            if hasattr(estimator, "predict_log_proba"):
-                with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore"):
+                if hasattr(estimator, "predict_log_proba"):
                     logs = np.asarray(estimator.predict_log_proba(X))
-                return _negative_log_likelihood(codes, logs)
-            if hasattr(estimator, "predict_proba"):
-                with np.errstate(divide="ignore"):
-                    logs = np.log(estimator.predict_proba(X))
-                return _negative_log_likelihood(codes, logs)
+                    return _negative_log_likelihood(codes, logs)
+                if hasattr(estimator, "predict_proba"):
+                    return _negative_log_likelihood(codes, np.log(estimator.predict_proba(X)))
             if loss == "log_loss":
                 raise TypeError(
                     f"{type(estimator).__name__} gives no probabilities; use loss='logistic', "

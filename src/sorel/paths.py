@@ -1,12 +1,12 @@
 """Solutions along a grid of risks and of l2, each started from its neighbour.
 
 For every risk sigma and every mu of the grid, min_w ``sum_i sigma_i l_[i](w) + mu/2 ||w||^2 + l1
-||w||_1``. The grid is walked like a plough, so that the next problem is always next to the last.
+||w||_1``. The grid is visited in snake order, so that the next problem is always next to the last
+and a warm start is a good one (Friedman, Hastie and Tibshirani, 2010, section 2.5).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
@@ -28,9 +28,6 @@ from sorel.tails import Tails
 __all__ = ["PathResult", "path"]
 
 FloatArray = NDArray[np.float64]
-
-# Steps of a path that are looked ahead, at most.
-_FURTHEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -89,19 +86,12 @@ class PathResult:
         Returns
         -------
         DataFrame or table
-            A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+            A pandas DataFrame where pandas is installed, else a dictionary of its columns.
             With more than two classes, coefficients are named ``<label>:<feature>``.
         """
-        columns: dict[str, Any] = {
-            "risk": [risk.spec or repr(risk) for risk in self.risks],
-            "l2": self.l2,
-            "objective": self.objective,
-            "gap": self.gap,
-            "relative_gap": self.relative_gap,
-            "passes": self.passes,
-            "seconds": self.seconds,
-            "converged": self.converged,
-        }
+        numbers = ("l2", "objective", "gap", "relative_gap", "passes", "seconds", "converged")
+        columns: dict[str, Any] = {"risk": [risk.spec or repr(risk) for risk in self.risks]}
+        columns.update({name: getattr(self, name) for name in numbers})
         if self.coefs.ndim == 2:
             columns["intercept"] = self.intercepts
             columns.update(zip(self.feature_names, self.coefs.T, strict=True))
@@ -218,32 +208,27 @@ def path(
         given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
         penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
-    start = _Start([penalty.l2 for penalty in penalties])
+    previous: Result | None = None
     tails = Tails(tol, max_passes, random_state) if solver == "auto" else None
     with problem.engine.working():
-        for i, j in plough(len(grid_risks), len(penalties)):
+        for i, j in snake_order(len(grid_risks), len(penalties)):
             if problem.risk != grid_risks[i]:
                 problem = problem.with_risk(grid_risks[i])
             point = problem.with_penalty(penalties[j])
-            near = start.towards(i, j, smooth=_moves_smoothly(point))
-            result = None if tails is None or near is None else tails.solve(point, near)
-            if result is None or not _is_over(result):
+            result = None if tails is None or previous is None else tails.solve(point, previous)
+            if result is None or not (result.converged or _was_interrupted(result)):
                 passes, seconds = (0.0, 0.0) if result is None else (result.passes, result.seconds)
+                left = max(max_passes - passes, 0.0)
+                start = previous if result is None else result
                 result = solve(
-                    point,
-                    solver,
-                    tol,
-                    max(max_passes - passes, 0.0),
-                    random_state=random_state,
-                    warm_start=near if result is None else result,
+                    point, solver, tol, left, random_state=random_state, warm_start=start
                 )
-                result = replace(
-                    result, passes=result.passes + passes, seconds=result.seconds + seconds
-                )
+                passes, seconds = result.passes + passes, result.seconds + seconds
+                result = replace(result, passes=passes, seconds=seconds)
             if _was_interrupted(result):
                 at = f"{grid_risks[i]!r}, l2={penalties[j].l2:g}"
                 raise KeyboardInterrupt(f"path was interrupted at {at}")
-            start.add(i, j, result)
+            previous = result
             # The weightings of all points together may be far larger than X.
             found[i, j] = replace(result, weights=np.empty(0), history=[], curvature=None)
             if callback is not None and callback(grid_risks[i], penalties[j].l2, result):
@@ -252,74 +237,21 @@ def path(
     results = [found[point] for point in points]
     fitted = problem.fit_intercept
     d = len(results[0].w) - bool(fitted)
-    intercepts = [r.w[d] if fitted else np.zeros(r.w.shape[1:]) for r in results]
+    names = names or [f"x{k}" for k in range(d)]
+    same = ("objective", "gap", "relative_gap", "passes", "seconds", "converged")
     return PathResult(
         risks=[grid_risks[i] for i, _ in points],
         l2=np.array([penalties[j].l2 for _, j in points]),
         coefs=np.array([r.w[:d].T for r in results]),
-        intercepts=np.array(intercepts),
-        objective=np.array([r.objective for r in results]),
-        gap=np.array([r.gap for r in results]),
-        relative_gap=np.array([r.relative_gap for r in results]),
-        passes=np.array([r.passes for r in results]),
-        seconds=np.array([r.seconds for r in results]),
-        converged=np.array([r.converged for r in results]),
+        intercepts=np.array([r.w[d] if fitted else np.zeros(r.w.shape[1:]) for r in results]),
         classes=problem.classes,
-        feature_names=names or [f"x{k}" for k in range(d)],
+        feature_names=names,
+        **{name: np.array([getattr(r, name) for r in results]) for name in same},
     )
 
 
 def _was_interrupted(result: Result) -> bool:
     return result.status.startswith("interrupted")
-
-
-def _is_over(result: Result) -> bool:
-    return result.converged or _was_interrupted(result)
-
-
-class _Start:
-    """Where to start from: at the last solution, or ahead of it on the line of the last two.
-
-    Steps are measured by the logarithm of l2; of a risk no more is known than its place.
-    """
-
-    def __init__(self, l2: list[float]) -> None:
-        self._l2 = l2
-        self._last: list[tuple[int, int, Result]] = []
-
-    def add(self, i: int, j: int, result: Result) -> None:
-        self._last = [*self._last[-1:], (i, j, result)]
-
-    def towards(self, i: int, j: int, *, smooth: bool) -> Result | None:
-        if not self._last:
-            return None
-        last = self._last[-1][2]
-        if not smooth or len(self._last) < 2:
-            return last
-        (row, column, before), (last_row, last_column, _) = self._last
-        reach = 0.0
-        if row == last_row == i:
-            reach = _reach(self._l2[column], self._l2[last_column], self._l2[j])
-        elif column == last_column == j:
-            reach = 1.0
-        return replace(last, w=last.w + reach * (last.w - before.w)) if reach > 0.0 else last
-
-
-def _reach(before: float, last: float, target: float) -> float:
-    """How many times the last step is to be repeated, within reason."""
-    if min(before, last, target) <= 0.0 or last == before:
-        return 0.0
-    step = math.log(target / last) / math.log(last / before)
-    return min(max(step, 0.0), _FURTHEST)
-
-
-def _moves_smoothly(problem: Problem) -> bool:
-    """Whether a line through two solutions tells something of the next one.
-
-    Under a risk of two levels they turn at every kink, and losses that grow like exponentials may
-    overflow ahead.
-    """
-    return not problem.has_two_levels and problem.loss.curvature_bound < math.inf
 
 
 def _problem(
@@ -338,14 +270,8 @@ def _problem(
     parsed = parse_loss(loss)
     if type(parsed) is Logistic and len(np.unique(np.asarray(y))) > 2:
         parsed = parse_loss("multinomial")
-    return Problem(
-        X,
-        y,
-        loss=parsed,
-        penalty=penalty,
-        fit_intercept=fit_intercept,
-        sample_weight=sample_weight,
-    )
+    options: dict[str, Any] = {"fit_intercept": fit_intercept, "sample_weight": sample_weight}
+    return Problem(X, y, loss=parsed, penalty=penalty, **options)
 
 
 def _refuse_beside(*given: Any) -> None:
@@ -357,13 +283,13 @@ def _refuse_beside(*given: Any) -> None:
             raise TypeError(f"a Problem has its own {name}: do not give it to path too")
 
 
-def plough(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Walk a grid row by row, every other row backwards: all steps go to a neighbour.
+def snake_order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """The points of a grid row by row, every other row backwards: all steps go to a neighbour.
 
     Examples
     --------
-    >>> from sorel.paths import plough
-    >>> list(plough(2, 2))
+    >>> from sorel.paths import snake_order
+    >>> list(snake_order(2, 2))
     [(0, 0), (0, 1), (1, 1), (1, 0)]
     """
     for i in range(rows):

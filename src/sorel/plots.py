@@ -19,7 +19,6 @@ from sorel.risks import CVaR, Mixture, Risk, parse_risk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from sorel.estimators import Frontier
     from sorel.metrics import LossLike
@@ -49,8 +48,6 @@ _SMALLEST_GAP = 1e-16
 # More names than this do not fit beside the picture.
 _NAMED_COEFFICIENTS = 10
 _LINE_WIDTH = 1.6
-# Labels that fit below a picture without touching, and how far apart they are on a log axis.
-_TICKS, _APART = 9, 0.09
 # A risk whose weights are this many times those of the others would leave them flat.
 _TOWERING = 4.0
 
@@ -75,7 +72,49 @@ def _marker(position: int) -> str:
     return MARKERS[(position + position // len(COLORS)) % len(MARKERS)]
 
 
-class LossTailDisplay:
+class _Display:
+    """Axes to draw on, and what every picture has: lines that differ, notes in grey, a legend."""
+
+    ax_: Axes
+    figure_: Any
+    lines_: list[Any]
+
+    def _begin(self, ax: Axes | None) -> Axes:
+        if ax is None:
+            _, ax = _pyplot().subplots(figsize=(7.4, 4.4), layout="constrained")
+        assert ax is not None
+        ax.spines[["top", "right"]].set_visible(False)
+        self.ax_, self.figure_, self.lines_ = ax, ax.figure, []
+        return ax
+
+    def _add(self, x: Any, y: Any, position: int, label: str, **look: Any) -> None:
+        look = {"linewidth": _LINE_WIDTH, **style(position), **look}
+        if "marker" in look:
+            look["markerfacecolor"] = "white"
+        self.lines_.extend(self.ax_.plot(x, y, label=label, **look))
+
+    def _note(self, text: str, xy: Any, xycoords: Any, offset: Any, **more: Any) -> None:
+        more = {"textcoords": "offset points", "color": "0.35", "fontsize": "small", **more}
+        self.ax_.annotate(text, xy, xycoords=xycoords, xytext=offset, **more)
+
+    def _percent(self, axis: Any) -> None:
+        axis.set_major_formatter(lambda value, position: f"{100 * value:.3g}%")
+
+    def _missed(self, x: Any, y: Any, **more: Any) -> None:
+        """Mark points that missed the tolerance."""
+        self.ax_.plot(x, y, "x", color="0.2", label="tolerance missed", **more)
+
+    def _legend(self, order: Callable[[str], float] | None = None) -> None:
+        """On the right of the picture, where it covers no data."""
+        entries = list(zip(*self.ax_.get_legend_handles_labels(), strict=True))
+        if order is not None:
+            entries.sort(key=lambda entry: order(entry[1]))
+        handles, labels = zip(*entries, strict=True)
+        look: dict[str, Any] = {"frameon": False, "fontsize": "small", "borderaxespad": 0.0}
+        self.ax_.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.0), **look)
+
+
+class LossTailDisplay(_Display):
     """The upper tails of the losses of one or several models.
 
     Parameters
@@ -106,10 +145,6 @@ class LossTailDisplay:
     'loss'
     """
 
-    ax_: Axes
-    figure_: Figure
-    lines_: list[Any]
-
     def __init__(
         self, losses: Mapping[str, ArrayLike], *, level: float = 0.1, loss_name: str = "loss"
     ) -> None:
@@ -128,11 +163,8 @@ class LossTailDisplay:
         X: Any,
         y: ArrayLike,
         *,
-        loss: LossLike | None = None,
-        level: float = 0.1,
         name: str | None = None,
-        ax: Axes | None = None,
-        kind: str = "survival",
+        **options: Any,
     ) -> LossTailDisplay:
         """Draw the tail of one fitted model.
 
@@ -142,10 +174,10 @@ class LossTailDisplay:
             Any fitted regressor or classifier of scikit-learn's kind.
         X, y : array-like
             Samples that it was not fitted to, and their targets.
-        loss, level, ax, kind
-            As in :func:`plot_loss_tails`.
         name : str, optional
             What the legend calls the model; its class by default.
+        **options
+            loss, level, ax and kind, as in :func:`plot_loss_tails`.
 
         Returns
         -------
@@ -162,8 +194,8 @@ class LossTailDisplay:
         >>> display.ax_.get_xlabel()
         'loss (half the squared error)'
         """
-        models = {name if name is not None else _model_name(estimator): estimator}
-        return cls.from_estimators(models, X, y, loss=loss, level=level, ax=ax, kind=kind)
+        name = _model_name(estimator) if name is None else name
+        return cls.from_estimators({name: estimator}, X, y, **options)
 
     @classmethod
     def from_estimators(
@@ -246,61 +278,38 @@ class LossTailDisplay:
         """
         if kind not in ("survival", "quantile"):
             raise ValueError(f"kind must be 'survival' or 'quantile', got {kind!r}")
-        self.ax_, self.figure_ = _axes(ax)
-        self.lines_ = []
-        tail = CVaR(self.level)
+        ax, level, tail = self._begin(ax), self.level, CVaR(self.level)
+        marked = f"worst {100 * level:.3g}%"
         for position, (name, values) in enumerate(self.losses.items()):
-            label = f"{name}: CVaR({self.level:g}) = {tail(values):.3g}" if show_cvar else name
+            label = f"{name}: CVaR({level:g}) = {tail(values):.3g}" if show_cvar else name
             share = np.arange(values.size) / values.size
             if kind == "survival":
-                x, y, steps = values, 1.0 - share, "steps-pre"
+                self._add(values, 1.0 - share, position, label, drawstyle="steps-pre")
             else:
                 # The last point closes the step of the largest loss.
-                x, y, steps = np.append(share, 1.0), np.append(values, values[-1]), "steps-post"
-            look = {"drawstyle": steps, "linewidth": _LINE_WIDTH, **style(position)}
-            self.lines_.extend(self.ax_.plot(x, y, label=label, **look))
+                x, y = np.append(share, 1.0), np.append(values, values[-1])
+                self._add(x, y, position, label, drawstyle="steps-post")
         if kind == "survival":
-            self.ax_.set_yscale("log")
-            floor = min(0.5 * self.level, 0.8 / max(v.size for v in self.losses.values()))
-            self.ax_.set_ylim(floor, 1.15)
-            self.ax_.axhspan(floor, self.level, color="0.92", zorder=0, linewidth=0)
-            self.ax_.annotate(
-                _share_text(self.level),
-                (0.0, 0.0),
-                xycoords="axes fraction",
-                xytext=(4, 4),
-                textcoords="offset points",
-                color="0.35",
-                fontsize="small",
-            )
+            floor = min(0.5 * level, 0.8 / max(v.size for v in self.losses.values()))
+            ax.set(yscale="log", ylim=(floor, 1.15), xlabel=self.loss_name)
+            ax.set_ylabel("share of samples with at least this loss")
+            ax.axhspan(floor, level, color="0.92", zorder=0, linewidth=0)
+            self._note(marked, (0.0, 0.0), "axes fraction", (4, 4))
             if min(values[0] for values in self.losses.values()) >= 0.0:
-                self.ax_.set_xlim(left=0.0)
-            self.ax_.set_xlabel(self.loss_name)
-            self.ax_.set_ylabel("share of samples with at least this loss")
-            self.ax_.yaxis.set_major_formatter(_percent_formatter())
+                ax.set_xlim(left=0.0)
+            self._percent(ax.yaxis)
         else:
-            self.ax_.set_xlim(0.0, 1.0)
-            self.ax_.axvspan(1.0 - self.level, 1.0, color="0.92", zorder=0, linewidth=0)
-            self.ax_.annotate(
-                _share_text(self.level),
-                (1.0 - self.level, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3, -3),
-                textcoords="offset points",
-                ha="right",
-                va="top",
-                rotation=90,
-                color="0.35",
-                fontsize="small",
-            )
-            self.ax_.set_xlabel("share of samples with a smaller loss")
-            self.ax_.set_ylabel(self.loss_name)
-            self.ax_.xaxis.set_major_formatter(_percent_formatter())
-        _legend_beside(self.ax_)
+            ax.set(xlim=(0.0, 1.0), ylabel=self.loss_name)
+            ax.set_xlabel("share of samples with a smaller loss")
+            ax.axvspan(1.0 - level, 1.0, color="0.92", zorder=0, linewidth=0)
+            place = {"ha": "right", "va": "top", "rotation": 90}
+            self._note(marked, (1.0 - level, 1.0), ("data", "axes fraction"), (-3, -3), **place)
+            self._percent(ax.xaxis)
+        self._legend()
         return self
 
 
-class ConvergenceDisplay:
+class ConvergenceDisplay(_Display):
     """The certified relative gap of one or several runs against the work that they took.
 
     What is drawn is the smallest gap so far: a solver returns the best pair that it has seen. Where
@@ -336,10 +345,6 @@ class ConvergenceDisplay:
     >>> display.lines_[0].get_ydata().tolist()
     [1.0, 1.0, 0.001]
     """
-
-    ax_: Axes
-    figure_: Figure
-    lines_: list[Any]
 
     def __init__(
         self,
@@ -401,52 +406,34 @@ class ConvergenceDisplay:
         >>> display.ax_.get_ylabel()
         'certified relative gap'
         """
-        runs = {name if name is not None else _run_name(result): result}
-        return cls._from_runs(runs, tol=tol, against=against, optimum=optimum).plot(ax)
+        runs = {_run_name(result) if name is None else name: result}
+        return cls._from_runs(runs, tol, against, optimum).plot(ax)
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        *,
-        tol: float | None = None,
-        against: str = "passes",
-        optimum: float | None = None,
-        name: str | None = None,
-        ax: Axes | None = None,
-    ) -> ConvergenceDisplay:
+    def from_estimator(cls, estimator: Any, **options: Any) -> ConvergenceDisplay:
         """Draw the history of a fitted estimator, or of the last step of a pipeline.
 
         Parameters
         ----------
         estimator : estimator
             One of sorel's, fitted.
-        tol, against, optimum, ax
-            As in :func:`plot_convergence`; the tolerance is the estimator's own by default.
-        name : str, optional
-            What the legend calls it; its class and risk by default.
+        **options
+            tol, against, optimum, name and ax, as in :meth:`from_result`; the tolerance is the
+            estimator's own by default, and the name made of its class and risk.
 
         Returns
         -------
         ConvergenceDisplay
         """
-        return cls.from_result(
-            estimator, tol=tol, against=against, optimum=optimum, name=name, ax=ax
-        )
+        return cls.from_result(estimator, **options)
 
     @classmethod
     def _from_runs(
-        cls,
-        runs: Mapping[str, Any],
-        *,
-        tol: float | None,
-        against: str,
-        optimum: float | None = None,
+        cls, runs: Mapping[str, Any], tol: float | None, against: str, optimum: float | None
     ) -> ConvergenceDisplay:
         if tol is None:
             goals = {getattr(_last_step(run), "tol", None) for run in runs.values()}
-            only = goals.pop() if len(goals) == 1 else None
-            tol = float(only) if isinstance(only, numbers.Real) else None
+            tol = goals.pop() if len(goals) == 1 else None
         values = "best_relative_gap" if optimum is None else "best_objective"
         curves = {name: _history(run, against, values) for name, run in runs.items()}
         return cls(curves, tol=tol, against=against, optimum=optimum)
@@ -464,56 +451,33 @@ class ConvergenceDisplay:
         ConvergenceDisplay
             Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
         """
-        self.ax_, self.figure_ = _axes(ax)
-        self.lines_ = []
+        ax = self._begin(ax)
         for position, (name, (work, gaps)) in enumerate(self.curves.items()):
             # Runs may coincide: their markers sit at different places, and dashes leave gaps.
             every = max(1, len(work) // 10)
-            line = self.ax_.plot(
-                work,
-                gaps,
-                label=name,
-                linewidth=_LINE_WIDTH,
-                marker=_marker(position),
-                markersize=5.5,
-                markerfacecolor="white",
-                markevery=(position % every, every),
-                **style(position),
-            )
-            self.lines_.extend(line)
+            look = {"marker": _marker(position), "markevery": (position % every, every)}
+            self._add(work, gaps, position, name, markersize=5.5, **look)
         if self.tol:
-            self.ax_.axhline(self.tol, color="0.5", linewidth=0.9, zorder=0)
+            ax.axhline(self.tol, color="0.5", linewidth=0.9, zorder=0)
             # Beside the picture, where no curve passes.
-            self.ax_.annotate(
-                f"tolerance {_short(self.tol)}",
-                (1.0, self.tol),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                color="0.35",
-                fontsize="small",
-            )
-        self.ax_.set_yscale("log")
-        if self.against == "passes":
-            self.ax_.set_xlabel("passes over the data")
-        else:
-            self.ax_.set_xlabel("seconds")
+            place = (1.0, self.tol), ("axes fraction", "data"), (4, 0)
+            self._note(f"tolerance {_short(self.tol)}", *place, va="center")
         first = min(float(work[0]) for work, _ in self.curves.values())
         longest = max(float(work[-1]) for work, _ in self.curves.values())
         if first > 0.0 and longest > 30.0 * first:
-            self.ax_.set_xscale("log")
+            ax.set_xscale("log")
         else:
-            self.ax_.set_xlim(left=0.0)
-        if self.optimum is None:
-            self.ax_.set_ylabel("certified relative gap")
-        else:
-            self.ax_.set_ylabel("relative suboptimality")
-        _legend_beside(self.ax_)
+            ax.set_xlim(left=0.0)
+        ax.set(
+            yscale="log",
+            xlabel="passes over the data" if self.against == "passes" else "seconds",
+            ylabel="certified relative gap" if self.optimum is None else "relative suboptimality",
+        )
+        self._legend()
         return self
 
 
-class SpectrumDisplay:
+class SpectrumDisplay(_Display):
     """The weights that risks give to ordered losses.
 
     Parameters
@@ -540,10 +504,6 @@ class SpectrumDisplay:
     >>> [line.get_label() for line in display.lines_]
     ['mean', 'cvar:0.5']
     """
-
-    ax_: Axes
-    figure_: Figure
-    lines_: list[Any]
 
     def __init__(self, weights: Mapping[str, ArrayLike]) -> None:
         if not weights:
@@ -590,51 +550,29 @@ class SpectrumDisplay:
         SpectrumDisplay
             Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
         """
-        self.ax_, self.figure_ = _axes(ax)
-        self.lines_ = []
+        ax = self._begin(ax)
+        peaks = []
         for position, (name, sigma) in enumerate(self.weights.items()):
             n = sigma.size
             # Weight times n: 1 for the mean, whatever n is.
-            edges = np.arange(n + 1) / n
-            line = self.ax_.step(
-                edges,
-                n * np.append(sigma, sigma[-1]),
-                where="post",
-                label=name,
-                linewidth=_LINE_WIDTH,
-                **style(position),
-            )
-            self.lines_.extend(line)
-        self.ax_.set_xlim(0.0, 1.0)
-        self.ax_.set_ylim(bottom=0.0)
-        self.ax_.set_xlabel("losses in ascending order (share of the samples)")
-        self.ax_.set_ylabel("weight relative to the mean's 1/n")
-        self.ax_.xaxis.set_major_formatter(_percent_formatter())
-        self._cut_towers()
-        _legend_beside(self.ax_)
+            heights = n * np.append(sigma, sigma[-1])
+            peaks.append((float(heights.max()), name))
+            self._add(np.arange(n + 1) / n, heights, position, name, drawstyle="steps-post")
+        ax.set(xlim=(0.0, 1.0), ylabel="weight relative to the mean's 1/n")
+        ax.set_xlabel("losses in ascending order (share of the samples)")
+        ax.set_ylim(bottom=0.0)
+        self._percent(ax.xaxis)
+        (top, tallest), *rest = sorted(peaks, reverse=True)
+        if rest and top > _TOWERING * rest[0][0]:
+            # It leaves the picture, with its height in words.
+            ax.set_ylim(0.0, 1.5 * rest[0][0])
+            text, place = f"{tallest}: up to {top:.3g}", {"ha": "right", "va": "top"}
+            self._note(text, (1.0, 1.0), "axes fraction", (-8, -2), **place)
+        self._legend()
         return self
 
-    def _cut_towers(self) -> None:
-        """Let one risk that towers above all others leave the picture, with its height in words."""
-        peaks = {name: sigma.size * float(sigma.max()) for name, sigma in self.weights.items()}
-        (tallest, top), *rest = sorted(peaks.items(), key=lambda item: -item[1])
-        if not rest or top <= _TOWERING * rest[0][1]:
-            return
-        self.ax_.set_ylim(0.0, 1.5 * rest[0][1])
-        self.ax_.annotate(
-            f"{tallest}: up to {top:.3g}",
-            (1.0, 1.0),
-            xycoords="axes fraction",
-            xytext=(-8, -2),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            color="0.35",
-            fontsize="small",
-        )
 
-
-class PathDisplay:
+class PathDisplay(_Display):
     """Coefficients along a grid of risks or of l2.
 
     Parameters
@@ -666,10 +604,6 @@ class PathDisplay:
     >>> display.ax_.get_xlabel(), display.ax_.get_xscale()
     ('l2', 'log')
     """
-
-    ax_: Axes
-    figure_: Figure
-    lines_: list[Any]
 
     def __init__(
         self,
@@ -732,37 +666,27 @@ class PathDisplay:
         if l2 is not None:
             chosen &= np.isclose(path.l2, l2, rtol=1e-9, atol=0.0)
         points = np.flatnonzero(chosen)
-        risks = [path.risks[point] for point in points]
-        names = list(dict.fromkeys(_risk_name(other) for other in risks))
-        strengths = np.unique(path.l2[points])
         if not points.size:
             raise ValueError("the path has no point with this risk and l2")
-        if len(names) > 1 and strengths.size > 1:
+        risks = [path.risks[point] for point in points]
+        names = [_risk_name(other) for other in risks]
+        count, strengths = len(set(names)), np.unique(path.l2[points])
+        if count > 1 and strengths.size > 1:
             raise ValueError(
-                f"the path has {len(names)} risks and {strengths.size} l2; "
+                f"the path has {count} risks and {strengths.size} l2; "
                 "choose one with risk=... or l2=..."
             )
-        grid: list[Any]
-        if len(names) == 1:
+        grid: Sequence[Any] = names
+        grid_name = "risk"
+        if count == 1:
             grid, grid_name = path.l2[points].tolist(), "l2"
         elif all(type(other) is CVaR for other in risks):
             grid, grid_name = [float(other.get_params()["alpha"]) for other in risks], "CVaR level"
-        else:
-            grid, grid_name = [_risk_name(other) for other in risks], "risk"
-        coefs = path.coefs[points]
-        if coefs.ndim == 2:
-            labels = list(path.feature_names)
-        else:
-            classes = [] if path.classes is None else path.classes.tolist()
-            labels = [f"{label}: {name}" for label in classes for name in path.feature_names]
-        table = coefs.reshape(len(points), -1).T
-        display = cls(
-            dict(zip(labels, table, strict=True)),
-            grid,
-            grid_name=grid_name,
-            converged=path.converged[points],
-        )
-        return display.plot(ax)
+        coefs, labels = path.coefs[points], list(path.feature_names)
+        if coefs.ndim == 3 and path.classes is not None:
+            labels = [f"{label}: {name}" for label in path.classes.tolist() for name in labels]
+        table = dict(zip(labels, coefs.reshape(len(points), -1).T, strict=True))
+        return cls(table, grid, grid_name=grid_name, converged=path.converged[points]).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> PathDisplay:
         """Draw.
@@ -779,64 +703,41 @@ class PathDisplay:
         PathDisplay
             Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
         """
-        self.ax_, self.figure_ = _axes(ax)
-        self.lines_ = []
+        ax = self._begin(ax)
         numeric = all(isinstance(point, numbers.Real) for point in self.grid)
         x = np.asarray(self.grid, dtype=np.float64) if numeric else np.arange(len(self.grid))
         order = np.argsort(x, kind="stable")
-        by_size = sorted(
-            self.coefficients, key=lambda name: -float(np.abs(self.coefficients[name]).max())
-        )
-        named = set(by_size[:_NAMED_COEFFICIENTS])
-        others = len(by_size) - len(named)
+        sizes = {name: float(np.abs(values).max()) for name, values in self.coefficients.items()}
+        named = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED_COEFFICIENTS]
+        grey: dict[str, Any] = {"color": "0.8", "linewidth": 0.8}
         position = 0
         for name, values in self.coefficients.items():
             if name in named:
-                look = {**style(position), "marker": _marker(position)}
-                look.update(label=name, linewidth=_LINE_WIDTH, markersize=5)
-                look.update(markerfacecolor="white")
+                marker = _marker(position)
+                self._add(x[order], values[order], position, name, marker=marker, markersize=5)
                 position += 1
             else:
-                look = {"color": "0.8", "linewidth": 0.8, "zorder": 1}
-            self.lines_.extend(self.ax_.plot(x[order], values[order], **look))
-        if others:
-            self.ax_.plot([], [], color="0.8", linewidth=0.8, label=f"{others} others")
-        missed = ~self.converged
-        if missed.any():
-            self.ax_.plot(
-                x[missed],
-                np.zeros(int(missed.sum())),
-                transform=self.ax_.get_xaxis_transform(),
-                linestyle="",
-                marker="x",
-                color="0.2",
-                clip_on=False,
-                label="tolerance missed",
-            )
-        self.ax_.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+                self.lines_.extend(ax.plot(x[order], values[order], zorder=1, **grey))
+        if len(sizes) > len(named):
+            ax.plot([], [], label=f"{len(sizes) - len(named)} others", **grey)
+        missed = x[~self.converged]
+        if missed.size:
+            edge = ax.get_xaxis_transform()
+            self._missed(missed, np.zeros(missed.size), transform=edge, clip_on=False)
+        ax.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
         if not numeric:
-            self.ax_.set_xticks(x, labels=self.grid, rotation=30, ha="right")
+            ax.set_xticks(x, labels=self.grid, rotation=30, ha="right")
         elif min(self.grid) > 0.0 and len(set(self.grid)) > 1:
-            self.ax_.set_xscale("log")
-            ticks = _readable_ticks(x.astype(np.float64))
-            self.ax_.set_xticks(ticks, labels=[_short(tick) for tick in ticks])
-            self.ax_.set_xticks([], minor=True)
-        if self.grid_name == "CVaR level":
-            self.ax_.set_xlabel("CVaR level (share of worst losses that counts)")
-        else:
-            self.ax_.set_xlabel(self.grid_name)
-        self.ax_.set_ylabel("coefficient")
+            ax.set_xscale("log")
+        more = " (share of worst losses that counts)" if self.grid_name == "CVaR level" else ""
+        ax.set(xlabel=self.grid_name + more, ylabel="coefficient")
         # In the order in which the lines leave the picture on the right.
         last = {line.get_label(): float(line.get_ydata()[-1]) for line in self.lines_}
-        handles, names = self.ax_.get_legend_handles_labels()
-        places = sorted(range(len(names)), key=lambda place: -last.get(names[place], -np.inf))
-        _legend_beside(
-            self.ax_, [handles[place] for place in places], [names[place] for place in places]
-        )
+        self._legend(lambda name: -last.get(name, -np.inf))
         return self
 
 
-class FrontierDisplay:
+class FrontierDisplay(_Display):
     """The efficient frontier: mean return against risk, with the assets on their own.
 
     Parameters
@@ -869,8 +770,6 @@ class FrontierDisplay:
     'CVaR(0.05) of the losses'
     """
 
-    ax_: Axes
-    figure_: Figure
     line_: Any
 
     def __init__(
@@ -932,32 +831,21 @@ class FrontierDisplay:
         FrontierDisplay
             Itself, with ``ax_``, ``figure_`` and ``line_`` set.
         """
-        self.ax_, self.figure_ = _axes(ax)
-        look = {**style(0), "marker": _marker(0), "markersize": 4, "linewidth": _LINE_WIDTH}
-        (self.line_,) = self.ax_.plot(
+        ax = self._begin(ax)
+        look = {"marker": _marker(0), "markersize": 4, "linewidth": _LINE_WIDTH, **style(0)}
+        (self.line_,) = ax.plot(
             self.risk, self.expected_return, label="efficient frontier", zorder=3, **look
         )
         if self.assets:
-            places = np.array(list(self.assets.values()))
-            self.ax_.plot(
-                places[:, 0], places[:, 1], linestyle="", marker="s", markersize=4, color="0.55",
-                label="single assets", zorder=2,
-            )  # fmt: skip
-            if len(self.assets) <= _NAMED_COEFFICIENTS:
-                for name, place in self.assets.items():
-                    self.ax_.annotate(
-                        name, place, xytext=(5, 3), textcoords="offset points", fontsize="small",
-                        color="0.35",
-                    )  # fmt: skip
+            places, look = np.array(list(self.assets.values())).T, {"marker": "s", "markersize": 4}
+            ax.plot(*places, linestyle="", color="0.55", label="single assets", zorder=2, **look)
+        for name, place in self.assets.items() if len(self.assets) <= _NAMED_COEFFICIENTS else ():
+            self._note(name, place, "data", (5, 3))
         missed = ~self.converged
         if missed.any():
-            self.ax_.plot(
-                self.risk[missed], self.expected_return[missed], linestyle="", marker="x",
-                markersize=8, color="0.2", label="tolerance missed", zorder=4,
-            )  # fmt: skip
-        self.ax_.set_xlabel(f"{self.risk_name} of the losses")
-        self.ax_.set_ylabel("mean return")
-        self.ax_.legend(frameon=False)
+            self._missed(self.risk[missed], self.expected_return[missed], markersize=8, zorder=4)
+        ax.set(xlabel=f"{self.risk_name} of the losses", ylabel="mean return")
+        ax.legend(frameon=False)
         return self
 
 
@@ -1035,10 +923,8 @@ def plot_loss_tails(
     """
     if hasattr(models, "predict"):
         models = [models]
-    display = LossTailDisplay.from_estimators(
-        models, X, y, loss=loss, level=level, ax=ax, kind=kind
-    )
-    return display.ax_
+    options: dict[str, Any] = {"loss": loss, "level": level, "ax": ax, "kind": kind}
+    return LossTailDisplay.from_estimators(models, X, y, **options).ax_
 
 
 def plot_convergence(
@@ -1082,10 +968,8 @@ def plot_convergence(
     """
     if hasattr(runs, "history") or hasattr(runs, "predict"):
         runs = [runs]
-    display = ConvergenceDisplay._from_runs(
-        _named(runs, _run_name), tol=tol, against=against, optimum=optimum
-    )
-    return display.plot(ax).ax_
+    named = _named(runs, _run_name)
+    return ConvergenceDisplay._from_runs(named, tol, against, optimum).plot(ax).ax_
 
 
 def plot_spectrum(
@@ -1155,12 +1039,11 @@ def plot_path(
     return PathDisplay.from_path(path, risk=risk, l2=l2, ax=ax).ax_
 
 
+_LOG_LOSS = "loss (minus the log of the true label's probability)"
 _TITLES = {
     "squared": "loss (half the squared error)",
     "absolute": "loss (absolute error)",
-    "logistic": "loss (minus the log of the true label's probability)",
-    "log_loss": "loss (minus the log of the true label's probability)",
-    "multinomial": "loss (minus the log of the true label's probability)",
+    **dict.fromkeys(("logistic", "log_loss", "multinomial"), _LOG_LOSS),
 }
 
 
@@ -1212,15 +1095,10 @@ def _history(run: Any, against: str, values: str) -> Curve:
             f"{type(run).__name__} has no history to draw; give a result of sorel.solve or a "
             "fitted estimator of sorel"
         )
-    if hasattr(history, "columns"):
-        return (
-            np.asarray(history[against], dtype=np.float64),
-            np.asarray(history[values], dtype=np.float64),
-        )
-    return (
-        np.array([getattr(record, against) for record in history], dtype=np.float64),
-        np.array([getattr(record, values) for record in history], dtype=np.float64),
-    )
+    if not hasattr(history, "keys"):
+        history = {name: [getattr(r, name) for r in history] for name in (against, values)}
+    work, gaps = (np.asarray(history[name], dtype=np.float64) for name in (against, values))
+    return work, gaps
 
 
 def _last_step(model: Any) -> Any:
@@ -1254,13 +1132,12 @@ def _named(items: Any, name: Callable[[Any], str]) -> dict[str, Any]:
         return {str(key): value for key, value in items.items()}
     if not isinstance(items, Iterable):
         raise TypeError(f"expected a mapping or a sequence, got {type(items).__name__}")
-    values: Sequence[Any] = list(items)
+    values = list(items)
     names = [name(value) for value in values]
     result = {}
     for position, (text, value) in enumerate(zip(names, values, strict=True)):
-        repeated = names.count(text) > 1
-        number = names[: position + 1].count(text)
-        result[f"{text} ({number})" if repeated else text] = value
+        number = f" ({names[: position + 1].count(text)})" if names.count(text) > 1 else ""
+        result[text + number] = value
     return result
 
 
@@ -1269,63 +1146,6 @@ def _short(number: float) -> str:
         return f"{number:.3g}"
     digits, _, power = f"{number:.1e}".partition("e")
     return f"{digits.removesuffix('.0')}e{int(power)}"
-
-
-def _readable_ticks(points: FloatArray) -> list[float]:
-    """Points of a grid to label on a logarithmic axis: as many as fit without touching.
-
-    Powers of ten go first, then the ends, then numbers that start with 2 or 5.
-    """
-    values = np.unique(points)
-    span = np.log(values[-1] / values[0])
-    powers = np.log10(values)
-    is_power = np.abs(powers - np.round(powers)) < 1e-9
-    simple = np.isin([f"{value:.6e}"[0] for value in values], ["2", "5"])
-    rank = np.where(is_power, 0, np.where(simple, 2, 3))
-    rank[[0, -1]] = np.minimum(rank[[0, -1]], 1)
-    chosen: list[float] = []
-    for place in np.lexsort((values, rank)).tolist():
-        value = float(values[place])
-        if rank[place] > 1 and is_power.sum() > 2:
-            break
-        clear = all(abs(np.log(value / other)) >= _APART * span for other in chosen)
-        if clear and len(chosen) < _TICKS:
-            chosen.append(value)
-    return sorted(chosen)
-
-
-def _legend_beside(ax: Axes, handles: Any = None, labels: Any = None) -> None:
-    """A legend on the right of the picture, where it covers no data."""
-    if handles is None:
-        handles, labels = ax.get_legend_handles_labels()
-    ax.legend(
-        handles,
-        labels,
-        frameon=False,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        borderaxespad=0.0,
-        fontsize="small",
-    )
-
-
-def _share_text(level: float) -> str:
-    return f"worst {100 * level:.3g}%"
-
-
-def _percent_formatter() -> Any:
-    from matplotlib.ticker import FuncFormatter
-
-    return FuncFormatter(lambda value, position: f"{100 * value:.3g}%")
-
-
-def _axes(ax: Axes | None) -> tuple[Axes, Any]:
-    if ax is None:
-        pyplot = _pyplot()
-        _, ax = pyplot.subplots(figsize=(7.4, 4.4), layout="constrained")
-    assert ax is not None
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax, ax.figure
 
 
 def _pyplot() -> Any:

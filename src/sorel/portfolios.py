@@ -16,7 +16,6 @@ gives a bound: the blend is certified like any other optimum.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,23 +26,25 @@ from sorel.certificate import unit
 from sorel.penalties import Budget, Penalty, Simplex
 from sorel.problem import Problem
 from sorel.risks import Deviation, Mean, Mixture, Risk
-from sorel.solve import ConvergenceWarning, PrecisionWarning, Result, solve
+from sorel.solve import Result, solve_quietly
 from sorel.solvers import Solver
 
 __all__ = ["Portfolio", "Portfolios", "portfolio_penalty", "with_reward"]
 
 FloatArray = NDArray[np.float64]
 
-# Rewards that are tried for one target; the share of the tolerance that each may spend, and how
-# much less after one that has led nowhere.
+# Rewards that are tried for one target.
 _MAX_REWARDS = 60
-_SHARE, _TIGHTER = 0.2, 0.1
-_LEAST_TOL = 1e-13
-# While the target is missed by far, a reward need not be solved better than to this share of the
-# gap, and to this relative gap at worst.
-_COARSE, _COARSEST = 0.1, 1e-2
 
-# A mean return within this share of the largest one counts as reached.
+# Share of the tolerance that each may spend; a tenth of it after one that has led nowhere.
+_SHARE = 0.2
+
+# While the target is missed by far, a reward need not be solved better than to this share of the
+# gap, nor worse than to ten times that.
+_COARSE = 0.1
+
+# A mean return within this share of the largest one counts as reached, and no reward is solved
+# better.
 _ROUNDING = 1e-12
 
 
@@ -68,7 +69,7 @@ def portfolio_penalty(
     if plain and not np.any(cost):
         return Simplex(l2)
     penalty = Budget(l2, budget, lower, upper, cost, previous)
-    penalty.pieces(d)  # refuses bounds that leave no weights
+    penalty.terms((d,))  # refuses bounds that leave no weights
     return penalty
 
 
@@ -194,7 +195,7 @@ class Portfolios:
             sample_weight=sample_weight, n_jobs=n_jobs,
         )  # fmt: skip
         self.sample_weight = sample_weight
-        self._found: list[Portfolio] = []
+        self.found: list[Portfolio] = []
 
     def risk_of(self, w: FloatArray) -> float:
         """Risk of the losses of weights."""
@@ -212,18 +213,13 @@ class Portfolios:
         # The part of the weighting that belongs to the risk; the rest is the mean's.
         share = 1.0 / factor
         start = None
-        near = min(self._found, key=lambda p: abs(p.reward - reward), default=None)
+        near = min(self.found, key=lambda p: abs(p.reward - reward), default=None)
         if near is not None:
             lam = share * near.lam + (1.0 - share) * self.omega
             start = replace(near.result, w=near.w, weights=lam)
-        with warnings.catch_warnings():
-            # Whether the portfolio asked for is solved is told by the caller.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", PrecisionWarning)
-            result = solve(
-                problem, self.solver, self.tol if tol is None else tol, self.max_passes,
-                warm_start=start,
-            )  # fmt: skip
+        # Whether the portfolio asked for is solved is told by the caller.
+        tol = self.tol if tol is None else tol
+        result, _ = solve_quietly(problem, self.solver, tol, self.max_passes, warm_start=start)
         lam = np.maximum((result.weights - (1.0 - share) * self.omega) / share, 0.0)
         mean = float(self.means @ result.w)
         portfolio = Portfolio(
@@ -231,7 +227,7 @@ class Portfolios:
             factor * result.dual, factor * result.gap, result.relative_gap, result.passes,
             result.n_iter, result.converged, result.status, result,
         )  # fmt: skip
-        self._found.append(portfolio)
+        self.found.append(portfolio)
         return portfolio
 
     def highest_mean(self) -> float:
@@ -258,8 +254,7 @@ class Portfolios:
                 f"portfolio within the bounds is {highest:.8g}; lower the target"
             )
         target = min(target, highest)
-        search = _Search(self, target, close)
-        return search.run()
+        return _Search(self, target, close).run()
 
 
 class _Search:
@@ -268,109 +263,94 @@ class _Search:
     def __init__(self, family: Portfolios, target: float, close: float) -> None:
         self.family, self.target, self.close = family, target, close
         self.passes, self.n_iter = 0.0, 0
-        self.dual, self.lam, self.reward = -math.inf, family.omega, 0.0
 
     def run(self) -> Portfolio:
-        family, target = self.family, self.target
-        for known in family._found:
-            self._bound(known)
-        below = self._nearest(above=False)
-        if below is None:
-            below = self._solve(0.0, family.tol)
-            if below.mean >= target - self.close:
-                return below
-        first = min(family._found, key=lambda p: p.reward)
-        if first.reward == 0.0 and first.mean >= target - self.close:
-            return first
-        above = self._nearest(above=True) or self._start_above(below)
-        share, tried = _SHARE, -1.0
-        best, status = (math.inf, above.w), ""
+        family, target, status = self.family, self.target, ""
+        least = next((p for p in family.found if p.reward == 0.0), None)
+        if least is None:
+            least = self._solve(0.0, family.tol)
+        if self._reaches(least):
+            return least
+        below = max(filter(self._misses, family.found), key=lambda p: (p.mean, -p.cost))
+        reached = filter(self._reaches, family.found)
+        above = min(reached, key=lambda p: (p.mean, p.cost), default=None)
+        above = above or self._start_above(least)
+        share, tried, best = _SHARE, -1.0, (math.inf, above.w)
         for count in range(_MAX_REWARDS):
             best = min(best, (above.cost, above.w), self._blend(below, above), key=lambda b: b[0])
-            gap = max(best[0] - self.dual, 0.0)
-            unit = family.unit(*best)
-            if gap <= family.tol * unit:
+            # Every solved reward gives a bound.
+            bound = max(family.found, key=lambda p: p.dual + p.reward * target)
+            gap = max(best[0] - bound.dual - bound.reward * target, 0.0)
+            size = family.unit(*best)
+            if gap <= family.tol * size:
                 break
-            reward = self._next(below, above, count)
+            reward = self._next(below, above, bound, count)
             if abs(reward - tried) <= 1e-9 * abs(reward):
-                share = max(_TIGHTER * share, _LEAST_TOL)
+                share *= 0.1
             tried = reward
             # The same absolute gap, in the unit of the problem with the reward.
             _, factor = with_reward(family.risk, reward)
-            objective = (best[0] - reward * target) / factor
-            scale = factor * family.unit(objective, best[1]) / unit
-            wanted = max(share * family.tol, _COARSE * gap / unit)
-            new = self._solve(reward, max(wanted / max(scale, 1e-3), _LEAST_TOL))
+            scale = factor * family.unit((best[0] - reward * target) / factor, best[1])
+            wanted = max(share * family.tol * size, _COARSE * gap) / max(scale, 1e-3 * size)
+            new = self._solve(reward, min(max(wanted, _ROUNDING), 0.1 * _COARSE))
             status = new.status
-            if new.mean >= target - self.close:
+            if self._reaches(new):
                 above = new
             else:
                 below = new
         objective, w = best
-        relative = gap / unit
+        relative, mean = gap / size, float(family.means @ w)
         converged = relative <= family.tol
         words = f"certified relative gap {relative:.2g} in {self.passes:.4g} passes"
         words = f"converged: {words}" if converged else f"not converged: {words} ({status})"
         return Portfolio(
-            w, self.lam, self.reward, family.risk_of(w), float(family.means @ w), objective,
-            objective - gap, gap, relative, self.passes, self.n_iter, converged, words,
+            w, bound.lam, bound.reward, family.risk_of(w), mean, objective, objective - gap, gap,
+            relative, self.passes, self.n_iter, converged, words,
             (above if above.result.passes else below).result,
         )  # fmt: skip
 
+    def _reaches(self, portfolio: Portfolio) -> bool:
+        return portfolio.mean >= self.target - self.close
+
+    def _misses(self, portfolio: Portfolio) -> bool:
+        return not self._reaches(portfolio)
+
     def _solve(self, reward: float, tol: float) -> Portfolio:
-        new = self.family.with_reward(reward, min(tol, _COARSEST))
+        new = self.family.with_reward(reward, tol)
         self.passes, self.n_iter = self.passes + new.passes, self.n_iter + new.n_iter
-        self._bound(new)
         return new
-
-    def _bound(self, known: Portfolio) -> None:
-        bound = known.dual + known.reward * self.target
-        if bound > self.dual:
-            self.dual, self.lam, self.reward = bound, known.lam, known.reward
-
-    def _nearest(self, above: bool) -> Portfolio | None:
-        """What is known next to the target on one side."""
-        if above:
-            known = [p for p in self.family._found if p.mean >= self.target - self.close]
-            return min(known, key=lambda p: (p.mean, p.cost), default=None)
-        known = [p for p in self.family._found if p.mean < self.target - self.close]
-        return max(known, key=lambda p: (p.mean, -p.cost), default=None)
 
     def _start_above(self, below: Portfolio) -> Portfolio:
         """A portfolio that reaches the target: that of the largest mean, or one with a reward."""
-        family, top = self.family, self.family._top()
+        family, top, reward = self.family, self.family._top(), 1.0
         if top is not None:
-            cost = family.risk_of(top) + family.penalty.value(top)
-            mean = float(family.means @ top)
             # A point of the frontier's upper side, which belongs to no finite reward.
-            empty = replace(below.result, w=top, passes=0.0)
             return replace(
-                below, w=top, mean=mean, reward=0.0, objective=cost, dual=-math.inf, result=empty
-            )
-        reward = 1.0
-        while True:
+                below, w=top, mean=float(family.means @ top), reward=0.0,
+                objective=family.risk_of(top) + family.penalty.value(top),
+                result=replace(below.result, w=top, passes=0.0),
+            )  # fmt: skip
+        while reward < 1e12:
             new = self._solve(reward, family.tol)
             if new.mean >= self.target:
                 return new
-            if reward > 1e12:
-                raise ValueError(f"target_return={self.target:g} is out of reach; lower the target")
             reward *= 8.0
+        raise ValueError(f"target_return={self.target:g} is out of reach; lower the target")
 
     def _blend(self, below: Portfolio, above: Portfolio) -> tuple[float, FloatArray]:
         """Risk plus penalty, and weights, of the blend that has the return of the target."""
-        family = self.family
-        distance = above.mean - below.mean
+        family, distance = self.family, above.mean - below.mean
         if not distance > 0.0:
             return above.cost, above.w
         t = min(max((self.target - below.mean) / distance, 0.0), 1.0)
         w = (1.0 - t) * below.w + t * above.w
         return family.risk_of(w) + family.penalty.value(w), w
 
-    def _next(self, below: Portfolio, above: Portfolio, count: int) -> float:
+    def _next(self, below: Portfolio, above: Portfolio, bound: Portfolio, count: int) -> float:
         """The slope of the chord or, between two known rewards, where the return would fit."""
         distance = above.mean - below.mean
         if not distance > 0.0:
-            return max(above.reward, below.reward, self.reward)
+            return max(above.reward, below.reward, bound.reward)
         if count % 2 and above.reward > below.reward:
             part = (self.target - below.mean) / distance
             return below.reward + part * (above.reward - below.reward)

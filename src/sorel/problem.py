@@ -37,9 +37,6 @@ _TIED = 1e-3
 # What a user's weighting may be away from the nearest one of the dual set, in the sum of sizes.
 _NEAR_DUAL = 1e-6
 
-# The least size of losses that is divided by.
-_TINY = 1e-290
-
 
 class Problem:
     """A spectral risk minimization problem over linear models.
@@ -190,17 +187,13 @@ class Problem:
 
     def _loss_beside_zero(self) -> float:
         """Mean size of the losses where margins do not vanish."""
-        engine, targets = self.engine, self.engine.spec.targets
-        if self.loss.curvature_bound == np.inf and isinstance(targets, np.ndarray):
-            # Exponentials may be of any size; those of margins of 1 are not.
-            size = float(np.mean(np.abs(self.loss.value(targets, np.ones(len(targets))))))
-        else:
-            # Unequal coefficients: margins of equal ones may cancel.
-            w = np.linspace(0.0, 1.0, engine.size).reshape(engine.shape) ** 2 / engine.size
-            w[: self.n_features] = self.penalty.project(w[: self.n_features])
-            with np.errstate(over="ignore", invalid="ignore"):
-                size = engine.sizes(engine.point(w)).absolute
-        return size if _TINY < size < np.inf else _TINY
+        if self.loss.curvature_bound == np.inf:
+            return 1.0  # exponentials may be of any size; those of margins of 1 are not
+        # Unequal coefficients: margins of equal ones may cancel.
+        shape, size = self.engine.shape, self.engine.size
+        w = np.linspace(0.0, 1.0, size).reshape(shape) ** 2 / size
+        w[: self.n_features] = self.penalty.project(w[: self.n_features])
+        return self.engine.sizes(self.engine.point(w)).absolute or float(np.finfo(np.float64).tiny)
 
     @property
     def n_samples(self) -> int:
@@ -264,9 +257,7 @@ class Problem:
 
         Notes
         -----
-        X is hashed whole up to 8 million numbers. Of a larger X, a million numbers are hashed, and
-        all of them enter an exact checksum of their column, so that one changed value is always
-        seen. A source of data with a method ``fingerprint`` speaks for itself.
+        X is hashed whole. A source of data with a method ``fingerprint`` speaks for itself.
 
         Examples
         --------

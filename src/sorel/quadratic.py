@@ -1,15 +1,10 @@
-"""Exact minimisation of a convex quadratic plus a penalty: the proximal Newton subproblem.
+"""The small quadratic models of second-order steps under a penalty.
 
     min_u  gradient.(u - w) + 1/2 (u - w)^T H (u - w) + g(u[:n_penalized])
 
-An L2 penalty takes one Cholesky solve. The others take an active-set method: compiled coordinate
-descent (pairwise on the simplex) finds the face on which the minimiser lies, a Cholesky solve
-minimises over that face, and the two alternate until the optimality conditions hold to rounding.
-Both moves only ever decrease the objective, so no face is minimised twice and the method is finite.
-Simplices with many coordinates free after the first sweeps have a module of their own,
-`simplices.py`, which finds the face by other means.
-A budget has such faces too, in `budgeted.py`. A penalty that is not one of the package's own has
-none that could be known here, and takes the proximal method of `proximal.py`.
+An L2 penalty takes one Cholesky solve. Bounds, kinks and sums are one model with an active set
+(`models/constrained.py`). Of a penalty that is not one of the package's own only the proximal map
+is known, and `proximal.py` serves it.
 """
 
 from __future__ import annotations
@@ -19,48 +14,29 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
+from scipy.linalg.lapack import dpotrf, dpotrs
 
-from sorel._compiled import compiled
 from sorel.kernels.cholesky import minimize_few
-from sorel.penalties import SIMPLEX, Budget, Penalty
+from sorel.models import Model, minimize
+from sorel.penalties import Penalty
+from sorel.penalties.builtin import Declared
 from sorel.proximal import ProximalModel
-from sorel.simplices import minimize_on_simplices
 
 __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
 
 Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 _EPS = float(np.finfo(np.float64).eps)
+_TINY = float(np.finfo(np.float64).tiny)
 
 # Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
 FEW = 24
-_TINY = float(np.finfo(np.float64).tiny)
-
-# Optimality is asked for up to this multiple of the rounding errors of the gradient.
-_TOLERANCE = 8.0 * _EPS
-
-# Sweeps of coordinate descent between two Cholesky solves: enough to settle most signs, cheap
-# against the factorisation.
-_SWEEPS = 25
-
-# The same for a rough minimum, of which the sweeps find most: they end when one gains less than
-# this part of what the minimum may miss.
-_ROUGH_SWEEPS, _SLOW = 200, 0.03
-
-_MAX_ROUNDS = 500
-
-# From this many free coordinates on, those that reach a border are held there by multipliers, up to
-# this share of them, instead of factorising what is left.
-_MANY_FREE = 64
-_MOST_HELD = 0.3
-
-# What is no further from a simplex is on it, but for rounding.
-_ON_SIMPLEX = 1e-12
 
 # Curvature that is added where the penalty has none, relative to what is there.
 _RIDGE = 1e-12
+
+# What is no further from the domain of a penalty is in it, but for rounding.
+_FEASIBLE = 1e-12
 
 _NOT_FINITE = (
     "The curvature, the gradient or the centre of the model has entries that are not finite."
@@ -101,7 +77,6 @@ def minimize_quadratic(
     penalty: Penalty,
     n_penalized: int,
     n_outputs: int = 1,
-    rough: float = 0.0,
 ) -> tuple[Array, QuadraticInfo]:
     """Minimise a quadratic model around `w` plus a penalty on its leading entries.
 
@@ -120,9 +95,6 @@ def minimize_quadratic(
     n_outputs : int, default 1
         Number K of outputs. The coefficients are then a (d, K) array in C order, so that output
         k owns the entries ``u[k:n_penalized:K]``.
-    rough : float, default 0
-        Where many coordinates are free, stop when another round gains less than this share of what
-        was gained before. What is left is then no step for long, and rounds are expensive.
 
     Returns
     -------
@@ -148,14 +120,51 @@ def minimize_quadratic(
     """
     if penalty.quadratic:
         return _minimize_smooth(H, gradient, w, penalty.l2, n_penalized)
-    if type(penalty) is Budget and n_outputs == 1:
-        # Here, because it builds on this module.
-        from sorel.budgeted import minimize_budget
+    if not (np.isfinite(H).all() and np.isfinite(gradient).all() and np.isfinite(w).all()):
+        raise np.linalg.LinAlgError(_NOT_FINITE)
+    if isinstance(penalty, Declared) and penalty.declared:
+        return _minimize_constrained(H, gradient, w, penalty, n_penalized, n_outputs)
+    return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
 
-        return minimize_budget(H, gradient, w, penalty, n_penalized)
-    if not penalty.compiled:
-        return _minimize_proximal(H, gradient, w, penalty, n_penalized, n_outputs)
-    return _minimize_active_set(H, gradient, w, penalty, n_penalized, n_outputs, rough)
+
+def _minimize_constrained(
+    H: Array, gradient: Array, w: Array, penalty: Declared, n_penalized: int, n_outputs: int
+) -> tuple[Array, QuadraticInfo]:
+    """State bounds, kinks and sums of one of the package's penalties, and minimise."""
+    p, n = len(w), n_penalized
+    terms = penalty.terms((n // n_outputs,))
+    parts = np.zeros((4, p))
+    parts[2, n:], parts[3, n:] = -math.inf, math.inf
+    for own, part in zip(parts, terms[:4], strict=True):
+        own[:n] = np.repeat(part, n_outputs) if np.ndim(part) else part
+    kink, cost, lower, upper = parts
+    rows, sums = np.zeros((0, p)), np.zeros(0)
+    if terms.total is not None:
+        rows, sums = np.zeros((n_outputs, p)), np.full(n_outputs, terms.total)
+        for k in range(n_outputs):
+            rows[k, k:n:n_outputs] = 1.0
+        # Upper bounds that follow from the sum would only hold what it holds already.
+        low, high = (bound[:n].reshape(-1, n_outputs) for bound in (lower, upper))
+        high[high >= terms.total - low.sum(axis=0) + low] = math.inf
+    # Bounds that differ by rounding leave a point, and an interior-point code no interior.
+    upper = np.where(upper - lower < _FEASIBLE * np.maximum(1.0, np.abs(lower)), lower, upper)
+
+    A, slope = np.array(H, dtype=np.float64, order="C"), np.array(gradient, dtype=np.float64)
+    if penalty.l2 == 0.0 and not A.diagonal().min() >= 0.0:
+        _cover_rounding(A)
+    lent = _add_penalty(A, slope, w, penalty.l2, n)
+    shape = (n,) if n_outputs == 1 else (n // n_outputs, n_outputs)
+
+    def inside(u: Array) -> Array:
+        u = np.array(u, dtype=np.float64)
+        u[:n] = penalty.project(u[:n].reshape(shape)).ravel()
+        return np.clip(u, lower, upper)
+
+    off = len(rows) and np.abs(rows @ w - sums).max() > _FEASIBLE
+    start = inside(w) if off or (w < lower).any() or (w > upper).any() else w
+    found = minimize(Model(A, slope, w, kink, cost, lower, upper, rows, sums), start)
+    u = found.x if found.settled else inside(found.x)
+    return u, QuadraticInfo(found.factors, found.kkt, lent)
 
 
 def step_of_few(
@@ -326,8 +335,6 @@ def _minimize_proximal(
 ) -> tuple[Array, QuadraticInfo]:
     """Minimise over the intercepts in closed form, and over the rest by proximal maps."""
     n = n_penalized
-    if not (np.isfinite(H).all() and np.isfinite(gradient).all() and np.isfinite(w).all()):
-        raise np.linalg.LinAlgError(_NOT_FINITE)
     A, slope, shift = H[:n, :n], gradient[:n], 0.0
     shape = (n,) if n_outputs == 1 else (n // n_outputs, n_outputs)
     if len(w) > n:
@@ -343,555 +350,3 @@ def _minimize_proximal(
     if len(w) > n:
         u[n:] += follows @ np.r_[u[:n] - w[:n], 1.0]
     return u, QuadraticInfo(model.n_iter, model.kkt, shift)
-
-
-def _minimize_active_set(
-    H: Array,
-    gradient: Array,
-    w: Array,
-    penalty: Penalty,
-    n_penalized: int,
-    n_outputs: int,
-    rough: float,
-) -> tuple[Array, QuadraticInfo]:
-    """Alternate descent sweeps and exact solves on the current face until optimal."""
-    p = gradient.shape[0]
-    code, l2, l1_weight, lower_d, upper_d = penalty.kernel(n_penalized // n_outputs)
-    n_simplices = n_outputs if code == SIMPLEX else 0
-    l1, lower, upper = np.zeros(p), np.full(p, -math.inf), np.full(p, math.inf)
-    l1[:n_penalized] = l1_weight
-    lower[:n_penalized] = np.repeat(lower_d, n_outputs)
-    if not n_simplices:
-        # On a simplex the upper bound follows from the sum, and would only be a false breakpoint.
-        upper[:n_penalized] = np.repeat(upper_d, n_outputs)
-
-    A = np.array(H, dtype=np.float64, order="C")
-    if l2 == 0.0 and not A.diagonal().min() >= 0.0:
-        _cover_rounding(A)
-    slope_at_w = np.array(gradient, dtype=np.float64)
-    lent = _add_penalty(A, slope_at_w, w, l2, n_penalized)
-    root = np.sqrt(np.maximum(A.diagonal(), 0.0))
-
-    u = np.array(w, dtype=np.float64)
-    _project(u, penalty, n_penalized, n_outputs)
-    if n_simplices and np.abs(u - w).max() <= _ON_SIMPLEX:
-        # A sum that is off by rounding would wake all that rests.
-        u[:] = w
-    # The smallest normal number keeps an empty row (0 = 0) from dividing by zero.
-    fixed_size = np.maximum(np.abs(gradient) + l1, _TINY)
-
-    best, best_kkt, since_best = u, math.inf, 0
-    n_iter, shift = 0, lent
-    rough = rough if p >= _MANY_FREE and not n_simplices else 0.0
-    start = gained = 0.0
-    for rounds in range(_MAX_ROUNDS):
-        if n_simplices:
-            _restore_sums(u, n_penalized, n_simplices)
-        # Fresh products, because the updates of the slope in the sweeps add up their rounding.
-        moved = u - w
-        slope = slope_at_w + A @ moved
-        if not np.isfinite(slope).all():
-            raise np.linalg.LinAlgError(_NOT_FINITE)
-        # u is stored with errors of its own size, which the curvature passes on to the slope.
-        size = fixed_size + root * float(root @ np.maximum(np.abs(moved), np.abs(u)))
-        size[:n_penalized] += l2 * np.abs(u[:n_penalized])
-        kkt = _optimality(u, slope, l1, lower, upper, size, A, n_penalized, n_simplices)
-        if kkt < best_kkt:
-            since_best = 0 if kkt < 0.5 * best_kkt else since_best + 1
-            best, best_kkt = u.copy(), kkt
-        else:
-            since_best += 1
-        # Near rounding level a violation can come and go for ever. Above it the objective
-        # decreases strictly, which is progress even while the violation does not shrink.
-        if kkt <= _TOLERANCE or (since_best >= 4 and best_kkt < 1e-10):
-            break
-        if rough > 0.0:
-            value = 0.5 * float((slope + slope_at_w) @ moved) + float(l1 @ np.abs(u))
-            start = value if rounds == 0 else start
-            gained, before = start - value, gained
-            if rounds > 0 and gained - before <= rough * gained:
-                best, best_kkt = u, kkt
-                break
-        if n_simplices:
-            _descend_pairs(A, u, slope, _TOLERANCE * size, n_penalized, n_simplices)
-            gain = 0.0
-            if rounds == 0 and np.count_nonzero(u > 0.0) >= _MANY_FREE:
-                settled, n_iter = minimize_on_simplices(
-                    A, slope_at_w - A @ w, u, n_penalized, n_simplices
-                )
-                if settled:
-                    continue
-                slope = slope_at_w + A @ (u - w)
-        else:
-            gain = _descend(
-                A, u, slope, l1, lower, upper, _TOLERANCE * size,
-                _ROUGH_SWEEPS if rough > 0.0 else _SWEEPS, _SLOW * rough, gained,
-            )  # fmt: skip
-        solves, round_shift = _minimize_on_face(
-            A, u, slope, l1, lower, upper, penalty, n_penalized, n_outputs, n_simplices,
-            rough * (gained + gain),
-        )  # fmt: skip
-        n_iter += solves
-        shift = max(shift, round_shift)
-    return best, QuadraticInfo(n_iter, best_kkt, shift)
-
-
-def _project(u: Array, penalty: Penalty, n_penalized: int, n_outputs: int) -> None:
-    """Project the coefficients in `u` onto the domain of the penalty, in place."""
-    coefficients = u[:n_penalized]
-    if n_outputs > 1:
-        coefficients = coefficients.reshape(-1, n_outputs)
-    coefficients[...] = penalty.project(coefficients)
-
-
-def _minimize_on_face(
-    A: Array,
-    u: Array,
-    slope: Array,
-    l1: Array,
-    lower: Array,
-    upper: Array,
-    penalty: Penalty,
-    n_penalized: int,
-    n_outputs: int,
-    n_simplices: int,
-    enough: float,
-) -> tuple[int, float]:
-    """Minimise over the face of `u`, shrinking it where the minimiser lies beyond its border.
-
-    On a large face, a step that gains less than `enough` is the last. Overwrites `u`, and `slope`
-    up to its last step, which the caller evaluates afresh. Returns the number of Cholesky solves
-    and the largest shift.
-    """
-    p, n_iter, shift = u.shape[0], 0, 0.0
-    # Made here because compiled code takes longer to compile than to run where it makes arrays.
-    references = np.empty(max(n_simplices, 1), np.int64)
-    places = np.empty((2, p), np.int64)
-    # Every blocked solve shrinks the face; the factor two leaves room for rounding at a border.
-    for _ in range(2 * p + 1):
-        m = _face(u, l1, lower, upper, A, n_penalized, n_simplices, references, *places)
-        if m == 0:
-            return n_iter, shift
-        free, reference = places[0, :m], places[1, :m]
-        reduced, rhs = np.empty((m, m)), np.empty(m)
-        _reduce(A, u, slope, l1, free, reference, reduced, rhs)
-        factor, used_shift = _factor(reduced)
-        n_iter += 1
-        shift = max(shift, used_shift)
-        if m >= _MANY_FREE and not n_simplices:
-            before = u[free]
-            after, done = _minimize_on_large_face(
-                reduced, factor, rhs, before, l1[free], lower[free], upper[free], enough
-            )
-            u[free] = after
-            if done:
-                return n_iter, shift
-            slope += A[:, free] @ (after - before)
-            continue
-        y = dpotrs(factor, rhs, lower=1)[0]
-        y += dpotrs(factor, rhs - reduced @ y, lower=1)[0]
-        step = np.zeros(p)
-        length, blocking, border = _breakpoint(u, l1, lower, upper, free, reference, y, step)
-        if blocking < 0:
-            u += step
-            return n_iter, shift
-        # Stopping at the first border fixes one variable per factorisation. Bending the whole
-        # step into the face fixes many; take it where it decreases the objective more.
-        bent = _bend(u, step, l1, penalty, n_penalized, n_outputs)
-        cut = np.clip(u + length * step, lower, upper)
-        cut[blocking] = border
-        bent_product, cut_product = A @ (bent - u), A @ (cut - u)
-        if _change(u, bent, slope, l1, bent_product) < _change(u, cut, slope, l1, cut_product):
-            u[:] = bent
-            slope += bent_product
-        else:
-            u[:] = cut
-            slope += cut_product
-    return n_iter, shift
-
-
-class _Held:
-    """Coordinates of a factorised system that do not move, by multipliers.
-
-    With Z their columns of the inverse of the matrix, a solution y becomes y - Z (Z_held)^-1
-    y_held. That takes some products where the system without them would take a factorisation.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sorel.quadratic import _factor, _Held
-    >>> A = np.eye(8) + 1.0
-    >>> held = _Held(_factor(A)[0])
-    >>> held.add(np.array([5, 2]))
-    True
-    >>> y, moves = held.solve(np.arange(8.0)), [0, 1, 3, 4, 6, 7]
-    >>> np.allclose(y[moves], np.linalg.solve(A[np.ix_(moves, moves)], moves)), y[[2, 5]]
-    (True, array([0., 0.]))
-    >>> held.add(np.array([0, 1, 3]))
-    False
-    """
-
-    def __init__(self, factor: Array) -> None:
-        self._factor = factor
-        m = len(factor)
-        most = int(_MOST_HELD * m)
-        self._columns = np.empty((m, most), order="F")
-        # The Cholesky factor of the part of the inverse that belongs to them.
-        self._own = np.empty((most, most), order="F")
-        self.places = np.zeros(0, np.int64)
-
-    def solve(self, right: Array) -> Array:
-        """Solve the system; what is held has zeros."""
-        y: Array = dpotrs(self._factor, right, lower=1)[0]
-        count = len(self.places)
-        if count:
-            own = self._own[:count, :count]
-            y -= self._columns[:, :count] @ dpotrs(own, y[self.places], lower=1)[0]
-            y[self.places] = 0.0
-        return y
-
-    def add(self, more: Indices) -> bool:
-        """Hold more of them; False, and nothing is changed, where a new factorisation is better."""
-        old, new = len(self.places), len(self.places) + len(more)
-        if new > len(self._own):
-            return False
-        units = np.zeros((len(self._factor), len(more)), order="F")
-        units[more, np.arange(len(more))] = 1.0
-        columns = dpotrs(self._factor, units, lower=1, overwrite_b=1)[0]
-        corner = columns[more]
-        if old:
-            own = self._own[:old, :old]
-            beside = dtrtrs(own, columns[self.places], lower=1)[0]
-            corner = corner - beside.T @ beside
-            self._own[old:new, :old] = beside.T
-        corner, failed = dpotrf(corner, lower=1)
-        if failed or not np.isfinite(corner.diagonal()).all():
-            return False
-        self._own[old:new, old:new] = corner
-        self._columns[:, old:new] = columns
-        self.places = np.concatenate([self.places, more])
-        return True
-
-
-def _minimize_on_large_face(
-    A: Array,
-    factor: Array,
-    rhs: Array,
-    x: Array,
-    l1: Array,
-    lower: Array,
-    upper: Array,
-    enough: float,
-) -> tuple[Array, bool]:
-    """Minimise over a face with many free coordinates `x` from one factorisation of its `A`.
-
-    A coordinate that reaches a border is held there by a multiplier. Returns the point, and whether
-    it is the minimiser, or close to it: the last step gained less than `enough`. It is not where so
-    many are held that a smaller face is cheaper.
-    """
-    m = len(x)
-    places, alone = np.arange(m), np.full(m, -1)
-    slope = -rhs
-    held = _Held(factor)
-    while True:
-        y = held.solve(-slope)
-        length, blocking, border = _breakpoint(x, l1, lower, upper, places, alone, y, np.zeros(m))
-        if blocking < 0:
-            y += held.solve(-slope - A @ y)
-            return np.clip(x + y, lower, upper), True
-        bent = x + y
-        bent[(l1 > 0.0) & (bent * x <= 0.0)] = 0.0
-        np.clip(bent, lower, upper, out=bent)
-        bent[held.places] = x[held.places]
-        cut = np.clip(x + length * y, lower, upper)
-        cut[blocking] = border
-        product = A @ (bent - x)
-        bent_change = float((slope + 0.5 * product) @ (bent - x))
-        # But for what is held, whose slope is never asked for, A y = -slope.
-        cut_change = length * (1.0 - 0.5 * length) * float(slope @ y)
-        if bent_change < cut_change:
-            x, slope = bent, slope + product
-        else:
-            x, slope = cut, (1.0 - length) * slope
-        if -min(bent_change, cut_change) < enough:
-            return x, True
-        at_rest = (x <= lower) | (x >= upper) | ((l1 > 0.0) & (x == 0.0))
-        at_rest[held.places] = False
-        if not held.add(np.flatnonzero(at_rest)):
-            return x, False
-
-
-def _bend(
-    u: Array, step: Array, l1: Array, penalty: Penalty, n_penalized: int, n_outputs: int
-) -> Array:
-    """Return ``u + step`` projected onto the domain, with changes of sign cut at the l1 kink."""
-    target = u + step
-    target[(l1 > 0.0) & (target * u <= 0.0)] = 0.0
-    _project(target, penalty, n_penalized, n_outputs)
-    return target
-
-
-def _change(u: Array, target: Array, slope: Array, l1: Array, product: Array) -> float:
-    """Change of the objective from `u` to `target`; `product` is the curvature times the step."""
-    change = float((slope + 0.5 * product) @ (target - u))
-    return change + float(l1 @ (np.abs(target) - np.abs(u)))
-
-
-@compiled
-def _optimality(
-    u: Array,
-    slope: Array,
-    l1: Array,
-    lower: Array,
-    upper: Array,
-    size: Array,
-    A: Array,
-    n_penalized: int,
-    n_simplices: int,
-) -> float:
-    """Return the largest violation of the optimality conditions relative to `size`."""
-    worst = 0.0
-    for j in range(n_penalized if n_simplices > 0 else 0, u.shape[0]):
-        violation = _violation(u[j], slope[j], l1[j], lower[j], upper[j])
-        worst = max(worst, abs(violation) / size[j])
-    for k in range(n_simplices):
-        # The multiplier of the sum is read off the support, where it is known best.
-        support = -1
-        for j in range(k, n_penalized, n_simplices):
-            if u[j] > 0.0 and (support < 0 or size[j] < size[support]):
-                support = j
-        for j in range(k, n_penalized, n_simplices):
-            difference = slope[support] - slope[j]
-            if u[j] > 0.0:
-                difference = abs(difference)
-            worst = max(worst, difference / (size[j] + size[support]))
-    return worst
-
-
-@compiled
-def _violation(u: float, slope: float, l1: float, lower: float, upper: float) -> float:
-    """Return the one-sided derivative along which a coordinate can descend, or zero.
-
-    Negative: the coordinate should increase; positive: it should decrease.
-    """
-    right = slope + (l1 if u >= 0.0 else -l1)
-    if right < 0.0 and u < upper:
-        return right
-    left = slope + (l1 if u > 0.0 else -l1)
-    if left > 0.0 and u > lower:
-        return left
-    return 0.0
-
-
-@compiled
-def _descend(
-    A: Array,
-    u: Array,
-    slope: Array,
-    l1: Array,
-    lower: Array,
-    upper: Array,
-    tolerance: Array,
-    max_sweeps: int,
-    slow: float,
-    gained: float,
-) -> float:
-    """Sweep over the coordinates, minimising exactly in each, until no sign or bound changes.
-
-    With ``slow > 0``, until a sweep gains less than this share of all that was gained, of which
-    `gained` before. Returns what the sweeps have gained.
-    """
-    p = u.shape[0]
-    total = 0.0
-    for _ in range(max_sweeps):
-        settled = True
-        gain = 0.0
-        for j in range(p):
-            curvature = A[j, j]
-            old = u[j]
-            if curvature <= 0.0:
-                continue
-            if abs(_violation(old, slope[j], l1[j], lower[j], upper[j])) <= tolerance[j]:
-                continue
-            new = old - slope[j] / curvature
-            threshold = l1[j] / curvature
-            if new > threshold:
-                new -= threshold
-            elif new < -threshold:
-                new += threshold
-            else:
-                new = 0.0
-            new = min(max(new, lower[j]), upper[j])
-            if new == old:
-                continue
-            at_border = new == lower[j] or new == upper[j]
-            was_at_border = old == lower[j] or old == upper[j]
-            if at_border != was_at_border or (l1[j] > 0.0 and np.sign(new) != np.sign(old)):
-                settled = False
-            u[j] = new
-            change = new - old
-            gain -= change * (slope[j] + 0.5 * change * curvature)
-            gain -= l1[j] * (abs(new) - abs(old))
-            for i in range(p):
-                slope[i] += change * A[j, i]
-        total += gain
-        if (settled and slow == 0.0) or gain <= slow * (gained + total):
-            return total
-    return total
-
-
-@compiled
-def _descend_pairs(
-    A: Array, u: Array, slope: Array, tolerance: Array, n_penalized: int, n_simplices: int
-) -> None:
-    """Shift weight between pairs of coordinates, minimising exactly over each pair.
-
-    Weight goes to the coordinate of least slope, from the one that promises the largest decrease.
-    """
-    p = u.shape[0]
-    for k in range(n_simplices):
-        for _ in range(2 * (n_penalized // n_simplices)):
-            to = k
-            for j in range(k, n_penalized, n_simplices):
-                if slope[j] + tolerance[j] < slope[to] + tolerance[to]:
-                    to = j
-            source = -1
-            best = 0.0
-            amount = 0.0
-            for j in range(k, n_penalized, n_simplices):
-                excess = slope[j] - slope[to]
-                if u[j] <= 0.0 or j == to or excess <= tolerance[j] + tolerance[to]:
-                    continue
-                curvature = A[j, j] + A[to, to] - 2.0 * A[j, to]
-                # Rounding may leave a pair of equal columns without its positive curvature.
-                shifted = u[j] if excess >= curvature * u[j] else excess / curvature
-                decrease = shifted * (excess - 0.5 * curvature * shifted)
-                if decrease > best:
-                    source = j
-                    best = decrease
-                    amount = shifted
-            if source < 0:
-                break
-            u[to] += amount
-            u[source] = max(u[source] - amount, 0.0)
-            for i in range(p):
-                slope[i] += amount * (A[to, i] - A[source, i])
-    for j in range(n_penalized, p):
-        if A[j, j] > 0.0:
-            change = -slope[j] / A[j, j]
-            u[j] += change
-            for i in range(p):
-                slope[i] += change * A[j, i]
-
-
-@compiled
-def _restore_sums(u: Array, n_penalized: int, n_simplices: int) -> None:
-    """Put the rounding errors of the sum of every simplex into its largest coordinate."""
-    for k in range(n_simplices):
-        largest = k
-        total = 0.0
-        for j in range(k, n_penalized, n_simplices):
-            total += u[j]
-            if u[j] > u[largest]:
-                largest = j
-        u[largest] += 1.0 - total
-
-
-@compiled
-def _face(
-    u: Array,
-    l1: Array,
-    lower: Array,
-    upper: Array,
-    A: Array,
-    n_penalized: int,
-    n_simplices: int,
-    references: Indices,
-    free: Indices,
-    reference: Indices,
-) -> int:
-    """List the coordinates that are free on the face of `u`, with a reference for each.
-
-    On a simplex the reference takes up what the others give away, and is not listed itself. It is
-    the coordinate of least curvature, so that eliminating it does not swamp the others. A
-    coordinate outside any simplex has the reference -1. `references` has room for one number of
-    each simplex. Returns how many are free.
-    """
-    p = u.shape[0]
-    for k in range(n_simplices):
-        references[k] = -1
-    for j in range(n_penalized if n_simplices > 0 else 0):
-        k = j % n_simplices
-        if u[j] > 0.0 and (references[k] < 0 or A[j, j] < A[references[k], references[k]]):
-            references[k] = j
-    count = 0
-    for j in range(p):
-        if u[j] <= lower[j] or u[j] >= upper[j] or (l1[j] > 0.0 and u[j] == 0.0):
-            continue
-        own = references[j % n_simplices] if n_simplices > 0 and j < n_penalized else -1
-        if own != j:
-            free[count] = j
-            reference[count] = own
-            count += 1
-    return count
-
-
-@compiled
-def _reduce(
-    A: Array, u: Array, slope: Array, l1: Array, free: Indices, reference: Indices, reduced: Array,
-    rhs: Array,
-) -> None:  # fmt: skip
-    """Fill in curvature and negative slope of the objective in the free coordinates of a face."""
-    m = free.shape[0]
-    for a in range(m):
-        i = free[a]
-        i0 = reference[a]
-        rhs[a] = -(slope[i] + (l1[i] if u[i] > 0.0 else -l1[i]))
-        if i0 >= 0:
-            rhs[a] += slope[i0]
-        for b in range(m):
-            j = free[b]
-            j0 = reference[b]
-            entry = A[i, j]
-            if i0 >= 0:
-                entry -= A[i0, j]
-            if j0 >= 0:
-                entry -= A[i, j0]
-                if i0 >= 0:
-                    entry += A[i0, j0]
-            reduced[a, b] = entry
-        # Columns that agree leave rounding errors of either sign where there is no curvature.
-        size = abs(A[i, i]) + (abs(A[i0, i0]) if i0 >= 0 else 0.0)
-        reduced[a, a] = max(reduced[a, a], _RIDGE * size)
-
-
-@compiled
-def _breakpoint(
-    u: Array, l1: Array, lower: Array, upper: Array, free: Indices, reference: Indices, y: Array,
-    step: Array,
-) -> tuple[float, int, float]:  # fmt: skip
-    """Expand `y` to a `step`, zero on entry, in all coordinates; find where it leaves the face.
-
-    Returns the fraction of it that stays on the face, the coordinate that blocks the rest (-1 if
-    the whole step fits) and the value at which it blocks.
-    """
-    p = u.shape[0]
-    for a in range(free.shape[0]):
-        step[free[a]] += y[a]
-        if reference[a] >= 0:
-            step[reference[a]] -= y[a]
-    length = 1.0
-    blocking = -1
-    value = 0.0
-    for j in range(p):
-        if step[j] == 0.0:
-            continue
-        border = upper[j] if step[j] > 0.0 else lower[j]
-        if l1[j] > 0.0 and u[j] * step[j] < 0.0 and abs(u[j]) < abs(border - u[j]):
-            border = 0.0
-        # Written with the distance to the border, so that an infinite one never blocks.
-        if abs(border - u[j]) <= length * abs(step[j]):
-            length = abs(border - u[j]) / abs(step[j])
-            blocking = j
-            value = border
-    return length, blocking, value

@@ -1,11 +1,10 @@
 """Saved models: a skops archive with a header, which runs no code when it is loaded.
 
 A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
-the versions that wrote it and the training summary, and another, ``lists.json``, for the names of
-many columns, which skops would write at length. Loading reads that header first, then the names of
-all types in the file: one outside the list of ``_contents.py`` is refused before anything is built.
-Objects and arrays are numbered in the order of the file and no times are kept, so that the same
-model makes the same bytes.
+the versions that wrote it and the training summary. Loading reads that header first, then the names
+of all types in the file: one outside the list of ``_contents.py`` is refused before anything is
+built. Objects and arrays are numbered in the order of the file and no times are kept, so that the
+same model makes the same bytes.
 """
 
 from __future__ import annotations
@@ -17,56 +16,38 @@ import io
 import json
 import math
 import os
+import sys
 import warnings
 import zipfile
-import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from sorel._archives import (
-    ArchiveError,
-    TooLargeError,
-    bounded_json,
-    read_member,
-    repacked,
-    size_of,
-)
+from sorel._archives import ArchiveError, TooLargeError, bounded_json, unpacked
+from sorel._extras import import_extra
 from sorel._files import write_atomically
 from sorel._warnings import warn
 
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
-_HEADER, _SCHEMA, _LISTS = "sorel.json", "schema.json", "lists.json"
+_HEADER, _SCHEMA = "sorel.json", "schema.json"
 
-# What a file may unfold to: so many bytes, or so many times its own size. Loading takes about three
+# Bytes that any file may unfold to, and how many times its own size. Loading takes about three
 # times as much for a while.
-_ROOM, _RATIO = 24 << 20, 3
-_MAX_HEADER, _MAX_SCHEMA = 8 << 20, 8 << 20
-
+_ROOM = 24 << 20
+_RATIO = 3
+# Bytes of the header, and of the schema of a file that may unfold to no more than _ROOM.
+_MAX_TEXT = 8 << 20
 # Letters in the schema for one of its objects, at least; each takes a kilobyte while it is loaded.
-_NODE = 125
+_NODE = 90
+# Bytes that are read from a pipe.
 _MAX_PIPE = 1 << 30
 
-# Raised when the layout of the archive or the meaning of the header changes. A file without lists
-# beside the model is still of the first format, which earlier versions read.
-_FORMAT, _WITHOUT_LISTS = 2, 1
+# Raised when the layout of the archive or the meaning of the header changes. 2 was never released.
+_FORMAT = 1
 
-# What zipfile, json, NumPy and skops raise on files that were damaged or made up.
-_DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Packages that reading a model may need. A file that names any other module is not one of ours.
+_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl", "numba")
 
 
 class ModelFileError(ValueError):
@@ -201,24 +182,13 @@ def load_model(
     SpectralRiskRegressor()
     """
     with _opened(path) as (stream, name):
-        return _load_checked(stream, name, max_bytes, frozenset(trusted))
-
-
-def _load_checked(
-    stream: BinaryIO, name: str, max_bytes: int | None, trusted: Collection[str]
-) -> Any:
-    strange = _strange_versions(_header(stream, name))
-    if strange:
-        warn(
-            f"{name} was saved with {strange}; its predictions may differ: save the model again, "
-            "or install those versions"
-        )
-    try:
-        return _load(stream, name, max_bytes, trusted)
-    except ModelFileError as error:
-        if not strange:
-            raise
-        raise ModelFileError(f"{error} (it was saved with {strange})") from None
+        strange = _strange_versions(_header(stream, name))
+        if strange:
+            warn(
+                f"{name} was saved with {strange}; its predictions may differ: save the model "
+                "again, or install those versions"
+            )
+        return _load(stream, name, max_bytes, frozenset(trusted))
 
 
 def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
@@ -258,80 +228,72 @@ def read_summary(path: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     """
     with _opened(path) as (stream, name):
         header = _header(stream, name)
-    created = {"created": header["created"]} if "created" in header else {}
-    return {
-        "sorel": header["sorel"],
-        "versions": header.get("versions", {}),
-        **created,
-        **header.get("summary", {}),
-    }
+    facts = {"sorel": header["sorel"], "versions": header.get("versions", {})}
+    if "created" in header:
+        facts["created"] = header["created"]
+    return facts | header.get("summary", {})
 
 
 def _dump(model: Any, summary: dict[str, Any] | None, risk_weights: bool, times: bool) -> bytes:
-    skops_io = _skops()
+    skops_io = import_extra("skops.io", "saved models need")
     from sorel import __version__
     from sorel._contents import check_numbers
-    from sorel._sequences import take_out
 
     check_numbers(model, trusted=None)
-    facts = _describe(model)
-    model, lists = take_out(_lasting(model, risk_weights, times))
     header = {
-        "format": _FORMAT if lists else _WITHOUT_LISTS,
+        "format": _FORMAT,
         "sorel": __version__,
         "versions": _versions(),
-        "summary": {**facts, **(summary or {})},
+        "summary": {**_describe(model), **(summary or {})},
     }
     if times:
         header["created"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
-        texts = {_HEADER: json.dumps(header, indent=None if lists else 2, allow_nan=False)}
+        text = json.dumps(header, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"the summary must hold only numbers, texts, lists and dictionaries of them: {error}"
         ) from None
-    if lists:
-        texts[_LISTS] = json.dumps(lists, separators=(",", ":"))
+    name = f"this {type(model).__name__}"
+    try:
+        written = skops_io.dumps(_lasting(model, risk_weights, times))
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise TypeError(f"{name} cannot be saved: {error}") from None
+    members = _numbered(unpacked(io.BytesIO(written), sys.maxsize)) | {_HEADER: text.encode()}
     # Long arrays of zeros and many texts unfold to more than whoever loads them allows: they are
     # saved without being packed.
     refused: ModelFileError | None = None
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-        buffer = _archive(skops_io, model, texts, compression)
+        archive = _zipped(members, compression)
         try:
             # Better no file than one that cannot be read back.
-            _load(buffer, "the new file", trusted=None)
-            return buffer.getvalue()
+            _load(archive, "the new file", trusted=None)
+            return archive.getvalue()
         except ModelFileError as error:
             refused = error
-    raise TypeError(f"{_name(model)} cannot be saved so that it loads again: {refused}")
+    raise TypeError(f"{name} cannot be saved so that it loads again: {refused}")
 
 
-def _archive(skops_io: Any, model: Any, texts: dict[str, str], compression: int) -> io.BytesIO:
-    try:
-        written = io.BytesIO(skops_io.dumps(model))
-    except (TypeError, AttributeError, RecursionError) as error:
-        raise TypeError(f"{_name(model)} cannot be saved: {error}") from None
+def _zipped(members: Mapping[str, bytes], compression: int) -> io.BytesIO:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(written) as old, zipfile.ZipFile(buffer, "w", compression) as new:
-        schema = json.loads(old.read(_SCHEMA))
-        for before, after in _number(schema).items():
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
             # An entry without a time of its own is of 1980.
-            new.writestr(zipfile.ZipInfo(after), old.read(before), compression)
-        for name, text in {_SCHEMA: json.dumps(schema, indent=2), **texts}.items():
-            new.writestr(zipfile.ZipInfo(name), text, compression)
+            archive.writestr(zipfile.ZipInfo(name), content, compression)
     return buffer
 
 
-def _number(schema: Any) -> dict[str, str]:
-    """Number the objects and members of a schema, which skops calls by addresses in memory.
+def _numbered(members: dict[str, bytes]) -> dict[str, bytes]:
+    """Number the objects and members of an archive, which skops calls by addresses in memory.
 
-    Returns the new names of the members. Whether two plain values are one object depends on the
-    interpreter and says nothing: those lose their numbers.
+    Whether two plain values are one object depends on the interpreter and says nothing: those lose
+    their numbers.
     """
     from sorel._contents import nodes_of
 
+    schema = json.loads(members[_SCHEMA])
     objects: dict[int, int] = {}
-    members: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node in nodes_of(schema):
         address, member = node.get("__id__"), node.get("file")
         if node.get("__loader__") in ("JsonNode", "TypeNode"):
@@ -339,8 +301,9 @@ def _number(schema: Any) -> dict[str, str]:
         elif isinstance(address, int):
             node["__id__"] = objects.setdefault(address, len(objects) + 1)
         if isinstance(member, str):
-            node["file"] = members.setdefault(member, f"{len(members)}{Path(member).suffix}")
-    return members
+            node["file"] = names.setdefault(member, f"{len(names)}{Path(member).suffix}")
+    renamed = {after: members[before] for before, after in names.items()}
+    return {**renamed, _SCHEMA: json.dumps(schema).encode()}
 
 
 def _lasting(model: Any, risk_weights: bool, times: bool) -> Any:
@@ -384,9 +347,8 @@ def _describe(model: Any) -> dict[str, Any]:
     risk = getattr(last, "best_risk_", getattr(last, "risk", None))
     if risk is not None:
         facts["risk"] = risk if isinstance(risk, str) else getattr(risk, "spec", None) or repr(risk)
-    loss = getattr(last, "loss", None)
-    if isinstance(loss, str):
-        facts["loss"] = loss
+    if isinstance(getattr(last, "loss", None), str):
+        facts["loss"] = last.loss
     for owner, attribute, key, kind in (
         (model, "n_features_in_", "n_features", int),
         (model, "feature_names_in_", "columns", lambda names: [str(name) for name in names]),
@@ -407,53 +369,40 @@ def _describe(model: Any) -> dict[str, Any]:
 def _opened(file: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
     """A stream that can be read more than once, and what messages call it."""
     if hasattr(file, "read"):
-        given = cast(BinaryIO, file)
         name = getattr(file, "name", None)
         label = repr(name) if isinstance(name, str) else "the stream"
         # What was read already is no part of the model.
-        yield io.BytesIO(given.read()), label
+        yield io.BytesIO(cast(BinaryIO, file).read()), label
         return
     path = Path(file)
     with path.open("rb") as stream:
-        if path.is_file():
-            yield stream, repr(str(path))
-            return
-        data = stream.read(_MAX_PIPE + 1)
-        if len(data) > _MAX_PIPE:
-            raise ModelFileError(f"{str(path)!r} does not end after {_MAX_PIPE >> 20} MB")
-        yield io.BytesIO(data), repr(str(path))
+        yield stream if path.is_file() else io.BytesIO(stream.read(_MAX_PIPE)), repr(str(path))
 
 
 def _header(stream: BinaryIO, name: str) -> dict[str, Any]:
     """The header, after the checks that need nothing else of the file."""
-    if not size_of(stream):
+    if not stream.seek(0, os.SEEK_END):
         raise ModelFileError(f"{name} is empty; save the model again")
-    try:
-        text = read_member(stream, _HEADER, _MAX_HEADER)
-    except ArchiveError as error:
-        raise _refused(name, error) from None
-    except _DAMAGE as error:
-        if not zipfile.is_zipfile(stream):
-            raise ModelFileError(
-                f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
-            ) from None
-        raise _damaged(name, error) from None
-    if text is None:
-        raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
-    try:
-        header = bounded_json(text, _MAX_HEADER)
-        written, layout = header["sorel"], header["format"]
-        summary = header.get("summary", {})
-        newer = layout > _FORMAT or _newer(written)
-        whole = isinstance(summary, dict) and isinstance(written, str)
-    except (*_DAMAGE, RecursionError) as error:
-        _tell_missing(name, error)
-        raise _damaged(name, error) from None
-    if not whole:
-        raise ModelFileError(f"{name} is damaged: its {_HEADER} does not describe a model")
-    if newer:
-        from sorel import __version__
+    if not zipfile.is_zipfile(stream):
+        raise ModelFileError(
+            f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
+        )
+    from sorel import __version__
 
+    try:
+        from packaging.version import Version
+
+        found = unpacked(stream, _MAX_TEXT, only=_HEADER)
+        if not found:
+            raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
+        header = bounded_json(found[_HEADER], _MAX_TEXT)
+        written = header["sorel"]
+        newer = header["format"] > _FORMAT or Version(written) > Version(__version__)
+        if not isinstance(header.get("summary", {}), dict):
+            raise ValueError(f"its {_HEADER} does not describe a model")
+    except Exception as error:
+        raise _refusal(name, error) from None
+    if newer:
         raise ModelFileError(
             f"{name} was saved by sorel {written}, newer than this sorel {__version__}; "
             "upgrade with: pip install --upgrade sorel"
@@ -468,7 +417,8 @@ def _load(
     trusted: Collection[str] | None = (),
 ) -> Any:
     """The model; `trusted` is None where all that skops trusts may be in it."""
-    skops_io = _skops()
+    skops_io = import_extra("skops.io", "saved models need")
+    from sklearn.base import BaseEstimator
     from skops.io.exceptions import UntrustedTypesFoundException
 
     from sorel._contents import check_numbers, foreign_types, own_types
@@ -477,79 +427,68 @@ def _load(
         with warnings.catch_warnings():
             # NumPy and the archive reader grumble about damaged bytes before they give up.
             warnings.simplefilter("ignore", SyntaxWarning)
-            data, schema, lists = _checked_archive(stream, max_bytes)
+            data, schema = _checked_archive(stream, max_bytes)
             foreign = [] if trusted is None else foreign_types(schema, trusted)
             if foreign:
-                raise _untrusted(name, ", ".join(foreign))
-            model = skops_io.loads(data, trusted=[*own_types(), *(trusted or ())])
-            if lists is not None:
-                from sorel._sequences import put_back
-
-                model = put_back(model, lists)
+                raise _untrusted(name, foreign)
+            known = [*own_types(), *(trusted or ())]
+            try:
+                model = skops_io.loads(data, trusted=known)
+            except UntrustedTypesFoundException:
+                found = skops_io.get_untrusted_types(data=data)
+                raise _untrusted(name, sorted({*found} - {*known})) from None
             check_numbers(model, trusted)
-    except ModelFileError:
-        raise
-    except UntrustedTypesFoundException as error:
-        found = str(error).partition("[")[2].partition("]")[0] or str(error)
-        raise _untrusted(name, found) from None
-    except TooLargeError as error:
-        raise ModelFileError(
-            f"{name} was not loaded: {error}; if you trust it, allow more with "
-            "sorel.load_model(..., max_bytes=...)"
-        ) from None
-    except ArchiveError as error:
-        raise _refused(name, error) from None
-    except (*_DAMAGE, MemoryError, RecursionError, SyntaxError) as error:
-        _tell_missing(name, error)
-        raise _damaged(name, error) from None
-    _check_model(model, name)
+    except Exception as error:
+        raise _refusal(name, error) from None
+    if not isinstance(model, BaseEstimator):
+        raise ModelFileError(f"{name} holds a {type(model).__name__}, which is no model")
     return model
 
 
-def _limit(size: int) -> int:
-    return max(_ROOM, _RATIO * size)
-
-
-def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, Any, Any]:
-    """The archive without surprises: unpacked, and read by skops no more often than is counted.
-
-    And its schema, and the lists beside the model, if there are any.
-    """
+def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, Any]:
+    """The archive, which skops reads no more often than is counted, unpacked; and its schema."""
     from sorel._contents import nodes_of
 
-    limit = _limit(size_of(stream)) if max_bytes is None else max_bytes
-    copy, sizes = repacked(stream, limit)
-    room = max(limit // _RATIO, _MAX_SCHEMA)
-    text = read_member(copy, _SCHEMA, room)
-    if text is None:
+    size = stream.seek(0, os.SEEK_END)
+    limit = max(_ROOM, _RATIO * size) if max_bytes is None else max_bytes
+    members = unpacked(stream, limit)
+    if _SCHEMA not in members:
         raise ValueError(f"it has no {_SCHEMA} inside")
-    schema = bounded_json(text, room, room // _NODE)
+    room = max(limit // _RATIO, _MAX_TEXT)
+    schema = bounded_json(members[_SCHEMA], room, room // _NODE)
     # Each array in the schema reads its member anew.
     files = [node["file"] for node in nodes_of(schema) if isinstance(node.get("file"), str)]
-    total = sum(sizes.get(file, 0) for file in files)
+    total = sum(len(members.get(file, b"")) for file in files)
     if total > limit:
         raise TooLargeError(f"its arrays take {total / 1e6:g} MB, and may take {limit / 1e6:g} MB")
-    text = read_member(copy, _LISTS, room)
-    lists = None if text is None else bounded_json(text, room, room // _NODE)
-    return copy.getvalue(), schema, lists
+    return _zipped(members, zipfile.ZIP_STORED).getvalue(), schema
 
 
-def _check_model(model: Any, name: str) -> None:
-    from sklearn.base import BaseEstimator
-
-    if not isinstance(model, BaseEstimator):
-        raise ModelFileError(f"{name} holds a {type(model).__name__}, which is no model")
-
-
-def _untrusted(name: str, types: str) -> ModelFileError:
+def _untrusted(name: str, types: list[str]) -> ModelFileError:
     return ModelFileError(
-        f"{name} holds types that sorel does not trust, and was not loaded: {types}; if you trust "
-        "whoever made it, name them with sorel.load_model(..., trusted=[...])"
+        f"{name} holds types that sorel does not trust, and was not loaded: {', '.join(types)}; if "
+        "you trust whoever made it, name them with sorel.load_model(..., trusted=[...])"
     )
 
 
-def _refused(name: str, error: ArchiveError) -> ModelFileError:
-    return ModelFileError(f"{name} is not a model of sorel, or it is damaged: {error}")
+def _refusal(name: str, error: Exception) -> Exception:
+    """What to raise where a file cannot be read, whatever the libraries below had to say."""
+    missing = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ImportError) and missing in _NEEDED:
+        return ModuleNotFoundError(
+            f'to read {name}, {missing} is needed: pip install "sorel[cli]"', name=missing
+        )
+    if isinstance(error, ModelFileError):
+        return error
+    if isinstance(error, TooLargeError):
+        return ModelFileError(
+            f"{name} was not loaded: {error}; if you trust it, allow more with "
+            "sorel.load_model(..., max_bytes=...)"
+        )
+    if isinstance(error, ArchiveError):
+        return ModelFileError(f"{name} is not a model of sorel, or it is damaged: {error}")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ModelFileError(f"{name} is damaged and was not loaded: {reason[:200]}")
 
 
 def _strange_versions(header: dict[str, Any]) -> str:
@@ -565,49 +504,3 @@ def _strange_versions(header: dict[str, Any]) -> str:
         and saved[package].split(".")[:count] != here[package].split(".")[:count]
     ]
     return " and ".join(strange)
-
-
-# Packages that reading a model may need. A file that names any other module is not one of ours.
-_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl", "numba")
-
-
-def _tell_missing(name: str, error: BaseException) -> None:
-    """Raise an error that names the missing package, if that is what went wrong."""
-    missing = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ImportError) and missing in _NEEDED:
-        raise ModuleNotFoundError(
-            f'to read {name}, {missing} is needed: pip install "sorel[cli]"', name=missing
-        ) from None
-
-
-def _damaged(name: str, error: BaseException) -> ModelFileError:
-    # One line, whatever the library below had to say.
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return ModelFileError(f"{name} is damaged and was not loaded: {reason[:200]}")
-
-
-def _newer(written: str) -> bool:
-    from packaging.version import InvalidVersion, Version
-
-    from sorel import __version__
-
-    try:
-        return Version(written) > Version(__version__)
-    except InvalidVersion as error:
-        raise ValueError(f"{written!r} is not a version") from error
-
-
-def _name(model: Any) -> str:
-    return f"this {type(model).__name__}"
-
-
-def _skops() -> Any:
-    try:
-        import skops.io
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "skops":
-            raise
-        raise ModuleNotFoundError(
-            'saved models need skops: pip install "sorel[cli]"', name=error.name
-        ) from None
-    return skops.io

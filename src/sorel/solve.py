@@ -1,4 +1,4 @@
-"""One call for every solver: tolerance, budget, history, certificate, best iterate so far."""
+"""One call for every solver: set up, certify each iterate, record, decide, finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel import _stop
-from sorel._clock import now
+from time import perf_counter as now
 from sorel._warnings import warn
 from sorel.certificate import (
     MANY_PRODUCTS,
@@ -25,29 +25,29 @@ from sorel.certificate import (
     gap_wanted,
     relative,
     unit,
+    vanishes,
 )
-from sorel.certificate.rounding import negative_gap
+from sorel.certificate.rounding import UNIT, negative_gap
 from sorel.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.engines.base import Dual, FloatArray
 from sorel.problem import Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
 
-# Passes without half of the gap gone after which a run ends whose gap is no more than the second
-# number times its rounding errors.
-_PATIENCE, _ALL_ROUNDING = 50.0, 10.0
+# Passes without half of the gap gone after which a run is stalled.
+_PATIENCE = 50.0
 
-# Relative error of a difference of sums.
-_SUBTRACTION = 4.0 * float(np.finfo(np.float64).eps)
+# A stalled run ends where its gap is no more than this multiple of its rounding errors.
+_ALL_ROUNDING = 10.0
 
-# A step along a gradient that leads to the border of a bounded domain.
-_FAR = 1e8
+# Relative error of a difference of sums, and of margins: eight roundings.
+_ROUNDINGS = 8.0 * UNIT
 
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
 
-# An intercept that rounding moves by less, in units of the margins, is within their own errors.
-_MARGIN_ERROR = 2.0**-51
+# A step along a gradient that leads to the border of a bounded domain.
+_FAR = 1e8
 
 # Ends of a run that nobody needs to be warned of, and one that a warning names.
 _STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
@@ -173,15 +173,13 @@ class _Ledger:
     """
 
     def __init__(self, problem: Problem, run: Run, history: list[Record]) -> None:
-        self.problem, self.run = problem, run
+        self.problem, self.run, self.history = problem, run, history
         self.certifier = Certifier(problem, run.known)
-        self.history = history
         self.w: FloatArray | None = None
         self.dual: Dual | None = None
-        self.objective, self.bound, self.gap = math.inf, -math.inf, math.inf
-        self.unit = 0.0
-        self.rounding = self._bound_rounding = 0.0
+        self.objective, self.gap, self.unit = math.inf, math.inf, 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
+        self._bound_rounding = 0.0
         self._halved = run.passes, math.inf
         self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
@@ -191,29 +189,36 @@ class _Ledger:
         return relative(self.gap, self.unit) if self.gap < math.inf else math.inf
 
     @property
+    def rounding(self) -> float:
+        """The part of the gap that stands for rounding errors."""
+        return self._bound_rounding + (self._upper - self.objective)
+
+    @property
     def solved(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
         if self.gap == math.inf:
             return False
-        return self.gap <= gap_wanted(self.problem, self.run.tol, self.unit)
-
-    @property
-    def finished(self) -> bool:
-        """Whether to end: a perfect fit is made better while it is more than rounding."""
-        if self.relative_gap <= self.run.tol:
+        tol, error = self.run.tol, self._upper - self.objective
+        if self.gap <= gap_wanted(self.problem, tol, self.unit):
             return True
-        return self.solved and (self._stalled or self.gap <= 2.0 * self.rounding)
+        return tol > 0.0 and vanishes(self.problem, self.objective, self.certifier.least, error)
 
-    @property
-    def _stalled(self) -> bool:
-        return self.run.passes > self._halved[0] + _PATIENCE
-
-    @property
-    def rounded(self) -> bool:
-        """Whether the gap is rounding for the most part, and no longer falls."""
-        return self._stalled and self.run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding
+    def ending(self) -> str | None:
+        """Why the run is to end; None where it goes on."""
+        run, stalled = self.run, self.run.passes > self._halved[0] + _PATIENCE
+        if self.relative_gap <= run.tol:
+            return _CONVERGED
+        # A perfect fit is made better while it is more than rounding.
+        if (stalled or self.gap <= 2.0 * self.rounding) and self.solved:
+            return _CONVERGED
+        if stalled and run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding:
+            return _ROUNDED
+        if run.passes >= run.max_passes:
+            return f"max_passes={run.max_passes:g} reached"
+        return "max_seconds reached" if now() >= run.deadline else None
 
     def check(self, iterate: Iterate) -> Certificate:
+        """Certify an iterate, keep what is better than before, and record it."""
         begin = now()
         certificate = iterate.certify(self.certifier)
         # A check that spent passes did the solver's work.
@@ -222,51 +227,34 @@ class _Ledger:
         self._enter(iterate.point.w, iterate.dual, certificate)
         return certificate
 
-    def _enter(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
-        self.run.passes += certificate.passes
-        if math.isfinite(certificate.primal):
-            self._keep(w, dual, certificate)
-        self._record(
-            certificate.primal, certificate.dual, certificate.gap, certificate.relative_gap
-        )
+    def _enter(self, w: FloatArray, dual: Dual, found: Certificate) -> None:
+        self.run.passes += found.passes
+        if math.isfinite(found.primal):
+            self._keep(w, dual, found)
+        self._record(found.primal, found.dual, found.gap, found.relative_gap)
 
     def _record(self, objective: float, dual: float, gap: float, relative_gap: float) -> None:
+        bound = max(self.objective - self.gap, self.certifier.least)
+        best = self.objective, dual if self.dual is None else bound, self.gap, self.relative_gap
+        seconds = now() - self._begin - self._checking
         self.history.append(
-            Record(
-                self.run.passes,
-                now() - self._begin - self._checking,
-                objective,
-                dual,
-                gap,
-                relative_gap,
-                self.objective,
-                max(self.bound, dual) if self.dual is None else self.bound,
-                self.gap,
-                self.relative_gap,
-            )
+            Record(self.run.passes, seconds, objective, dual, gap, relative_gap, *best)
         )
 
-    def _keep(self, w: FloatArray, dual: Dual, certificate: Certificate) -> None:
-        """Note what is better than before in a certificate."""
+    def _keep(self, w: FloatArray, dual: Dual, found: Certificate) -> None:
         # Rounding errors of a huge objective may overflow where it does not.
-        upper = min(certificate.primal + certificate.primal_rounding, sys.float_info.max)
+        upper = min(found.primal + found.primal_rounding, sys.float_info.max)
+        lower = _lower_bound(found)
         if upper < self._upper:
-            self.w, self.objective, self._upper = w, certificate.primal, upper
-            self.unit = certificate.unit
-        lower = _lower_bound(certificate)
+            self.w, self.objective, self._upper, self.unit = w, found.primal, upper, found.unit
         # Of two equal bounds, such as the one that is free for all, the weights of the smaller gap
         # tell more.
-        tie = lower == self._lower and certificate.gap < self._own_gap
-        if self.dual is None or lower > self._lower or tie:
-            self.dual, self._lower, self._own_gap = dual, lower, certificate.gap
-            self._bound_rounding = certificate.rounding - certificate.primal_rounding
-        if self._upper == upper and self._lower == lower:
-            # Both are of this certificate, whose gap was computed without cancellation.
-            self.gap, self.bound = certificate.gap, certificate.dual
-        else:
-            self.gap = self._upper - self._lower
-            self.bound = self.objective - self.gap
-        self.rounding = self._bound_rounding + (self._upper - self.objective)
+        if self.dual is None or (lower, -found.gap) > (self._lower, -self._own_gap):
+            self.dual, self._lower, self._own_gap = dual, lower, found.gap
+            self._bound_rounding = found.rounding - found.primal_rounding
+        # Where both are of this certificate, its gap was computed without cancellation.
+        both = self._upper == upper and self._lower == lower
+        self.gap = found.gap if both else self._upper - self._lower
         if self.gap < -self.rounding:
             raise CertificateError(negative_gap(self.problem.engine, self.gap, self.rounding))
         if self.gap <= 0.5 * self._halved[1]:
@@ -277,89 +265,61 @@ class _Ledger:
 
         A run that its callback has `stopped` is left as the callback last saw it.
         """
-        engine = self.problem.engine
+        engine, certify = self.problem.engine, self.certifier.certify
         if self.w is None or self.dual is None:
             point = engine.point(self.run.w)
             dual = engine.worst_case(point)
-            self._enter(point.w, dual, self.certifier.certify(point, dual))
+            self._enter(point.w, dual, certify(point, dual))
             return point.w, dual
-        if self.relative_gap > self.run.tol and not stopped:
+        w, moved = self._rounded(self.w)
+        if moved or (self.relative_gap > self.run.tol and not stopped):
             # The two may never have met in one certificate, and a better bound may be worth more
             # now than it was during the run.
-            certificate = self.certifier.certify(
-                engine.point(self.w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS
-            )
-            if _lower_bound(certificate) > self._lower:
-                self._enter(self.w, self.dual, certificate)
+            found = certify(engine.point(w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS)
+            if moved:
+                self.objective = self._upper = math.inf  # of parameters that nobody gets
+            if moved or _lower_bound(found) > self._lower:
+                self._enter(w, self.dual, found)
             else:
-                self.run.passes += certificate.passes
-        self._round_intercept()
+                self.run.passes += found.passes
         return self.w, self.dual
 
-    def _round_intercept(self) -> None:
-        """Certify the intercept as it is once the user's offset is added, which rounds it."""
-        assert self.w is not None
-        assert self.dual is not None
+    def _rounded(self, w: FloatArray) -> tuple[FloatArray, bool]:
+        """Parameters as they are once the user's offset is added, and whether that matters."""
         problem = self.problem
         if not problem.fit_intercept or problem.engine.n_outputs > 1:
-            return
-        w = problem.from_user(problem.for_user(self.w))
-        if abs(w[-1] - self.w[-1]) <= _MARGIN_ERROR * self.certifier.rounding.margin_size(self.w):
-            return
-        self.run.passes += 1
-        point = problem.engine.point(w)
-        self.objective, error = self.certifier.upper_bound(point)
-        self.w, self._upper = w, self.objective + error
-        self.unit = unit(problem, self.objective, point)
-        self.gap = self._upper - self._lower
-        self.bound = self.objective - self.gap
-        self.rounding = self._bound_rounding + error
-        self._record(self.objective, self.bound, self.gap, self.relative_gap)
+            return w, False
+        rounded = problem.from_user(problem.for_user(w))
+        size = self.certifier.rounding.margin_size(w)
+        moved = abs(rounded[-1] - w[-1]) > _ROUNDINGS * size
+        return (rounded, True) if moved else (w, False)
 
-    def state(self, solver: str, seconds: float) -> State | None:
-        """What a checkpoint should hold, or None before the first finite check."""
-        if self.w is None or self.dual is None:
-            return None
+    def save(self, keeper: Keeper, solver: str, seconds: float, *, last: bool = False) -> None:
+        """Write a checkpoint, once there is something to go on from."""
         run = self.run
-        return State(
-            solver=solver,
-            w=self.problem.for_user(self.w),
-            weights=self.problem.engine.weights(self.dual),
-            history=np.array(self.history, dtype=np.float64),
-            passes=run.passes,
-            seconds=seconds,
-            n_iter=run.n_iter,
-            objective=self.objective,
-            relative_gap=self.relative_gap,
-            # Asking for the generator would make one.
-            generator=generator_state(run.rng) if "rng" in vars(run) else None,
-        )
+        if self.w is not None and self.dual is not None:
+            state = State(
+                solver=solver,
+                w=self.problem.for_user(self.w),
+                weights=self.problem.engine.weights(self.dual),
+                history=np.array(self.history, dtype=np.float64),
+                passes=run.passes,
+                seconds=seconds,
+                n_iter=run.n_iter,
+                objective=self.objective,
+                relative_gap=self.relative_gap,
+                # Asking for the generator would make one.
+                generator=generator_state(run.rng) if "rng" in vars(run) else None,
+            )
+            keeper.save(state, last=last)
+        run.save_at = keeper.next
 
 
-def _lower_bound(certificate: Certificate) -> float:
+def _lower_bound(found: Certificate) -> float:
     """A bound on F* without the error of its objective, but for that of the difference."""
-    upper = certificate.primal + certificate.primal_rounding
-    lost = _SUBTRACTION * (abs(upper) + certificate.gap)
-    return max(certificate.dual, upper - certificate.gap - lost)
-
-
-class _Saver:
-    """Writes the state of a run to its checkpoint, now and then and at the end."""
-
-    def __init__(self, keeper: Keeper, ledger: _Ledger, solver: str, begin: float) -> None:
-        self._keeper, self._ledger, self._solver = keeper, ledger, solver
-        self._begin = begin
-        ledger.run.save_at = keeper.next
-
-    def save_if_due(self) -> None:
-        if now() >= self._keeper.next:
-            self.save()
-
-    def save(self, *, last: bool = False) -> None:
-        state = self._ledger.state(self._solver, now() - self._begin)
-        if state is not None:
-            self._keeper.save(state, last=last)
-            self._ledger.run.save_at = self._keeper.next
+    upper = found.primal + found.primal_rounding
+    lost = _ROUNDINGS * (abs(upper) + found.gap)
+    return max(found.dual, upper - found.gap - lost)
 
 
 def solve(
@@ -453,6 +413,8 @@ def solve(
         problem, solver, tol, max_passes, max_seconds=max_seconds, random_state=random_state,
         callback=callback, warm_start=warm_start, w0=w0, checkpoint=checkpoint,
     )  # fmt: skip
+    if 0.0 < tol < np.finfo(problem.data_type).eps:
+        _warn_of_precision(problem, tol)
     if complaint is not None:
         warn(complaint, convergence_warning())
     return result
@@ -465,7 +427,7 @@ def solve_quietly(
     max_passes: float,
     *,
     max_seconds: float | None = None,
-    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    random_state: Any = 0,
     callback: Callable[[Record], Any] | None = None,
     warm_start: Result | None = None,
     w0: ArrayLike | None = None,
@@ -473,88 +435,55 @@ def solve_quietly(
 ) -> tuple[Result, str | None]:
     """The result of :func:`solve`, and what is to be said where it missed the tolerance."""
     _stop.check()
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a sorel.Problem, got {type(problem).__name__}")
-    _check_number("tol", tol, least=0.0)
-    _check_number("max_passes", max_passes, least=0.0)
-    if max_seconds is not None:
-        _check_number("max_seconds", max_seconds, least=0.0)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, got {callback!r}")
-    known = isinstance(random_state, (int, np.integer)) and random_state >= 0
-    if random_state is not None and not known:
-        make_generator(random_state)  # refuses what is not a source of randomness, at the door
+    _check_arguments(problem, tol, max_passes, max_seconds, callback, random_state)
     method = make_solver(solver)
     method.check(problem)
-    if 0.0 < tol < np.finfo(problem.data_type).eps:
-        _warn_of_precision(problem, tol)
     keeper = None if checkpoint is None else Keeper(checkpoint, problem)
     saved = None if keeper is None else keeper.load()
     # Working memory of its own: other threads may solve the same problem.
     problem = problem.for_run()
-    _check_scale(problem)
     begin = now()
-    run = Run(
-        w=problem.start(),
-        dual=None,
-        tol=tol,
-        max_passes=max_passes,
-        deadline=begin + (math.inf if max_seconds is None else max_seconds),
-        random_state=random_state,
-        watched=callback is not None,
-    )
-    if warm_start is not None:
-        if w0 is not None:
-            raise ValueError("give w0 or warm_start, not both: each says where to start")
-        _apply_warm_start(problem, run, warm_start)
-    elif w0 is not None:
-        _start_at(problem, run, problem.check_parameters(w0))
-    elif saved is None:
-        _start_where_finite(problem, run)
-    history: list[Record] = []
+    deadline = math.inf if max_seconds is None else begin + max_seconds
+    watched = callback is not None
+    run = Run(problem.start(), None, tol, max_passes, deadline, random_state, watched=watched)
+    _choose_start(problem, run, warm_start, w0, saved)
+    iterates, history = method.iterates(problem, run), []
     if saved is not None:
-        history = _apply_checkpoint(problem, run, saved)
+        history = [Record(*map(float, row)) for row in saved.history]
+        iterates = _from_checkpoint(problem, run, saved, iterates)
         begin -= saved.seconds
     ledger = _Ledger(problem, run, history)
-    saver = None if keeper is None else _Saver(keeper, ledger, method.name, begin)
-    iterates = method.iterates(problem, run)
-    if saved is not None:
-        iterates = _from_checkpoint(problem, run, saved, iterates)
+
+    def save(last: bool) -> None:
+        if keeper is not None and (last or now() >= keeper.next):
+            ledger.save(keeper, method.name, now() - begin, last=last)
+
+    run.save_at = math.inf if keeper is None else keeper.next
     try:
         # A step too far may overflow; that is seen where it matters, and no news to the user.
         with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
-            ending = _drive(iterates, run, ledger, callback, saver)
-    except BaseException as error:
-        if saver is not None:
-            if isinstance(error, Exception) and run.latest is not None:
-                # Solvers that check rarely have come further. The check may fail for the same
-                # reason as the run.
-                with contextlib.suppress(Exception):
-                    ledger.check(run.latest)
-            saver.save(last=True)
-        raise
-    try:
-        with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
+            ending = _drive(iterates, ledger, callback, save)
             w, dual = ledger.close(stopped=ending == _STOPPED)
+            converged, lost = ledger.solved, 0.0
+            if not converged and ledger.objective < math.inf:
+                lost = relative(ledger.certifier.least_gap(w, dual), ledger.unit)
+    except Exception:
+        if keeper is not None and run.latest is not None:
+            # Solvers that check rarely have come further. The check may fail as the run did.
+            with contextlib.suppress(Exception):
+                ledger.check(run.latest)
+        raise
     finally:
-        if saver is not None:
-            saver.save(last=True)
-    last = ledger.history[-1]
-    converged = ledger.solved
-    if not converged and (ending == _CONVERGED or ending.endswith(_ROUNDED)):
-        # Either the method says so, or adding the user's offset has rounded the intercept.
-        ending = _ROUNDED
-    lost = 0.0
-    if not converged and math.isfinite(last.best_objective):
-        with np.errstate(over="ignore", invalid="ignore"):
-            least = ledger.certifier.least_gap(w, dual)
-            lost = relative(least, ledger.unit)
-            if ending == _ROUNDED:
-                lost = max(lost, ledger.relative_gap)
+        save(last=True)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
-    if not math.isfinite(last.best_objective) and ending not in (_INTERRUPTED, _STOPPED):
+    willing = ending in (_INTERRUPTED, _STOPPED)
+    if ledger.objective == math.inf and not willing:
         raise ValueError(_overflow(problem))
+    if not converged and (ending == _CONVERGED or ending.endswith(_ROUNDED)):
+        # Either the method says so, or adding the user's offset has rounded the intercept.
+        ending, lost = _ROUNDED, max(lost, ledger.relative_gap)
+    last = ledger.history[-1]
     result = Result(
         w=problem.for_user(w),
         weights=problem.engine.weights(dual),
@@ -571,23 +500,22 @@ def solve_quietly(
         history=ledger.history,
         curvature=run.known.matrix,
     )
-    complaint = None
-    if not converged and ending not in (_INTERRUPTED, _STOPPED):
-        complaint = _complaint(result, run, ending, lost)
-    return result, complaint
+    return result, None if converged or willing else _complaint(result, run, ending, lost)
 
 
 def _drive(
     iterates: Iterates,
-    run: Run,
     ledger: _Ledger,
     callback: Callable[[Record], Any] | None,
-    saver: _Saver | None,
+    save: Callable[[bool], None],
 ) -> str:
     """Advance the solver until something ends the run; return what did."""
+    run = ledger.run
     reply: Certificate | None = None
     try:
         while True:
+            # Python loses what a signal raises in a finaliser or in a callback from C.
+            _stop.check()
             try:
                 iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts a generator
             except StopIteration:
@@ -595,16 +523,10 @@ def _drive(
             reply = ledger.check(iterate)
             if callback is not None and callback(ledger.history[-1]):
                 return _STOPPED
-            if ledger.finished:
-                return _CONVERGED
-            if ledger.rounded:
-                return _ROUNDED
-            if run.passes >= run.max_passes:
-                return f"max_passes={run.max_passes:g} reached"
-            if now() >= run.deadline:
-                return "max_seconds reached"
-            if saver is not None:
-                saver.save_if_due()
+            ending = ledger.ending()
+            if ending is not None:
+                return ending
+            save(False)
     except (KeyboardInterrupt, SystemError) as error:
         # Inside the calls that hand over results of compiled code, Ctrl-C comes out as the other.
         if not isinstance(error.__cause__ or error, KeyboardInterrupt):
@@ -648,17 +570,6 @@ def _status(
         f"not converged: {ending}; {method.name}{how} has a {gap}, above tol={run.tol:g}, "
         f"after {passes}"
     )
-
-
-def _check_scale(problem: Problem) -> None:
-    """Refuse an X whose squares would overflow: nothing could be computed with it."""
-    columns = problem.engine.column_scale()
-    if columns is not None and not np.maximum.reduce(columns) <= _LARGEST_ENTRY:
-        j = int(np.argmax(columns))
-        raise ValueError(
-            f"X has an entry of size {columns[j]:.3g} in column {j}, whose square overflows; "
-            f"divide that column by a number such as {columns[j]:.0e}"
-        )
 
 
 def _overflow(problem: Problem) -> str:
@@ -718,28 +629,78 @@ def convergence_warning() -> type[ConvergenceWarning]:
     return ConvergenceWarning if sklearn is None else _shared_warning(sklearn.ConvergenceWarning)
 
 
-def _apply_warm_start(problem: Problem, run: Run, result: Result) -> None:
+def _check_arguments(
+    problem: Any, tol: Any, max_passes: Any, max_seconds: Any, callback: Any, random_state: Any
+) -> None:
+    """Refuse what the solvers could not work with, at the door."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a sorel.Problem, got {type(problem).__name__}")
+    seconds = 0.0 if max_seconds is None else max_seconds
+    for name, value in (("tol", tol), ("max_passes", max_passes), ("max_seconds", seconds)):
+        try:
+            good = not isinstance(value, (bool, str)) and float(value) >= 0.0
+        except (TypeError, ValueError):
+            good = False
+        if not good:
+            raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
+    if not (isinstance(random_state, (int, np.integer)) and random_state >= 0):
+        make_generator(random_state)  # refuses what is not a source of randomness
+    columns = problem.engine.column_scale()
+    if columns is not None and not np.maximum.reduce(columns) <= _LARGEST_ENTRY:
+        j = int(np.argmax(columns))
+        raise ValueError(
+            f"X has an entry of size {columns[j]:.3g} in column {j}, whose square overflows; "
+            f"divide that column by a number such as {columns[j]:.0e}"
+        )
+
+
+def _choose_start(
+    problem: Problem,
+    run: Run,
+    warm_start: Result | None,
+    w0: ArrayLike | None,
+    saved: State | None,
+) -> None:
+    """Set the run to where it begins: a checkpoint, another result, the user's parameters, or 0."""
+    engine, d = problem.engine, problem.n_features
+    if warm_start is not None and w0 is not None:
+        raise ValueError("give w0 or warm_start, not both: each says where to start")
+    if warm_start is not None:
+        _check_warm_start(warm_start, engine.shape)
+        run.w = problem.from_user(np.asarray(warm_start.w, dtype=np.float64))
+        curvature = warm_start.curvature
+        if curvature is not None and len(curvature) == run.w.size:
+            run.known.matrix, run.resembles, run.borrowed = curvature, True, True
+            run.by_ranks = warm_start.n_iter == 0
+        # Another number of samples still has useful parameters; its weighting is of no use.
+        weights = warm_start.weights
+        if len(weights) == problem.n_samples:
+            run.find_dual_later(lambda: engine.nearest_dual(weights)[0])
+    elif w0 is not None:
+        run.w = problem.check_parameters(w0)
+    if warm_start is not None or w0 is not None:
+        run.w[:d] = problem.penalty.project(run.w[:d])
+    elif saved is None:
+        _start_where_finite(problem, run)
+    if saved is not None:
+        run.w = problem.from_user(saved.w)
+        run.dual, _ = engine.nearest_dual(saved.weights)
+        run.passes, run.n_iter = saved.passes, saved.n_iter
+        generator = saved.make_generator()
+        if generator is not None:
+            # A generator of the caller is left alone.
+            run.rng = generator
+
+
+def _check_warm_start(result: Any, shape: tuple[int, ...]) -> None:
     if not isinstance(result, Result):
         raise TypeError(f"warm_start must be a Result of sorel.solve, got {type(result).__name__}")
-    w = np.asarray(result.w, dtype=np.float64)
-    if w.shape != problem.engine.shape:
+    if np.shape(result.w) != shape:
         raise ValueError(
-            f"warm_start has parameters of shape {w.shape}, this problem needs "
-            f"{problem.engine.shape}"
+            f"warm_start has parameters of shape {np.shape(result.w)}, this problem needs {shape}"
         )
-    _start_at(problem, run, problem.from_user(w))
-    if result.curvature is not None and len(result.curvature) == w.size:
-        run.known.matrix, run.resembles, run.borrowed = result.curvature, True, True
-        run.by_ranks = result.n_iter == 0
-    # Another number of samples still has useful parameters; its weighting is of no use.
-    if len(result.weights) == problem.n_samples:
-        weights = result.weights
-        run.find_dual_later(lambda: problem.engine.nearest_dual(weights)[0])
-
-
-def _start_at(problem: Problem, run: Run, w: FloatArray) -> None:
-    run.w = w.copy()
-    run.w[: problem.n_features] = problem.penalty.project(w[: problem.n_features])
 
 
 def _start_where_finite(problem: Problem, run: Run) -> None:
@@ -761,18 +722,6 @@ def _start_where_finite(problem: Problem, run: Run) -> None:
     run.passes += 1
 
 
-def _apply_checkpoint(problem: Problem, run: Run, saved: State) -> list[Record]:
-    """Set the run to where the checkpoint left it; return the records so far."""
-    run.w = problem.from_user(saved.w)
-    run.dual, _ = problem.engine.nearest_dual(saved.weights)
-    run.passes, run.n_iter = saved.passes, saved.n_iter
-    generator = saved.make_generator()
-    if generator is not None:
-        # A generator of the caller is left alone.
-        run.rng = generator
-    return [Record(*map(float, row)) for row in saved.history]
-
-
 def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterates) -> Iterates:
     """The pair of the checkpoint first: it may be all that is needed, and is the one to beat."""
     assert run.dual is not None
@@ -782,12 +731,3 @@ def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterate
     worth = max(run.tol, saved.relative_gap) * unit(problem, saved.objective, point)
     yield Iterate(point, run.dual, None, worth)
     yield from iterates
-
-
-def _check_number(name: str, value: Any, least: float) -> None:
-    try:
-        good = not isinstance(value, (bool, str)) and float(value) >= least
-    except (TypeError, ValueError):
-        good = False
-    if not good:
-        raise ValueError(f"{name} must be a number of at least {least:g}, got {value!r}")

@@ -16,14 +16,15 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._files import open_whole, write_atomically
+from sorel._extras import import_extra
+from sorel._files import open_atomically, write_atomically
 from sorel._inputs import exceeds_floats, show_integer
 from sorel._names import missing_columns
 from sorel._text import printable
@@ -40,13 +41,16 @@ __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
-    "misread_columns",
     "missing_columns",
     "read_table",
+    "refuse_misread",
+    "refuse_stray_texts",
+    "require_columns",
+    "require_features",
     "restore_pipeline",
+    "scaled_pipeline",
     "select_columns",
     "standardise_rows",
-    "stray_texts",
     "unknown_categories",
     "write_table",
 ]
@@ -54,6 +58,9 @@ __all__ = [
 STANDARD = "-"
 # The squares of larger numbers, added up, may not be representable.
 _LARGEST = 1e100
+# What CSV and most Parquet files hold: numbers without missing ones of another kind.
+_PLAIN = ("float64", "float32", "int64", "int32")
+_TOO_LARGE = "is {value} in row {row}, too large to compute with"
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
@@ -91,6 +98,13 @@ _IN_DISGUISE = {
 }
 _PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _DAY = np.timedelta64(1, "D")
+
+# What pandas calls the values of a column, and what they are here.
+_KINDS = {
+    **dict.fromkeys(("integer", "floating", "mixed-integer-float", "decimal"), "numeric"),
+    **dict.fromkeys(("string", "categorical"), "text"),
+    "boolean": "boolean",
+}
 
 
 class TableError(ValueError):
@@ -194,13 +208,13 @@ def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> Non
         sys.stdout.flush()
         return
     if os.fspath(destination).lower().endswith(_PARQUET_ENDINGS):
-        _pyarrow()
+        import_extra("pyarrow", "Parquet files need")
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False, engine="pyarrow")
         write_atomically(destination, buffer.getvalue())
         return
     # The text of a long table takes more memory than the table: it is written as it is made.
-    with open_whole(destination) as stream:
+    with open_atomically(destination) as stream:
         frame.to_csv(stream, index=False, lineterminator="\n")
 
 
@@ -238,17 +252,8 @@ def column_kinds(frame: pd.DataFrame, dates: Iterable[str] = ()) -> dict[str, st
     }
 
 
-class Misread(NamedTuple):
-    """A column of texts that are no names: what they are, and one of them."""
-
-    column: str
-    what: str
-    example: str
-    values: int
-
-
-def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misread]:
-    """Find columns of texts that look like dates or like numbers in other dress.
+def refuse_misread(frame: pd.DataFrame, columns: Iterable[str]) -> None:
+    """Refuse columns of texts that look like dates or like numbers in other dress.
 
     Each of their values would become an indicator column.
 
@@ -256,26 +261,26 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
     ----------
     frame : DataFrame
         From :func:`read_table`.
-    kinds : mapping of str to str
-        From :func:`column_kinds`; only the texts are looked at.
+    columns : iterable of str
+        Its columns of texts that are to be looked at.
 
-    Returns
-    -------
-    list of Misread
-        Column, what it holds, an example, and the number of different values.
+    Raises
+    ------
+    TableError
+        Names the first such column, with an example and a remedy.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> from sorel.tables import column_kinds, misread_columns
-    >>> table = pd.DataFrame({"when": ["2024-01-05", "2024-02-11"], "city": ["Oslo", "Rome"]})
-    >>> misread_columns(table, column_kinds(table))
-    [Misread(column='when', what='dates', example='2024-01-05', values=2)]
+    >>> from sorel.tables import refuse_misread
+    >>> refuse_misread(pd.DataFrame({"when": ["2024-01-05", "2024-02-11"]}), ["when"])
+    Traceback (most recent call last):
+    ...
+    sorel.tables.TableError: column 'when' holds dates, such as '2024-01-05', which would become 2 \
+indicator columns; turn it into a number of days with --dates 'when', leave it out with --drop \
+'when', or take the values as names with --categorical 'when'
     """
-    found = []
-    for column, kind in kinds.items():
-        if kind != "text":
-            continue
+    for column in columns:
         texts = frame[column].head(_ROWS_LOOKED_AT).dropna().drop_duplicates().head(_LOOKED_AT)
         first = texts.astype(str).str.strip().drop_duplicates()
         for what, pattern in _IN_DISGUISE.items():
@@ -283,37 +288,49 @@ def misread_columns(frame: pd.DataFrame, kinds: Mapping[str, str]) -> list[Misre
             # Plain numbers may stand among those that are not.
             if what != "dates" and fits.any():
                 fits |= first.map(lambda text: bool(_PLAIN_NUMBER.fullmatch(text)))
-            if len(first) > 1 and fits.mean() >= _MOST:
-                example = next(text for text in first if pattern.fullmatch(text))
-                found.append(Misread(column, what, example, frame[column].nunique()))
-                break
-    return found
+            if len(first) < 2 or fits.mean() < _MOST:
+                continue
+            example = next(text for text in first if pattern.fullmatch(text))
+            remedy = "write plain numbers such as 1234.5"
+            if what == "dates":
+                remedy = f"turn it into a number of days with --dates {column!r}"
+            elif "thousands" in what and "," in example:
+                remedy = "have them read with --thousands ,"
+            raise TableError(
+                f"column {column!r} holds {what}, such as {example!r}, which would become "
+                f"{frame[column].nunique()} indicator columns; {remedy}, leave it out with --drop "
+                f"{column!r}, or take the values as names with --categorical {column!r}"
+            )
 
 
-def stray_texts(values: pd.Series) -> tuple[int, Any, int] | None:
-    """Find a text among values that are mostly numbers.
+def refuse_stray_texts(values: pd.Series, name: str) -> None:
+    """Refuse a target of numbers with a few texts among them.
 
-    One such cell makes a column of numbers a column of texts.
+    One such cell makes a column of numbers a column of texts, and each number would be a label.
 
     Parameters
     ----------
     values : Series
         A column of texts.
+    name : str
+        What it is called.
 
-    Returns
-    -------
-    row, value, count : int, str, int
-        The row of the first text that is no number, counted from 1, the text, and how many there
-        are. None where there are none, or where numbers are no majority of the rows, nor of the
+    Raises
+    ------
+    TableError
+        Names the first text that is no number, where numbers are the majority of the rows or of the
         different values.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> from sorel.tables import stray_texts
-    >>> stray_texts(pd.Series(["1.5", "2.25", "oops", "4"]))
-    (3, 'oops', 1)
-    >>> stray_texts(pd.Series(["1", "a", "b"]))
+    >>> from sorel.tables import refuse_stray_texts
+    >>> refuse_stray_texts(pd.Series(["1", "a", "b"]), "y")
+    >>> refuse_stray_texts(pd.Series(["1.5", "2.25", "oops", "4"]), "y")
+    Traceback (most recent call last):
+    ...
+    sorel.tables.TableError: target 'y' is mostly numbers, but row 3 (the header not counted) \
+holds 'oops'; correct it, or say --task classification if all of them are labels
     """
     numbers = _pandas().to_numeric(values.astype(object), errors="coerce")
     strange = (numbers.isna() & values.notna()).to_numpy()
@@ -321,9 +338,14 @@ def stray_texts(values: pd.Series) -> tuple[int, Any, int] | None:
     start = slice(_ROWS_LOOKED_AT)
     of_rows = numbers.count() / values.count()
     of_values = numbers.iloc[start].nunique() / max(1, values.iloc[start].nunique())
-    if not strange.any() or max(of_rows, of_values) <= 0.5:
-        return None
-    return _row(values, strange), values.iloc[strange.argmax()], int(strange.sum())
+    if strange.any() and max(of_rows, of_values) > 0.5:
+        count = int(strange.sum())
+        more = f" (and {count - 1} more such cells)" if count > 1 else ""
+        raise TableError(
+            f"target {name!r} is mostly numbers, but row {_row(values, strange)} (the header not "
+            f"counted) holds {_shown(values.iloc[strange.argmax()])}{more}; correct it, or say "
+            "--task classification if all of them are labels"
+        )
 
 
 def select_columns(
@@ -364,12 +386,13 @@ def select_columns(
     sorel.tables.TableError: column 'city' has no value in row 2
     """
     pandas = _pandas()
-    absent = [column for column in kinds if column not in frame.columns]
-    if absent:
-        raise TableError(missing_columns(absent, frame.columns))
-    numbers = _plain_numbers(frame, kinds, allow_missing)
-    if numbers is not None:
-        return pandas.DataFrame(numbers, index=frame.index, columns=list(kinds))
+    require_columns(frame.columns, kinds)
+    part = frame[list(kinds)]
+    if set(kinds.values()) == {"numeric"} and all(str(kind) in _PLAIN for kind in part.dtypes):
+        # Thousands of columns at once; whatever is wrong with one is looked for below.
+        numbers = part.to_numpy(dtype=np.float64)
+        if numbers.size and numbers.min() >= -_LARGEST and numbers.max() <= _LARGEST:
+            return pandas.DataFrame(numbers, index=frame.index, columns=list(kinds))
     chosen = {
         column: _as_kind(frame[column], column, kind, allow_missing, hint)
         for column, kind in kinds.items()
@@ -377,28 +400,34 @@ def select_columns(
     return pandas.DataFrame(chosen, index=frame.index)
 
 
-def _plain_numbers(
-    frame: pd.DataFrame, kinds: Mapping[str, str], allow_missing: bool
-) -> FloatArray | None:
-    """The columns as one array, or None where one needs a closer look.
+def require_columns(columns: Iterable[str], named: Iterable[str]) -> None:
+    """Refuse names of columns that are not there, with what may have been meant instead.
 
-    A column that is taken by itself costs kilobytes, which thousands of them do not have to.
+    Examples
+    --------
+    >>> from sorel.tables import require_columns
+    >>> require_columns(["arr_delay"], ["delay"])
+    Traceback (most recent call last):
+    ...
+    sorel.tables.TableError: there is no column 'delay'; did you mean 'arr_delay'? The columns are \
+'arr_delay'
     """
-    if any(kind != "numeric" for kind in kinds.values()):
-        return None
-    chosen = frame[list(kinds)]
-    if not all(isinstance(kind, np.dtype) and kind.kind in "iuf" for kind in chosen.dtypes):
-        return None
-    numbers: FloatArray = chosen.to_numpy(dtype=np.float64)
-    if numbers.size == 0:
-        return None
-    low, high = numbers.min(), numbers.max()
-    if np.isnan(low) and allow_missing:
-        with warnings.catch_warnings():
-            # A column or a table of nothing but missing values.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            low, high = np.nanmin(numbers), np.nanmax(numbers)
-    return numbers if low >= -_LARGEST and high <= _LARGEST else None
+    present = dict.fromkeys(columns)
+    absent = [name for name in named if name not in present]
+    if absent:
+        raise TableError(missing_columns(absent, present))
+
+
+def require_features(columns: Collection[str]) -> None:
+    """Refuse a table that has no columns left to learn from.
+
+    Examples
+    --------
+    >>> from sorel.tables import require_features
+    >>> require_features(["age"])
+    """
+    if not len(columns):
+        raise TableError("the table has no columns to learn from besides the target")
 
 
 def unknown_categories(
@@ -601,6 +630,31 @@ def standardise_rows(rows: RowSource, model: Any) -> Any:
     for _, _, part in rows.finite_spans():
         scaler.partial_fit(part)
     names = rows.columns or [f"x{place}" for place in range(rows.n_features)]
+    return scaled_pipeline(names, scaler, model)
+
+
+def scaled_pipeline(names: Sequence[str], scaler: Any, model: Any) -> Any:
+    """The pipeline of :func:`make_pipeline` for columns of numbers, with its preparation fitted.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns.
+    scaler : sklearn.preprocessing.StandardScaler
+        Knows their means and deviations.
+    model : estimator
+        The last step, called "model"; it is left alone.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from sorel.tables import scaled_pipeline
+    >>> scaler = StandardScaler().fit([[1.0], [3.0]])
+    >>> scaled_pipeline(["a"], scaler, Ridge())["columns"].transform(pd.DataFrame({"a": [3.0]}))
+    array([[1.]])
+    """
     pipeline = make_pipeline(dict.fromkeys(names, "numeric"), model)
     # The columns learn their names from a table of one row, and the numbers from all rows.
     columns = pipeline["columns"].fit(_pandas().DataFrame([np.zeros(len(names))], columns=names))
@@ -761,13 +815,11 @@ def _check_lengths(stream: BinaryIO, name: str, sep: str) -> None:
 
 def _read_parquet(stream: BinaryIO, name: str, unpacked: float | None) -> pd.DataFrame:
     pandas = _pandas()
-    _pyarrow()
-    import pyarrow.parquet
-
+    parquet = import_extra("pyarrow.parquet", "Parquet files need")
     try:
         native = _native(stream)
         # Buffers that are filled ahead, and by threads, take more than the table if it is wide.
-        file = pyarrow.parquet.ParquetFile(native, pre_buffer=False)
+        file = parquet.ParquetFile(native, pre_buffer=False)
         _check_unpacked(file, native, name, unpacked)
         columns = file.schema_arrow.names
         parts = [
@@ -833,32 +885,20 @@ def _is_text(values: pd.Series) -> bool:
 
 
 def _kind(values: pd.Series, column: str) -> str:
-    pandas = _pandas()
     if values.isna().all():
         raise TableError(f"column {column!r} has no values at all; remove it, or drop it")
-    if isinstance(values.dtype, pandas.CategoricalDtype):
-        return "text"
-    if pandas.api.types.is_bool_dtype(values.dtype):
-        return "boolean"
-    if pandas.api.types.is_numeric_dtype(values.dtype):
-        if pandas.api.types.is_complex_dtype(values.dtype):
-            raise TableError(f"column {column!r} holds complex numbers; split or drop it")
-        return "numeric"
-    inferred = pandas.api.types.infer_dtype(values, skipna=True)
-    if inferred in ("string", "boolean"):
-        return "text" if inferred == "string" else "boolean"
-    if inferred in ("integer", "floating", "mixed-integer-float", "decimal"):
-        return "numeric"
-    raise TableError(
-        f"column {column!r} holds {_plain(inferred)}, neither numbers nor texts; "
-        "turn it into numbers, or drop it"
-    )
-
-
-def _plain(inferred: str) -> str:
+    inferred = _pandas().api.types.infer_dtype(values, skipna=True)
+    if inferred in _KINDS:
+        return _KINDS[inferred]
+    words = f"values of several types ({inferred})"
     if inferred.startswith(("datetime", "date", "time", "period")):
-        return "dates or times"
-    return f"values of several types ({inferred})"
+        words = "dates or times"
+    elif inferred == "complex":
+        words = "complex numbers"
+    raise TableError(
+        f"column {column!r} holds {words}, neither numbers nor texts; turn it into numbers, or "
+        "drop it"
+    )
 
 
 def _as_kind(
@@ -866,35 +906,24 @@ def _as_kind(
 ) -> pd.Series:
     pandas = _pandas()
     missing = values.isna().to_numpy()
-    if missing.any() and not allow_missing:
-        row = _row(values, missing)
-        raise TableError(f"column {column!r} has no value in row {row}" + (hint and f"; {hint}"))
+    if not allow_missing:
+        _refuse(values, column, missing, "has no value in row {row}" + (hint and f"; {hint}"))
     if kind == "date":
         return _days(values, column)
     if kind == "numeric":
         is_number = pandas.api.types.is_numeric_dtype(values.dtype)
         if pandas.api.types.is_bool_dtype(values.dtype) or not is_number:
             values = _numbers(values, column)
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        infinite = np.isinf(numbers)
-        if infinite.any():
-            value = numbers[infinite.argmax()]
-            raise TableError(f"column {column!r} is {value} in row {_row(values, infinite)}")
-        huge = np.abs(numbers) > _LARGEST
-        if huge.any():
-            raise TableError(
-                f"column {column!r} is {numbers[huge.argmax()]:g} in row {_row(values, huge)}, too "
-                "large to compute with"
-            )
-        return pandas.Series(numbers, index=values.index)
+        floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        numbers = pandas.Series(floats, index=values.index)
+        _refuse(numbers, column, np.isinf(floats), "is {value} in row {row}")
+        _refuse(numbers, column, np.abs(floats) > _LARGEST, _TOO_LARGE)
+        return numbers
     if missing.all():
         return pandas.Series(np.nan, index=values.index, dtype=object)
-    found = _kind(values, column)
-    if kind == "boolean" and found != "boolean":
-        raise TableError(
-            f"column {column!r} should hold true or false, but row {_row(values, ~missing)} "
-            f"holds {_shown(values.iloc[(~missing).argmax()])}"
-        )
+    if _kind(values, column) != "boolean" and kind == "boolean":
+        words = "should hold true or false, but row {row} holds {value}"
+        _refuse(values, column, ~missing, words)
     texts = values.astype(object)
     if kind == "text" and not _is_text(texts):
         texts = values.astype(str).astype(object)
@@ -905,19 +934,15 @@ def _days(values: pd.Series, column: str) -> pd.Series:
     """Dates as days since 1970; texts must be ISO 8601, which cannot be read in two ways."""
     pandas = _pandas()
     if pandas.api.types.is_numeric_dtype(values.dtype):
-        raise TableError(
-            f"column {column!r} should hold dates, but row 1 holds {_shown(values.iloc[0])}"
-        )
+        words = "should hold dates, but row {row} holds {value}"
+        _refuse(values, column, np.ones(len(values), dtype=bool), words)
     try:
         times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     except (TypeError, ValueError):
         times = values.map(lambda value: pandas.to_datetime(value, errors="coerce", utc=True))
     wrong = (times.isna() & values.notna()).to_numpy()
-    if wrong.any():
-        raise TableError(
-            f"column {column!r} should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row "
-            f"{_row(values, wrong)} holds {_shown(values.iloc[wrong.argmax()])}"
-        )
+    words = "should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row {row} holds {value}"
+    _refuse(values, column, wrong, words)
     naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
     days = (naive - np.datetime64("1970-01-01")) / _DAY
     return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
@@ -927,20 +952,19 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
     """Values of an object or text column as numbers, or an error that names the first culprit."""
     pandas = _pandas()
     large = values.map(exceeds_floats).to_numpy(dtype=bool)
-    if large.any():
-        raise TableError(
-            f"column {column!r} is {show_integer(values.iloc[large.argmax()])} in row "
-            f"{_row(values, large)}, too large to compute with"
-        )
+    _refuse(values, column, large, _TOO_LARGE)
     numbers = pandas.to_numeric(values.astype(object), errors="coerce")
     is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
     wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()
-    if wrong.any():
-        raise TableError(
-            f"column {column!r} should hold numbers, but row {_row(values, wrong)} "
-            f"holds {_shown(values.iloc[wrong.argmax()])}"
-        )
+    _refuse(values, column, wrong, "should hold numbers, but row {row} holds {value}")
     return numbers
+
+
+def _refuse(values: pd.Series, column: str, wrong: Any, words: str) -> None:
+    """Raise an error that names the first row where something is wrong, and its value."""
+    if wrong.any():
+        value = _shown(values.iloc[wrong.argmax()])
+        raise TableError(f"column {column!r} {words.format(row=_row(values, wrong), value=value)}")
 
 
 def _row(values: pd.Series, wrong: Any) -> int:
@@ -951,6 +975,8 @@ def _row(values: pd.Series, wrong: Any) -> int:
 
 
 def _shown(value: Any) -> str:
+    if exceeds_floats(value):
+        return show_integer(value)
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -960,23 +986,4 @@ def _one_line(error: BaseException) -> str:
 
 
 def _pandas() -> Any:
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":
-            raise
-        raise ModuleNotFoundError(
-            'reading tables needs pandas: pip install "sorel[cli]"', name="pandas"
-        ) from None
-    return pandas
-
-
-def _pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401 (only whether it is there)
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise ModuleNotFoundError(
-            'Parquet files need pyarrow: pip install "sorel[cli]"', name="pyarrow"
-        ) from None
+    return import_extra("pandas", "reading tables needs")

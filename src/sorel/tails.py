@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._clock import now
+from time import perf_counter as now
 from sorel.certificate import Certifier, relative, unit
 from sorel.engines.base import Engine
 from sorel.problem import Problem

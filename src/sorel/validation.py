@@ -169,17 +169,14 @@ def _check_matrix(X: Any) -> Any:
     if matrix.shape[0] == 0 or matrix.shape[1] == 0:
         raise ValueError(f"X is empty: shape {matrix.shape}; at least one row and one column")
     if values.dtype not in (np.float64, np.float32):
-        if values.dtype.kind not in "fiub":
-            try:
-                if values.dtype.kind != "O":
-                    raise TypeError
-                matrix = matrix.astype(np.float64)
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"X must be numeric, got dtype {values.dtype}; encode text columns first"
-                ) from None
-        else:
+        try:
+            if values.dtype.kind not in "fiubO":
+                raise TypeError
             matrix = matrix.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"X must be numeric, got dtype {values.dtype}; encode text columns first"
+            ) from None
         values = matrix.data if scipy.sparse.issparse(matrix) else matrix
     if not _all_finite(values):
         if scipy.sparse.issparse(matrix):

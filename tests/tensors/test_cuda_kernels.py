@@ -191,9 +191,9 @@ def test_products(device, kind, d):
 def test_compiled_loops_are_stored(device, tmp_path, monkeypatch):
     if device.type != "cuda":
         pytest.skip("only a CUDA build of torch has NVRTC")
-    monkeypatch.setattr(cuda, "cache_folder", lambda: str(tmp_path / "store"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = cuda._machine_code("sm_90")
-    (path,) = (tmp_path / "store").glob("cuda-*.cubin")
+    (path,) = (tmp_path / "sorel").glob("cuda-*.cubin")
     with monkeypatch.context() as patch:
         patch.setattr(cuda, "_compile", None)
         assert cuda._machine_code("sm_90") == code

@@ -1,7 +1,7 @@
 """The proof of how well a problem is solved: bounds on the optimum, and their rounding errors."""
 
 from sorel.certificate.bounds import MANY_PRODUCTS, Certificate, Certifier, certify
-from sorel.certificate.criteria import constant_loss, gap_wanted, noise, relative, unit
+from sorel.certificate.criteria import constant_loss, gap_wanted, noise, relative, unit, vanishes
 from sorel.certificate.known import KnownCurvature
 from sorel.certificate.rounding import CertificateError, Path, Rounding
 
@@ -19,4 +19,5 @@ __all__ = [
     "noise",
     "relative",
     "unit",
+    "vanishes",
 ]

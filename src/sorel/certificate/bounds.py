@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sorel.certificate.criteria import relative, unit
 from sorel.certificate.known import KnownCurvature
-from sorel.certificate.rounding import CertificateError, Path, Rounding, negative_gap
+from sorel.certificate.rounding import UNIT, CertificateError, Path, Rounding, negative_gap
 from sorel.conjugate import minimize_model
 from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Dual, FloatArray, Point
@@ -31,9 +31,6 @@ from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_col
 if TYPE_CHECKING:
     from sorel.problem import Problem
 
-# Parameters up to which a matrix is formed where products have not led to a bound.
-_FEW_PARAMETERS = 1000
-
 # Newton steps that a refined bound may take.
 _MAX_STEPS = 10
 
@@ -41,18 +38,12 @@ _MAX_STEPS = 10
 # of the solver gains more.
 _FEW_PRODUCTS = 40
 
-# The same for a user who asks, and for the last certificate of a run.
+# The same for a user who asks, and for the last certificate of a run. A matrix that costs more is
+# not formed where products have led nowhere.
 MANY_PRODUCTS = 500
 
-# Newton steps end when this share of what they have gained is slack.
-_SLACK = 0.1
-
-# The same by products, which are cheap and go on for longer.
-_SLACK_BY_PRODUCTS = 1e-3
-
-# Relative error of the minimum of a penalty. In units of the losses at the start, what a deviation
-# may be below its least value, which is 0.
-_LEAST_ERROR = 1e-15
+# Newton steps end when this share of what they have gained is slack, and so do products in a step.
+_SLACK = 0.01
 
 
 @dataclass(frozen=True)
@@ -109,10 +100,10 @@ class _Bound(NamedTuple):
     """
 
     total: float
-    rounding: float
+    rounding: float = 0.0
 
 
-_NO_BOUND = _Bound(np.inf, 0.0)
+_NO_BOUND = _Bound(np.inf)
 
 
 def certify(
@@ -120,13 +111,10 @@ def certify(
     point: Point,
     dual: Dual,
     *,
-    gradient: FloatArray | None = None,
-    refine: float = 0.0,
-    path: Path | None = None,
-    max_products: int = _FEW_PRODUCTS,
     known: KnownCurvature | None = None,
+    **options: Any,
 ) -> Certificate:
-    """The certificate of one point and one weighting; see :meth:`Certifier.certify`.
+    """The certificate of one point and one weighting; for the options: :meth:`Certifier.certify`.
 
     Examples
     --------
@@ -136,9 +124,7 @@ def certify(
     >>> certify(problem, problem.engine.point([1.0]), problem.engine.uniform()).gap > 0
     True
     """
-    return Certifier(problem, known).certify(
-        point, dual, gradient=gradient, refine=refine, path=path, max_products=max_products
-    )
+    return Certifier(problem, known).certify(point, dual, **options)
 
 
 class Certifier:
@@ -167,7 +153,8 @@ class Certifier:
         self.rounding = Rounding(
             self.engine, self.penalty, problem.zero_loss, self.engine.spec.offset_error
         )
-        self._least = _least_value(problem)
+        # A lower bound on every objective.
+        self.least = _least_value(problem)
 
     def certify(
         self,
@@ -201,11 +188,11 @@ class Certifier:
         penalty = problem.penalty_value(point.w)
         primal = expected + shortfall + penalty
         if not math.isfinite(primal):
-            return Certificate(np.inf, self._least, np.inf, np.inf, unit=np.inf)
+            return Certificate(np.inf, self.least, np.inf, np.inf, unit=np.inf)
         # The error of F(w), which the bound on F(w) - F* has to cover as well as its own.
         error = rounding.margins(point.w, path)
         noise = rounding.risk(point, dual, expected, shortfall, error)
-        noise += rounding.penalty_value(penalty)
+        noise += rounding.penalty_value(penalty, point.w)
         if shortfall < -noise:
             raise CertificateError(negative_gap(self.engine, shortfall, noise))
         above, value, passes = shortfall + noise, expected + penalty, 0.0
@@ -217,11 +204,11 @@ class Certifier:
                 point, dual, value, gradient, target, max_products
             )
             bound = min(bound, refined)
-        if value - self._least < bound.total:
-            bound = _Bound(value - self._least, 0.0)
+        if value - self.least < bound.total:
+            bound = _Bound(value - self.least, 0.0)
         gap, size = above + bound.total, unit(problem, primal, point)
         return Certificate(
-            primal, max(primal - gap, self._least), gap, relative(gap, size),
+            primal, max(primal - gap, self.least), gap, relative(gap, size),
             noise + bound.rounding, noise, passes, size,
         )  # fmt: skip
 
@@ -230,7 +217,7 @@ class Certifier:
         dual = self.engine.worst_case(point)
         risk, penalty = self.engine.expected(point, dual), self.problem.penalty_value(point.w)
         error = self.rounding.risk(point, dual, risk, 0.0, self.rounding.margins(point.w))
-        return risk + penalty, error + self.rounding.penalty_value(penalty)
+        return risk + penalty, error + self.rounding.penalty_value(penalty, point.w)
 
     def least_gap(self, w: FloatArray, dual: Dual) -> float:
         """What rounding errors leave of a gap at these parameters, however good they are."""
@@ -279,7 +266,7 @@ class Certifier:
         if problem.fit_intercept:
             drop, residual = rounding.intercept(point, dual, gradient[problem.n_features], slopes)
             error += drop + lost
-        error += rounding.penalty_value(penalty)
+        error += rounding.penalty_value(penalty, point.w)
         error += rounding.bracket(bracket, coef, slope, slopes, residual)
         return _Bound(excess + bracket + error, error)
 
@@ -298,39 +285,30 @@ class Certifier:
         where they are not, or have left it open whether the target can be met. Returns the bound,
         and the passes of the products.
         """
-        bound, passes, most = _NO_BOUND, 0.0, self._most_products(max_products)
-        start = point, dual, value, gradient, target
-        if most > 0:
+        bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
+        cost = self._matrix_cost()
+        if cost > _FEW_PRODUCTS or self.known.factor(self.problem) is not None:
+            # With a good preconditioner, no more than the matrix would cost.
+            most = max_products if cost > _FEW_PRODUCTS else min(max_products, int(cost))
             steps = _Products(self.problem, self.known, target, most)
-            bound, drop = self._descend(steps.move, _SLACK_BY_PRODUCTS, *start)
+            bound, drop = self._descend(steps.move, *start)
             passes = steps.passes
-            decided = bound.total <= target or drop > target > 0.0
-            if decided or self.engine.size > _FEW_PARAMETERS:
+            if bound.total <= target or drop > target > 0.0 or cost > MANY_PRODUCTS:
                 return bound, passes
-        formed, _ = self._descend(self._newton_point, _SLACK, *start)
+        formed, _ = self._descend(self._newton_point, *start)
         return min(bound, formed), passes
 
-    def _most_products(self, limit: int) -> int:
-        """Products to try before a matrix; 0 where that is cheaper, or all there is."""
-        engine = self.engine
+    def _matrix_cost(self) -> float:
+        """Products that cost as much as a matrix; 0 where there are none to be had."""
         if not self.penalty.quadratic:
-            return 0
-        if classes_by_products(engine):
-            return limit
-        if not engine.in_memory:
-            return limit if engine.size > _FEW_PARAMETERS else 0
-        costs = StepCosts(engine, carrying_rows(engine))
-        if engine.size > _FEW_PARAMETERS and not costs.rows_are_cheaper:
-            return limit
-        if engine.size > FEW_PARAMETERS and costs.products() > _FEW_PRODUCTS:
-            return limit
-        # With a good preconditioner, no more than the matrix would cost.
-        return 0 if self.known.factor(self.problem) is None else min(limit, int(costs.products()))
+            return 0.0
+        if classes_by_products(self.engine):
+            return MANY_PRODUCTS
+        return StepCosts(self.engine, carrying_rows(self.engine)).products()
 
     def _descend(
         self,
         move: Callable[[Point, Dual, FloatArray, float], FloatArray | None],
-        slack: float,
         point: Point,
         dual: Dual,
         value: float,
@@ -365,7 +343,7 @@ class Certifier:
             # Where curvature all but vanishes a step may go too far, and lead nowhere.
             if bound.total <= target or drop < -lost or drop > target > 0.0:
                 break
-            if linear - lost <= max(slack * drop, lost):
+            if linear - lost <= max(_SLACK * drop, lost):
                 break
         return bound, drop
 
@@ -378,7 +356,7 @@ class Certifier:
             curvature = engine.curvature(point, dual)
             if curvature.rows:
                 costs = StepCosts(engine, curvature.rows)
-                if engine.size > _FEW_PARAMETERS or costs.rows_are_cheaper:
+                if engine.size > LARGEST_HESSIAN or costs.rows_are_cheaper:
                     slope = gradient + problem.modulus() * point.w
                     return point.w + curvature.solve(slope, self.penalty.l2)
             if engine.size > LARGEST_HESSIAN:
@@ -437,7 +415,7 @@ class _Products:
         total = self._gained + decrease
         if self._target > 0.0:
             return total > self._target or total + slack <= 0.9 * self._target
-        return slack <= 0.5 * _SLACK_BY_PRODUCTS * total
+        return slack <= 0.1 * _SLACK * total
 
 
 def _least_value(problem: Problem) -> float:
@@ -446,12 +424,12 @@ def _least_value(problem: Problem) -> float:
     Losses may have no bound, but no risk of theirs is below their mean, except that the shares of a
     mixture add up to 1 only as far as they are rounded.
     """
-    lowest, risk = problem.loss.lower_bound, problem.risk
+    lowest, risk, error = problem.loss.lower_bound, problem.risk, 8.0 * UNIT
     if isinstance(risk, Deviation):
         whole = risk.share == 1.0 and not isinstance(risk.risk, Mixture)
-        lowest = -_LEAST_ERROR * problem.zero_loss if whole else -np.inf
+        lowest = -error * problem.zero_loss if whole else -np.inf
     if lowest == -np.inf:
         return -np.inf
     shape = (problem.n_features, *problem.engine.shape[1:])
     least = -problem.penalty.conjugate(np.zeros(shape))
-    return float(lowest + least - _LEAST_ERROR * abs(least))
+    return float(lowest + least - error * abs(least))

@@ -16,7 +16,7 @@ import numpy as np
 
 from sorel._tensors import to_numpy
 from sorel.engines import trusting_engine
-from sorel.risks import Mean
+from sorel.risks import Deviation, Mean
 
 if TYPE_CHECKING:
     from sorel.engines.base import Point
@@ -28,17 +28,10 @@ _PERFECT_FIT = 1e-6
 # Gap of a perfect fit, in the same units.
 _PERFECT_GAP = 1e-12
 
-# Rounding errors of an objective, in those from rounding each margin once.
-_ROUNDINGS = 4.0
-
-# Loss of the best constant model, in units of that at zero margins, where targets are all alike:
-# what is left is rounding, and the perfect fit is measured by 1e-12 of the loss at zero margins.
-_ALIKE = 1e-30
-
-# The least unit that is divided by: far below any loss, and its inverse is finite.
-_TINY = 1e-290
-
 _EPS = float(np.finfo(np.float64).eps)
+
+# Rounding errors of an objective, relative to it, from rounding each margin once.
+_ROUNDINGS = 4.0 * _EPS
 
 
 def unit(problem: Problem, objective: float, point: Point) -> float:
@@ -111,7 +104,18 @@ def constant_loss(problem: Problem) -> float:
         return 0.0
     best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
     least = 0.0 if best is None else engine.sizes(best).absolute
-    return least if least > _ALIKE * problem.zero_loss else _PERFECT_GAP * problem.zero_loss
+    # Targets that are all alike have no loss but rounding.
+    return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
+
+
+def vanishes(problem: Problem, objective: float, least: float, rounding: float) -> bool:
+    """Whether an objective is its least value up to rounding, and so is a constant model's.
+
+    Nothing is left then that a gap could be relative to: a deviation of 0, targets all alike.
+    """
+    if isinstance(problem.risk, Deviation):
+        return problem.risk.share == 1.0 and objective <= rounding
+    return objective - least <= rounding and problem.constant_loss == 0.0
 
 
 def noise(problem: Problem, unit: float) -> float:
@@ -119,5 +123,4 @@ def noise(problem: Problem, unit: float) -> float:
 
     Each margin is rounded once, relative to targets whose loss at zero margins is known.
     """
-    unit = max(unit, _TINY)
-    return _ROUNDINGS * _EPS * math.sqrt(max(1.0, problem.zero_loss / unit)) * unit
+    return _ROUNDINGS * max(unit, math.sqrt(problem.zero_loss) * math.sqrt(unit))

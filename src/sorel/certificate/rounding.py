@@ -34,13 +34,11 @@ from sorel.engines import intercepts
 from sorel.engines.base import Dual, Engine, FloatArray, Point, RoundingFacts
 from sorel.penalties import Penalty, Simplex
 
-_UNIT = 2.0**-53
+# The unit roundoff of doubles.
+UNIT = 2.0**-53
 
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
-
-# Error of a margin that is moved along, in units of its size: a product and a sum.
-_MOVE = 2.0 * _UNIT
 
 # What is far from every point of a bounded domain, for a gradient of unit length or about that.
 _FAR = 1e9
@@ -102,10 +100,10 @@ class Rounding:
         loss = self.loss
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
-        self._product = _UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
-        self._sum = _UNIT * (_OPERATIONS + n / 100.0)
-        self._likely_sum = _UNIT * (_OPERATIONS + 0.5 * math.sqrt(n))
-        self._long_sum = _UNIT * (_OPERATIONS + n / 4.0)
+        self._product = UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
+        self._sum = UNIT * (_OPERATIONS + n / 100.0)
+        self._likely_sum = UNIT * (_OPERATIONS + 0.5 * math.sqrt(n))
+        self._long_sum = UNIT * (_OPERATIONS + n / 4.0)
 
     def losses(
         self, point: Point, dual: Dual, expected: float, error: float
@@ -172,7 +170,8 @@ class Rounding:
         if path is None or path.moves == 0:
             return self._product * self.margin_size(w) + beside
         # The directions are products with X as well, and no longer than the way in all.
-        moved = 2.0 * self._product + _MOVE * path.moves
+        # Each move rounds a product and a sum.
+        moved = 2.0 * self._product + 2.0 * UNIT * path.moves
         return moved * self.margin_size(path.reach) + beside
 
     def _beside(self, w: FloatArray) -> float:
@@ -181,8 +180,8 @@ class Rounding:
         return float(np.sum(np.abs(coef - self.penalty.project(coef))))
 
     def shift(self, w: FloatArray) -> float:
-        """Error of moving margins to w."""
-        return _MOVE * self.margin_size(w)
+        """Error of moving margins to w: of a product and a sum."""
+        return 2.0 * UNIT * self.margin_size(w)
 
     def margin_size(self, w: FloatArray) -> float:
         """sum_j m_j |w_j|, or a norm of them for several outputs."""
@@ -212,11 +211,15 @@ class Rounding:
 
     def difference(self, value: float) -> float:
         """What a difference from such a value loses."""
-        return _OPERATIONS * _UNIT * abs(value)
+        return _OPERATIONS * UNIT * abs(value)
 
-    def penalty_value(self, value: float) -> float:
-        """Error of g."""
-        return self._product * abs(value)
+    def penalty_value(self, value: float, w: FloatArray) -> float:
+        """Error of g, and what it changes by where rounding has put w beside the domain."""
+        error = self._product * abs(value)
+        if not self.penalty.separable:
+            inside = self.penalty.project(w[: self.engine.n_features])
+            error += abs(value - self.penalty.value(inside))
+        return error
 
     def bracket(
         self,
@@ -237,7 +240,7 @@ class Rounding:
             largest, slopes = _norm(gradient), 1.0
         else:
             largest = self._size_of_columns
-        own = _OPERATIONS * _UNIT * l2 * _norm(coef)
+        own = _OPERATIONS * UNIT * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:
             error = (self._likely_sum * slopes + residual) * largest + own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import Any
 
 from sorel._defaults import MAX_PASSES
@@ -12,80 +13,120 @@ OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
 SKIP_MISSING = "remove such rows, or leave them out with --skip-missing-target"
 
 
-def add_command(commands: Any, name: str, run: Any, **words: str) -> argparse.ArgumentParser:
-    """Add a command that calls `run`, with its words of help."""
+class Options:
+    """The options of a command, each declared in a line.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        Takes them.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.add = parser.add_argument
+
+    def switch(self, flag: str, words: str) -> None:
+        """Something that is on or off."""
+        self.add(flag, action="store_true", help=words)
+
+    def choice(self, flag: str, choices: tuple[str, ...], words: str, default: Any = None) -> None:
+        """One of some words."""
+        self.add(flag, choices=choices, default=default, help=words)
+
+    def number(
+        self, flag: str, kind: Callable[[str], Any], words: str, default: Any = None, name: str = ""
+    ) -> None:
+        """A number, which `kind` reads."""
+        self.add(flag, type=kind, default=default, metavar=name or "NUMBER", help=words)
+
+    def column(self, flag: str, words: str, required: bool = False) -> None:
+        """The name of a column."""
+        self.add(flag, metavar="COLUMN", required=required, help=words)
+
+    def columns(self, flag: str, words: str) -> None:
+        """Names of columns, one each time."""
+        words = f"{words}; may be repeated"
+        self.add(flag, action="append", default=[], metavar="COLUMN", help=words)
+
+    def file(self, flag: str, words: str, default: str | None = None) -> None:
+        """The name of a file."""
+        self.add(flag, metavar="FILE", default=default, help=words)
+
+    def output(self, words: str, default: str | None = "-") -> None:
+        """Where a table goes."""
+        self.add("-o", "--output", default=default, metavar="FILE", help=words)
+
+    def model(self) -> None:
+        """A saved model."""
+        self.add("model", metavar="MODEL", help="a model that `sorel fit` saved")
+
+    def table(self, words: str, more: str = "", several: bool = False) -> None:
+        """A table to read, or several files of one, and how it is stored."""
+        words = f"{words}: CSV with a header, or Parquet; - is standard input{more}"
+        self.add("data", nargs="+" if several else None, metavar="TABLE", help=words)
+        words = "how the table is stored (default: %(default)s, what its first bytes say)"
+        self.choice("--format", ("auto", "csv", "parquet"), words, "auto")
+        words = "between the fields of a CSV file (default: a comma, or a tab in .tsv files)"
+        self.number("--sep", separator, words, name="CHARACTER")
+        words = (
+            "what a Parquet table may unfold to (default: 20, and 20 times what its file has above "
+            "10)"
+        )
+        self.number("--unpacked", lambda text: 1e6 * above_zero(text), words, name="MEGABYTES")
+
+    def drop(self) -> None:
+        """Columns to leave out."""
+        self.columns("--drop", "leave this column out")
+
+    def effort(self, tol: float, each: str = "") -> None:
+        """How far to go, and what it may cost; `each` says what the passes are counted for."""
+        words = "certified relative distance to the optimum to reach (default: %(default)s)"
+        self.number("--tol", above_zero, words, tol)
+        words = f"passes over the table to spend at most{each} (default: {MAX_PASSES:g})"
+        self.number("--max-passes", above_zero, words, float(MAX_PASSES))
+        words = "threads for large data (default: what the environment allows)"
+        self.number("--jobs", positive, words, name="N")
+
+    def quiet(self) -> None:
+        """A wish for silence."""
+        self.add("-q", "--quiet", action="store_true", help="say only what goes wrong")
+
+    def unknown(self) -> None:
+        """What to do about texts that were not seen in training."""
+        self.choice(
+            "--unknown",
+            ("error", "ignore"),
+            "what to do about texts that were not seen in training: refuse them, or set all "
+            "indicators of the column to 0 (default: %(default)s)",
+            "error",
+        )
+
+    def skip_missing_target(self) -> None:
+        """Whether rows may lack a target."""
+        self.switch("--skip-missing-target", "leave out the rows that have no target")
+
+
+def add_command(
+    commands: Any, name: str, run: Any, doc: str | None = None, **words: str
+) -> argparse.ArgumentParser:
+    """Add a command that calls `run`; its words of help are the docstring of its module.
+
+    The first line is its line in the list of commands, what follows the description, and from
+    "example" on the end of its help.
+    """
+    if doc is not None:
+        first, _, rest = doc.partition("\n\n")
+        description, mark, end = rest.partition("example")
+        words = {
+            "help": first.partition(": ")[2].rstrip("."),
+            "description": description,
+            "epilog": mark + end,
+        }
     parser: argparse.ArgumentParser = commands.add_parser(
         name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
     )
     parser.set_defaults(run=run)
     return parser
-
-
-def add_table(
-    parser: argparse.ArgumentParser,
-    name: str,
-    words: str,
-    more: str = "",
-    several: bool = False,
-) -> None:
-    """Add a table to read, or several files of one, and how it is stored."""
-    parser.add_argument(
-        name,
-        nargs="+" if several else None,
-        metavar="TABLE",
-        help=f"{words}: CSV with a header, or Parquet; - is standard input{more}",
-    )
-    parser.add_argument(
-        "--format", choices=("auto", "csv", "parquet"), default="auto",
-        help="how the table is stored (default: %(default)s, what its first bytes say)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sep", type=separator, metavar="CHARACTER",
-        help="between the fields of a CSV file (default: a comma, or a tab in .tsv files)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--unpacked", type=megabytes, metavar="MEGABYTES",
-        help="what a Parquet table may unfold to (default: 20, and 20 times what its file has "
-        "above 10)",
-    )  # fmt: skip
-
-
-def add_drop(parser: argparse.ArgumentParser) -> None:
-    """Add columns to leave out."""
-    parser.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN",
-        help="leave this column out; may be repeated",
-    )  # fmt: skip
-
-
-def add_effort(parser: argparse.ArgumentParser, tol: float, each: str = "") -> None:
-    """Add how far to go, and what it may cost; `each` says what the passes are counted for."""
-    parser.add_argument(
-        "--tol", type=above_zero, default=tol, metavar="NUMBER",
-        help="certified relative distance to the optimum to reach (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-passes", type=above_zero, default=float(MAX_PASSES), metavar="NUMBER",
-        help=f"passes over the table to spend at most{each} (default: {MAX_PASSES:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=positive, metavar="N",
-        help="threads for large data (default: what the environment allows)",
-    )  # fmt: skip
-
-
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add a wish for silence."""
-    parser.add_argument("-q", "--quiet", action="store_true", help="say only what goes wrong")
-
-
-def add_unknown(parser: argparse.ArgumentParser) -> None:
-    """Add what to do about texts that were not seen in training."""
-    parser.add_argument(
-        "--unknown", choices=("error", "ignore"), default="error",
-        help="what to do about texts that were not seen in training: refuse them, or set all "
-        "indicators of the column to 0 (default: %(default)s)",
-    )  # fmt: skip
 
 
 def risk_spec(text: str) -> str:
@@ -107,42 +148,6 @@ def l2_or_auto(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"{error}; {hint}") from None
 
 
-def above_zero(text: str) -> float:
-    """A number above 0."""
-    value = _number(text)
-    if not value > 0.0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return value
-
-
-def nonnegative(text: str) -> float:
-    """A number of at least 0."""
-    value = _number(text)
-    if not value >= 0.0:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text!r}")
-    return value
-
-
-def megabytes(text: str) -> float:
-    """Megabytes, as bytes."""
-    return 1e6 * above_zero(text)
-
-
-def finite(text: str) -> float:
-    """A number."""
-    return _number(text)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
-    return value
-
-
 def separator(text: str) -> str:
     """One character between fields or thousands."""
     text = {"\\t": "\t", "tab": "\t"}.get(text, text)
@@ -151,23 +156,26 @@ def separator(text: str) -> str:
     return text
 
 
-def seed_number(text: str) -> int:
-    """A seed."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return value
+def _reader(kind: type, fits: Callable[[Any], bool], words: str) -> Callable[[str], Any]:
+    """What reads a number of a kind, and refuses those that do not fit."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        # Nothing compares with NaN.
+        if not (math.isfinite(value) and fits(value)):
+            raise argparse.ArgumentTypeError(f"expected {words}, got {text!r}")
+        return value
+
+    return read
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return value
+finite = _reader(float, lambda value: True, "a number")
+above_zero = _reader(float, lambda value: value > 0.0, "a number above 0")
+nonnegative = _reader(float, lambda value: value >= 0.0, "a number of at least 0")
+level = _reader(float, lambda value: 0.0 < value < 1.0, "a number between 0 and 1")
+positive = _reader(int, lambda value: value >= 1, "a whole number of at least 1")
+folds = _reader(int, lambda value: value >= 2, "at least 2 folds")
+seed_number = _reader(int, lambda value: 0 <= value < 2**32, "a whole number of at least 0")

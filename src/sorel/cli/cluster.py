@@ -9,21 +9,21 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from sorel.cli.fit import Fitted, baselines, estimator_settings, needs_table, read_target
 from sorel.cli.shared import Misuse
 
 # Different values of a partition that are looked at to tell labels from numbers.
 _FEW = 1000
 
 
-def fit_on_cluster(arguments: argparse.Namespace) -> tuple[str, dict[str, str], int, Any]:
-    """Task, kinds of columns, number of rows and fitted pipeline."""
-    from sorel.cli.fit import _estimator_settings, _needs_table, _target
+def fit_on_cluster(arguments: argparse.Namespace) -> Fitted:
+    """Fit Parquet files that the workers of a cluster read."""
     from sorel.dask import DaskSpectralRiskClassifier, DaskSpectralRiskRegressor
 
-    needs = _needs_table(arguments)
+    needs = needs_table(arguments)
     if arguments.out_of_core:
         needs.append("--out-of-core")
     if needs:
@@ -32,9 +32,9 @@ def fit_on_cluster(arguments: argparse.Namespace) -> tuple[str, dict[str, str], 
         frame, names = _open(arguments)
         y = frame[arguments.target]
         seen = y.map_partitions(_some_values, meta=y._meta).compute()
-        task, _ = _target(seen.reset_index(drop=True), arguments)
+        task, _ = read_target(seen.reset_index(drop=True), arguments)
         kind = DaskSpectralRiskRegressor if task == "regression" else DaskSpectralRiskClassifier
-        settings = {**_estimator_settings(task, arguments), "client": client}
+        settings = {**estimator_settings(task, arguments), "client": client}
         weight = None
         if arguments.sample_weight is not None:
             weight = frame[arguments.sample_weight]
@@ -44,9 +44,9 @@ def fit_on_cluster(arguments: argparse.Namespace) -> tuple[str, dict[str, str], 
         model = kind(**settings).fit(rows, y, weight)
         pipeline.steps[-1] = ("model", model.to_local())
         if arguments.baselines:
-            pipeline.baselines_ = _baselines(model, rows, y, weight)
+            pipeline.baselines_ = baselines(model, rows, y, weight)
         count = len(model.risk_weights_)
-    return task, dict.fromkeys(names, "numeric"), count, pipeline
+    return Fitted(task, dict.fromkeys(names, "numeric"), count, pipeline)
 
 
 @contextmanager
@@ -55,48 +55,41 @@ def _client(arguments: argparse.Namespace) -> Iterator[Any]:
     from sorel.dask import ClusterError  # says what to install where Dask is missing
     from sorel.dask.cluster import check_versions, dropping_stopped_workers, wait_for_worker
 
-    try:
-        with _connected(arguments) as client, dropping_stopped_workers(client):
-            wait_for_worker(client)
-            check_versions(client)
-            yield client
-    except ClusterError as error:
-        # Workers that are lost or too small are no fault of the table.
-        raise OSError(str(error)) from error
+    import distributed  # isort: skip
 
-
-@contextmanager
-def _connected(arguments: argparse.Namespace) -> Iterator[Any]:
-    import distributed
-
-    if arguments.scheduler is not None:
+    with ExitStack() as stack:
+        cluster = arguments.scheduler
+        if cluster is None:
+            cluster = stack.enter_context(
+                distributed.LocalCluster(
+                    n_workers=arguments.local_cluster,
+                    threads_per_worker=1,
+                    # On all interfaces where only a port is named.
+                    dashboard_address="127.0.0.1:0",
+                )
+            )
         try:
-            client = distributed.Client(arguments.scheduler)
+            client = stack.enter_context(distributed.Client(cluster))
         except (OSError, ValueError) as error:
             raise OSError(
                 f"there is no scheduler at {arguments.scheduler}: {error}; start one with "
                 "`dask scheduler`, or use --local-cluster 2"
             ) from None
-        with client:
-            yield client
-        return
-    with (
-        distributed.LocalCluster(
-            n_workers=arguments.local_cluster,
-            threads_per_worker=1,
-            # On all interfaces where only a port is named.
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+        try:
+            with dropping_stopped_workers(client):
+                wait_for_worker(client)
+                check_versions(client)
+                yield client
+        except ClusterError as error:
+            # Workers that are lost or too small are no fault of the table.
+            raise OSError(str(error)) from error
 
 
 def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     """The files as one dask DataFrame, and the names of its features."""
     import dask.dataframe as dd
 
-    from sorel.tables import TableError, missing_columns
+    from sorel.tables import TableError, require_columns, require_features
 
     for name in arguments.files:
         if not os.path.exists(name):
@@ -108,15 +101,9 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
         raise TableError(
             f"{arguments.files[0]} cannot be read as Parquet, which a cluster needs: {error}"
         ) from None
-    apart = [arguments.target, *arguments.drop]
-    if arguments.sample_weight is not None:
-        apart.append(arguments.sample_weight)
-    absent = [name for name in apart if name not in frame.columns]
-    if absent:
-        raise TableError(missing_columns(absent, frame.columns))
-    names = [name for name in frame.columns if name not in apart]
-    if not names:
-        raise TableError("the table has no columns to learn from besides the target")
+    require_columns(frame.columns, arguments.apart)
+    names = [name for name in frame.columns if name not in arguments.apart]
+    require_features(names)
     for name in names:
         kind = frame.dtypes[name]
         if getattr(kind, "kind", "O") not in "fiu":
@@ -137,8 +124,9 @@ def _standardised(frame: Any, names: list[str]) -> tuple[Any, Any]:
     import numpy as np
     import pandas as pd
     from dask.base import compute
+    from sklearn.preprocessing import StandardScaler
 
-    from sorel.tables import make_pipeline
+    from sorel.tables import scaled_pipeline
 
     mean, deviation, count = compute(frame.mean(), frame.std(ddof=0), frame[names[0]].size)
     mean = mean[names].to_numpy(dtype=np.float64)
@@ -146,37 +134,14 @@ def _standardised(frame: Any, names: list[str]) -> tuple[Any, Any]:
     variance = scale**2
     # As in scikit-learn: what does not vary is left as it is.
     scale = np.where(scale > 10 * np.finfo(float).eps * np.abs(mean), scale, 1.0)
-    pipeline = make_pipeline(dict.fromkeys(names, "numeric"), None)
-    # The columns learn their names from a table of one row, and the numbers from all rows.
-    columns = pipeline["columns"].fit(pd.DataFrame([np.zeros(len(names))], columns=names))
-    scaler = columns.named_transformers_["numeric"]
+    scaler = StandardScaler()
     scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, variance
     scaler.n_samples_seen_ = np.int64(count)
     meta = pd.DataFrame({name: pd.Series([], dtype=np.float64) for name in names})
-    return pipeline, frame.map_partitions(_scale, mean, scale, meta=meta)
+    return scaled_pipeline(names, scaler, None), frame.map_partitions(
+        _scale, mean, scale, meta=meta
+    )
 
 
 def _scale(part: Any, mean: Any, scale: Any) -> Any:
     return (part - mean) / scale
-
-
-def _baselines(model: Any, rows: Any, y: Any, weight: Any) -> dict[str, Any]:
-    """What `sorel evaluate` compares with: the best constant model, and the fit to the mean."""
-    from sklearn.base import clone
-
-    from sorel import Mean, parse_risk
-
-    fits = {"constant model": (model.risk, 0.0 * rows[:, :1])}
-    if not isinstance(parse_risk(model.risk), Mean):
-        fits["plain fit"] = ("mean", rows)
-    if model.status_.startswith("interrupted"):
-        return {}
-    found = {}
-    for name, (risk, table) in fits.items():
-        other = clone(model).set_params(risk=risk, verbose=0, checkpoint=None)
-        other._speaks_of_constant = False
-        local = other.fit(table, y, weight).to_local()
-        # Of the length of the table, and of no use to anybody who only predicts.
-        del local.risk_weights_
-        found[name] = local.set_params(n_jobs=None)
-    return found

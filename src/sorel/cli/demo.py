@@ -1,4 +1,12 @@
-"""``sorel demo``: least squares against two tail risks."""
+"""``sorel demo``: compare least squares with ESRM(2) and CVaR(0.1).
+
+Fit least squares, ESRM(2) and CVaR(0.1) on two measured sets, yacht and diabetes,
+and on a generated one with two populations; print tables and save a picture.
+Works offline.
+
+example:
+  sorel demo --splits 5 --out pictures
+"""
 
 from __future__ import annotations
 
@@ -6,31 +14,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sorel.cli.arguments import add_command, positive
+from sorel.cli.arguments import Options, add_command, positive
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = add_command(
-        commands,
-        "demo",
-        run,
-        help="compare least squares with ESRM(2) and CVaR(0.1)",
-        description=(
-            "Fit least squares, ESRM(2) and CVaR(0.1) on two measured sets, yacht and diabetes,\n"
-            "and on a generated one with two populations; print tables and save a picture.\n"
-            "Works offline."
-        ),
-        epilog="example:\n  sorel demo --splits 5 --out pictures",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("sorel-demo"), metavar="DIR",
-        help="folder for the picture, created if missing (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--splits", type=positive, default=10, metavar="N",
-        help="number of random splits to average over (default: %(default)s)",
-    )  # fmt: skip
+    options = Options(add_command(commands, "demo", run, __doc__))
+    words = "folder for the picture, created if missing (default: %(default)s)"
+    options.add("--out", type=Path, default=Path("sorel-demo"), metavar="DIR", help=words)
+    words = "number of random splits to average over (default: %(default)s)"
+    options.number("--splits", positive, words, 10, name="N")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,22 @@
-"""The entry point: arguments in, an exit code out; errors and warnings as lines of text."""
+"""Spectral risk minimization with a certificate of optimality.
+
+examples:
+  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
+  sorel evaluate model.skops test.csv --groups region
+  sorel predict model.skops new.csv -o predictions.csv
+  sorel quantile train.csv --target price --quantiles 0.1 0.5 0.9
+  sorel portfolio returns.csv --risk cvar:0.05 --upper 0.1
+  sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
+  sorel reproduce --quick         the paper's experiments, run again
+
+exit codes:
+  0    done
+  1    failed: a file cannot be read or written, memory or a package is missing
+  2    wrong arguments
+  3    fitted and saved, but the tolerance was not reached
+  4    bad data: a table, a model or a checkpoint; standard error names the cell or the fault
+  130  interrupted; 143 after SIGTERM, 129 after SIGHUP: a checkpoint is written, scratch removed
+"""
 
 from __future__ import annotations
 
@@ -13,7 +31,7 @@ from sorel import _stop
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
 from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
 from sorel.cli.signals import Stop, stopped_by_signals
-from sorel.cli.streams import STANDARD_OUTPUT, flushed, named_streams
+from sorel.cli.streams import described, flushed, open_streams
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
@@ -24,26 +42,6 @@ _OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", 
 
 # Letters of somebody else's message that are shown.
 _SHOWN = 200
-
-_EXAMPLES = """\
-examples:
-  sorel fit train.csv --target price --risk cvar:0.1 -o model.skops
-  sorel evaluate model.skops test.csv --groups region
-  sorel predict model.skops new.csv -o predictions.csv
-  sorel quantile train.csv --target price --quantiles 0.1 0.5 0.9
-  sorel portfolio returns.csv --risk cvar:0.05 --upper 0.1
-  sorel demo --splits 3           least squares against ESRM and CVaR on three datasets
-  sorel reproduce --quick         the paper's experiments, run again
-  sorel warmup                    compile everything once, for images and new machines
-
-exit codes:
-  0    done
-  1    failed: a file cannot be read or written, memory or a package is missing
-  2    wrong arguments
-  3    fitted and saved, but the tolerance was not reached
-  4    bad data: a table, a model or a checkpoint; standard error names the cell or the fault
-  130  interrupted; 143 after SIGTERM, 129 after SIGHUP: a checkpoint is written, scratch removed
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["demo", "--splits", "2", "--out", "pictures"])  # doctest: +SKIP
     0
     """
-    with named_streams():
+    with open_streams():
         try:
             with stopped_by_signals() as stop:
                 code = _run(argv, stop)
@@ -106,10 +104,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
         say(f"error: there is not enough memory for this table; {one_line(error)}".rstrip("; "))
         return FAILED
     except OSError as error:
-        known = error.filename is not None and error.strerror
-        say(f"error: {error.filename}: {error.strerror}" if known else f"error: {one_line(error)}")
-        if error.filename == STANDARD_OUTPUT:
-            silence(sys.stdout)
+        say(f"error: {described(error) or one_line(error)}")
         return FAILED
     except ValueError as error:
         # Arguments were checked before: what is left are values in tables and files.
@@ -131,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="sorel",
-        description="Spectral risk minimization with a certificate of optimality.",
-        epilog=_EXAMPLES,
+        description=(__doc__ or "").partition("\n")[0],
+        epilog=(__doc__ or "").partition("\n\n")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sorel {__version__}")
@@ -145,9 +140,13 @@ def _parser() -> argparse.ArgumentParser:
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show warnings that concern the user as one line, and no others."""
+    from sorel import ConvergenceWarning
+
+    # Commands tell of a missed tolerance in words of their own, with the options that help.
+    silent = (ConvergenceWarning, DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+        if not issubclass(category, silent):
             say(f"warning: {one_line(message)}")
 
     with warnings.catch_warnings():

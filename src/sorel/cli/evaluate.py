@@ -1,62 +1,41 @@
-"""``sorel evaluate``: the tail of a saved model's losses on a table."""
+"""``sorel evaluate``: report the tail of a saved model's losses.
 
-from __future__ import annotations
-
-import argparse
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, add_command, add_table, add_unknown
-from sorel.cli.models import Batches, finite_predictions, in_parts, is_folder, load, read_weight
-from sorel.cli.shared import DONE, Misuse, say, show
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_DESCRIPTION = """\
 Report the losses of a saved model on a table with known targets: the mean, the mean of the worst
 shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows; besides, the bias
 of predicted numbers, or the accuracy and the area under the ROC curve (AUC) of predicted labels.
 Two more rows tell what the model is worth: the best constant model, and the plain fit to the mean.
-"""
 
-_EXAMPLES = """\
 examples:
   sorel evaluate model.skops test.csv
   sorel evaluate model.skops test.csv --groups region
   sorel evaluate model.skops test.csv --groups region -o report.csv
 """
 
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options, add_command
+from sorel.cli.models import Data, finite_predictions, read_weight
+from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = add_command(
-        commands,
-        "evaluate",
-        run,
-        help="report the tail of a saved model's losses",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
-    add_table(parser, "data", "a table with the model's columns and its target", more=OR_FOLDER)
-    add_unknown(parser)
-    parser.add_argument(
-        "--target", metavar="COLUMN", help="column with the truth (default: the model's target)"
-    )
-    parser.add_argument(
-        "--groups", metavar="COLUMN", help="report each value of this column separately as well"
-    )
-    parser.add_argument(
-        "--sample-weight", metavar="COLUMN", help="column with the weights of the rows"
-    )
-    parser.add_argument(
-        "--skip-missing-target", action="store_true",
-        help="leave out the rows that have no target",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", default=None, metavar="FILE",
-        help="write the report as CSV or Parquet instead; - is CSV on standard output",
-    )  # fmt: skip
+    options = Options(add_command(commands, "evaluate", run, __doc__))
+    options.model()
+    options.table("a table with the model's columns and its target", OR_FOLDER)
+    options.unknown()
+    options.column("--target", "column with the truth (default: the model's target)")
+    options.column("--groups", "report each value of this column separately as well")
+    options.column("--sample-weight", "column with the weights of the rows")
+    options.skip_missing_target()
+    words = "write the report as CSV or Parquet instead; - is CSV on standard output"
+    options.output(words, default=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,29 +45,21 @@ def run(arguments: argparse.Namespace) -> int:
     from sklearn.pipeline import Pipeline
 
     from sorel import tables
-    from sorel._files import check_writable
 
-    if arguments.output not in (None, tables.STANDARD):
-        check_writable(arguments.output)
-    batches = Batches(arguments) if is_folder(arguments) else None
-    if batches is None:
-        model, summary, frame, X = load(arguments)
-    else:
-        model, summary = batches.model, batches.summary
-    target = arguments.target or summary.get("target")
+    check_outputs(arguments.output)
+    data = Data(arguments)
+    model = data.model
+    target = arguments.target or data.summary.get("target")
     if target is None:
         raise Misuse("this model does not know its target's name; give it with --target")
+    if data.is_folder and arguments.skip_missing_target:
+        raise Misuse("--skip-missing-target is for tables, not for folders of rows")
     named = [name for name in (target, arguments.groups, arguments.sample_weight) if name]
-    if batches is not None:
-        if arguments.skip_missing_target:
-            raise Misuse("--skip-missing-target is for tables, not for folders of rows")
-        frame = batches.columns(named)
-    absent = [name for name in named if name not in frame.columns]
-    if absent:
-        raise tables.TableError(tables.missing_columns(absent, frame.columns))
+    frame = data.columns(named)
     if arguments.skip_missing_target:
         known = frame[target].notna().to_numpy()
-        frame, X = frame[known], X[known]
+        frame = frame[known]
+        data.keep(known)
     weight = None
     if arguments.sample_weight:
         weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
@@ -97,28 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.groups:
         column = frame[arguments.groups].astype(object)
         groups = column.where(column.notna(), "(missing)").to_numpy()
-    # Vectors of the length of the table, as most that follows.
-    del frame
-    last = model[-1] if hasattr(model, "steps") else model
-    loss = getattr(last, "loss", None)
+    loss = getattr(model[-1] if hasattr(model, "steps") else model, "loss", None)
 
     def measured(other: Any, only_rows: bool = False) -> Measured:
         """Losses and predictions of a model, in one pass over the rows."""
 
-        def part(table: Any, start: int, stop: int) -> Any:
-            rows = np.zeros((stop - start, 1)) if only_rows else table
-            found = _measure(other, rows, y[start:stop], loss, start)
+        def part(rows: Any, start: int) -> Any:
+            truth = y[start : start + len(rows)]
+            given = np.zeros((len(rows), 1)) if only_rows else rows
+            found = _measure(other, given, truth, loss, start)
             return np.column_stack([column for column in found if column is not None])
 
-        if batches is not None:
-            return Measured(*batches.map(part).T)
-        parts = in_parts(lambda start, stop: part(X[start:stop], start, stop), X.shape)
-        return Measured(*parts.T)
+        return Measured(*data.map(part).T)
 
     own = measured(model)
     report = _report(own, y, model, groups, weight)
-    constant = summary.get("constant") or _is_constant(own, y, model)
-    del own
+    constant = data.summary.get("constant") or _is_constant(own, y, model)
     for name, other in getattr(model, "baselines_", {}).items():
         only_rows = name == "constant model"
         if not only_rows:
@@ -128,15 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
     report.index.name = "group"
     if constant:
         say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
-    if arguments.output is None:
-        from sorel.losses import LOSSES
-
-        show(LOSSES[loss].words if loss in LOSSES else "losses")
-        show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
-        if "bias" in report.columns:
-            show("bias: mean of prediction minus truth, in the units of the target")
-    else:
+    if arguments.output is not None:
         tables.write_table(report.reset_index(), arguments.output)
+        return DONE
+    from sorel.losses import LOSSES
+
+    show(LOSSES[loss].words if loss in LOSSES else "losses")
+    show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
+    if "bias" in report.columns:
+        show("bias: mean of prediction minus truth, in the units of the target")
     return DONE
 
 
@@ -169,54 +134,38 @@ def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Measured:
 
 def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
     """The tail of the losses and what else tells a good model, for all rows and each group."""
+    import numpy as np
+
     from sorel.metrics import group_codes, tail_report
 
-    report = tail_report(
-        y, measured.loss, groups=groups, loss=lambda truth, given: given, sample_weight=weight
-    )
-    members: list[Any] = [slice(None)]
-    if groups is not None:
-        values, codes = group_codes(groups, len(y))
-        members += [codes == code for code in range(len(values))]
+    def told(values: Any, **options: Any) -> pd.DataFrame:
+        options |= {"groups": groups, "sample_weight": weight}
+        return tail_report(y, values, loss=lambda truth, given: given, **options)
+
+    report = told(measured.loss)
     if not hasattr(model, "classes_"):
-        report["bias"] = [_mean(measured.outcome - y, weight, rows) for rows in members]
+        report["bias"] = told(measured.outcome - y, levels=())["mean"]
         return report
-    report["accuracy"] = [_mean(measured.outcome, weight, rows) for rows in members]
+    report["accuracy"] = told(measured.outcome, levels=())["mean"]
     if len(model.classes_) == 2:
-        positive = y == model.classes_[1]
-        report["auc"] = [
-            _auc(positive[rows], measured.margin[rows], None if weight is None else weight[rows])
-            for rows in members
-        ]
+        weights = np.ones(len(y)) if weight is None else weight
+        # Rows without weight say nothing.
+        members = [weights > 0.0]
+        if groups is not None:
+            values, codes = group_codes(groups, len(y))
+            members += [members[0] & (codes == code) for code in range(len(values))]
+        positive, margin = y == model.classes_[1], measured.margin
+        report["auc"] = [_auc(positive[rows], margin[rows], weights[rows]) for rows in members]
     return report
 
 
-def _mean(values: Any, weight: Any, rows: Any) -> float:
-    if weight is None:
-        return float(values[rows].mean())
-    total = weight[rows].sum()
-    return float(values[rows] @ weight[rows] / total) if total > 0.0 else float("nan")
+def _auc(positive: Any, margin: Any, weights: Any) -> float:
+    """Area under the ROC curve; NaN where there is one label only."""
+    from sklearn.metrics import roc_auc_score
 
-
-def _auc(positive: Any, margin: Any, weight: Any) -> float:
-    """Area under the ROC curve: how often a positive is above a negative; NaN without either.
-
-    By two searches, since a curve takes many vectors of the length of the table.
-    """
-    import numpy as np
-
-    counted = positive if weight is None else positive[weight > 0.0]
-    if counted.all() or not counted.any() or np.isnan(margin).any():
+    if positive.all() or not positive.any():
         return float("nan")
-    order = np.argsort(margin[~positive])
-    negatives = margin[~positive][order]
-    total = np.arange(len(order) + 1.0)
-    if weight is not None:
-        total[1:] = np.cumsum(weight[~positive][order])
-    del order
-    above = total[np.searchsorted(negatives, margin[positive], side="left")]
-    above += total[np.searchsorted(negatives, margin[positive], side="right")]
-    return _mean(above, None if weight is None else weight[positive], slice(None)) / (2 * total[-1])
+    return float(roc_auc_score(positive, margin, sample_weight=weights))
 
 
 def _is_constant(measured: Measured, y: Any, model: Any) -> bool:

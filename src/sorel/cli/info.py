@@ -1,4 +1,11 @@
-"""``sorel info``: what is known about a saved model."""
+"""``sorel info``: show what is known about a saved model.
+
+Show the training summary inside a saved model, without loading the model.
+
+examples:
+  sorel info model.skops
+  sorel info model.skops --json | jq .relative_gap
+"""
 
 from __future__ import annotations
 
@@ -7,31 +14,18 @@ import json
 from typing import Any
 
 from sorel._text import printable
-from sorel.cli.arguments import add_command
+from sorel.cli.arguments import Options, add_command
 from sorel.cli.shared import DONE, show
 
 # Letters that the column of names may take; a file may have any.
 _WIDEST = 40
 
-_EXAMPLES = """\
-examples:
-  sorel info model.skops
-  sorel info model.skops --json | jq .relative_gap
-"""
-
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = add_command(
-        commands,
-        "info",
-        run,
-        help="show what is known about a saved model",
-        description="Show the training summary inside a saved model, without loading the model.",
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("model", metavar="MODEL", help="a model that `sorel fit` saved")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = Options(add_command(commands, "info", run, __doc__))
+    options.model()
+    options.switch("--json", "print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:

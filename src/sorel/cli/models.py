@@ -3,20 +3,122 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorel.cli.shared import Misuse, one_line
+from sorel.cli.shared import Misuse, one_line, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rows of a table that a model is applied to at a time, and numbers in them.
-_ROWS, _NUMBERS = 1 << 18, 1 << 21
+# Rows of a table that a model is applied to at a time, and numbers in them: the preparation of the
+# columns copies them several times over.
+_ROWS = 1 << 18
+_NUMBERS = 1 << 21
 
 
-def load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
+class Data:
+    """A saved model, and the rows of a table or of a folder that it is applied to.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        Those of ``sorel predict`` or ``sorel evaluate``.
+
+    Attributes
+    ----------
+    model : estimator
+        The model.
+    summary : dict
+        What is known about it.
+    is_folder : bool
+        Whether the rows are those of a folder or a .npy file, and no table.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.model, self.summary, kinds = _load_model(arguments)
+        path = Path(arguments.data)
+        self.is_folder = path.is_dir() or path.suffix.lower() == ".npy"
+        self._frame: Any = None
+        if self.is_folder:
+            self._names = list(kinds)
+            self._rows = _open_rows(arguments, kinds)
+            return
+        self._frame = read_frame(
+            arguments,
+            [],
+            text_columns={column for column, kind in kinds.items() if kind == "text"},
+            thousands=self.summary.get("thousands"),
+        )
+        self._rows = self._selected(kinds, arguments.unknown == "ignore")
+
+    def _selected(self, kinds: dict[str, str], ignore_unknown: bool) -> Any:
+        """The part of the table that the model takes."""
+        from sorel import tables
+
+        if not kinds:
+            return _foreign_columns(self.model, self._frame)
+        missing = self.summary.get("imputed", False)
+        hint = "remove such rows, or fit the model with --impute"
+        X = tables.select_columns(self._frame, kinds, allow_missing=missing, hint=hint)
+        if ignore_unknown:
+            for step in _encoders(self.model):
+                step.set_params(handle_unknown="ignore")
+        else:
+            _refuse_unknown(self.model, X)
+        return X
+
+    def columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Columns beside the model's."""
+        from sorel.tables import require_columns
+
+        if self.is_folder:
+            return columns_beside(self._rows, names)
+        require_columns(self._frame.columns, names)
+        return self._frame[list(dict.fromkeys(names))]
+
+    def keep(self, rows: Any) -> None:
+        """Go on with some rows of a table, and without its other columns."""
+        self._rows, self._frame = self._rows[rows], None
+
+    def map(self, function: Callable[[Any, int], Any]) -> Any:
+        """The results of ``function(rows, start)`` for some rows at a time, put together."""
+        import numpy as np
+
+        self._frame = None
+        return np.concatenate([function(rows, start) for start, rows in self._parts()])
+
+    def _parts(self) -> Iterator[tuple[int, Any]]:
+        import pandas as pd
+
+        if self.is_folder:
+            for start, _, part in self._rows.finite_spans():
+                yield start, pd.DataFrame(part, columns=self._names)
+            return
+        count, width = self._rows.shape
+        height = max(1, min(_ROWS, _NUMBERS // max(1, width)))
+        for start in range(0, count, height):
+            yield start, self._rows[start : start + height]
+
+
+def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
+    """Columns beside rows on disk: of Parquet files by name, else .npy files."""
+    import pandas as pd
+
+    from sorel.rows import open_data
+    from sorel.tables import TableError
+
+    found = {name: open_data(rows, name)[1] for name in names}
+    for name, values in found.items():
+        if len(values) != rows.n_samples:
+            raise TableError(
+                f"the data has {rows.n_samples} rows, but {name} has {len(values)} values"
+            )
+    return pd.DataFrame(found)
+
+
+def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """The model, its summary, and the kinds of its columns by name."""
     from sorel import tables
     from sorel.saving import ModelFileError, load_model, read_summary
@@ -60,110 +162,31 @@ def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
     return model
 
 
-def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], pd.DataFrame, Any]:
-    """The model, its summary, the table, and the part of the table that the model takes."""
-    from sorel import tables
+def _open_rows(arguments: argparse.Namespace, kinds: dict[str, str]) -> Any:
+    """The rows of a folder, which has the columns of the model and no others."""
+    from sorel.rows import open_rows
+    from sorel.tables import TableError
 
-    model, summary, kinds = load_model(arguments)
-    frame = tables.read_table(
-        arguments.data,
-        format=arguments.format,
-        sep=arguments.sep,
-        unpacked=arguments.unpacked,
-        text_columns={column for column, kind in kinds.items() if kind == "text"},
-        thousands=summary.get("thousands"),
-    )
-    if not kinds:
-        return model, summary, frame, _foreign_columns(model, frame)
-    X = tables.select_columns(
-        frame,
-        kinds,
-        allow_missing=summary.get("imputed", False),
-        hint="remove such rows, or fit the model with --impute",
-    )
-    if arguments.unknown == "ignore":
-        for step in _encoders(model):
-            step.set_params(handle_unknown="ignore")
-    else:
-        _refuse_unknown(model, X)
-    return model, summary, frame, X
-
-
-class Batches:
-    """A model, and a folder's rows for it: tables of some rows at a time."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        from sorel import tables
-        from sorel.rows import open_rows
-
-        self.model, self.summary, kinds = load_model(arguments)
-        texts = [name for name, kind in kinds.items() if kind != "numeric"]
-        if texts or not kinds:
-            what = f"column {texts[0]!r} is no number" if texts else "it has no list of columns"
-            raise tables.TableError(
-                f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
-                f"{arguments.model}; give it a table"
-            )
-        self.names = list(kinds)
-        rows = open_rows(arguments.data, self.names)
-        assert rows is not None
-        self.rows = rows
-        if rows.columns is not None and rows.columns != self.names:
-            raise tables.TableError(
-                f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
-                f"{self.names}"
-            )
-        if rows.n_features != len(self.names):
-            raise tables.TableError(
-                f"the model was fitted to {len(self.names)} columns, and {arguments.data} has "
-                f"{rows.n_features}"
-            )
-
-    def columns(self, names: Sequence[str]) -> pd.DataFrame:
-        """Columns beside the model's: of Parquet by name, else .npy files."""
-        import pandas as pd
-
-        from sorel.rows import open_data
-        from sorel.tables import TableError
-
-        found = {name: open_data(self.rows, name)[1] for name in names}
-        for name, values in found.items():
-            if len(values) != self.rows.n_samples:
-                raise TableError(
-                    f"there are {self.rows.n_samples} rows, but {name} has {len(values)} values"
-                )
-        return pd.DataFrame(found)
-
-    def map(self, function: Any) -> Any:
-        """The results of ``function(table, start, stop)`` for all rows, put together."""
-        import numpy as np
-        import pandas as pd
-
-        return np.concatenate(
-            [
-                function(pd.DataFrame(part, columns=self.names), start, stop)
-                for start, stop, part in self.rows.finite_spans()
-            ]
+    texts = [name for name, kind in kinds.items() if kind != "numeric"]
+    if texts or not kinds:
+        what = f"column {texts[0]!r} is no number" if texts else "it has no list of columns"
+        raise TableError(
+            f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
+            f"{arguments.model}; give it a table"
         )
-
-
-def in_parts(function: Any, shape: tuple[int, int]) -> Any:
-    """The results of ``function(start, stop)`` for the rows of a table, put together.
-
-    The preparation of the columns copies them several times over: some rows at a time.
-    """
-    import numpy as np
-
-    count, width = shape
-    height = max(1, min(_ROWS, _NUMBERS // max(1, width)))
-    found: Any = None
-    for start in range(0, count, height):
-        stop = min(start + height, count)
-        part = function(start, stop)
-        if found is None:
-            found = np.empty((count, *part.shape[1:]), part.dtype)
-        found[start:stop] = part
-    return found
+    rows = open_rows(arguments.data, list(kinds))
+    assert rows is not None
+    if rows.columns is not None and rows.columns != list(kinds):
+        raise TableError(
+            f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
+            f"{list(kinds)}"
+        )
+    if rows.n_features != len(kinds):
+        raise TableError(
+            f"the model was fitted to {len(kinds)} columns, and {arguments.data} has "
+            f"{rows.n_features}"
+        )
+    return rows
 
 
 def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
@@ -188,12 +211,6 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
     return found
 
 
-def is_folder(arguments: argparse.Namespace) -> bool:
-    """Whether the data is a folder of rows, or a .npy file, and no table."""
-    path = Path(arguments.data)
-    return path.is_dir() or path.suffix.lower() == ".npy"
-
-
 def read_weight(values: pd.Series, name: str) -> Any:
     """A column of weights, as numbers."""
     from sorel.tables import TableError, select_columns
@@ -214,9 +231,7 @@ def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
 
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
-        absent = [str(name) for name in names if name not in frame.columns]
-        if absent:
-            raise tables.TableError(tables.missing_columns(absent, frame.columns))
+        tables.require_columns(frame.columns, names)
         return frame[list(names)]
     count = getattr(model, "n_features_in_", None)
     if count is not None and count != len(frame.columns):

@@ -1,34 +1,8 @@
-"""``sorel portfolio``: a table of returns in, the weights of least tail risk out."""
+"""``sorel portfolio``: find the portfolio of least tail risk for a table of returns.
 
-from __future__ import annotations
-
-import argparse
-import warnings
-from typing import TYPE_CHECKING, Any
-
-from sorel import _stop
-from sorel.cli.arguments import (
-    add_command,
-    add_drop,
-    add_effort,
-    add_quiet,
-    add_table,
-    finite,
-    nonnegative,
-    risk_spec,
-)
-from sorel.cli.merging import find_repeats
-from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_DESCRIPTION = """\
 Find the portfolio of least tail risk. The table has a column of returns for each asset and a row
 for each scenario, such as a day; a first column of dates or texts names the scenarios.
-"""
 
-_EXAMPLES = """\
 examples:
   sorel portfolio returns.csv --risk cvar:0.05
       long-only and fully invested: the mean of the worst twentieth of the losses, least
@@ -42,94 +16,81 @@ risks:
   the mean
 """
 
-_DEFAULT_RISK = "cvar:0.05"
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from sorel import _stop
+from sorel._defaults import TOL
+from sorel.cli.arguments import Options, add_command, finite, nonnegative, risk_spec
+from sorel.cli.shared import (
+    DONE,
+    NOT_CONVERGED,
+    Misuse,
+    check_outputs,
+    read_frame,
+    save_figure,
+    say,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Points of the frontier that is drawn.
 _POINTS = 20
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = add_command(
-        commands,
-        "portfolio",
-        run,
-        help="find the portfolio of least tail risk for a table of returns",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+    options = Options(add_command(commands, "portfolio", run, __doc__))
+    options.table("the returns")
+    words = "risk of the losses (default: %(default)s)"
+    options.add("--risk", type=risk_spec, default="cvar:0.05", help=words)
+    words = "how much risk a unit of mean return is worth (default: 0)"
+    options.number("--reward", nonnegative, words, 0.0)
+    options.number("--target-return", finite, "least mean return of a scenario")
+    options.number("--budget", finite, "what the weights add up to (default: 1)", 1.0)
+    options.number("--lower", finite, "least weight of an asset (default: 0)", 0.0)
+    options.number("--upper", finite, "largest weight of an asset (default: none)")
+    words = "strength of a ridge penalty, which spreads the weights (default: 0)"
+    options.number("--l2", nonnegative, words, 0.0)
+    options.drop()
+    options.effort(TOL)
+    options.file("--plot", "draw the efficient frontier, e.g. to frontier.png")
+    options.output(
+        "weights and risk contributions as CSV or, if it ends in .parquet, Parquet; - is standard "
+        "output (default)"
     )
-    add_table(parser, "data", "the returns")
-    parser.add_argument(
-        "--risk", type=risk_spec, default=_DEFAULT_RISK,
-        help="risk of the losses (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--reward", type=nonnegative, default=0.0, metavar="NUMBER",
-        help="how much risk a unit of mean return is worth (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--target-return", type=finite, metavar="NUMBER", help="least mean return of a scenario"
-    )
-    parser.add_argument(
-        "--budget", type=finite, default=1.0, metavar="NUMBER",
-        help="what the weights add up to (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lower", type=finite, default=0.0, metavar="NUMBER",
-        help="least weight of an asset (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--upper", type=finite, metavar="NUMBER", help="largest weight of an asset (default: none)"
-    )
-    parser.add_argument(
-        "--l2", type=nonnegative, default=0.0, metavar="NUMBER",
-        help="strength of a ridge penalty, which spreads the weights (default: 0)",
-    )  # fmt: skip
-    add_drop(parser)
-    add_effort(parser, 1e-6)
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw the efficient frontier, e.g. to frontier.png"
-    )
-    parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE",
-        help="weights and risk contributions as CSV or, if it ends in .parquet, Parquet; - is "
-        "standard output (default)",
-    )  # fmt: skip
-    add_quiet(parser)
+    options.quiet()
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     import pandas as pd
 
-    from sorel import ConvergenceWarning, tables
-    from sorel._files import check_writable
+    from sorel import tables
     from sorel.estimators import SpectralRiskPortfolio
 
     if arguments.reward and arguments.target_return is not None:
         raise Misuse("--reward and --target-return exclude each other: a target finds its reward")
     if arguments.budget == 0.0:
         raise Misuse("--budget 0 leaves nothing to invest; give another number")
-    for path in (arguments.output, arguments.plot):
-        if path is not None and path != tables.STANDARD:
-            check_writable(path)
+    check_outputs(arguments.output, arguments.plot)
     returns = _returns(arguments)
-    count, weight = len(returns), None
-    repeats = find_repeats(returns)
-    if repeats is not None:
-        returns, weight = returns.iloc[repeats.first], repeats.weights(None)
     model = SpectralRiskPortfolio(
         arguments.risk, reward=arguments.reward, target_return=arguments.target_return,
         budget=arguments.budget, lower=arguments.lower, upper=arguments.upper, l2=arguments.l2,
         tol=arguments.tol, max_passes=arguments.max_passes, n_jobs=arguments.jobs,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        # Said below, in the words of the command line.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(returns, sample_weight=weight)
-        frontier = None
-        if arguments.plot is not None:
+    model.fit(returns)
+    frontier = None
+    if arguments.plot is not None:
+        with warnings.catch_warnings():
             # The fit has said what there is to say of the table.
             warnings.simplefilter("ignore", UserWarning)
-            frontier = model.frontier(returns, _POINTS, sample_weight=weight)
+            frontier = model.frontier(returns, _POINTS)
     table = pd.DataFrame(
         {
             "asset": returns.columns,
@@ -145,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         held = int((abs(model.weights_) > 1e-9).sum())
         say(
             f"{arguments.risk} {model.risk_:.6g}, mean return {model.expected_return_:.6g} in "
-            f"{count} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
+            f"{len(returns)} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
             f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes"
         )
     code = DONE
@@ -171,13 +132,7 @@ def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
     """The columns of returns, indexed by the first column where that is none."""
     from sorel import tables
 
-    frame = tables.read_table(
-        arguments.data, format=arguments.format, sep=arguments.sep, unpacked=arguments.unpacked
-    )
-    absent = [name for name in arguments.drop if name not in frame.columns]
-    if absent:
-        raise tables.TableError(tables.missing_columns(absent, frame.columns))
-    frame = frame.drop(columns=arguments.drop)
+    frame = read_frame(arguments, arguments.drop).drop(columns=arguments.drop)
     if not len(frame.columns):
         raise tables.TableError("no column is left to invest in")
     first = frame.columns[0]
@@ -207,4 +162,4 @@ def _draw(frontier: Any, model: Any, path: str) -> None:
         linestyle="", label="this portfolio", zorder=4,
     )  # fmt: skip
     ax.legend(frameon=False)
-    display.figure_.savefig(path, dpi=150, bbox_inches="tight")
+    save_figure(display.figure_, path)

@@ -1,30 +1,8 @@
-"""``sorel quantile``: quantile regressions of a table, as a table of coefficients."""
+"""``sorel quantile``: fit quantile regressions to a table.
 
-from __future__ import annotations
-
-import argparse
-import itertools
-import warnings
-from typing import Any
-
-from sorel import _stop
-from sorel.cli.arguments import (
-    add_command,
-    add_drop,
-    add_effort,
-    add_quiet,
-    add_table,
-    nonnegative,
-)
-from sorel.cli.merging import find_repeats
-from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, say
-
-_DESCRIPTION = """\
 Fit linear quantile regressions, and write their coefficients with what certifies them. Texts and
 truth values become indicator columns; numbers stay in their own units.
-"""
 
-_EXAMPLES = """\
 examples:
   sorel quantile houses.csv --target price --quantiles 0.1 0.5 0.9
   sorel quantile houses.csv --target price --quantiles 0.05 0.95 --alpha 0.01 -o coefficients.csv
@@ -33,42 +11,45 @@ examples:
       sorted predictions for each row, and a picture of the coefficients
 """
 
+from __future__ import annotations
+
+import argparse
+import itertools
+from typing import Any
+
+from sorel import _stop
+from sorel._defaults import TOL
+from sorel.cli.arguments import Options, add_command, level, nonnegative
+from sorel.cli.shared import (
+    DONE,
+    NOT_CONVERGED,
+    Misuse,
+    check_outputs,
+    note,
+    read_frame,
+    save_figure,
+    say,
+)
+
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = add_command(
-        commands,
-        "quantile",
-        run,
-        help="fit quantile regressions to a table",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+    options = Options(add_command(commands, "quantile", run, __doc__))
+    options.table("the table to learn from")
+    options.column("--target", "column to predict", required=True)
+    words = "levels between 0 and 1 (default: 0.1 0.5 0.9)"
+    given = [0.1, 0.5, 0.9]
+    options.add("--quantiles", type=level, nargs="+", default=given, metavar="Q", help=words)
+    options.number("--alpha", nonnegative, "strength of the lasso penalty (default: 0)", 0.0)
+    options.switch("--noncrossing", "sort the predictions of each row before they are measured")
+    options.drop()
+    options.effort(TOL, each=" for each quantile")
+    options.file("--plot", "draw the coefficients against the quantiles")
+    options.output(
+        "one row per quantile, as CSV or, if it ends in .parquet, Parquet; - is standard output "
+        "(default)"
     )
-    add_table(parser, "data", "the table to learn from")
-    parser.add_argument("--target", required=True, metavar="COLUMN", help="column to predict")
-    parser.add_argument(
-        "--quantiles", type=_level, nargs="+", default=[0.1, 0.5, 0.9], metavar="Q",
-        help="levels between 0 and 1 (default: 0.1 0.5 0.9)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--alpha", type=nonnegative, default=0.0, metavar="NUMBER",
-        help="strength of the lasso penalty (default: 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--noncrossing", action="store_true",
-        help="sort the predictions of each row before they are measured",
-    )  # fmt: skip
-    add_drop(parser)
-    add_effort(parser, 1e-6, each=" for each quantile")
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw the coefficients against the quantiles"
-    )
-    parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE",
-        help="one row per quantile, as CSV or, if it ends in .parquet, Parquet; - is standard "
-        "output (default)",
-    )  # fmt: skip
-    add_quiet(parser)
+    options.quiet()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,37 +58,26 @@ def run(arguments: argparse.Namespace) -> int:
     import pandas as pd
     from sklearn.metrics import mean_pinball_loss
 
-    from sorel import ConvergenceWarning, tables
-    from sorel._files import check_writable
+    from sorel import tables
     from sorel.estimators import QuantileRegressor
 
     levels = sorted(arguments.quantiles)
     twice = [level for level, after in itertools.pairwise(levels) if level == after]
     if twice:
         raise Misuse(f"--quantiles has {twice[0]:g} twice")
-    for path in (arguments.output, arguments.plot):
-        if path is not None and path != tables.STANDARD:
-            check_writable(path)
+    check_outputs(arguments.output, arguments.plot)
     X, y = _read(arguments)
-    count, weight = len(y), None
-    repeats = find_repeats(X, y)
-    if repeats is not None:
-        X, y, weight = X.iloc[repeats.first], y[repeats.first], repeats.weights(None)
     model = QuantileRegressor(
         quantile=levels, alpha=arguments.alpha, noncrossing=arguments.noncrossing,
         tol=arguments.tol, max_passes=arguments.max_passes, n_jobs=arguments.jobs,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        # Said below, in the words of the command line.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X, y, weight)
-    predicted = model.predict(X)
+    predicted = model.fit(X, y).predict(X)
     table = pd.DataFrame(
         {
             "quantile": levels,
-            "coverage": [float(np.average(y <= column, weights=weight)) for column in predicted.T],
+            "coverage": [float(np.mean(y <= column)) for column in predicted.T],
             "pinball_loss": [
-                mean_pinball_loss(y, column, alpha=level, sample_weight=weight)
+                mean_pinball_loss(y, column, alpha=level)
                 for level, column in zip(levels, predicted.T, strict=True)
             ],
             "gap": model.gap_,
@@ -121,11 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         _draw(dict(zip(X.columns, model.coef_.T, strict=True)), levels, arguments.plot)
     worst = float(np.max(model.relative_gap_))
-    if not arguments.quiet:
-        say(
-            f"{len(levels)} quantiles of {arguments.target!r} on {count} rows, {X.shape[1]} "
-            f"columns: certified relative gaps up to {worst:.2g} in {model.n_passes_:.4g} passes"
-        )
+    note(
+        arguments,
+        f"{len(levels)} quantiles of {arguments.target!r} on {len(y)} rows, {X.shape[1]} columns: "
+        f"certified relative gaps up to {worst:.2g} in {model.n_passes_:.4g} passes",
+    )
     if not model.converged_:
         say(
             f"warning: a certified relative gap of {worst:.2g} is above --tol {arguments.tol:g}; "
@@ -137,29 +107,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Columns as numbers, indicators included, and the target."""
+    import pandas as pd
+
     from sorel import tables
 
-    frame = tables.read_table(
-        arguments.data, format=arguments.format, sep=arguments.sep, unpacked=arguments.unpacked
-    )
-    named = [arguments.target, *arguments.drop]
-    absent = [name for name in named if name not in frame.columns]
-    if absent:
-        raise tables.TableError(tables.missing_columns(absent, frame.columns))
     if arguments.target in arguments.drop:
         raise Misuse(f"--drop {arguments.target!r} is the target")
+    named = [arguments.target, *arguments.drop]
+    frame = read_frame(arguments, named)
     hint = "remove such rows"
     wanted = {arguments.target: "numeric"}
     target = tables.select_columns(frame, wanted, hint=hint)[arguments.target]
     features = frame.drop(columns=named)
-    del frame
-    if not len(features.columns):
-        raise tables.TableError("the table has no columns to learn from besides the target")
+    tables.require_features(features.columns)
     kinds = tables.column_kinds(features)
     X = tables.select_columns(features, kinds, hint=hint)
-    del features
-    import pandas as pd
-
     texts = [column for column, kind in kinds.items() if kind in ("text", "boolean")]
     # One value of each column is left out: with an intercept it is told by the others.
     if texts:
@@ -169,17 +131,6 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     return X.astype("float64"), target.to_numpy()
 
 
-def _level(text: str) -> float:
-    """A number strictly between 0 and 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 < value < 1.0:
-        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {text!r}")
-    return value
-
-
 def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
     import matplotlib as mpl
 
@@ -187,4 +138,4 @@ def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
     from sorel.plots import PathDisplay
 
     display = PathDisplay(coefficients, [f"{level:g}" for level in levels], grid_name="quantile")
-    display.plot().figure_.savefig(path, dpi=150, bbox_inches="tight")
+    save_figure(display.plot().figure_, path)

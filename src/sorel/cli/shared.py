@@ -1,7 +1,8 @@
-"""Exit codes, and how a command says something: results go to standard output, all else here."""
+"""Exit codes, what commands say, and what they do with tables before they begin."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
@@ -29,6 +30,12 @@ def say(message: object) -> None:
         silence(sys.stderr)
 
 
+def note(arguments: argparse.Namespace, message: object) -> None:
+    """Say something that is no fault, unless silence was asked for."""
+    if not arguments.quiet:
+        say(message)
+
+
 def silence(stream: Any) -> None:
     """Lead a standard stream nowhere: what is left in its buffer cannot be written either."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -42,3 +49,33 @@ def silence(stream: Any) -> None:
 def one_line(message: object) -> str:
     """The words of a message, without its line breaks."""
     return " ".join(str(message).split())
+
+
+def check_outputs(*paths: str | None) -> None:
+    """Refuse files that cannot be written, before work that would be in vain."""
+    from sorel._files import check_writable
+    from sorel.tables import STANDARD
+
+    for path in paths:
+        if path is not None and path != STANDARD:
+            check_writable(path)
+
+
+def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) -> Any:
+    """The table of a command, which must have the columns that its arguments name."""
+    from sorel import tables
+
+    frame = tables.read_table(
+        arguments.data,
+        format=arguments.format,
+        sep=arguments.sep,
+        unpacked=arguments.unpacked,
+        **options,
+    )
+    tables.require_columns(frame.columns, named)
+    return frame
+
+
+def save_figure(figure: Any, path: str) -> None:
+    """Write a picture, of the kind that the name ends in."""
+    figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,11 +10,6 @@ from types import FrameType
 
 from sorel import _stop
 from sorel.cli.shared import INTERRUPTED
-
-# Packages and a module that are called from C, and seconds until a signal that came then is sent
-# again.
-_DEAF, _DEAF_MODULE = ("llvmlite", "weakref"), "numba.core.serialize"
-_AGAIN = 0.05
 
 
 class Stop:
@@ -30,25 +24,9 @@ class Stop:
         return 128 + self.signal if self.signal else INTERRUPTED
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if _is_deaf(frame):
-            again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
-            again.daemon = True
-            again.start()
-            return
         self.signal = 0 if number == signal.SIGINT else number
         _stop.request()
         raise KeyboardInterrupt
-
-
-def _is_deaf(frame: FrameType | None) -> bool:
-    """Whether Python would ignore what is raised here: in callbacks from C, and when objects go."""
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        deaf = module.partition(".")[0] in _DEAF or module == _DEAF_MODULE
-        if deaf or frame.f_code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Standard streams that may be closed or full.
 
 Python has no stream where a descriptor is closed, and loses what is printed without a word; and a
-disk that is full is often noticed after the last line of the program. While a command runs,
-standard output here is one that says so.
+disk that is full is often noticed after the last line of the program. While a command runs, every
+stream is there, and what was printed has arrived when it ends well.
 """
 
 from __future__ import annotations
@@ -12,85 +12,49 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from sorel.cli.shared import DONE, FAILED, NOT_CONVERGED, say, silence
 
-STANDARD_OUTPUT = "standard output"
-
-
-class _Named:
-    """A stream whose errors say which it is; None stands for one that is closed."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        # argparse passes over errors in silence.
-        self.lost: OSError | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    @property
-    def buffer(self) -> _Named:
-        return self if self._stream is None else _Named(self._stream.buffer)
-
-    def isatty(self) -> bool:
-        return self._stream is not None and self._stream.isatty()
-
-    def write(self, data: Any) -> Any:
-        if self._stream is None:
-            self.lost = OSError(errno.EBADF, "it is closed", STANDARD_OUTPUT)
-            raise self.lost
-        try:
-            with _naming():
-                return self._stream.write(data)
-        except OSError as error:
-            # A stream without a buffer, as PYTHONUNBUFFERED makes it, says so here and never again.
-            self.lost = error
-            raise
-
-    def flush(self) -> None:
-        if self.lost is not None:
-            raise self.lost
-        if self._stream is not None:
-            with _naming():
-                self._stream.flush()
+# Errors of writing. Only standard streams raise them without the name of a file.
+_WRITE_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
-def _naming() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from None
-
-
-@contextlib.contextmanager
-def named_streams() -> Iterator[None]:
-    """Standard output that names itself in errors; standard error that never raises any."""
+def open_streams() -> Iterator[None]:
+    """Standard output that refuses what is printed where it is closed; errors that go nowhere."""
     before = sys.stdout, sys.stderr
-    _fill_descriptors()
+    # The next file that is opened takes the lowest descriptor: it must not become a stream.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     with contextlib.ExitStack() as stack:
-        sys.stdout = _Named(before[0])
+        if sys.stdout is None:
+            # Nothing can be written to what was opened for reading: the next flush says so.
+            unwritable = os.open(os.devnull, os.O_RDONLY)
+            sys.stdout = open(unwritable, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
+            stack.callback(_close, sys.stdout)
         if sys.stderr is None:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            sys.stderr = nowhere
+            sys.stderr = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
         try:
             yield
         finally:
             sys.stdout, sys.stderr = before
 
 
-def _fill_descriptors() -> None:
-    """Give closed descriptors a place: the next file opened must not become standard output."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest number that is free is taken.
-            os.open(os.devnull, os.O_RDWR)
+def _close(stream: object) -> None:
+    with contextlib.suppress(OSError):
+        stream.close()  # type: ignore[attr-defined]
+
+
+def described(error: OSError) -> str | None:
+    """What went wrong, and with which file or stream; None where the error does not tell."""
+    name = error.filename
+    if name is None and error.errno in _WRITE_ERRORS:
+        name = "standard output"
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    return f"{name}: {reason}" if name is not None and reason else None
 
 
 def flushed(code: int) -> int:
@@ -103,6 +67,7 @@ def flushed(code: int) -> int:
         pass
     except (OSError, ValueError) as error:
         if succeeded:
-            say(f"error: {STANDARD_OUTPUT}: {getattr(error, 'strerror', None) or error}")
+            words = described(error) if isinstance(error, OSError) else None
+            say(f"error: {words or error}")
     silence(sys.stdout)
     return FAILED if succeeded else code

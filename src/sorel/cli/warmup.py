@@ -1,4 +1,4 @@
-"""``sorel warmup``: compile everything once, so that no fit has to."""
+"""``sorel warmup``: nothing to do any more; images and scripts that call it go on as before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import add_command
-from sorel.cli.shared import DONE, Misuse
+from sorel.cli.shared import DONE
 
 
 def add(commands: Any) -> None:
@@ -15,24 +15,13 @@ def add(commands: Any) -> None:
         commands,
         "warmup",
         run,
-        help="compile everything once, so that first fits start at once",
-        description=(
-            "Solve small problems of every kind, so that all loops are compiled and stored: for\n"
-            "container images and new machines. Set NUMBA_CACHE_DIR to choose the folder."
-        ),
-        epilog="example:\n  RUN pip install sorel && sorel warmup     (in a Dockerfile)",
+        help="does nothing: all loops are compiled when the package is built",
+        description="Earlier versions compiled their loops at the first fit. This one has no such wait.",
+        epilog="example:\n  sorel warmup",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
-    from sorel.warmup import warm_up
-
-    try:
-        summary = warm_up(lambda line: print(line, flush=True))
-    except ValueError as error:
-        raise Misuse(str(error)) from None
-    print(f"{summary.loops} loops compiled in {summary.seconds:.1f} s; all are stored in")
-    for folder in summary.folders:
-        print(f"  {folder}")
+    print("nothing to compile: the loops were compiled when the package was built")
     return DONE

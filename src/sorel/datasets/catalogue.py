@@ -60,27 +60,13 @@ def list_datasets(kind: str | None = None) -> list[DatasetInfo]:
     kinds = ("paper", "bundled", "generated")
     if kind is not None and kind not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}, got {kind!r}")
-    infos = [
-        DatasetInfo(
-            name,
-            "paper",
-            "regression",
-            entry.rows,
-            len(entry.columns) - len(entry.not_features) - 1,
-            entry.source,
-        )
-        for name, entry in PAPER.items()
-    ]
-    infos += [
-        DatasetInfo(name, "bundled", entry.task, entry.rows, entry.features, "scikit-learn")
-        for name, entry in BUNDLED.items()
-    ]
-    infos += [
-        DatasetInfo(name, "generated", task, None, None, f"make_{name}")
-        for name, task in (
-            ("two_populations", "regression"),
-            ("heavy_tailed", "regression"),
-            ("imbalanced", "classification"),
-        )
-    ]
+    infos = []
+    for name, paper in PAPER.items():
+        features = len(paper.columns) - len(paper.not_features) - 1
+        infos.append(DatasetInfo(name, "paper", "regression", paper.rows, features, paper.source))
+    for name, (_, task, rows, features) in BUNDLED.items():
+        infos.append(DatasetInfo(name, "bundled", task, rows, features, "scikit-learn"))
+    for name in ("two_populations", "heavy_tailed", "imbalanced"):
+        task = "classification" if name == "imbalanced" else "regression"
+        infos.append(DatasetInfo(name, "generated", task, None, None, f"make_{name}"))
     return [info for info in infos if kind in (None, info.kind)]

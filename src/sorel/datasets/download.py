@@ -20,12 +20,15 @@ from sorel.datasets.published import PaperDataset
 
 FloatArray = NDArray[np.float64]
 
-# Attempts at each address, the first pause between them (doubled each time), the timeouts for
-# connecting and for a silent server, and the limits of one download, in seconds and bytes.
+# Attempts at each address.
 _ATTEMPTS = 3
+# Seconds before the second attempt, doubled before each further one.
 _PAUSE = 0.5
+# Seconds to connect, and seconds that a server may be silent.
 _TIMEOUT = (10.0, 30.0)
+# Seconds that one download may take.
 _MAX_SECONDS = 300.0
+# Bytes that one download, and one file in it, may have.
 _MAX_BYTES = 50_000_000
 
 
@@ -33,7 +36,7 @@ class DownloadError(Exception):
     """No address gave the set; the message says what each of them did."""
 
 
-def fetch_table(name: str, entry: PaperDataset) -> FloatArray:
+def fetch_table(entry: PaperDataset) -> FloatArray:
     """The verified table from the first address that gives it.
 
     Every address has its turn before the first is tried again, after a pause. One that refuses the
@@ -65,34 +68,18 @@ def fetch_table(name: str, entry: PaperDataset) -> FloatArray:
 
 def _get(url: str) -> bytes:
     """The body of one response, in memory: a download that breaks off leaves nothing behind."""
-    import pooch
+    import requests
 
-    body = io.BytesIO()
-    fetch = pooch.HTTPDownloader(timeout=_TIMEOUT, progressbar=_Limits(body))
-    fetch(url, body, None)
-    return body.getvalue()
-
-
-class _Limits:
-    """Ends a download that takes too long or has no end, in the place of a progress bar."""
-
-    total = 0
-
-    def __init__(self, body: io.BytesIO) -> None:
-        self._body = body
-        self._deadline = time.monotonic() + _MAX_SECONDS
-
-    def update(self, count: int) -> None:
-        if time.monotonic() > self._deadline:
-            raise TimeoutError(f"the download took more than {_MAX_SECONDS:g} s")
-        if self._body.tell() > _MAX_BYTES:
-            raise OSError(f"the download has more than {_MAX_BYTES:g} bytes")
-
-    def reset(self) -> None:
-        """Nothing is drawn, so nothing is to be undone."""
-
-    def close(self) -> None:
-        """Nothing is drawn, so nothing is to be cleared."""
+    body, deadline = bytearray(), time.monotonic() + _MAX_SECONDS
+    with requests.get(url, stream=True, timeout=_TIMEOUT) as response:
+        response.raise_for_status()
+        for part in response.iter_content(4096):
+            body += part
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the download took more than {_MAX_SECONDS:g} s")
+            if len(body) > _MAX_BYTES:
+                raise OSError(f"the download has more than {_MAX_BYTES:g} bytes")
+    return bytes(body)
 
 
 def _network_trouble(error: OSError) -> str:
@@ -100,17 +87,15 @@ def _network_trouble(error: OSError) -> str:
     from requests import exceptions
 
     text = " ".join(str(error).split())
-    if isinstance(error, TimeoutError) or not isinstance(error, exceptions.RequestException):
+    if not isinstance(error, exceptions.RequestException):
         return text
-    if isinstance(error, exceptions.Timeout) or "timed out" in text:
+    if "timed out" in text:
         return "the server timed out"
     if isinstance(error, exceptions.SSLError):
         return "the server's certificate was refused"
-    if isinstance(error, exceptions.ChunkedEncodingError) or "IncompleteRead" in text:
+    if isinstance(error, exceptions.ChunkedEncodingError):
         return "the download broke off"
-    if isinstance(error, exceptions.ConnectionError):
-        return "no connection to the server"
-    return text[:200]
+    return "no connection to the server"
 
 
 # Cells are text, numbers or None.
@@ -151,19 +136,14 @@ def _unzipped(data: bytes, label: str) -> Iterator[tuple[str, _Rows]]:
         if "xl/workbook.xml" in archive.namelist():
             yield from _xlsx(data, label)
             return
-        members = [
-            member
-            for member in archive.infolist()
-            if PurePosixPath(member.filename).suffix.lower() in _TABLE_SUFFIXES
-            and member.file_size <= _MAX_BYTES
-        ]
         # Text beside a spreadsheet is a description more often than data.
-        members.sort(key=lambda member: member.filename.lower().endswith((".txt", ".csv")))
-        for member in members:
-            with archive.open(member) as stream:
-                # Asked for all at once, zipfile unpacks all, whatever size was declared.
-                content = stream.read(_MAX_BYTES)
-            yield from _tables(content, PurePosixPath(member.filename).name)
+        names = sorted(archive.namelist(), key=lambda name: name.lower().endswith((".txt", ".csv")))
+        for name in names:
+            path = PurePosixPath(name)
+            if path.suffix.lower() in _TABLE_SUFFIXES:
+                with archive.open(name) as stream:
+                    # Asked for all at once, zipfile unpacks all, whatever size was declared.
+                    yield from _tables(stream.read(_MAX_BYTES), path.name)
 
 
 def _xlsx(data: bytes, label: str) -> Iterator[tuple[str, _Rows]]:
@@ -199,16 +179,14 @@ def _numbers(rows: _Rows, columns: int) -> FloatArray:
     """The block of numbers below whatever header a table has; empty rows and columns go."""
     table: list[list[float]] = []
     for row in rows:
-        cells = list(row)
-        while cells and _blank(cells[-1]):
+        cells = ["" if cell is None else str(cell).strip(" \t'\"") for cell in row]
+        while cells and not cells[-1]:
             cells.pop()
         if not cells:
             continue
         try:
-            numbers = [
-                float(cell.strip(" \t'\"") if isinstance(cell, str) else cell) for cell in cells
-            ]
-        except (TypeError, ValueError):
+            numbers = [float(cell) for cell in cells]
+        except ValueError:
             numbers = []
         if len(numbers) == columns:
             table.append(numbers)
@@ -216,7 +194,3 @@ def _numbers(rows: _Rows, columns: int) -> FloatArray:
             # Something else below the numbers: not the table that was looked for.
             break
     return np.array(table, dtype=np.float64).reshape(len(table), columns)
-
-
-def _blank(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +10,13 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-class _BundledDataset(NamedTuple):
-    loader: str
-    task: str
-    rows: int
-    features: int
-
-
+# The loader in sklearn.datasets, what the set is for, rows and features.
 BUNDLED = {
-    "diabetes": _BundledDataset("load_diabetes", "regression", 442, 10),
-    "breast_cancer": _BundledDataset("load_breast_cancer", "classification", 569, 30),
-    "digits": _BundledDataset("load_digits", "classification", 1797, 64),
-    "iris": _BundledDataset("load_iris", "classification", 150, 4),
-    "wine": _BundledDataset("load_wine", "classification", 178, 13),
+    "diabetes": ("load_diabetes", "regression", 442, 10),
+    "breast_cancer": ("load_breast_cancer", "classification", 569, 30),
+    "digits": ("load_digits", "classification", 1797, 64),
+    "iris": ("load_iris", "classification", 150, 4),
+    "wine": ("load_wine", "classification", 178, 13),
 }
 
 BUNDLED_DATASETS: tuple[str, ...] = tuple(BUNDLED)
@@ -54,9 +48,9 @@ def load_bundled(name: str) -> tuple[FloatArray, NDArray[Any]]:
         raise ValueError(f"unknown bundled dataset {name!r}; known: {known}")
     import sklearn.datasets
 
-    entry = BUNDLED[name]
-    X, y = getattr(sklearn.datasets, entry.loader)(return_X_y=True)
-    dtype = np.float64 if entry.task == "regression" else np.int64
+    loader, task, _, _ = BUNDLED[name]
+    X, y = getattr(sklearn.datasets, loader)(return_X_y=True)
+    dtype = np.float64 if task == "regression" else np.int64
     return np.asarray(X, dtype=np.float64), np.asarray(y, dtype=dtype)
 
 
@@ -115,14 +109,10 @@ def make_two_populations(
     >>> X.shape, y.shape, bool(0.05 < minority.mean() < 0.15)
     ((500, 5), (500,), True)
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
-    if d < 2:
-        raise ValueError(f"d must be at least 2 to hold two orthogonal laws, got {d}")
-    if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"fraction must be in [0, 1], got {fraction}")
-    if not noise >= 0.0:
-        raise ValueError(f"noise must be nonnegative, got {noise}")
+    _check("n must be at least 1", n, n >= 1)
+    _check("d must be at least 2 to hold two orthogonal laws", d, d >= 2)
+    _check("fraction must be in [0, 1]", fraction, 0.0 <= fraction <= 1.0)
+    _check("noise must be nonnegative", noise, noise >= 0.0)
     rng = np.random.default_rng(seed)
     laws, _ = np.linalg.qr(rng.standard_normal((d, 2)))
     minority = rng.random(n) < fraction
@@ -165,11 +155,10 @@ def make_heavy_tailed(
     >>> X.shape, y.shape
     ((300, 4), (300,))
     """
-    _check_size(n, d)
-    if not 0.0 < df < np.inf:
-        raise ValueError(f"df must be a positive number, got {df}")
-    if not 1.0 <= condition < np.inf:
-        raise ValueError(f"condition must be a number of at least 1, got {condition}")
+    _check("n must be at least 1", n, n >= 1)
+    _check("d must be at least 1", d, d >= 1)
+    _check("df must be a positive number", df, 0.0 < df < np.inf)
+    _check("condition must be a number of at least 1", condition, 1.0 <= condition < np.inf)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     if condition > 1.0:
@@ -212,13 +201,10 @@ def make_imbalanced(
     >>> X.shape, int((y == 1).sum())
     ((400, 3), 40)
     """
-    _check_size(n, d)
-    if n < 2:
-        raise ValueError(f"n must be at least 2 to hold both classes, got {n}")
-    if not 0.0 < fraction < 1.0:
-        raise ValueError(f"fraction must be in (0, 1), got {fraction}")
-    if not 0.0 <= separation < np.inf:
-        raise ValueError(f"separation must be a nonnegative number, got {separation}")
+    _check("n must be at least 2 to hold both classes", n, n >= 2)
+    _check("d must be at least 1", d, d >= 1)
+    _check("fraction must be in (0, 1)", fraction, 0.0 < fraction < 1.0)
+    _check("separation must be a nonnegative number", separation, 0.0 <= separation < np.inf)
     rng = np.random.default_rng(seed)
     rare = min(max(round(fraction * n), 1), n - 1)
     y = np.full(n, -1, dtype=np.int64)
@@ -230,8 +216,6 @@ def make_imbalanced(
     return X, y
 
 
-def _check_size(n: int, d: int) -> None:
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
-    if d < 1:
-        raise ValueError(f"d must be at least 1, got {d}")
+def _check(rule: str, value: float, kept: bool) -> None:
+    if not kept:
+        raise ValueError(f"{rule}, got {value}")

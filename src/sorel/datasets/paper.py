@@ -190,26 +190,23 @@ def _load(
         known = ", ".join(PAPER_DATASETS)
         raise ValueError(f"unknown dataset {name!r}; known: {known}")
     entry = PAPER[name]
-    header, table = _find(name, entry, folder, download)
+    header, table = _find(f"{name}.csv", entry, folder, download)
     features = [j for j, column in enumerate(header[:-1]) if column not in entry.not_features]
     return table[:, features], table[:, -1]
 
 
 def _find(
-    name: str, entry: PaperDataset, folder: str | os.PathLike[str] | None, download: bool | None
+    filename: str, entry: PaperDataset, folder: str | os.PathLike[str] | None, download: bool | None
 ) -> tuple[Sequence[str], FloatArray]:
     """Header and whole table, from the first place that has them."""
-    filename = f"{name}.csv"
-    missed = []
-    for label, place in (("folder", folder), ("SOREL_DATA", os.environ.get("SOREL_DATA"))):
-        if not place:
-            if label == "SOREL_DATA":
-                missed.append("SOREL_DATA is not set")
-            continue
-        path = Path(place) / filename
-        if path.is_file():
+    missed, variable = [], os.environ.get("SOREL_DATA")
+    for label, place in (("folder", folder), ("SOREL_DATA", variable)):
+        if place and (path := Path(place) / filename).is_file():
             return _read_given(path, entry)
-        missed.append(f"{label} {str(place)!r} does not hold it")
+        if place:
+            missed.append(f"{label} {str(place)!r} does not hold it")
+    if not variable:
+        missed.append("SOREL_DATA is not set")
     if not download:
         shipped = _read_shipped(filename, entry)
         if shipped is not None:
@@ -222,21 +219,20 @@ def _find(
             return entry.columns, found
         missed.append(f"the cache {str(cache)!r} has no intact copy")
     if download is False:
-        reason = "download=False forbids to fetch it"
+        missed.append("download=False forbids to fetch it")
     elif cache is None:
-        reason = 'to download it, pip install "sorel[data]"'
+        missed.append('to download it, pip install "sorel[data]"')
     else:
         try:
-            table = fetch_table(name, entry)
+            table = fetch_table(entry)
         except DownloadError as error:
-            reason = f"the download failed: {error}"
+            missed.append(f"the download failed: {error}")
         else:
             _keep(cache / filename, entry.to_csv(table))
             return entry.columns, table
     raise FileNotFoundError(
-        f"{filename} was found nowhere: {'; '.join(missed)}; "
-        f"{reason}. Put {filename} in a folder and set the environment variable SOREL_DATA to it, "
-        "or try again with a network connection"
+        f"{filename} was found nowhere: {'; '.join(missed)}. Put {filename} in a folder and set "
+        "the environment variable SOREL_DATA to it, or try again with a network connection"
     )
 
 

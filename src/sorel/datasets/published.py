@@ -6,6 +6,8 @@ import csv
 import hashlib
 import io
 import os
+import tomllib
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
@@ -56,92 +58,24 @@ class PaperDataset(NamedTuple):
 
     def to_csv(self, table: FloatArray) -> bytes:
         """The canonical file: shortest decimals that read back exactly, whole numbers without."""
-        styles = [str if column not in self.whole else _whole for column in self.columns]
+        whole = [column in self.whole for column in self.columns]
         lines = [",".join(self.columns)]
         for row in table.tolist():
-            lines.append(",".join(style(value) for style, value in zip(styles, row, strict=True)))
+            cells = zip(whole, row, strict=True)
+            lines.append(",".join(str(int(v)) if w and v == int(v) else str(v) for w, v in cells))
         return ("\n".join(lines) + "\n").encode()
 
 
-def _whole(value: float) -> str:
-    return str(int(value)) if value == int(value) else str(value)
+def _published() -> dict[str, PaperDataset]:
+    file = resources.files("sorel.datasets") / "files" / "published.toml"
+    entries = tomllib.loads(file.read_text(encoding="utf-8"))
+    lists = ("columns", "addresses", "whole", "not_features")
+    for entry in entries.values():
+        entry.update({name: tuple(entry[name]) for name in lists if name in entry})
+    return {name: PaperDataset(**entry) for name, entry in entries.items()}
 
 
-# The reference experiments read yacht's first two rows as a header, hence n = 244 there.
-PAPER = {
-    "yacht": PaperDataset(
-        308,
-        (
-            "longitudinal_position", "prismatic_coefficient", "length_displacement_ratio",
-            "beam_draught_ratio", "length_beam_ratio", "froude_number", "residuary_resistance",
-        ),
-        "UCI",
-        (
-            "static/public/243/yacht+hydrodynamics.zip",
-            "ml/machine-learning-databases/00243/yacht_hydrodynamics.data",
-        ),
-        sha256="7ab905e069cbb935254c9c8be544ee7fac9c451e554e82b7133ade01d606e2f7",
-        fingerprint="8dfdd25057118fd462e17f1aa5164f4512ac0352744a7cd31a3a7eca18402c9d",
-        skipped_rows=2,
-    ),
-    "energy": PaperDataset(
-        768,
-        (
-            "relative_compactness", "surface_area", "wall_area", "roof_area", "overall_height",
-            "orientation", "glazing_area", "glazing_area_distribution", "heating_load",
-            "cooling_load",
-        ),
-        "UCI",
-        (
-            "static/public/242/energy+efficiency.zip",
-            "ml/machine-learning-databases/00242/ENB2012_data.xlsx",
-        ),
-        sha256="7045e1eaa092883d00ec2fee6a4579bcd61919b7ae909ff801779d79a54d089a",
-        fingerprint="d38044fc25d794a29eb87611769df21f6bafa67b0e282460d2e097d80be1c51a",
-        whole=("orientation", "glazing_area_distribution"),
-        not_features=("heating_load",),
-    ),
-    "concrete": PaperDataset(
-        1030,
-        (
-            "cement", "blast_furnace_slag", "fly_ash", "water", "superplasticizer",
-            "coarse_aggregate", "fine_aggregate", "age", "compressive_strength",
-        ),
-        "UCI",
-        (
-            "static/public/165/concrete+compressive+strength.zip",
-            "ml/machine-learning-databases/concrete/compressive/Concrete_Data.xls",
-        ),
-        sha256="7b920f10746d13a278913ac393501ef05aa74689e4bf227863d7b85b8f2c4165",
-        fingerprint="5d5212fbfcb087d5b8fe0d8d497f0f3da58169b62d001bf61e0a036a640a63c5",
-        whole=("age",),
-    ),
-    "kin8nm": PaperDataset(
-        8192,
-        ("theta1", "theta2", "theta3", "theta4", "theta5", "theta6", "theta7", "theta8", "y"),
-        "OpenML",
-        (
-            "data/v1/download/3626/kin8nm.arff",
-            "data/get_csv/3626/dataset_2175_kin8nm.arff",
-        ),
-        sha256="e74acfb93744b300a8bca76890a2a4a2f3dedf0ea6a76a7fb353da44ee91c773",
-        fingerprint="db1c99244340c5cc5f98eff3666b8cef5d157b273c23ed9001c0159bb39259d1",
-    ),
-    "power": PaperDataset(
-        9568,
-        (
-            "ambient_temperature", "exhaust_vacuum", "ambient_pressure", "relative_humidity",
-            "net_hourly_electrical_energy",
-        ),
-        "UCI",
-        (
-            "static/public/294/combined+cycle+power+plant.zip",
-            "ml/machine-learning-databases/00294/CCPP.zip",
-        ),
-        sha256="f3813422c8e60cb2029c6f8d157a1efdf6c60b67e1f14e4ad393596e5de26019",
-        fingerprint="eac324cf050b5bfd5e652ccaf09b7f15a4bf3407fcf21523ddcddaacde28ea88",
-    ),
-}  # fmt: skip
+PAPER = _published()
 
 
 def dataset_fingerprint(X: ArrayLike, y: ArrayLike) -> str:

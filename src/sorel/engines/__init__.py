@@ -9,13 +9,6 @@ import scipy.sparse
 from sorel.engines.base import Curvature, Dual, Engine, Point, Spec
 from sorel.engines.blocks import BlocksEngine
 from sorel.engines.dense import DenseEngine
-from sorel.engines.old_names import OldNames
-from sorel.engines.sparse import SparseEngine
-from sorel.rows import RowSource
-
-for _name in vars(OldNames):
-    if not _name.startswith("__"):
-        setattr(Engine, _name, vars(OldNames)[_name])
 
 __all__ = [
     "BlocksEngine",

@@ -728,6 +728,3 @@ class Engine(ABC):
         """Steps on single samples, for homes of the data that reach a row cheaply."""
         self._lacking("stochastic")
 
-
-# Names that callers still import.
-Turned = Settled = Descent = Any

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,7 +26,6 @@ from sorel._frames import as_table
 from sorel._inputs import check_meaning, check_numbers, check_present
 from sorel._tensors import is_on_device, is_tensor
 from sorel._warnings import logger, warn
-from sorel.checkpoints import Checkpoint
 from sorel.engines.csr import check_indices
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
@@ -52,7 +50,7 @@ FloatArray = NDArray[np.float64]
 
 _FLOATS = (np.float64, np.float32)
 
-# Numbers of float32 that are converted together.
+# Entries of float32 that are converted to float64 together.
 _PIECE = 1_000_000
 DEFAULT_RISK = RISK
 # What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
@@ -96,6 +94,24 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
     """What all estimators share: parameters with nested risks, tags, tables."""
 
     risk: Risk | str
+    n_features_in_: int
+    coef_: FloatArray
+    intercept_: Any
+    risk_weights_: FloatArray
+    objective_: Any
+    gap_: Any
+    relative_gap_: Any
+    n_passes_: float
+    n_iter_: int
+    converged_: bool
+    status_: str
+    _history: FloatArray
+
+    def _keep_settings(self, arguments: dict[str, Any]) -> None:
+        """Keep what ``__init__`` was given, as it is: scikit-learn wants nothing else from it."""
+        for name, value in arguments.items():
+            if name not in ("self", "__class__"):
+                setattr(self, name, value)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; the parameters of the risk as ``risk__<name>``.
@@ -150,7 +166,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
 
         `objective`, `dual`, `gap` and `relative_gap` are those of the iterate that was checked;
         the same with `best_` before them are the best so far.
-        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         if "_history" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} has no history_: fit it first")
@@ -172,14 +188,17 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
                 "them, e.g. with y.cpu()"
             )
         check_numbers(X, "X")
-        _check_targets(self, y, sample_weight, numeric)
+        _check_targets(self, y, numeric)
         check_indices(X)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-        return X, y, sample_weight
+        return X, y, check_weights(sample_weight, X)
+
+    def _keep_outcome(self, found: Any) -> None:
+        """Certificate and cost of what was found."""
+        self.objective_, self.gap_ = found.objective, found.gap
+        self.relative_gap_ = found.relative_gap
+        self.n_passes_, self.n_iter_ = found.passes, found.n_iter
+        self.converged_, self.status_ = found.converged, found.status
 
     def _scores(self, X: Any) -> Any:
         check_is_fitted(self, "coef_")
@@ -210,39 +229,16 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         """Whether the predictions that belong to scores differ from row to row."""
         raise NotImplementedError
 
-    n_features_in_: int
-    coef_: FloatArray
-    intercept_: Any
-    _history: FloatArray
-
 
 class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """From validated arrays to fitted attributes, for the two estimators without search."""
 
-    l2: float | str
-    l1: float
-    penalty: Penalty | None
-    positive: bool
     fit_intercept: bool | str
-    solver: str | Solver
-    tol: float
-    max_passes: float
-    batch_size: int
-    warm_start: bool
-    random_state: Any
-    verbose: int
-    n_jobs: int | None
-    checkpoint: str | os.PathLike[str] | Checkpoint | None
-    risk_weights_: FloatArray
     objective_: float
     gap_: float
     relative_gap_: float
     l2_: float
-    n_passes_: float
-    n_iter_: int
-    converged_: bool
     constant_: bool
-    status_: str
     _speaks_of_constant = True
 
     def _read(
@@ -254,21 +250,14 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
         if rows is None:
             return super()._read(X, y, sample_weight, numeric=numeric)
-        _check_targets(self, y, sample_weight, numeric)
+        _check_targets(self, y, numeric)
         y = _check_y(y, y_numeric=numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
                 f"X has {rows.n_samples} rows but y has {len(y)} values; they must agree"
             )
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(
-                sample_weight, y, dtype=np.float64, ensure_non_negative=True
-            )
-        self.n_features_in_ = rows.n_features
-        if rows.columns is not None:
-            self.feature_names_in_ = np.array(rows.columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        sample_weight = check_weights(sample_weight, y)
+        self._note_features(rows.n_features, rows.columns)
         return rows, y, sample_weight
 
     def _read_tensors(
@@ -281,10 +270,15 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         if numeric and not is_tensor(y):
             _refuse_texts(self, y)
         X, y, sample_weight = tensors.read_arrays(X, y, sample_weight)
-        self.n_features_in_ = int(X.shape[1])
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self._note_features(int(X.shape[1]), None)
         return X, y, sample_weight
+
+    def _note_features(self, count: int, names: list[str] | None) -> None:
+        self.n_features_in_ = count
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     @property
     def _has_intercept(self) -> bool:
@@ -301,7 +295,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     def _fits_along(self, task: Task, pairs: Iterable[tuple[Risk, float | str]]) -> Iterator[None]:
         """Fit to every risk and l2 in turn, each from the last: the data are read once for all."""
-        data, loss, n_samples, _ = task
+        data, loss = task.data, task.loss
         problem = previous = None
         for risk, l2 in pairs:
             self.risk, self.l2 = risk, l2
@@ -312,17 +306,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             elif problem.risk != risk:
                 problem = problem.with_risk(risk)
             problem = problem.with_penalty(penalty)
-            previous = solve(
-                problem,
-                self._method(),
-                tol=self.tol,
-                max_passes=self.max_passes,
-                random_state=self.random_state,
-                callback=all_of([log_record] if logger.isEnabledFor(logging.DEBUG) else []),
-                warm_start=previous,
-            )
-            logger.info("%s: %s (%.3g s)", type(self).__name__, previous.status, previous.seconds)
-            self._keep(previous, problem.n_features, n_samples, data.kept)
+            previous = self._solve(problem, self._method(), warm_start=previous)
+            self._keep(previous, problem.n_features, task.n_samples, data.kept)
             self._note_constant(data, problem, loss)
             yield
 
@@ -341,22 +326,11 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
         if progress is not None:
             listeners.append(progress)
-        if logger.isEnabledFor(logging.DEBUG):
-            listeners.append(log_record)
         hooks.begin()
-        result = solve(
-            problem,
-            solver,
-            tol=self.tol,
-            max_passes=self.max_passes,
-            random_state=self.random_state,
-            callback=all_of(listeners),
-            warm_start=previous,
-            checkpoint=self.checkpoint,
-        )
+        options = {"warm_start": previous, "checkpoint": self.checkpoint}
+        result = self._solve(problem, solver, listeners, **options)
         if progress is not None:
             progress.close(result)
-        logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         self._keep(result, problem.n_features, n_samples, data.kept)
         hooks.end()
         self._note_constant(data, problem, loss)
@@ -366,6 +340,27 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
                 f"fit was {result.status}; the model holds the best iterate so far",
                 convergence_warning(),
             )
+
+    def _solve(
+        self,
+        problem: Problem,
+        solver: str | Solver,
+        listeners: Iterable[Callable[[Record], Any]] = (),
+        **options: Any,
+    ) -> Result:
+        """Solve a problem, and log the result."""
+        logged = [log_record] if logger.isEnabledFor(logging.DEBUG) else []
+        result = solve(
+            problem,
+            solver,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            random_state=self.random_state,
+            callback=all_of([*listeners, *logged]),
+            **options,
+        )
+        logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
+        return result
 
     def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
         return Problem(
@@ -382,18 +377,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
         for name, value in self._parameters_of(result.w, d).items():
             setattr(self, name, value)
-        if kept is None:
-            self.risk_weights_ = result.weights
-        else:
-            self.risk_weights_ = np.zeros(n_samples)
-            self.risk_weights_[kept] = result.weights
-        self.objective_ = result.objective
-        self.gap_ = result.gap
-        self.relative_gap_ = result.relative_gap
-        self.n_passes_ = result.passes
-        self.n_iter_ = result.n_iter
-        self.converged_ = result.converged
-        self.status_ = result.status
+        self.risk_weights_ = spread(result.weights, n_samples, kept)
+        self._keep_outcome(result)
         self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
 
     def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
@@ -408,8 +393,9 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             scores = product(sample.X, found["coef_"].T) + found["intercept_"]
             return self._varies(scores, sample.y)
 
-        scores = product(sample.X, self.coef_.T) + self.intercept_
-        self.constant_ = not self._varies(scores, sample.y)
+        self.constant_ = not self._varies(
+            product(sample.X, self.coef_.T) + self.intercept_, sample.y
+        )
         if self.constant_ and self._speaks_of_constant:
             self.status_ += "; the model is constant: its predictions hardly depend on X"
             level = first_level(
@@ -437,6 +423,26 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             lam = lam[kept]
         nan = math.nan
         return Result(w, lam, nan, nan, nan, nan, 0.0, 0.0, 0, False, "", "", [])
+
+
+def spread(weights: FloatArray, n: int, kept: NDArray[np.bool_] | None) -> FloatArray:
+    """Weights of all n samples: 0 for those that were left out."""
+    if kept is None:
+        return weights
+    out = np.zeros(n)
+    out[kept] = weights
+    return out
+
+
+def check_weights(sample_weight: Any, X: Any) -> FloatArray | None:
+    """Sample weights as an array of numbers of at least 0, one for each row of X."""
+    if sample_weight is None:
+        return None
+    check_numbers(sample_weight, "sample_weight")
+    weights: FloatArray = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    return weights
 
 
 def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Weighted:
@@ -471,11 +477,9 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         )
 
 
-def _check_targets(estimator: Any, y: Any, sample_weight: Any, numeric: bool) -> None:
-    """Refuse targets and weights that mean something else than what validation would read."""
+def _check_targets(estimator: Any, y: Any, numeric: bool) -> None:
+    """Refuse targets that mean something else than what validation would read."""
     check_meaning(y, "y")
-    if sample_weight is not None:
-        check_numbers(sample_weight, "sample_weight")
     _refuse_many_targets(estimator, y)
     check_present(y, "y")
     if numeric:
@@ -489,34 +493,28 @@ def refuse_dask(estimator: Any, *collections: Any) -> None:
         if type(given).__module__.partition(".")[0] not in ("dask", "dask_expr"):
             continue
         name = type(estimator).__name__
-        other = f"Dask{name.removesuffix('CV')}"
-        if other not in ("DaskSpectralRiskRegressor", "DaskSpectralRiskClassifier"):
-            raise TypeError(
-                f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; "
-                "call its compute() first"
-            )
-        raise TypeError(
-            f"{name} takes data in memory or on disk, got a {type(given).__name__} of Dask; use "
-            f"sorel.dask.{other}, which leaves the rows on the workers, or call compute() first"
-        )
+        other, remedy = f"Dask{name.removesuffix('CV')}", "call its compute() first"
+        if other in ("DaskSpectralRiskRegressor", "DaskSpectralRiskClassifier"):
+            leaves = "which leaves the rows on the workers"
+            remedy = f"use sorel.dask.{other}, {leaves}, or call compute() first"
+        kind = f"a {type(given).__name__} of Dask"
+        raise TypeError(f"{name} takes data in memory or on disk, got {kind}; {remedy}")
 
 
 def _refuse_texts(estimator: Any, y: Any) -> None:
     """Labels that are texts belong to a classifier, and not to another loss of this estimator."""
     values = np.asarray(y)
-    if values.dtype.kind in "iufb" or values.size == 0:
+    first = values.ravel()[:1].tolist()
+    if not first or not isinstance(first[0], (str, bytes)):
         return
-    first = values.ravel()[0]
-    if isinstance(first, (str, bytes)):
+    try:  # texts that are numbers are no labels; they are refused as such
+        values.astype(np.float64)
+    except ValueError:
         name = type(estimator).__name__
-        # Texts that are numbers are no labels; they are refused as such.
-        try:
-            values.astype(np.float64)
-        except ValueError:
-            raise ValueError(
-                f"y holds texts such as {str(first)!r}, and {name} predicts numbers; for labels, "
-                f"use {name.replace('Regressor', 'Classifier')}"
-            ) from None
+        raise ValueError(
+            f"y holds texts such as {str(first[0])!r}, and {name} predicts numbers; for labels, "
+            f"use {name.replace('Regressor', 'Classifier')}"
+        ) from None
 
 
 def _refuse_many_targets(estimator: Any, y: Any) -> None:

@@ -37,6 +37,13 @@ def _gives_probabilities(model: ClassifierFace) -> bool:
     )
 
 
+def _tensors() -> Any:
+    # Torch takes longer to import than all the rest.
+    from sorel.estimators import tensors
+
+    return tensors
+
+
 class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear classifier."""
 
@@ -85,9 +92,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         """
         scores = self._margins(X)
         if is_tensor(X):
-            from sorel.estimators.tensors import predict_labels
-
-            return predict_labels(self.classes_, scores, X)
+            return _tensors().predict_labels(self.classes_, scores, X)
         codes = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return self.classes_[codes]
 
@@ -105,14 +110,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
-        scores = self._margins(X)
-        if is_tensor(X):
-            from sorel.estimators.tensors import probabilities
-
-            return probabilities(scores, X, logarithms=False)
-        if scores.ndim == 2:
-            return np.asarray(softmax(scores, axis=1))
-        return np.column_stack([expit(-scores), expit(scores)])
+        return self._class_probabilities(X, logarithms=False)
 
     @available_if(_gives_probabilities)
     def predict_log_proba(self, X: Any) -> FloatArray:
@@ -128,14 +126,16 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
         ndarray of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
+        return self._class_probabilities(X, logarithms=True)
+
+    def _class_probabilities(self, X: Any, *, logarithms: bool) -> Any:
         scores = self._margins(X)
         if is_tensor(X):
-            from sorel.estimators.tensors import probabilities
-
-            return probabilities(scores, X, logarithms=True)
+            return _tensors().probabilities(scores, X, logarithms=logarithms)
+        several, single = (log_softmax, log_expit) if logarithms else (softmax, expit)
         if scores.ndim == 2:
-            return np.asarray(log_softmax(scores, axis=1))
-        return np.column_stack([log_expit(-scores), log_expit(scores)])
+            return np.asarray(several(scores, axis=1))
+        return np.column_stack([single(-scores), single(scores)])
 
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         return margin_spread(scores) >= MARGIN_SPREAD
@@ -143,9 +143,7 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
     def _read_labels(self, y: Any) -> tuple[Any, Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
         if is_tensor(y):
-            from sorel.estimators.tensors import distinct
-
-            labels, codes = distinct(y)
+            labels, codes = _tensors().distinct(y)
             # So many of each that nobody takes them for numbers.
             return codes, self._read_labels(np.repeat(labels, 3))[1]
         try:
@@ -302,23 +300,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         n_jobs: int | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
-        self.risk = risk
-        self.loss = loss
-        self.l2 = l2
-        self.l1 = l1
-        self.penalty = penalty
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.solver = solver
-        self.tol = tol
-        self.max_passes = max_passes
-        self.batch_size = batch_size
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.checkpoint = checkpoint
+        self._keep_settings(locals())
 
     @with_callbacks
     def fit(

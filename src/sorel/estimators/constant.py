@@ -25,17 +25,21 @@ from sorel.solve import solve
 
 FloatArray = NDArray[np.float64]
 
-# Deviations below which predictions count as constant: of margins, where 0.1 moves a probability by
-# at most 2.5%, and of predicted numbers, relative to that of the targets.
+# Standard deviation of margins below which predictions count as constant: 0.1 moves a probability
+# by at most 2.5%.
 MARGIN_SPREAD = 0.1
+# The same of predicted numbers, as a share of the standard deviation of the targets.
 TARGET_SPREAD = 0.02
 
 # Rows that are looked at.
 _SAMPLE = 10_000
-# How well the fits of the search for a level are solved, what they may cost, and how many there are
-# after the one to the mean.
-_TOL, _MAX_PASSES, _BISECTIONS = 1e-3, 200.0, 6
-# Features from which on a search for the level is no longer cheap.
+# Relative gap of the fits that search for a level at which the model learns.
+_TOL = 1e-3
+# Passes that each of these fits may take.
+_MAX_PASSES = 200.0
+# Number of these fits, after the one to the mean.
+_BISECTIONS = 6
+# Features from which on the search is no longer cheap.
 _MAX_FEATURES = 500
 
 
@@ -61,26 +65,24 @@ class Level(NamedTuple):
 def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sample:
     """Up to 10 000 random rows; of rows on disk, runs of neighbours."""
     n = X.shape[0]
-    if is_tensor(X):
-        from sorel.estimators.tensors import host_rows
-
-        rows = np.arange(n)
-        if n > _SAMPLE:
-            rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
-        X_part: Any = host_rows(X, rows)
-        y = to_numpy(y[rows])
-        return Sample(X_part, y, None if sample_weight is None else sample_weight[rows])
+    rows = np.arange(n)
     if isinstance(X, RowSource):
         run = min(n, 1000)
         starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
-        X_part = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
+        part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
         rows = np.concatenate([np.arange(start, start + run) for start in starts])
-    elif n <= _SAMPLE:
-        return Sample(X, y, sample_weight)
     else:
-        rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
-        X_part = X[rows]
-    return Sample(X_part, y[rows], None if sample_weight is None else sample_weight[rows])
+        if n > _SAMPLE:
+            rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
+        elif not is_tensor(X):
+            return Sample(X, y, sample_weight)
+        if is_tensor(X):
+            from sorel.estimators.tensors import host_rows
+
+            part = host_rows(X, rows)
+        else:
+            part = X[rows]
+    return Sample(part, to_numpy(y[rows]), None if sample_weight is None else sample_weight[rows])
 
 
 def margin_spread(scores: FloatArray) -> float:
@@ -122,14 +124,10 @@ def first_level(
         return Level(None, None)
 
     def tried(candidate: Risk) -> bool:
+        settings = {"risk": candidate, "loss": loss, "penalty": penalty}
+        weight = sample.sample_weight
         problem = Problem(
-            sample.X,
-            sample.y,
-            risk=candidate,
-            loss=loss,
-            penalty=penalty,
-            fit_intercept=fit_intercept,
-            sample_weight=sample.sample_weight,
+            sample.X, sample.y, fit_intercept=fit_intercept, sample_weight=weight, **settings
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -142,10 +140,7 @@ def first_level(
         low, high = 0.0, 1.0
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
-            if tried(family(middle)):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if tried(family(middle)) else (middle, high)
     except ValueError:  # such as a sample with one class only
         return Level(None, None)
     return Level(Mean() if high == 1.0 else _rounded(family(high)), True)
@@ -163,12 +158,12 @@ def _family(risk: Risk, n: int) -> Callable[[float], Risk]:
 
 def _rounded(risk: Risk) -> Risk:
     """Two digits, on the side of the mean."""
+    if isinstance(risk, CVaR):
+        return CVaR(min(1.0, math.ceil(100.0 * risk.alpha) / 100.0))
     if isinstance(risk, ESRM):
         return ESRM(_down(risk.rho))
-    if isinstance(risk, Extremile):
-        return Extremile(round(1.0 + _down(risk.r - 1.0), 9))
-    assert isinstance(risk, CVaR)
-    return CVaR(min(1.0, math.ceil(100.0 * risk.alpha) / 100.0))
+    assert isinstance(risk, Extremile)
+    return Extremile(round(1.0 + _down(risk.r - 1.0), 9))
 
 
 def _down(value: float) -> float:

@@ -1,7 +1,8 @@
 """Portfolios of least tail risk, from a table of returns: scenarios by assets.
 
 The losses of weights w are ``u = -R w``; the estimator minimises ``risk(u) - reward * mean return``
-over weights with bounds and a budget, to a certified relative gap.
+over weights with bounds and a budget, to a certified relative gap (CVaR: Rockafellar and Uryasev,
+2000; spectral risks: Acerbi, 2002).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sorel._frames import as_table
 from sorel._inputs import check_numbers
 from sorel._warnings import warn
 from sorel.engines.csr import check_indices
-from sorel.estimators.base import SpectralModel, weighted_rows
+from sorel.estimators.base import SpectralModel, check_weights, spread, weighted_rows
 from sorel.estimators.quantile import check_nonnegative, check_solver
 from sorel.portfolios import Portfolio, Portfolios, portfolio_penalty
 from sorel.risks import CVaR, Deviation, Mixture, Risk, parse_risk
@@ -89,7 +90,7 @@ class Frontier:
         Returns
         -------
         DataFrame or table
-            A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+            A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         names = ("target_return", "risk", "expected_return", "reward", "relative_gap", "converged")
         columns: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -206,19 +207,7 @@ class SpectralRiskPortfolio(SpectralModel):
         solver: str | Solver = "auto",
         n_jobs: int | None = None,
     ) -> None:
-        self.risk = risk
-        self.reward = reward
-        self.target_return = target_return
-        self.budget = budget
-        self.lower = lower
-        self.upper = upper
-        self.l2 = l2
-        self.previous_weights = previous_weights
-        self.transaction_cost = transaction_cost
-        self.tol = tol
-        self.max_passes = max_passes
-        self.solver = solver
-        self.n_jobs = n_jobs
+        self._keep_settings(locals())
 
     def fit(
         self, R: Any, y: Any = None, sample_weight: ArrayLike | None = None
@@ -249,18 +238,17 @@ class SpectralRiskPortfolio(SpectralModel):
         """
         labels = getattr(R, "index", None)
         check_nonnegative("reward", self.reward)
-        if self.target_return is not None:
-            _check_target(self.target_return)
-            if self.reward != 0.0:
-                raise ValueError(
-                    f"reward={self.reward!r} and target_return={self.target_return!r} are both "
-                    "given: a target finds its own reward; drop one"
-                )
+        if self.target_return is not None and self.reward != 0.0:
+            raise ValueError(
+                f"reward={self.reward!r} and target_return={self.target_return!r} are both "
+                "given: a target finds its own reward; drop one"
+            )
+        target = None if self.target_return is None else _target(self.target_return)
         family, kept = self._family(R, sample_weight)
-        if self.target_return is None:
+        if target is None:
             found = family.with_reward(float(self.reward))
         else:
-            found = family.with_target(float(self.target_return))
+            found = family.with_target(target)
         self._keep(family, found, kept, labels)
         if not found.converged:
             warn(
@@ -312,9 +300,8 @@ class SpectralRiskPortfolio(SpectralModel):
         """
         family, _ = self._family(R, sample_weight)
         if targets is None:
-            if isinstance(n_points, bool) or not isinstance(n_points, numbers.Integral):
-                raise ValueError(f"n_points must be a whole number above 0, got {n_points!r}")
-            if n_points < 1:
+            whole = isinstance(n_points, numbers.Integral) and not isinstance(n_points, bool)
+            if not whole or n_points < 1:
                 raise ValueError(f"n_points must be a whole number above 0, got {n_points!r}")
             highest = family.highest_mean()
             if not math.isfinite(highest):
@@ -326,10 +313,8 @@ class SpectralRiskPortfolio(SpectralModel):
             values = np.linspace(least.mean, max(highest, least.mean), n_points)
             points = [least, *(family.with_target(float(value)) for value in values[1:])]
         else:
-            values = np.sort(np.asarray(targets, dtype=np.float64).ravel())
-            for value in values.tolist():
-                _check_target(value)
-            points = [family.with_target(float(value)) for value in values]
+            values = np.sort([_target(value) for value in np.ravel(targets).tolist()])
+            points = [family.with_target(value) for value in values.tolist()]
         missed = [p for p in points if not p.converged]
         if missed:
             warn(
@@ -340,19 +325,20 @@ class SpectralRiskPortfolio(SpectralModel):
             )
         dense = family.R.toarray() if scipy.sparse.issparse(family.R) else np.asarray(family.R)
         singles = [family.risk(-self.budget * column, family.sample_weight) for column in dense.T]
-        columns = {
-            name: np.array([getattr(p, name) for p in points])
-            for name in ("risk", "reward", "gap", "relative_gap", "passes", "converged")
-        }
+
+        def each(name: str) -> Any:
+            return np.array([getattr(point, name) for point in points])
+
+        same = ("risk", "reward", "gap", "relative_gap", "passes", "converged")
         return Frontier(
             target_return=values,
-            expected_return=np.array([p.mean for p in points]),
-            weights=np.array([p.w for p in points]),
+            expected_return=each("mean"),
+            weights=each("w"),
             asset_risk=np.array(singles),
             asset_return=self.budget * family.means,
             names=self._names(),
             risk_measure=family.risk,
-            **columns,
+            **{name: each(name) for name in same},
         )
 
     def predict(self, R: Any) -> FloatArray:
@@ -407,17 +393,10 @@ class SpectralRiskPortfolio(SpectralModel):
         risk = parse_risk(self.risk)
         check_nonnegative("l2", self.l2)
         check_numbers(R, "R")
-        if sample_weight is not None:
-            check_numbers(sample_weight, "sample_weight")
         _refuse_same_names(R)
         _refuse_gaps(R)
         R = validate_data(self, R, accept_sparse="csr", dtype=(np.float64, np.float32))
-        weight: FloatArray | None = None
-        if sample_weight is not None:
-            weight = _check_sample_weight(
-                sample_weight, R, dtype=np.float64, ensure_non_negative=True
-            )
-        rows = weighted_rows(R, np.zeros(R.shape[0]), weight)
+        rows = weighted_rows(R, np.zeros(R.shape[0]), check_weights(sample_weight, R))
         names = self._names()
         lower = -math.inf if self.lower is None else self.lower
         given = {
@@ -455,14 +434,11 @@ class SpectralRiskPortfolio(SpectralModel):
         kept: NDArray[np.bool_] | None,
         labels: Any,
     ) -> None:
+        self._keep_outcome(found)
+        self.n_iter_ = max(1, found.n_iter)
         self.weights_ = self.coef_ = found.w
         self.intercept_ = 0.0
-        self.risk_, self.expected_return_ = found.risk, found.mean
-        self.reward_ = found.reward
-        self.objective_, self.gap_ = found.objective, found.gap
-        self.relative_gap_ = found.relative_gap
-        self.n_iter_, self.n_passes_ = max(1, found.n_iter), found.passes
-        self.converged_, self.status_ = found.converged, found.status
+        self.risk_, self.expected_return_, self.reward_ = found.risk, found.mean, found.reward
         share = family.risk.share if isinstance(family.risk, Deviation) else 0.0
         signed = found.lam - share * family.omega
         parts = -found.w * np.asarray(family.R.T @ signed, dtype=np.float64)
@@ -471,10 +447,9 @@ class SpectralRiskPortfolio(SpectralModel):
             # The weighting is the worst one up to the gap, which is shared out by these sizes.
             parts += (found.risk - parts.sum()) * sizes / sizes.sum()
         self.risk_contributions_ = parts
-        n = family.R.shape[0] if kept is None else len(kept)
-        at = np.arange(n) if kept is None else np.flatnonzero(kept)
-        self.risk_weights_ = np.zeros(n)
-        self.risk_weights_[at] = found.lam
+        kept = np.ones(family.R.shape[0], dtype=bool) if kept is None else kept
+        n, at = len(kept), np.flatnonzero(kept)
+        self.risk_weights_ = spread(found.lam, n, kept)
         carry = np.flatnonzero(found.lam > _CARRIES * found.lam.max())
         returns = np.asarray(family.R @ found.w, dtype=np.float64)
         carry = carry[np.argsort(returns[carry], kind="stable")]
@@ -487,7 +462,7 @@ class SpectralRiskPortfolio(SpectralModel):
     def worst_scenarios_(self) -> Any:
         """The scenarios that carry the risk, the largest loss first: their weight, and the return.
 
-        A pandas DataFrame where pandas is installed, else a plain table with the same columns.
+        A pandas DataFrame where pandas is installed, else a dictionary of its columns.
         """
         if "_worst" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} has no scenarios: fit it first")
@@ -496,7 +471,6 @@ class SpectralRiskPortfolio(SpectralModel):
         return as_table(columns, list(names), "scenario")
 
     weights_: FloatArray
-    risk_weights_: FloatArray
     risk_contributions_: FloatArray
     _worst: tuple[NDArray[Any], FloatArray, FloatArray]
     risk_: float
@@ -505,16 +479,13 @@ class SpectralRiskPortfolio(SpectralModel):
     objective_: float
     gap_: float
     relative_gap_: float
-    n_iter_: int
-    n_passes_: float
-    converged_: bool
-    status_: str
 
 
-def _check_target(value: Any) -> None:
+def _target(value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (number and math.isfinite(float(value))):
         raise ValueError(f"target_return must be a finite number, got {value!r}")
+    return float(value)
 
 
 def _per_asset(value: Any, name: str, names: list[str], default: float) -> float | FloatArray:
@@ -525,15 +496,14 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
     if value is None:
         return default
     if isinstance(value, Mapping) or hasattr(value, "reindex"):
-        given = dict(value.items())
-        unknown = [str(key) for key in given if str(key) not in names]
+        given = {str(key): number for key, number in value.items()}
+        unknown = [key for key in given if key not in names]
         if unknown:
             raise ValueError(
                 f"{name} names {unknown[0]!r}, which is no column of the returns: {names[:5]}"
                 f"{' ...' if len(names) > 5 else ''}"
             )
-        by_name = {str(key): number for key, number in given.items()}
-        return np.array([by_name.get(asset, default) for asset in names], dtype=np.float64)
+        return np.array([given.get(asset, default) for asset in names], dtype=np.float64)
     if np.ndim(value) == 0:
         if isinstance(value, (bool, np.bool_, str)):
             raise TypeError(f"{name} must be a number, an array or a mapping, got {value!r}")
@@ -548,14 +518,14 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
 
 
 def _refuse_same_names(R: Any) -> None:
-    places: dict[Any, int] = {}
-    for j, name in enumerate(getattr(R, "columns", ())):
-        if name in places:
+    names = list(getattr(R, "columns", ()))
+    for j, name in enumerate(names):
+        first = names.index(name)
+        if first < j:
             raise ValueError(
-                f"the returns have two columns called {name!r} ({places[name]} and {j}); rename "
-                "one of them"
+                f"the returns have two columns called {name!r} ({first} and {j}); rename one of "
+                "them"
             )
-        places[name] = j
 
 
 def _warn_of_prices(family: Portfolios) -> None:
@@ -586,27 +556,28 @@ def _refuse_gaps(R: Any) -> None:
     """Refuse returns that are missing or not finite, by asset and scenario."""
     if scipy.sparse.issparse(R):
         check_indices(R)
-        place = R.tocoo()
-        if not np.all(np.isfinite(place.data)):
-            at = int(np.flatnonzero(~np.isfinite(place.data))[0])
-            raise ValueError(
-                f"the return of asset {int(place.col[at])} in scenario {int(place.row[at])} is "
-                f"{place.data[at]}; drop or fill in such values"
-            )
+        entries = R.tocoo()
+        bad = ~np.isfinite(entries.data)
+        rows, columns, values = entries.row[bad], entries.col[bad], entries.data[bad]
+    else:
+        try:
+            table = np.asarray(R, dtype=np.float64)
+        except (
+            TypeError,
+            ValueError,
+        ):  # what is no number at all is told by the checks that follow
+            return
+        if table.ndim != 2:
+            return
+        rows, columns = np.nonzero(~np.isfinite(table))
+        values = table[rows, columns]
+    if not len(values):
         return
-    try:
-        values = np.asarray(R, dtype=np.float64)
-    except (TypeError, ValueError):  # what is not numbers at all is told by the checks that follow
-        return
-    if values.ndim != 2 or np.isfinite(values).all():
-        return
-    row, column = np.argwhere(~np.isfinite(values))[0].tolist()
-    columns, index = getattr(R, "columns", None), getattr(R, "index", None)
-    asset = repr(str(columns[column])) if columns is not None else str(column)
-    scenario = f"{index[row]}" if index is not None and not callable(index) else str(row)
-    count = int((~np.isfinite(values)).sum())
-    more = f" ({count} such values in all)" if count > 1 else ""
+    names, index = getattr(R, "columns", None), getattr(R, "index", None)
+    asset = int(columns[0]) if names is None else repr(str(names[columns[0]]))
+    scenario = int(rows[0]) if index is None or callable(index) else index[rows[0]]
+    more = f" ({len(values)} such values in all)" if len(values) > 1 else ""
     raise ValueError(
-        f"the return of asset {asset} in scenario {scenario} is {values[row, column]}{more}; drop "
-        "or fill in such values. NaN and infinity are not returns"
+        f"the return of asset {asset} in scenario {scenario} is {values[0]}{more}; drop or fill in "
+        "such values. NaN and infinity are not returns"
     )

@@ -5,6 +5,7 @@ All of them hear of a run through the callback of :func:`sorel.solve`, one recor
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -149,30 +150,26 @@ class Watched(Solver):
         return self._follow(problem, self._inner.iterates(problem, run))
 
     def _follow(self, problem: Problem, iterates: Iterates) -> Iterates:
-        reply = None
-        try:
+        reply: Any = None
+        with contextlib.closing(iterates), contextlib.suppress(StopIteration):
             while True:
-                try:
-                    iterate = iterates.send(reply)  # type: ignore[arg-type] # None starts it
-                except StopIteration:
-                    return
+                iterate = iterates.send(reply)
                 self.w = problem.for_user(iterate.point.w)
                 reply = yield iterate
-        finally:
-            iterates.close()
 
 
 class Hooks:
     """scikit-learn's callbacks: one task per fit, and in it one per check."""
 
     def __init__(self, estimator: SpectralFit, problem: Problem, given: dict[str, Any]) -> None:
-        self._estimator = estimator
-        self._d = problem.n_features
+        self._estimator, self._d = estimator, problem.n_features
         weight = given["sample_weight"]
-        self._given = {
+        metadata = None if weight is None else {"sample_weight": weight}
+        self._told = {
+            "estimator": estimator,
             "X": given["X"],
             "y": given["y"],
-            "metadata": None if weight is None else {"sample_weight": weight},
+            "metadata": metadata,
         }
         self.watched: Watched | None = None
         self._root: Any = None
@@ -188,7 +185,7 @@ class Hooks:
 
     def begin(self) -> None:
         if self._root is not None:
-            self._root.call_on_fit_task_begin(estimator=self._estimator, **self._given)
+            self._root.call_on_fit_task_begin(**self._told)
         if self.wanted:
             self._start_task()
 
@@ -197,31 +194,22 @@ class Hooks:
         assert self.watched.w is not None
         if record.objective < self._best[0]:
             self._best = (record.objective, self.watched.w)
-        stop = self._end_task()
+        attributes = self._attributes
+        stop = self._task.call_on_fit_task_end(reconstruction_attributes=attributes, **self._told)
         self._start_task()
-        return stop
+        return bool(stop)
 
     def end(self) -> None:
         if self._task is not None:
             # The task that the last check opened has nothing in it.
             self._task.call_on_fit_task_end(estimator=self._estimator)
         if self._root is not None:
-            self._root.call_on_fit_task_end(
-                estimator=self._estimator, reconstruction_attributes={}, **self._given
-            )
+            self._root.call_on_fit_task_end(reconstruction_attributes={}, **self._told)
 
     def _start_task(self) -> None:
         self._task = self._root.subcontext(task_name="check")
-        self._task.call_on_fit_task_begin(
-            estimator=self._estimator, reconstruction_attributes=self._attributes, **self._given
-        )
-
-    def _end_task(self) -> bool:
-        return bool(
-            self._task.call_on_fit_task_end(
-                estimator=self._estimator, reconstruction_attributes=self._attributes, **self._given
-            )
-        )
+        attributes = self._attributes
+        self._task.call_on_fit_task_begin(reconstruction_attributes=attributes, **self._told)
 
     def _attributes(self) -> dict[str, Any]:
         return self._estimator._parameters_of(self._best[1], self._d)

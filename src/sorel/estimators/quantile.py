@@ -2,7 +2,8 @@
 
     min_b mean_i pinball_q(y_i - x_i.w - b) = (1 - q) [CVaR_{1-q}(u) - mean(u)],    u = y - X w,
 
-so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation.
+so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation
+(Koenker and Bassett, 1978; Rockafellar, Uryasev and Zabarankin, 2008).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sorel.deviations import DeviationFit, minimize_deviation
-from sorel.estimators.base import SpectralModel, weighted_rows
+from sorel.estimators.base import SpectralModel, Weighted, spread, weighted_rows
 from sorel.risks import CVaR
 from sorel.solve import convergence_warning
 from sorel.solvers import SOLVERS, Solver
@@ -125,16 +126,7 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         max_passes: float = 1000,
         n_jobs: int | None = None,
     ) -> None:
-        self.quantile = quantile
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.l2 = l2
-        self.noncrossing = noncrossing
-        self.solver = solver
-        self.solver_options = solver_options
-        self.tol = tol
-        self.max_passes = max_passes
-        self.n_jobs = n_jobs
+        self._keep_settings(locals())
 
     def fit(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -166,26 +158,36 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         solver = check_solver(self.solver)
         X, y, weight = self._read(X, y, sample_weight, numeric=True)
         rows = weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
-        fits: list[_Fit] = []
+        options: dict[str, Any] = {"tol": self.tol, "max_passes": self.max_passes}
+        options.update(solver=solver, n_jobs=self.n_jobs)
+        fits: list[dict[str, Any]] = []
+        found: DeviationFit | None = None
         for level in levels:
-            before = fits[-1].found.result if fits and self.fit_intercept else None
-            fits.append(self._fit_one(rows.X, rows.y, rows.sample_weight, level, solver, before))
-            if not fits[-1].found.converged:
-                warn_not_converged(fits[-1].found, self.tol, f"quantile {level:g}")
+            if self.fit_intercept:
+                options["warm_start"] = None if found is None else found.result
+                found, intercept = _with_intercept(rows, level, self.alpha, self.l2, options)
+                scale = 1.0 - level
+            else:
+                found = _without_intercept(rows, level, self.alpha, self.l2, options)
+                intercept, scale = 0.0, 1.0
+            if not found.converged:
+                warn_not_converged(found, self.tol, f"quantile {level:g}")
+            # Without an intercept the last row of zeros is no sample.
+            weights = spread(found.weights[: len(rows.y)], X.shape[0], rows.kept)
+            fits.append({
+                "coef_": found.w, "intercept_": intercept, "objective_": scale * found.objective,
+                "gap_": scale * found.gap, "relative_gap_": found.relative_gap,
+                "risk_weights_": weights, "n_iter_": found.n_iter, "n_passes_": found.passes,
+                "converged_": found.converged, "status_": found.status,
+            })  # fmt: skip
         several = np.ndim(self.quantile) > 0
-        pick = (lambda values: np.array(values)) if several else (lambda values: values[0])
-        self.coef_ = pick([fit.found.w for fit in fits])
-        self.intercept_ = pick([fit.intercept for fit in fits])
-        scales = [1.0 - level if self.fit_intercept else 1.0 for level in levels]
-        for name in ("objective", "gap"):
-            values = [s * getattr(f.found, name) for s, f in zip(scales, fits, strict=True)]
-            setattr(self, f"{name}_", pick(values))
-        self.relative_gap_ = pick([fit.found.relative_gap for fit in fits])
-        self.risk_weights_ = pick([_spread(fit, rows.kept, X.shape[0]) for fit in fits])
-        self.n_iter_ = max(1, sum(fit.found.n_iter for fit in fits))
-        self.n_passes_ = sum(fit.found.passes for fit in fits)
-        self.converged_ = all(fit.found.converged for fit in fits)
-        self.status_ = fits[-1].found.status
+        for name in fits[0]:
+            values = [fit[name] for fit in fits]
+            setattr(self, name, np.array(values) if several else values[0])
+        self.n_iter_ = max(1, sum(fit["n_iter_"] for fit in fits))
+        self.n_passes_ = sum(fit["n_passes_"] for fit in fits)
+        self.converged_ = all(fit["converged_"] for fit in fits)
+        self.status_ = fits[-1]["status_"]
         return self
 
     def predict(self, X: Any) -> FloatArray:
@@ -207,66 +209,35 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
             scores = np.sort(scores, axis=1)[:, ranks]
         return scores
 
-    def _fit_one(
-        self,
-        X: Any,
-        y: FloatArray,
-        weight: FloatArray | None,
-        level: float,
-        solver: str | Solver,
-        before: Any,
-    ) -> _Fit:
-        options: dict[str, Any] = {
-            "tol": self.tol,
-            "max_passes": self.max_passes,
-            "solver": solver,
-            "n_jobs": self.n_jobs,
-            "warm_start": before,
-        }
-        if not self.fit_intercept:
-            found = _without_intercept(X, y, weight, level, self.alpha, self.l2, options)
-            return _Fit(found, 0.0)
-        found = minimize_deviation(
-            X, y, CVaR(1.0 - level), l1=self.alpha / (1.0 - level), l2=self.l2 / (1.0 - level),
-            sample_weight=weight, **options,
-        )  # fmt: skip
-        intercept = weighted_quantile(y - np.asarray(X @ found.w), level, weight)
-        return _Fit(found, intercept)
 
-
-class _Fit:
-    """One quantile: the certified fit, and its intercept."""
-
-    def __init__(self, found: DeviationFit, intercept: float) -> None:
-        self.found, self.intercept = found, intercept
+def _with_intercept(
+    rows: Weighted, level: float, alpha: float, l2: float, options: dict[str, Any]
+) -> tuple[DeviationFit, float]:
+    """The fit, and the quantile of what is left."""
+    share, weight = 1.0 - level, rows.sample_weight
+    options = {**options, "l1": alpha / share, "l2": l2 / share}
+    found = minimize_deviation(rows.X, rows.y, CVaR(share), sample_weight=weight, **options)
+    return found, weighted_quantile(rows.y - np.asarray(rows.X @ found.w), level, weight)
 
 
 def _without_intercept(
-    X: Any,
-    y: FloatArray,
-    weight: FloatArray | None,
-    level: float,
-    alpha: float,
-    l2: float,
-    options: dict[str, Any],
+    rows: Weighted, level: float, alpha: float, l2: float, options: dict[str, Any]
 ) -> DeviationFit:
     """The same without an intercept: a row of zeros, as heavy as all others, stands for 0.
 
     Half the weight of rows and zeros together falls to the positive residuals, so
     mean pinball = CVaR_{1/2} - 2 (1 - level) mean over these rows.
     """
-    n = len(y)
-    omega = np.full(n, 1.0) if weight is None else weight
+    X, zeros = rows.X, np.zeros((1, rows.X.shape[1]))
+    X = scipy.sparse.vstack([X, zeros], "csr") if scipy.sparse.issparse(X) else np.r_[X, zeros]
+    omega = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
     total = float(omega.sum())
-    row = np.zeros((1, X.shape[1]))
-    X = scipy.sparse.vstack([X, row], format="csr") if scipy.sparse.issparse(X) else np.r_[X, row]
     # No weight on any residual: rows get what the mean takes off again, the zeros the rest.
     center = np.append((1.0 - level) * omega / total, level)
-    found = minimize_deviation(
-        X, np.append(y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level), l1=alpha, l2=l2,
+    return minimize_deviation(
+        X, np.append(rows.y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level), l1=alpha, l2=l2,
         sample_weight=np.append(omega, total), center=center, **options,
     )  # fmt: skip
-    return found
 
 
 def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | None = None) -> float:
@@ -328,14 +299,3 @@ def _levels(quantile: Any) -> list[float]:
     if not given:
         raise ValueError("quantile is empty: give at least one number between 0 and 1")
     return [float(level) for level in given]
-
-
-def _spread(fit: _Fit, kept: NDArray[np.bool_] | None, n: int) -> FloatArray:
-    """Weights for all samples, 0 for those that were left out; a row of zeros is no sample."""
-    count = n if kept is None else int(kept.sum())
-    weights = fit.found.weights[:count]
-    if kept is None:
-        return weights
-    out = np.zeros(n)
-    out[kept] = weights
-    return out

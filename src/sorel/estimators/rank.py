@@ -1,8 +1,8 @@
 """Rank regression: coefficients that minimise a deviation of the residuals.
 
-Jaeckel's dispersion sum_i a(rank of r_i) r_i with Wilcoxon scores is, up to a factor, the extremile
-deviation of order 2 of the residuals: half their Gini mean difference. Other spectra are other
-scores.
+The dispersion sum_i a(rank of r_i) r_i of Jaeckel (1972) with Wilcoxon scores is, up to a factor,
+the extremile deviation of order 2 of the residuals: half their Gini mean difference. Other spectra
+are other scores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sorel.deviations import minimize_deviation
-from sorel.estimators.base import SpectralModel, weighted_rows
+from sorel.estimators.base import SpectralModel, spread, weighted_rows
 from sorel.estimators.quantile import (
     check_nonnegative,
     check_solver,
@@ -105,14 +105,7 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         max_passes: float = 1000,
         n_jobs: int | None = None,
     ) -> None:
-        self.risk = risk
-        self.l1 = l1
-        self.l2 = l2
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_passes = max_passes
-        self.n_jobs = n_jobs
+        self._keep_settings(locals())
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> RankRegressor:
         """Fit the model.
@@ -156,14 +149,9 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
             low = weighted_quantile(residual, 0.5, rows.sample_weight)
             high = -weighted_quantile(-residual, 0.5, rows.sample_weight)
             self.intercept_ = 0.5 * (low + high)
-        self.objective_, self.gap_ = found.objective, found.gap
-        self.relative_gap_ = found.relative_gap
-        self.risk_weights_ = found.weights
-        if rows.kept is not None:
-            self.risk_weights_ = np.zeros(X.shape[0])
-            self.risk_weights_[rows.kept] = found.weights
-        self.n_iter_, self.n_passes_ = max(1, found.n_iter), found.passes
-        self.converged_, self.status_ = found.converged, found.status
+        self._keep_outcome(found)
+        self.n_iter_ = max(1, found.n_iter)
+        self.risk_weights_ = spread(found.weights, X.shape[0], rows.kept)
         return self
 
     def predict(self, X: Any) -> FloatArray:

@@ -211,22 +211,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         n_jobs: int | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> None:
-        self.risk = risk
-        self.loss = loss
-        self.l2 = l2
-        self.l1 = l1
-        self.penalty = penalty
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_passes = max_passes
-        self.batch_size = batch_size
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.checkpoint = checkpoint
+        self._keep_settings(locals())
 
     @with_callbacks
     def fit(

@@ -1,43 +1,43 @@
-"""The quadratic model with bounds, kinks and rows: a guess at the active set, else PIQP.
+"""Quadratic models with bounds, kinks and rows: a guess at the active set, else PIQP.
 
     min_x  slope.(x - w) + 1/2 (x - w)^T A (x - w) + cost.|x - kink|
     with   lower <= x <= upper  and  rows x = sums
 
-A primal-dual active-set method (Hintermueller, Ito and Kunisch 2002) begins with the active set of
-the start, which most steps of a Newton method keep: one Cholesky factor of the free coordinates and
-one look at signs. Where guesses do not settle, the interior-point code PIQP (Schwan, Jiang, Kuhn
-and Jones 2023) finds the active set on the sides of the kinks to which the point is pulled, and the
-same equality system takes its answer to rounding level.
+Block principal pivoting (Judice and Pires 1994) begins with the active set of the start, which most
+steps of a Newton method keep: one Cholesky factor of the free coordinates and one look at signs,
+after which all that is wrong changes at once. Where guesses do not settle, the interior-point code
+PIQP (Schwan, Jiang, Kuhn and Jones 2023) finds the active set, on the sides of the kinks to which
+the point is pulled, and another guess takes its answer to rounding level.
+
+Rows with two sides, l <= R x <= h, fit in as R x - s = 0 with bounds of a slack coordinate s.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import piqp
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dposv, dpotrf, dpotrs
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from sorel._compiled import compiled
 
 __all__ = ["Model", "Solution", "minimize"]
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Marks = NDArray[np.int64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
-# Pulls are 0 up to this multiple of the rounding errors of the slope.
+# Optimality is asked for up to this multiple of the rounding errors of its terms.
 _TOLERANCE = 8.0 * _EPS
 
-# Guesses at the active set at most: so many, and one more for so many coordinates, which is about
-# what the interior-point code costs. How many in a row may have no fewer wrong coordinates; after
-# one of these half of the share is changed at once, after a better one more again.
-_GUESSES, _PER_GUESS, _PATIENCE = 2, 50, 3
-_FEWER, _MORE = 0.5, 1.5
+# Guesses in a row that may have no fewer wrong coordinates than the best before them.
+_PATIENCE = 3
 
 # Interior-point solves at most; each may move coordinates across their kinks.
 _ROUNDS = 20
@@ -45,11 +45,47 @@ _ROUNDS = 20
 # Accuracy asked of PIQP: enough to tell the active set, which is then solved for.
 _ACCURACY = 1e-10
 
-# What a sum may be missed by, relative to the sizes of what is added.
-_FEASIBLE = 1e-13
+# Ridge of a factor of dependent coordinates, relative to their curvature.
+_RIDGE = 1e-12
 
-# Curvatures below this share of the largest do not set the unit of their coordinate.
+# Roots of curvatures below this share of the largest do not set the unit of their coordinate.
 _LEAST_UNIT = 1e-6
+
+
+class Model(NamedTuple):
+    """The model of the module's first lines; arrays of length p, and `rows` of shape (m, p)."""
+
+    A: Array
+    slope: Array
+    w: Array
+    kink: Array
+    cost: Array
+    lower: Array
+    upper: Array
+    rows: Array
+    sums: Array
+
+    def value(self, x: Array) -> float:
+        moved = x - self.w
+        smooth = float((self.slope + 0.5 * (self.A @ moved)) @ moved)
+        return smooth + float(self.cost @ np.abs(x - self.kink))
+
+    def pulls(self, x: Array, slope: Array) -> Array:
+        """The one-sided derivative along which each coordinate descends: up if it is negative."""
+        left = right = slope
+        if self.cost.any():
+            left = slope + np.where(x > self.kink, self.cost, -self.cost)
+            right = slope + np.where(x >= self.kink, self.cost, -self.cost)
+        up = np.where(x < self.upper, np.minimum(right, 0.0), 0.0)
+        return up + np.where(x > self.lower, np.maximum(left, 0.0), 0.0)
+
+    def piece(self, side: Array) -> tuple[Array, Array]:
+        """Between which ends each coordinate stays on this side of its kink."""
+        if not self.cost.any():
+            return self.lower, self.upper
+        kinked = (self.cost > 0.0) & (self.lower < self.kink) & (self.kink < self.upper)
+        low = np.where(kinked & (side > 0.0), self.kink, self.lower)
+        return low, np.where(kinked & (side < 0.0), self.kink, self.upper)
 
 
 class Solution(NamedTuple):
@@ -66,123 +102,27 @@ class Solution(NamedTuple):
         cancel in it.
     factors : int
         Cholesky factors, and steps of the interior-point code.
+    settled : bool
+        Whether x is the minimiser up to rounding. If not, sums may be missed by more than that.
     """
 
     x: Array
     multipliers: Array
     kkt: float
     factors: int
+    settled: bool
 
 
 class _Face(NamedTuple):
-    """Coordinates that are fixed, where they are, and the side of its kink of each that is free."""
+    """A point, the coordinates that are free there, and the side of its kink of each."""
 
     x: Array
     free: Mask
     side: Array
 
 
-@dataclass(frozen=True)
-class Model:
-    """The model of the module's first lines; arrays of length p, and `rows` of shape (m, p).
-
-    `ridge` is curvature that factors of A are lent, and their solutions corrected for.
-    """
-
-    A: Array
-    slope: Array
-    w: Array
-    kink: Array
-    cost: Array
-    lower: Array
-    upper: Array
-    rows: Array
-    sums: Array
-    ridge: Array
-
-    @cached_property
-    def curvature(self) -> Array:
-        return np.maximum(self.A.diagonal(), _TINY)
-
-    @cached_property
-    def root(self) -> Array:
-        return np.sqrt(self.curvature)
-
-    @cached_property
-    def weight(self) -> float:
-        """Curvature that rows are given, in that of a typical coordinate."""
-        return float(self.curvature.mean())
-
-    @cached_property
-    def kinked(self) -> Mask:
-        return (self.cost > 0.0) & (self.lower < self.kink) & (self.kink < self.upper)
-
-    def gradient(self, x: Array) -> tuple[Array, Array]:
-        """Gradient of the quadratic, and a bound on the size of its terms.
-
-        In a positive semidefinite matrix ``|A_jk| <= sqrt(A_jj A_kk)``. x is stored with errors of
-        its own size, which the curvature passes on.
-        """
-        moved = x - self.w
-        reach = float(self.root @ np.maximum(np.abs(moved), np.abs(x)))
-        # The smallest normal number keeps an empty row (0 = 0) from dividing by zero.
-        size = np.abs(self.slope) + self.cost + self.root * reach + _TINY
-        return self.slope + self.A @ moved, size
-
-    def value(self, x: Array) -> float:
-        moved = x - self.w
-        smooth = float((self.slope + 0.5 * (self.A @ moved)) @ moved)
-        return smooth + float(self.cost @ np.abs(x - self.kink))
-
-    def sides(self, x: Array, slope: Array) -> tuple[Array, Array]:
-        """Derivatives to the left and to the right; infinite where a bound ends the way."""
-        left = np.where(x > self.kink, self.cost, -self.cost)
-        right = np.where(x >= self.kink, self.cost, -self.cost)
-        return (
-            np.where(x > self.lower, slope + left, -math.inf),
-            np.where(x < self.upper, slope + right, math.inf),
-        )
-
-    def pulls(self, x: Array, slope: Array) -> Array:
-        """The one-sided derivative along which each coordinate descends: up if it is negative."""
-        left, right = self.sides(x, slope)
-        return np.where(right < 0.0, right, np.maximum(left, 0.0))
-
-    def misses(self, x: Array) -> Mask:
-        """Which rows miss their sums by more than rounding."""
-        return np.abs(self.sums - self.rows @ x) > _FEASIBLE * (np.abs(self.rows) @ np.abs(x))
-
-    def face(self, x: Array, pulls: Array | None = None) -> _Face:
-        """The face of x; a coordinate at its kink is on the side to which it is pulled."""
-        free = (x > self.lower) & (x < self.upper) & ~(self.kinked & (x == self.kink))
-        above = x > self.kink
-        if pulls is not None:
-            above |= (x == self.kink) & (pulls < 0.0)
-        return _Face(x, free, np.where(above, 1.0, -1.0))
-
-    def piece(self, side: Array) -> tuple[Array, Array]:
-        """Between which ends each coordinate stays on this side of its kink."""
-        low = np.where(self.kinked & (side > 0.0), self.kink, self.lower)
-        return low, np.where(self.kinked & (side < 0.0), self.kink, self.upper)
-
-
-def minimize(model: Model, start: Array, rough: float = 0.0) -> Solution:
+def minimize(model: Model, start: Array) -> Solution:
     """Minimise from a start that keeps bounds and sums.
-
-    Parameters
-    ----------
-    model : Model
-        What to minimise.
-    start : array of shape (p,)
-        The first guess has its active set.
-    rough : float, default 0
-        Stop where this share of what was gained, by estimate, is left to gain. Only without rows,
-        because points between two guesses miss their sums.
-
-    Returns
-    -------
-    Solution
-        The minimiser, its multipliers and how nearly it is optimal.
 
     Examples
     --------
@@ -191,210 +131,234 @@ def minimize(model: Model, start: Array, rough: float = 0.0) -> Solution:
     >>> zero = np.zeros(3)
     >>> model = Model(
     ...     A=np.eye(3), slope=np.array([-1.0, 2.0, -0.5]), w=zero, kink=zero, cost=zero,
-    ...     lower=zero, upper=np.full(3, np.inf), rows=np.ones((1, 3)), sums=np.ones(1), ridge=zero,
+    ...     lower=zero, upper=np.full(3, np.inf), rows=np.ones((1, 3)), sums=np.ones(1),
     ... )
     >>> minimize(model, np.full(3, 1 / 3)).x
     array([0.75, 0.  , 0.25])
     """
-    first, value = model.value(start), math.inf
-    found = _guess(model, model.face(start), rough)
-    factors = found.guesses
+    side = np.where(start > model.kink, 1.0, -1.0)
+    low, high = model.piece(side)
+    face = _Face(start, (start > low) & (start < high), side)
+    first = value = model.value(start)
+    found, factors = _guess(model, face), 0
     for _ in range(_ROUNDS):
+        factors += found.factors
         if found.settled:
             break
-        face, chosen = _pulled(model, found)
-        if not chosen.any():
+        face, steps = _interior(model, face)
+        before, value = value, model.value(face.x)
+        found = _guess(model, face)
+        factors += steps
+        if before - value <= _ACCURACY * (first - value):
             break
-        face, steps = _interior(model, face, chosen)
-        found = _guess(model, face, rough)
-        factors += steps + found.guesses
-        before, value = value, model.value(found.x)
-        if before - value <= max(rough, _ACCURACY) * (first - value):
-            break
-    slope, size = model.gradient(found.x)
-    pulls = model.pulls(found.x, slope + found.multipliers @ model.rows)
-    return Solution(found.x, found.multipliers, float((np.abs(pulls) / size).max()), factors)
+    return found._replace(factors=factors)
 
 
-class _System:
-    """Steps of the free coordinates that have given sums.
-
-    The rows are added to the matrix, A + weight R^T R, which changes no such step and leaves
-    directions that A does not see to the sums. A row without a free coordinate keeps the
-    multiplier that it had.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If it is singular to working precision.
-    """
-
-    def __init__(self, model: Model, free: Mask) -> None:
-        self.places = at = np.flatnonzero(free)
-        self.bound = model.rows[:, at].any(axis=1)
-        self.rows = model.rows[self.bound][:, at]
-        self.weight = model.weight
-        self.ridge = model.ridge[at]
-        matrix = model.A.take(at, axis=0).take(at, axis=1)
-        matrix.ravel()[:: len(at) + 1] += self.ridge
-        if len(self.rows):
-            matrix += self.weight * (self.rows.T @ self.rows)
-        self.factor, failed = dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
-        if not failed and len(self.rows):
-            self.along = dpotrs(self.factor, self.rows.T, lower=1)[0]
-            self.schur, failed = dpotrf(self.rows @ self.along, lower=1)
-        # Pivots at rounding level count as a failure: a solve would divide by them.
-        pivots = self.factor.diagonal()
-        if failed or (pivots * pivots <= 4.0 * _EPS * model.curvature[at]).any():
-            raise np.linalg.LinAlgError("The free coordinates are dependent.")
-
-    def solve(self, slope: Array, missing: Array) -> tuple[Array, Array]:
-        """The step d with ``A d + R^T change = -slope`` and ``R d = missing``, and the change."""
-        change = np.zeros(len(missing))
-        if not len(slope):
-            return slope, change
-        step, change[self.bound] = self._solve(slope, missing[self.bound])
-        if not self.ridge.any():
-            return step, change
-        # Without the ridge.
-        more, further = self._solve(-self.ridge * step, 0.0 * missing[self.bound])
-        change[self.bound] += further
-        return step + more, change
-
-    def _solve(self, slope: Array, missing: Array) -> tuple[Array, Array]:
-        if not len(self.rows):
-            return dpotrs(self.factor, -slope, lower=1)[0], missing
-        right = self.weight * (missing @ self.rows) - slope
-        step = dpotrs(self.factor, right, lower=1)[0]
-        multipliers = dpotrs(self.schur, self.rows @ step - missing, lower=1)[0]
-        return step - self.along @ multipliers, multipliers
-
-
-class _Guess(NamedTuple):
-    """Where guesses have led, whether that is the minimiser, and their number."""
-
-    x: Array
-    multipliers: Array
-    settled: bool
-    guesses: int
-
-
-def _guess(model: Model, face: _Face, rough: float) -> _Guess:
-    """Guesses at the active set, from a face on.
-
-    At the minimiser of a guess, free coordinates that have left their piece are fixed at its end,
-    and fixed ones that are pulled inside are set free: many at a time. Where they do not settle,
-    the result is the lowest point that was seen.
-    """
-    x, free, side = face
-    best, lowest = x, model.value(x)
-    first, multipliers = lowest, np.zeros(len(model.sums))
-    if not model.rows[:, free].any(axis=1).all():
-        multipliers = _multipliers(model, face)
-    fewest, since, share = math.inf, 0, 1.0
-    for count in range(1, _GUESSES + len(x) // _PER_GUESS + 1):
-        moved = np.where(free, 0.0, x - model.w)
-        slope = model.slope + model.cost * side + multipliers @ model.rows
-        at = np.flatnonzero(moved)
+def _guess(model: Model, face: _Face) -> Solution:
+    """Block principal pivoting from a face on; the point of the face where that does not settle."""
+    A, slope, w, kink, cost, lower, upper, rows, sums = model
+    x, free, side = face.x.copy(), face.free.copy(), face.side.copy()
+    curvature = np.maximum(A.diagonal(), _TINY)
+    root, weight = np.sqrt(curvature), float(curvature.mean())
+    gradient = slope + A @ (x - w)
+    multipliers = np.zeros(len(rows))
+    pieces, marks = (kink, cost, lower, upper), np.empty(len(x), np.int64)
+    _tie(rows, sums, x, gradient, *pieces, side, free)
+    fewest, since, count, wrong, last = len(x) + 1, 0, 0, 1, math.inf
+    while True:
+        if wrong:
+            at = np.flatnonzero(free)
+            block, tied = A.take(at, axis=0), rows.take(at, axis=1)
+            count += 1
+            # Rows in the matrix change no step that keeps the sums, and leave to them what A does
+            # not see.
+            matrix = block.take(at, axis=1)
+            if len(rows):
+                matrix += weight * (tied.T @ tied)
+            if len(at):
+                factor = _factor(matrix, curvature[at])
+                if factor is None:
+                    break
         if len(at):
-            slope += moved[at] @ model.A[at]
-        try:
-            system = _System(model, free)
-        except np.linalg.LinAlgError:
+            right = -(gradient + cost * side)[at]
+            if len(rows):
+                missing = sums - rows @ x
+                right += (weight * missing - multipliers) @ tied
+                step = dpotrs(factor, right, lower=1)[0]
+                along = dpotrs(factor, tied.T, lower=1)[0]
+                change = _solve_rows(tied @ along, tied @ step - missing)
+                step = step - along @ change
+                multipliers = multipliers + change
+            else:
+                step = dpotrs(factor, right, lower=1)[0]
+            x[at] += step
+            gradient += step @ block
+        wrong, kkt = _look(
+            slope, w, *pieces, rows, root, multipliers, x, gradient, side, free, marks
+        )
+        kkt = max(kkt, float(np.abs(sums - rows @ x).max())) if len(rows) else kkt
+        if not math.isfinite(kkt) or since > _PATIENCE:
             break
-        at = system.places
-        step, change = system.solve(slope[at], model.sums - model.rows @ (model.w + moved))
-        multipliers = multipliers + change
-        v = x.copy()
-        v[at] = model.w[at] + step
-        gradient, size = model.gradient(v)
-        gradient += multipliers @ model.rows
-        if not np.isfinite(gradient).all():
-            break
-        low, high = model.piece(side)
-        pulls = model.pulls(v, gradient)
-        # In the unit of a slope, all of them.
-        outside = model.curvature * np.maximum(low - v, v - high)
-        excess = np.where(free, outside, np.abs(pulls) - _TOLERANCE * size)
-        wrong = np.flatnonzero(excess > 0.0)
-        if not len(wrong):
-            # What rounding has left.
-            if model.misses(v)[~system.bound].any():
+        if wrong == 0 and (kkt <= _TOLERANCE or not kkt < 0.5 * last):
+            # Work off what rounding has left as long as that helps.
+            if kkt > _ACCURACY:
                 break
-            missing = model.sums - model.rows @ v
-            step, change = system.solve(gradient[at] + (model.cost * side)[at], missing)
-            v[at] += step
-            return _Guess(np.clip(v, low, high), multipliers + change, True, count)
-        x = np.clip(v, low, high)
-        if not len(model.rows):
-            value = model.value(x)
-            left = 0.5 * float((excess[wrong] ** 2 / model.curvature[wrong]).sum())
-            if left <= rough * (first - value):
-                return _Guess(x, multipliers, True, count)
-            if value < lowest:
-                best, lowest = x, value
-        better = len(wrong) < fewest
-        fewest, since = (len(wrong), 0) if better else (fewest, since + 1)
-        if since > _PATIENCE:
-            break
-        share = min(_MORE * share, 1.0) if better else _FEWER * share
-        kept = len(wrong) - max(1, int(share * len(wrong)))
-        changed = wrong[np.argpartition(excess[wrong], kept)[kept:]]
-        joins = changed[~free[changed]]
-        side, free = side.copy(), free.copy()
-        side[joins] = model.face(x, pulls).side[joins]
-        free[changed] ^= True
-    return _Guess(best, _multipliers(model, model.face(best)), False, count)
+            return Solution(np.clip(x, lower, upper), multipliers, kkt, count, True)
+        last = kkt if wrong == 0 else math.inf
+        if wrong:
+            fewest, since = (wrong, 0) if wrong < fewest else (fewest, since + 1)
+            _exchange(marks, *pieces, x, side, free)
+        gradient = slope + A @ (x - w)
+        if wrong:
+            _tie(rows, sums, x, gradient, *pieces, side, free)
+    return Solution(face.x, multipliers, math.inf, count, False)
 
 
-def _multipliers(model: Model, face: _Face) -> Array:
-    """Multipliers of the rows at the point of a face.
+def _factor(matrix: Array, curvature: Array) -> Array | None:
+    """A Cholesky factor, of a matrix with a ridge where its own fails; None where both do.
 
-    Those that fit the slopes of the free coordinates best; of a row without any, the middle of
-    those at which no coordinate is pulled.
+    Pivots at rounding level count as a failure: a solve would divide by them. What a ridge changes
+    is worked off by refinement.
     """
-    multipliers = np.zeros(len(model.sums))
-    if not len(multipliers):
-        return multipliers
-    x, free = face.x, face.free
-    gradient = model.gradient(x)[0]
-    bound = model.rows[:, free].any(axis=1)
-    rows = model.rows[bound][:, free]
-    slope = (gradient + model.cost * face.side)[free]
-    multipliers[bound] = _solve_semidefinite(rows @ rows.T, -rows @ slope)
-    if bound.all():
-        return multipliers
-    left, right = model.sides(x, gradient)
-    for k in np.flatnonzero(~bound):
-        at = np.flatnonzero(model.rows[k])
-        ends = -left[at] / model.rows[k, at], -right[at] / model.rows[k, at]
-        least, most = np.minimum(*ends).max(initial=-math.inf), np.maximum(*ends).min()
-        multipliers[k] = np.mean([end for end in (least, most) if math.isfinite(end)] or [0.0])
-    return multipliers
+    for ridge in (0.0, _RIDGE):
+        matrix.ravel()[:: len(matrix) + 1] += ridge * curvature
+        factor, failed = dpotrf(matrix.T, lower=1, clean=0)
+        if not failed and (factor.diagonal() ** 2 > 4.0 * _EPS * curvature).all():
+            return factor
+    return None
 
 
-def _pulled(model: Model, found: _Guess) -> tuple[_Face, Mask]:
-    """The face of a point on the sides to which it is pulled; what is free or pulled there."""
-    slope, size = model.gradient(found.x)
-    pulls = model.pulls(found.x, slope + found.multipliers @ model.rows)
-    face = model.face(found.x, pulls)
-    return face, face.free | (np.abs(pulls) > _TOLERANCE * size)
+def _solve_rows(schur: Array, right: Array) -> Array:
+    """Multipliers of the rows; the shortest where free coordinates are fewer than rows."""
+    if len(right) > 1 or not schur[0, 0] > 0.0:
+        return np.asarray(np.linalg.lstsq(schur, right)[0], dtype=np.float64)
+    return right / schur[0]
 
 
-def _interior(model: Model, face: _Face, chosen: Mask) -> tuple[_Face, int]:
-    """Minimise over the chosen coordinates on their sides of the kinks, the others fixed.
+@compiled
+def _ends(side: float, kink: float, cost: float, lower: float, upper: float) -> tuple[float, float]:
+    """Between which ends a coordinate stays on its side of the kink."""
+    if cost > 0.0 and lower < kink and kink < upper:
+        return (kink, upper) if side > 0.0 else (lower, kink)
+    return lower, upper
 
-    Returns the face that PIQP has found, and its steps.
+
+@compiled
+def _look(
+    slope: Array, w: Array, kink: Array, cost: Array, lower: Array, upper: Array, rows: Array,
+    root: Array, multipliers: Array, x: Array, gradient: Array, side: Array, free: Mask,
+    marks: Marks,
+) -> tuple[int, float]:  # fmt: skip
+    """Mark what is wrong with a guess; how many are, and the largest violation of optimality.
+
+    A free coordinate is wrong outside its piece, and a fixed one where it is pulled inside: up if
+    its mark is 1, down if it is -1. Violations are relative to the size of their terms.
     """
+    reach = 0.0
+    for j in range(x.shape[0]):
+        # |A_jk| <= sqrt(A_jj A_kk). x is stored with errors of its own size, which A passes on.
+        reach += root[j] * max(abs(x[j]), abs(x[j] - w[j]))
+    wrong = 0
+    worst = 0.0
+    for j in range(x.shape[0]):
+        marks[j] = 0
+        own = gradient[j]
+        for k in range(rows.shape[0]):
+            own += multipliers[k] * rows[k, j]
+        size = abs(slope[j]) + cost[j] + root[j] * reach + _TINY
+        if free[j]:
+            pull = own + side[j] * cost[j]
+            low, high = _ends(side[j], kink[j], cost[j], lower[j], upper[j])
+            if root[j] * root[j] * max(low - x[j], x[j] - high) > _TOLERANCE * size:
+                marks[j] = 1 if x[j] > high else -1
+        else:
+            pull = 0.0
+            right = own + (cost[j] if x[j] >= kink[j] else -cost[j])
+            left = own + (cost[j] if x[j] > kink[j] else -cost[j])
+            if right < 0.0 and x[j] < upper[j]:
+                pull = right
+            elif left > 0.0 and x[j] > lower[j]:
+                pull = left
+            if abs(pull) > _TOLERANCE * size:
+                marks[j] = 1 if pull < 0.0 else -1
+        wrong += abs(marks[j])
+        worst = max(worst, abs(pull) / size)
+    return wrong, worst + 0.0 * reach
+
+
+@compiled
+def _exchange(
+    marks: Marks, kink: Array, cost: Array, lower: Array, upper: Array, x: Array, side: Array,
+    free: Mask,
+) -> None:  # fmt: skip
+    """Fix the free coordinates that are marked at the end they passed, and free the fixed ones."""
+    for j in range(x.shape[0]):
+        if marks[j] == 0:
+            continue
+        if free[j]:
+            low, high = _ends(side[j], kink[j], cost[j], lower[j], upper[j])
+            x[j] = high if marks[j] > 0 else low
+        elif x[j] == kink[j]:
+            side[j] = marks[j]
+        else:
+            side[j] = 1.0 if x[j] > kink[j] else -1.0
+        free[j] = not free[j]
+
+
+@compiled
+def _tie(
+    rows: Array, sums: Array, x: Array, gradient: Array, kink: Array, cost: Array, lower: Array,
+    upper: Array, side: Array, free: Mask,
+) -> None:  # fmt: skip
+    """Free a coordinate of each row that has none: where making up for the sum costs least."""
+    for k in range(rows.shape[0]):
+        missing = sums[k]
+        any_free = False
+        for j in range(x.shape[0]):
+            missing -= rows[k, j] * x[j]
+            any_free = any_free or (free[j] and rows[k, j] != 0.0)
+        least, best = math.inf, -1
+        for j in range(0 if any_free else x.shape[0]):
+            if rows[k, j] == 0.0:
+                continue
+            to = 1.0 if missing * rows[k, j] >= 0.0 else -1.0
+            if (to > 0.0 and x[j] < upper[j]) or (to < 0.0 and x[j] > lower[j]):
+                beyond = x[j] >= kink[j] if to > 0.0 else x[j] > kink[j]
+                rise = to * (gradient[j] + (cost[j] if beyond else -cost[j])) / abs(rows[k, j])
+                if rise < least:
+                    least, best = rise, j
+        if best >= 0:
+            free[best] = True
+            side[best] = 1.0 if missing * rows[k, best] >= 0.0 else -1.0
+            if x[best] != kink[best]:
+                side[best] = 1.0 if x[best] > kink[best] else -1.0
+
+
+def _interior(model: Model, face: _Face) -> tuple[_Face, int]:
+    """Minimise by PIQP with each coordinate on the side of its kink to which it is pulled.
+
+    Without rows, what is neither free nor pulled stays where it is. Returns the face that was
+    found, and the number of interior-point steps.
+    """
+    x, free, side = face.x.copy(), face.free, face.side.copy()
+    gradient = model.slope + model.A @ (x - model.w)
+    slope = gradient
+    if len(model.rows):
+        known = free if free.any() else ~free
+        fit = np.linalg.lstsq(model.rows[:, known].T, -(gradient + model.cost * side)[known])
+        slope = gradient + fit[0] @ model.rows
+    pulls = model.pulls(x, slope)
+    side[(x == model.kink) & (pulls < 0.0)] = 1.0
+    side[(x == model.kink) & (pulls > 0.0)] = -1.0
+    chosen = free | (pulls != 0.0)
     at = np.flatnonzero(chosen)
-    x, side = face.x.copy(), face.side
     low, high = (end[at] for end in model.piece(side))
-    slope = (model.gradient(x)[0] + model.cost * side)[at]
-    unit = np.maximum(model.root[at], _LEAST_UNIT * float(model.root.max()))
+    slope = (gradient + model.cost * side)[at]
+    root = np.sqrt(np.maximum(model.A.diagonal(), _TINY))
+    unit = np.maximum(root[at], _LEAST_UNIT * float(root.max()))
     # A coordinate moves no further than to its bounds, nor than the rows allow.
-    width = np.where(
-        model.rows[:, at].any(axis=0), np.abs(x).sum() + np.abs(model.sums).sum(), math.inf
-    )
+    width = np.full(len(at), math.inf)
+    width[model.rows[:, at].any(axis=0)] = np.abs(x).sum() + np.abs(model.sums).sum()
     width = np.minimum(width, high - low)
     steepest = max(float(np.abs(slope / unit).max()), _TINY)
     longest = max(float(np.minimum(np.abs(slope / unit), width * unit).max()), _TINY)
@@ -402,49 +366,20 @@ def _interior(model: Model, face: _Face, chosen: Mask) -> tuple[_Face, int]:
     solver = piqp.DenseSolver()
     for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):
         setattr(solver.settings, name, _ACCURACY)
-    limits = (low - x[at]) / length, (high - x[at]) / length
+    ends = (low - x[at]) / length, (high - x[at]) / length
     rows, missing = model.rows[:, at] * (length / length.max()), model.sums - model.rows @ x
     solver.setup(
         P=np.asfortranarray(model.A[at[:, None], at] / np.outer(unit, unit)) * (longest / steepest),
         c=slope / (unit * steepest),
         A=np.asfortranarray(rows) if len(rows) else None,
         b=missing / length.max() if len(rows) else None,
-        x_l=limits[0],
-        x_u=limits[1],
+        x_l=ends[0],
+        x_u=ends[1],
     )
     solver.solve()
     result = solver.result
-    y = result.x
-    at_low, at_high = y - limits[0] < result.z_bl, limits[1] - y < result.z_bu
-    inside = np.clip(x[at] + y * length, low, high)
-    x[at] = np.where(at_low, low, np.where(at_high, high, inside))
-    free = np.zeros_like(chosen)
-    free[at[~(at_low | at_high)]] = True
-    x = _with_sums(model, _Face(x, free, side))
-    if model.misses(x).any():
-        # One that is nearly at its bound makes up for what the sum lacks: none is put there.
-        x[at] = inside
-        free = chosen
-        x = _with_sums(model, _Face(x, free, side))
-    return _Face(x, free, side), int(result.info.iter)
-
-
-def _with_sums(model: Model, face: _Face) -> Array:
-    """The point of a face moved to its sums, each free coordinate by the room that it has."""
-    low, high = model.piece(face.side)
-    x = np.clip(face.x, low, high)
-    if not len(model.sums):
-        return x
-    room = np.where(face.free, np.minimum(np.minimum(x - low, high - x), 1.0), 0.0)
-    missing = model.sums - model.rows @ x
-    weighted = model.rows * room
-    return x + _solve_semidefinite(weighted @ model.rows.T, missing) @ weighted
-
-
-def _solve_semidefinite(matrix: Array, right: Array) -> Array:
-    """Solve a small system; zeros where its matrix is zero, or empty."""
-    if not matrix.any():
-        return np.zeros_like(right)
-    shifted = matrix + _EPS * float(matrix.trace()) * np.eye(len(right))
-    _, solution, failed = dposv(shifted, right, lower=1)
-    return np.zeros_like(right) if failed else solution
+    at_low, at_high = result.x - ends[0] < result.z_bl, ends[1] - result.x < result.z_bu
+    x[at] = np.clip(x[at] + result.x * length, low, high)
+    x[at[at_low]], x[at[at_high]] = low[at_low], high[at_high]
+    chosen[at[at_low | at_high]] = False
+    return _Face(x, chosen, side), int(result.info.iter)

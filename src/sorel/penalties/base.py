@@ -129,7 +129,8 @@ class Penalty(ABC):
         own = vars(cls)
         if "name" not in own:
             cls.name = cls.__name__
-        if any(_from_package(cls, name) for name in own.keys() & _PREMISES):
+        changed = own.keys() & _PREMISES if not cls.__module__.startswith("sorel.") else ()
+        if any(_from_package(cls, name) for name in changed):
             for name in _CONSEQUENCES - own.keys():
                 if _from_package(cls, name):
                     setattr(cls, name, vars(Penalty)[name])
@@ -154,6 +155,11 @@ class Penalty(ABC):
     @property
     def quadratic(self) -> bool:
         """Whether g is ``l2/2 ||w||^2`` and no more: true of :class:`L2` alone."""
+        return False
+
+    @property
+    def declared(self) -> bool:
+        """Whether g is all that its `terms` say: true of the package's own classes alone."""
         return False
 
     @property

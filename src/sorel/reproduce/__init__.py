@@ -6,7 +6,6 @@ report. Needs ``pip install "sorel[bench]"``.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import time
@@ -20,7 +19,6 @@ from sorel.reproduce.settings import Settings, make_settings
 if TYPE_CHECKING:
     from sorel.reproduce.cells import Progress
     from sorel.reproduce.plan import Results
-    from sorel.reproduce.tables import Table
 
 __all__ = ["Settings", "make_settings", "reproduce", "run"]
 
@@ -75,28 +73,19 @@ def _write(results: Results, folder: Path) -> None:
 
     everything = [claims.claims_table(results), *tables.all_tables(results)]
     drawn = figures.draw_all(results, folder / "figures")
+    files = {"report.html": report.render(results, everything, drawn).encode()}
     frames = {"curves": results.curves, "late_curves": results.late, "grid": results.tuning}
     for name, frame in frames.items():
-        if frame.empty:
-            continue
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False)
-        write_atomically(folder / f"{name}.parquet", buffer.getvalue())
-        write_atomically(folder / f"{name}.csv", frame.to_csv(index=False).encode())
+        if not frame.empty:
+            files[f"{name}.parquet"] = frame.to_parquet(index=False)
+            files[f"{name}.csv"] = frame.to_csv(index=False).encode()
     (folder / "tables").mkdir(exist_ok=True)
     for table in everything:
-        text = table.frame.to_csv(index=False)
-        write_atomically(folder / "tables" / f"{table.name}.csv", text.encode())
-    write_atomically(folder / "tables.md", _markdown(everything).encode())
-    page = report.render(results, everything, drawn)
-    write_atomically(folder / "report.html", page.encode())
-
-
-def _markdown(everything: Sequence[Table]) -> str:
-    from sorel.reproduce.tables import to_markdown
-
-    parts = [f"## {t.title}\n\n{t.note}\n\n{to_markdown(t.frame)}\n" for t in everything]
-    return "\n".join(parts)
+        files[f"tables/{table.name}.csv"] = table.frame.to_csv(index=False).encode()
+    parts = (f"## {t.title}\n\n{t.note}\n\n{tables.to_markdown(t.frame)}\n" for t in everything)
+    files["tables.md"] = "\n".join(parts).encode()
+    for name, content in files.items():
+        write_atomically(folder / name, content)
 
 
 def run(
@@ -119,6 +108,7 @@ def run(
         print(f'sorel reproduce needs {error.name}: pip install "sorel[bench]"', file=sys.stderr)
         return 1
     from sorel.reproduce.cells import Progress
+    from sorel.reproduce.claims import claims
 
     try:
         settings = make_settings(figure, datasets, risks, quick)
@@ -128,34 +118,20 @@ def run(
     progress = Progress()
     begin = time.monotonic()
     try:
-        results = reproduce(
-            settings,
-            out,
-            data=data,
-            jobs=jobs if jobs is not None else joblib.cpu_count(),
-            progress=progress,
-        )
+        jobs = joblib.cpu_count() if jobs is None else jobs
+        results = reproduce(settings, out, data=data, jobs=jobs, progress=progress)
     except KeyboardInterrupt:
         progress.close()
-        print(
-            f"stopped; finished work is kept in {out / 'cells'}: the same command goes on from "
-            "there",
-            file=sys.stderr,
-        )
+        kept = f"stopped; finished work is kept in {out / 'cells'}"
+        print(f"{kept}: the same command goes on from there", file=sys.stderr)
         raise
     finally:
         progress.close()
-    _summarize(results, out, time.monotonic() - begin)
-    return 0
-
-
-def _summarize(results: Results, out: Path, seconds: float) -> None:
-    from sorel.reproduce.claims import claims
-
     rows = claims(results)
     width = max(len(row.verdict) for row in rows)
     for row in rows:
         print(f"{row.verdict:<{width}}  {row.claim}")
     kept = f", {results.kept} of them kept from before" if results.kept else ""
-    print(f"\n{results.cells} cells{kept}, {seconds:.0f} s")
+    print(f"\n{results.cells} cells{kept}, {time.monotonic() - begin:.0f} s")
     print(f"report: {out / 'report.html'}")
+    return 0

@@ -13,29 +13,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sorel._files import write_atomically
 
-__all__ = [
-    "Cell",
-    "Dataset",
-    "Progress",
-    "Store",
-    "cell",
-    "code_version",
-    "end_with",
-    "run_cells",
-]
-
 FloatArray = NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 
 # Seconds between two looks at whether the parent is still there.
 _GLANCE = 0.5
@@ -45,7 +35,6 @@ _NOT_NUMERIC = {
     "__main__.py",
     "_archives.py",
     "_leftovers.py",
-    "_tables.py",
     "_text.py",
     "cli",
     "demo.py",
@@ -75,8 +64,7 @@ class Dataset:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One piece of work.
 
     Attributes
@@ -87,14 +75,11 @@ class Cell:
         Name of its data; empty where it needs none.
     parameters : str
         Its arguments as JSON with sorted keys, so that equal cells are equal strings.
-    cost : float
-        Rough amount of work, for the order of the cells and the time left.
     """
 
     kind: str
     dataset: str
     parameters: str
-    cost: float = field(default=1.0, compare=False)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -102,7 +87,7 @@ class Cell:
         return dict(json.loads(self.parameters))
 
 
-def cell(kind: str, dataset: str = "", cost: float = 1.0, **arguments: Any) -> Cell:
+def cell(kind: str, dataset: str = "", **arguments: Any) -> Cell:
     """Make a cell from the arguments of its experiment.
 
     Examples
@@ -111,7 +96,7 @@ def cell(kind: str, dataset: str = "", cost: float = 1.0, **arguments: Any) -> C
     >>> cell("toy", steps=3).arguments
     {'steps': 3}
     """
-    return Cell(kind, dataset, json.dumps(arguments, sort_keys=True), cost)
+    return Cell(kind, dataset, json.dumps(arguments, sort_keys=True))
 
 
 @lru_cache
@@ -134,29 +119,81 @@ def code_version() -> str:
     return f"sorel {sorel.__version__} ({digest.hexdigest()[:12]}), {libraries}"
 
 
-class Store:
-    """The folder of finished cells.
+class Progress:
+    """A line on a terminal with the share done and the time left; silence elsewhere."""
+
+    def __init__(self, shown: bool | None = None) -> None:
+        self._shown = sys.stderr.isatty() if shown is None else shown
+
+    def start(self, stage: str, costs: Iterable[float], known: int) -> None:
+        """Begin a stage of which `known` cells were finished earlier."""
+        costs = list(costs)
+        kept = f" ({known} kept from before)" if known else ""
+        self._text = f"{stage}: {{done}}/{len(costs)} cells{kept}, {{share:.0%}}{{left}}"
+        self._total, self._begin = sum(costs), time.monotonic()
+        self._done, self._spent = 0, 0.0
+        self._draw()
+
+    def advance(self, cost: float) -> None:
+        """Take note of a finished cell."""
+        self._done, self._spent = self._done + 1, self._spent + cost
+        self._draw()
+
+    def close(self) -> None:
+        """Leave the line clean."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _draw(self) -> None:
+        share, left = self._spent / self._total if self._total else 1.0, ""
+        if 0.0 < share < 1.0:
+            seconds = (time.monotonic() - self._begin) * (1.0 - share) / share
+            minutes, rest = divmod(round(seconds), 60)
+            left = f", about {f'{minutes} min {rest:02d}' if minutes else rest} s left"
+        self.close()
+        if self._shown:
+            text = self._text.format(done=self._done, share=share, left=left)
+            print(text, end="", file=sys.stderr, flush=True)
+
+
+class Work:
+    """Computes cells, or reads what was computed before.
 
     Parameters
     ----------
     folder : path
-        Created if missing.
-    checksums : mapping of str to str
-        Checksum of each dataset by name.
+        Where finished cells are kept; created if missing.
+    data : mapping of str to Dataset
+        The datasets by name.
+    jobs : int, default=1
+        Processes. The results do not depend on it, measured times apart.
+    progress : Progress, optional
+        Told about every finished cell.
+
+    Attributes
+    ----------
+    cells, kept : int
+        Cells so far, and how many of them were there before.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], checksums: Mapping[str, str]) -> None:
-        self.folder = Path(folder)
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        data: Mapping[str, Dataset],
+        jobs: int = 1,
+        progress: Progress | None = None,
+    ) -> None:
+        self.folder, self.data, self.jobs = Path(folder), data, jobs
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.checksums = dict(checksums)
+        self.progress = progress or Progress(shown=False)
+        self.cells = self.kept = 0
+        self._checksums = {name: dataset.checksum for name, dataset in data.items()}
 
     def path(self, cell: Cell) -> Path:
         """Where the result of `cell` is, or will be."""
-        data = self.checksums.get(cell.dataset, "")
-        key = json.dumps([cell.kind, cell.dataset, cell.parameters, data, code_version()])
+        key = json.dumps([*cell, self._checksums.get(cell.dataset, ""), code_version()])
         digest = hashlib.sha256(key.encode()).hexdigest()[:20]
-        name = "-".join(part for part in (cell.kind, cell.dataset, digest) if part)
-        return self.folder / f"{name}.json"
+        return self.folder / f"{'-'.join(filter(None, (*cell[:2], digest)))}.json"
 
     def load(self, cell: Cell) -> dict[str, Any] | None:
         """The result of `cell`, or None if there is none that can be read."""
@@ -165,114 +202,57 @@ class Store:
         except (OSError, ValueError):
             return None
 
-    def save(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Keep a result; all of it, or nothing."""
-        write_atomically(self.path(cell), json.dumps(result).encode())
+    def run(self, stage: str, cells: Mapping[Key, Cell]) -> dict[Key, dict[str, Any]]:
+        """The results of `cells`, under the same keys; `stage` is what the progress line says."""
+        found = {cell: self.load(cell) for cell in dict.fromkeys(cells.values())}
+        missing = {cell: self._cost(cell) for cell, result in found.items() if result is None}
+        self.cells += len(found)
+        self.kept += len(found) - len(missing)
+        self.progress.start(stage, missing.values(), len(found) - len(missing))
+        # The longest first: no process is then left alone with a long cell at the end.
+        order = sorted(missing, key=lambda cell: -missing[cell])
+        for cell, result in self._computed(order):
+            found[cell] = result
+            self.progress.advance(missing[cell])
+        return {key: found[cell] or {} for key, cell in cells.items()}
+
+    def _cost(self, cell: Cell) -> float:
+        """A rough amount of work: a pass takes time for its samples and for its overhead."""
+        n = len(self.data[cell.dataset].y) if cell.dataset else 1
+        if cell.kind == "cost":
+            return float(n) ** 2
+        arguments = cell.arguments
+        # Projections and bookkeeping make a pass of these methods about three times as long.
+        slow = 3.0 if arguments.get("method") in ("sgd", "prospect") else 1.0
+        passes = arguments.get("passes", 2 * arguments.get("iterations", 100))
+        return slow * float(len(arguments.get("grid", "1")) * passes * (n + 1000))
+
+    def _computed(self, cells: list[Cell]) -> Iterable[tuple[Cell, dict[str, Any]]]:
+        tasks = [(cell, self.data.get(cell.dataset), self.path(cell)) for cell in cells]
+        if min(self.jobs, len(tasks)) <= 1:
+            return (_compute(*task) for task in tasks)
+        from joblib import Parallel, delayed
+
+        parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
+        done: Iterable[Any] = parallel(delayed(_compute)(*task, os.getpid()) for task in tasks)
+        return done
 
 
-class Progress:
-    """A line on a terminal with the share done and the time left; silence elsewhere."""
-
-    def __init__(self, shown: bool | None = None) -> None:
-        self._shown = sys.stderr.isatty() if shown is None else shown
-        self._drawn = 0.0
-
-    def start(self, stage: str, cells: Sequence[Cell], known: int) -> None:
-        """Begin a stage of which `known` cells were finished earlier."""
-        self._stage, self._known = stage, known
-        self._count, self._total = len(cells), sum(cell.cost for cell in cells)
-        self._done, self._spent, self._begin = 0, 0.0, time.monotonic()
-        self._draw(force=True)
-
-    def advance(self, cell: Cell) -> None:
-        """Take note of a finished cell."""
-        self._done += 1
-        self._spent += cell.cost
-        self._draw(force=self._done == self._count)
-
-    def close(self) -> None:
-        """Leave the line clean."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def _draw(self, force: bool) -> None:
-        now = time.monotonic()
-        if not self._shown or (now - self._drawn < 0.2 and not force):
-            return
-        self._drawn = now
-        share = self._spent / self._total if self._total else 1.0
-        left = ""
-        if 0.0 < share < 1.0:
-            left = f", about {_duration((now - self._begin) * (1.0 - share) / share)} left"
-        kept = f" ({self._known} kept from before)" if self._known else ""
-        print(
-            f"\r\x1b[K{self._stage}: {self._done}/{self._count} cells{kept}, {share:.0%}{left}",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def run_cells(
-    stage: str,
-    cells: Sequence[Cell],
-    data: Mapping[str, Dataset],
-    store: Store,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> dict[Cell, dict[str, Any]]:
-    """The results of `cells`: read where they are kept, computed and kept where they are not.
-
-    Parameters
-    ----------
-    stage : str
-        What the progress line calls this work.
-    cells : sequence of Cell
-    data : mapping of str to Dataset
-    store : Store
-    jobs : int, default=1
-        Processes. The results do not depend on it, measured times apart.
-    progress : Progress, optional
-
-    Returns
-    -------
-    dict
-        Result by cell, in the order of `cells`.
-    """
-    progress = progress or Progress(shown=False)
-    found = {cell: store.load(cell) for cell in dict.fromkeys(cells)}
-    missing = [cell for cell, result in found.items() if result is None]
-    # The longest first: no process is then left alone with a long cell at the end.
-    missing.sort(key=lambda cell: -cell.cost)
-    progress.start(stage, missing, len(found) - len(missing))
-    tasks = [(cell, data.get(cell.dataset), store) for cell in missing]
-    for cell, result in _computed(tasks, min(jobs, len(tasks))):
-        found[cell] = result
-        progress.advance(cell)
-    return {cell: result for cell, result in found.items() if result is not None}
-
-
-def _computed(tasks: Sequence[tuple[Cell, Dataset | None, Store]], jobs: int) -> Any:
-    if jobs <= 1:
-        return (_compute(*task) for task in tasks)
-    from joblib import Parallel, delayed
-
-    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1)
-    parent = os.getpid()
-    return parallel(delayed(_compute_for)(parent, *task) for task in tasks)
-
-
-def _compute_for(
-    parent: int, cell: Cell, data: Dataset | None, store: Store
+def _compute(
+    cell: Cell, data: Dataset | None, path: Path, parent: int | None = None
 ) -> tuple[Cell, dict[str, Any]]:
-    """The same in a process that is not to outlive the one that waits for the result."""
-    end_with(parent)
-    return _compute(cell, data, store)
+    """Run an experiment and keep its result; all of it, or nothing."""
+    from threadpoolctl import threadpool_limits
+
+    from sorel.reproduce.experiments import EXPERIMENTS
+
+    if parent is not None:
+        end_with(parent)
+    # One thread: sums are then added in the same order on every machine and for every --jobs.
+    with threadpool_limits(1):
+        result = EXPERIMENTS[cell.kind](data, **cell.arguments)
+    write_atomically(path, json.dumps(result).encode())
+    return cell, result
 
 
 @lru_cache
@@ -291,15 +271,3 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="sorel-parent").start()
-
-
-def _compute(cell: Cell, data: Dataset | None, store: Store) -> tuple[Cell, dict[str, Any]]:
-    from threadpoolctl import threadpool_limits
-
-    from sorel.reproduce.experiments import EXPERIMENTS
-
-    # One thread: sums are then added in the same order on every machine and for every --jobs.
-    with threadpool_limits(1):
-        result = EXPERIMENTS[cell.kind](data, **cell.arguments)
-    store.save(cell, result)
-    return cell, result

@@ -6,25 +6,15 @@ sizes alpha, nine constants C, batches of 64. It leaves the number of seeds and 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
 
 from sorel.datasets import PAPER_DATASETS
 from sorel.risks import parse_risk
-
-__all__ = [
-    "ALL_METHODS",
-    "APPENDIX_METHODS",
-    "FIGURES",
-    "FULL_METHODS",
-    "LABELS",
-    "OFFLINE_DATASETS",
-    "PAPER_METHODS",
-    "TARGETS",
-    "Settings",
-    "make_settings",
-    "risk_label",
-]
 
 FIGURES = ("1", "2", "3")
 OFFLINE_DATASETS = ("diabetes", "generated")
@@ -97,7 +87,7 @@ class Settings:
     dual_steps: tuple[float, ...] = DUAL_STEPS
     batch_size: int = 64
     tolerance: float = 1e-12
-    quick: bool = field(default=False)
+    quick: bool = False
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -132,32 +122,23 @@ def make_settings(
     >>> make_settings("2", ["yacht"], quick=True).datasets
     ('yacht',)
     """
-    settings = Settings()
-    if figure != "all":
-        if figure not in FIGURES:
-            raise ValueError(f"figure must be one of 1, 2, 3 or all, got {figure!r}")
-        settings = replace(settings, figures=(figure,))
-    if datasets:
-        known = (*PAPER_DATASETS, *OFFLINE_DATASETS)
-        for name in datasets:
-            if name not in known:
-                raise ValueError(f"unknown dataset {name!r}; known: {', '.join(known)}")
-        settings = replace(settings, datasets=tuple(dict.fromkeys(datasets)))
-    if risks:
-        for risk in risks:
-            parse_risk(risk)
-        settings = replace(settings, risks=tuple(dict.fromkeys(risks)))
+    settings, known = Settings(), (*PAPER_DATASETS, *OFFLINE_DATASETS)
     if quick:
-        settings = replace(
-            settings,
-            quick=True,
-            seeds=3,
-            tuning_seeds=1,
-            passes=150,
-            batch_passes=200,
-            late_iterations=1000,
-        )
-    return settings
+        settings = replace(settings, quick=True, seeds=3, tuning_seeds=1)
+        settings = replace(settings, passes=150, batch_passes=200, late_iterations=1000)
+    if figure not in (*FIGURES, "all"):
+        raise ValueError(f"figure must be one of 1, 2, 3 or all, got {figure!r}")
+    for name in datasets or ():
+        if name not in known:
+            raise ValueError(f"unknown dataset {name!r}; known: {', '.join(known)}")
+    for risk in risks or ():
+        parse_risk(risk)
+    return replace(
+        settings,
+        figures=FIGURES if figure == "all" else (figure,),
+        datasets=tuple(dict.fromkeys(datasets or settings.datasets)),
+        risks=tuple(dict.fromkeys(risks or settings.risks)),
+    )
 
 
 def risk_label(risk: str) -> str:
@@ -170,6 +151,16 @@ def risk_label(risk: str) -> str:
     'Extremile(2.5)'
     """
     parsed = parse_risk(risk)
-    name, _, rest = repr(parsed).partition("(")
-    values = [part.partition("=")[2] or part for part in rest.rstrip(")").split(", ") if part]
-    return f"{name}({', '.join(f'{float(value):g}' for value in values)})" if values else name
+    values = ", ".join(f"{value:g}" for value in parsed.get_params().values())
+    return f"{type(parsed).__name__}({values})" if values else type(parsed).__name__
+
+
+def texts(section: str, name: str) -> Any:
+    """Words of the report, from ``texts.toml``."""
+    return _all_texts()[section][name]
+
+
+@lru_cache
+def _all_texts() -> dict[str, Any]:
+    file = resources.files("sorel.reproduce") / "texts.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))

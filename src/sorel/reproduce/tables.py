@@ -17,20 +17,11 @@ from sorel.reproduce.settings import (
     PAPER_METHODS,
     TARGETS,
     risk_label,
+    texts,
 )
 
-__all__ = [
-    "Table",
-    "all_tables",
-    "knob_free",
-    "late_levels",
-    "number",
-    "reached",
-    "summary_curves",
-    "to_markdown",
-]
-
 KEYS = ["dataset", "risk", "batch", "method"]
+# Checks at the end of a run whose mean is its end level.
 LAST = 10
 # Methods that are looked at so rarely that ten checks are most of a run: their last check counts.
 RARELY = ("admm", "pdhg", "apd")
@@ -46,6 +37,15 @@ class Table:
     frame: pd.DataFrame
 
 
+def make_table(name: str, frame: pd.DataFrame, batch: int = 1, **facts: Any) -> Table:
+    """A table with the words of ``texts.toml``, and names of risks as the paper writes them."""
+    how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
+    title, note = (text.format(how=how, **facts) for text in texts("tables", name))
+    if "risk" in frame:
+        frame = frame.assign(risk=frame["risk"].map(risk_label))
+    return Table(name if batch == 1 else f"{name}_batch", title, note, frame)
+
+
 @lru_cache(maxsize=1)
 def reached(results: Results) -> pd.DataFrame:
     """Passes and seconds to each target, and the level at the end: medians over the seeds.
@@ -55,9 +55,8 @@ def reached(results: Results) -> pd.DataFrame:
     checked rarely.
     """
     rows = []
-    for (*key, seed), run in results.curves.groupby([*KEYS, "seed"], sort=False):
-        row: dict[str, Any] = dict(zip(KEYS, key, strict=True))
-        row["seed"] = seed
+    for key, run in results.curves.groupby([*KEYS, "seed"], sort=False):
+        row: dict[str, Any] = dict(zip(KEYS, key, strict=False))
         level = run["suboptimality"].to_numpy()
         for target in TARGETS:
             hits = np.flatnonzero(level <= target)
@@ -69,16 +68,11 @@ def reached(results: Results) -> pd.DataFrame:
         rows.append(row)
     if not rows:
         return pd.DataFrame(columns=[*KEYS, "end", "lowest"])
-    return (
-        pd.DataFrame(rows).groupby(KEYS, sort=False).median(numeric_only=True)
-        .drop(columns="seed").reset_index()
-    )  # fmt: skip
+    return pd.DataFrame(rows).groupby(KEYS, sort=False).median().reset_index()
 
 
 def summary_curves(results: Results) -> pd.DataFrame:
     """Median and quartiles of the suboptimality over the seeds, check by check."""
-    if results.curves.empty:
-        return pd.DataFrame()
     groups = results.curves.groupby([*KEYS, "iteration"], sort=False)
     frame = groups[["passes", "seconds"]].median()
     for name, share in (("lower", 0.25), ("median", 0.5), ("upper", 0.75)):
@@ -90,38 +84,24 @@ def knob_free(results: Results, batch: int = 1) -> pd.DataFrame:
     """Passes of the published schedule, tuned, against those of the one without knobs.
 
     "tuned" follows the paper's rule of choice. "grid" is the least that any point of the grid
-    needs for this very target, found with hindsight.
+    needs for this very target, found with hindsight. Ratios are 0 where only the knob-free schedule
+    arrives, and NaN where neither does.
     """
+    problem = ["dataset", "risk"]
     table = reached(results)
     table = table[table["batch"] == batch]
-    grid = results.tuning[
-        (results.tuning["method"] == "sorel") & (results.tuning["batch"] == batch)
-    ]
-    rows = []
-    for (name, risk), group in table.groupby(["dataset", "risk"], sort=False):
-        by_method = group.set_index("method")
-        settings = grid[(grid["dataset"] == name) & (grid["risk"] == risk)]
-        row: dict[str, Any] = {"dataset": name, "risk": risk}
-        for target in TARGETS[1:]:
-            column = f"passes_{target:.0e}"
-            row[f"tuned {target:.0e}"] = by_method.loc["sorel", column]
-            row[f"grid {target:.0e}"] = settings[column].min()
-            row[f"auto {target:.0e}"] = by_method.loc["sorel-auto", column]
-            row[f"ratio {target:.0e}"] = _ratio(
-                row[f"auto {target:.0e}"], row[f"tuned {target:.0e}"]
-            )
-            row[f"grid ratio {target:.0e}"] = _ratio(
-                row[f"auto {target:.0e}"], row[f"grid {target:.0e}"]
-            )
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _ratio(ours: float, theirs: float) -> float:
-    """ours / theirs, 0 where only theirs never arrives, NaN where neither does."""
-    if np.isinf(ours) and np.isinf(theirs):
-        return np.nan
-    return ours / theirs
+    own, auto = (table[table["method"] == m].set_index(problem) for m in ("sorel", "sorel-auto"))
+    grid = results.tuning[results.tuning["method"] == "sorel"]
+    grid = grid[grid["batch"] == batch].groupby(problem, sort=False)
+    frame = pd.DataFrame(index=own.index)
+    for target in TARGETS[1:]:
+        column, end = f"passes_{target:.0e}", f" {target:.0e}"
+        frame["tuned" + end] = own[column]
+        frame["grid" + end] = grid[column].min()
+        frame["auto" + end] = auto[column]
+        frame["ratio" + end] = frame["auto" + end] / frame["tuned" + end]
+        frame["grid ratio" + end] = frame["auto" + end] / frame["grid" + end]
+    return frame.reset_index()
 
 
 def late_levels(results: Results) -> pd.DataFrame:
@@ -129,64 +109,42 @@ def late_levels(results: Results) -> pd.DataFrame:
 
     `lost` says that the end is more than a hundred times above the lowest level, and above 1e-9.
     """
+    columns = ["dataset", "risk", "run", "iterations", "lowest", "at iteration", "end", "lost"]
     rows = []
-    for (name, risk, run), part in results.late.groupby(["dataset", "risk", "run"], sort=False):
+    for key, part in results.late.groupby(["dataset", "risk", "run"], sort=False):
         level = np.maximum(part["suboptimality"].to_numpy(), 1e-16)
-        end = float(np.mean(level[-LAST:]))
-        lowest = int(level.argmin())
-        rows.append(
-            {
-                "dataset": name,
-                "risk": risk,
-                "run": run,
-                "iterations": len(level) - 1,
-                "lowest": float(level[lowest]),
-                "at iteration": lowest,
-                "end": end,
-                "lost": end > 100.0 * level[lowest] and end > 1e-9,
-            }
-        )
-    columns = ["dataset", "risk", "run", "iterations", "lowest", "end", "lost"]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+        lowest, end = float(level.min()), float(np.mean(level[-LAST:]))
+        lost = end > 100.0 * lowest and end > 1e-9
+        rows.append((*key, len(level) - 1, lowest, int(level.argmin()), end, lost))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def all_tables(results: Results) -> list[Table]:
     """Every table of the report but the claims."""
-    tables = [_datasets(results)]
     if results.optima.empty:
-        return tables
-    tables.append(_settings(results))
-    tables += [_reached(results, batch) for batch in results.settings.batches]
-    tables += [_appendix(results, batch) for batch in results.settings.batches]
-    tables += [_knob_free(results, batch) for batch in results.settings.batches]
+        return [_datasets(results)]
+    tables = [_datasets(results), _settings(results)]
+    for make in (_reached, _appendix, _knob_free):
+        tables += [make(results, batch) for batch in results.settings.batches]
     if not results.late.empty:
         tables.append(_late(results))
-    tables.append(_costs(results))
-    tables.append(_constants(results))
-    return tables
+    return [*tables, _costs(results), _constants(results)]
 
 
 def _datasets(results: Results) -> Table:
-    frame = results.datasets[["dataset", "n", "d"]].copy()
+    frame, optima = results.datasets[["dataset", "n", "d"]].copy(), results.optima
     frame["data checksum"] = results.datasets["checksum"].str[:12]
-    for risk in results.settings.risks if not results.optima.empty else ():
-        rows = results.optima[results.optima["risk"] == risk].set_index("dataset")
-        frame[f"F*, {risk_label(risk)}"] = [
-            f"{rows.loc[name, 'optimum']:.12f}" for name in frame["dataset"]
-        ]
-    note = "Training part: 80% of the rows, features and target standardised. mu = 1/n."
-    if not results.optima.empty:
-        worst = results.optima["relative_gap"].max()
-        seconds = results.optima["seconds"].max()
-        note += (
-            f" Every F* is a certified lower bound, at most {worst:.0e} below the value attained "
-            f"(relatively); the second-order solver finds the slowest of them in "
-            f"{1000 * seconds:.0f} ms of CPU time."
-        )
-    return Table("datasets", "Datasets and certified optima", note, frame)
+    if optima.empty:
+        return make_table("datasets", frame, certified="")
+    for risk in results.settings.risks:
+        values = optima[optima["risk"] == risk].set_index("dataset")["optimum"]
+        frame[f"F*, {risk_label(risk)}"] = frame["dataset"].map(values).map("{:.12f}".format)
+    facts = {"gap": optima["relative_gap"].max(), "milliseconds": 1000 * optima["seconds"].max()}
+    return make_table("datasets", frame, certified=texts("measured", "certified").format(**facts))
 
 
 def _settings(results: Results) -> Table:
+    settings = results.settings
     chosen = results.tuning[results.tuning["chosen"]].copy()
     chosen["setting"] = [
         f"{row.alpha:g}" + (f", C = {row.C:g}" if row.method == "sorel" else "")
@@ -199,17 +157,9 @@ def _settings(results: Results) -> Table:
         aggfunc="first",
         sort=False,
     )
-    frame = frame[list(PAPER_METHODS)].reset_index()
-    frame = _labelled(frame).rename(columns={name: LABELS[name] for name in PAPER_METHODS})
-    return Table(
-        "settings",
-        "Chosen step sizes alpha, and C of SOREL",
-        "The paper's rule: the least training loss, averaged over the last ten epochs and the "
-        f"{results.settings.tuning_seeds} seeds, over {len(results.settings.step_sizes)} step "
-        f"sizes and, for SOREL, {len(results.settings.dual_steps)} values of C. Settings that "
-        "agree to 1e-12 are ties, which the fewest passes to 1e-6 decide.",
-        frame,
-    )
+    frame = frame[list(PAPER_METHODS)].reset_index().rename(columns=LABELS)
+    counts = {"alphas": len(settings.step_sizes), "Cs": len(settings.dual_steps)}
+    return make_table("settings", frame, seeds=settings.tuning_seeds, **counts)
 
 
 def _levels(results: Results, batch: int, methods: tuple[str, ...]) -> pd.DataFrame:
@@ -218,79 +168,34 @@ def _levels(results: Results, batch: int, methods: tuple[str, ...]) -> pd.DataFr
     chosen = (frame["batch"] == batch) & frame["method"].isin(methods)
     frame = frame[chosen].drop(columns=["batch", "lowest"])
     frame["method"] = frame["method"].map(LABELS)
-    names = {f"passes_{t:.0e}": f"passes to {t:.0e}" for t in TARGETS}
-    names.update({f"seconds_{t:.0e}": f"ms to {t:.0e}" for t in TARGETS})
-    frame = _labelled(frame.rename(columns=names))
+    names = {"end": "end level"}
     for target in TARGETS:
-        frame[f"ms to {target:.0e}"] *= 1000.0
-    return frame.rename(columns={"end": "end level"})
+        names[f"passes_{target:.0e}"] = f"passes to {target:.0e}"
+        names[f"seconds_{target:.0e}"] = f"ms to {target:.0e}"
+        frame[f"seconds_{target:.0e}"] *= 1000.0
+    return frame.rename(columns=names)
 
 
 def _reached(results: Results, batch: int) -> Table:
-    frame = _levels(results, batch, ALL_METHODS)
-    how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
-    return Table(
-        "reached" if batch == 1 else "reached_batch",
-        f"Passes and CPU time to a suboptimality, {how}",
-        f"Medians over {results.settings.seeds} seeds, at most {results.settings.budget(batch)} "
-        "passes; a dash means never. A target counts at the first check below it, even if the "
-        "method leaves it again: the end level is the mean of the last ten checks.",
-        frame,
-    )
+    facts = {"seeds": results.settings.seeds, "budget": results.settings.budget(batch)}
+    return make_table("reached", _levels(results, batch, ALL_METHODS), batch, **facts)
 
 
 def _appendix(results: Results, batch: int) -> Table:
-    how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
-    return Table(
-        "appendix" if batch == 1 else "appendix_batch",
-        f"Not in the paper: methods of the related work, {how}",
-        "With the library's default settings, which adapt or come from bounds: nothing was tuned. "
-        "Drago minimises a smoothed risk and ends where its smoothing lets it. ADMM is looked at "
-        "every 10 passes, PDHG and APD every 20: their passes are rounded up, and their end level "
-        "is that of the last check.",
-        _levels(results, batch, APPENDIX_METHODS),
-    )
+    return make_table("appendix", _levels(results, batch, APPENDIX_METHODS), batch)
 
 
 def _knob_free(results: Results, batch: int) -> Table:
-    frame = _labelled(knob_free(results, batch))
-    frame = frame.drop(columns=[name for name in frame if name.startswith("grid ratio")])
-    how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
-    return Table(
-        "knob_free" if batch == 1 else "knob_free_batch",
-        f"SOREL without knobs against SOREL tuned, {how}",
-        "Passes to 1e-6 and 1e-9. tuned: the published schedule with the setting of the paper's "
-        "rule; grid: the best of its 72 settings for this very target, in hindsight (a mean over "
-        "the seeds, the others are medians); ratio: auto / tuned, 0 where only auto arrives.",
-        frame,
-    )
+    frame = knob_free(results, batch)
+    return make_table("knob_free", frame.drop(columns=frame.filter(like="grid ratio")), batch)
 
 
 def _late(results: Results) -> Table:
     name, risk, setting = INSTABILITY
-    special = f"alpha = {setting['alpha']:g}, C = {setting['C']:g}"
-    words = {
-        "tuned": "published, tuned",
-        "stable": "stable, the same setting",
-        "stable default": "stable, one setting for all",
-        "fixed paper": f"published, {special}",
-        "fixed exact paper": f"published, exact inner solves, C = {setting['C']:g}",
-        "fixed stable": f"stable, {special}",
-        "fixed exact stable": f"stable, exact inner solves, C = {setting['C']:g}",
-        "fixed auto": "no knobs",
-    }
-    frame = _labelled(late_levels(results))
-    frame["run"] = frame["run"].map(words)
+    frame = late_levels(results)
+    frame["run"] = [texts("late_runs", run).format(**setting) for run in frame["run"]]
     frame["lost"] = np.where(frame["lost"], "yes", "no")
-    return Table(
-        "late",
-        "The published schedule, watched for longer",
-        "lost: the run ends more than a hundred times above the lowest level that it had reached, "
-        "and above 1e-9. stable: the same formulas with a clock that is stopped in time, with the "
-        "tuned setting or, for all problems, with alpha from the curvature and C = 0.1. The last "
-        f"rows take {name} with {risk_label(risk)} and a fixed setting.",
-        frame,
-    )
+    return make_table("late", frame, problem=f"{name} with {risk_label(risk)}")
 
 
 def _costs(results: Results) -> Table:
@@ -302,43 +207,23 @@ def _costs(results: Results) -> Table:
     order = [name for name in labels if name in frame.columns]
     frame = frame[order].rename(columns=labels).reset_index()
     frame.insert(1, "n", frame["dataset"].map(results.datasets.set_index("dataset")["n"]))
-    return Table(
-        "costs",
-        "CPU milliseconds per pass",
-        "Prospect keeps the losses in order and moves the one that changed; with a projection in "
-        "every step (nu > 0), as the paper describes it, a pass costs O(n^2).",
-        frame,
-    )
+    return make_table("costs", frame)
 
 
 def _constants(results: Results) -> Table:
-    frame = results.constants.copy()
-    frame["G_vector / G_one"] = frame["G_vector"] / frame["G_one"]
-    frame = _labelled(frame).rename(
-        columns={
-            "G_one": "G of one loss",
-            "G_vector": "G of the vector",
-            "G_vector / G_one": "their ratio",
-            "n_sigma_n": "n sigma_n",
-            "G_sublevel": "G on the sublevel set",
-        }
-    )
-    columns = ["dataset", "risk", "n", "G of one loss", "G of the vector", "their ratio"]
-    columns += ["n sigma_n", "G on the sublevel set"]
-    return Table(
-        "constants",
-        "Constants of the analysis",
-        "At the optimum: the Lipschitz constant of one loss and of the vector of losses, which the "
-        "proof takes to be equal; n sigma_n, by which the step 1/(12 L) is too long; and what the "
-        "Lipschitz constant of one loss can be on the sublevel set of the start.",
-        frame[columns],
-    )
-
-
-def _labelled(frame: pd.DataFrame) -> pd.DataFrame:
-    frame = frame.copy()
-    frame["risk"] = frame["risk"].map(risk_label)
-    return frame
+    frame = results.constants
+    names = {
+        "dataset": "dataset",
+        "risk": "risk",
+        "n": "n",
+        "G_one": "G of one loss",
+        "G_vector": "G of the vector",
+        "ratio": "their ratio",
+        "n_sigma_n": "n sigma_n",
+        "G_sublevel": "G on the sublevel set",
+    }
+    frame = frame.assign(ratio=frame["G_vector"] / frame["G_one"])
+    return make_table("constants", frame[list(names)].rename(columns=names))
 
 
 def number(value: Any) -> str:
@@ -354,17 +239,14 @@ def number(value: Any) -> str:
         return "yes" if value else "no"
     if not isinstance(value, (float, np.floating)):
         return str(value)
-    value = float(value)
-    if not np.isfinite(value):
+    size = abs(float(value))
+    if not np.isfinite(size):
         return "-"
-    size = abs(value)
-    if size != 0.0 and size < 1e-2:
+    if 0.0 < size < 1e-2:
         return f"{value:.1e}"
-    if size >= 100.0:
-        return f"{value:.0f}"
-    if size >= 10.0:
-        return f"{value:.1f}".removesuffix(".0")
-    return f"{value:.2f}"
+    if size < 10.0:
+        return f"{value:.2f}"
+    return f"{value:.1f}".removesuffix(".0") if size < 100.0 else f"{value:.0f}"
 
 
 def to_markdown(frame: pd.DataFrame) -> str:

@@ -221,14 +221,15 @@ class Auto(Solver):
         """
         engine, n = problem.engine, problem.n_samples
         largest = (_LARGEST_SHARE if problem.penalty.quadratic else _WITH_KINKS) * n
-        if largest < _LEAST_ROWS or engine.obstacle("sample") is not None or problem.is_quadratic:
+        if largest < _LEAST_ROWS or engine.obstacle("on_rows") is not None or problem.is_quadratic:
             return
         needed = _ROWS_PER_PARAMETER * engine.size / engine.spec.risk.effective_share(engine.n_samples)
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
         if rows > largest or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
         # Always the same rows: nobody expects chance in a method without settings.
-        sample = engine.sample(rows, np.random.default_rng(0))
+        chosen = np.random.default_rng(0).choice(engine.n_samples, rows, replace=False)
+        sample = engine.on_rows(np.sort(chosen))
         if sample is None:
             return
         part = problem.with_engine(sample)

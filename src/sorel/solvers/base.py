@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sorel._clock import now
+from time import perf_counter as now
 from sorel.certificate import Certificate, Certifier, KnownCurvature, Path
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem

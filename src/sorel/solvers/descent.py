@@ -6,6 +6,7 @@ them. That is a start for any risk, and for the plain average itself most often 
 
 from __future__ import annotations
 
+from sorel.engines import coordinate_descent
 from sorel.problem import Problem
 from sorel.solvers.augmented import State
 from sorel.solvers.base import Run
@@ -36,7 +37,7 @@ def can_descend(problem: Problem) -> bool:
     work = engine.n_samples * engine.n_features**2
     return (
         chooses_columns(engine, problem.penalty)
-        and engine.obstacle("descend") is None
+        and coordinate_descent.serves(engine)
         and work >= _LEAST_WORK
     )
 
@@ -57,7 +58,8 @@ def descend(state: State, run: Run) -> State:
         except TooManyColumnsError:
             break
         sweeps = _sweeps(part) if part is last else _FEW_SWEEPS
-        found = part.engine.descend(
+        found = coordinate_descent.descend(
+            part.engine,
             state.point,
             state.dual,
             part.take(w),

@@ -35,9 +35,6 @@ from sorel.working_sets import (
 # does without it, and others with that of the coefficients that have left their rest.
 MAX_SIZE = LARGEST_HESSIAN
 
-# The next step sees other weights: the last hundredth of what a model promises would go to waste.
-_ROUGH = 0.01
-
 # Where a Hessian nearby is at hand, a step is solved to this share of the gradient by so many
 # products at most, more of them for many columns. The matrix of no more than the last share of the
 # rows is cheaper.
@@ -179,7 +176,6 @@ class Newton(AugmentedLagrangian):
                 part.penalty,
                 part.n_penalized,
                 engine.n_outputs,
-                _ROUGH,
             )
             _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.

@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.certificate import gap_wanted
-from sorel.engines.base import Dual, FloatArray, Turned
+from sorel.engines.base import Dual, FloatArray
+from sorel.engines.rotated import Rotated, rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.solvers.base import (
@@ -100,7 +101,7 @@ class RowSpace(Solver):
             yield _back(problem, turned, *best, target)
 
 
-def _back(problem: Problem, turned: Turned, v: FloatArray, dual: Dual, refine: float) -> Iterate:
+def _back(problem: Problem, turned: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
     """What was found in the space of the rows, as parameters of the problem."""
     return Iterate(problem.engine.point(turned.back(v)), dual, None, refine)
 

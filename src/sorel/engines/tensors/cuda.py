@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sorel._compiled import cache_folder
 from sorel._files import write_atomically
 from sorel._warnings import warn
 
@@ -174,18 +173,17 @@ def _machine_code(architecture: str) -> bytes:
     version = ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(*map(ctypes.byref, version))
     kind = f"{architecture} {version[0].value}.{version[1].value} ".encode()
-    folder = cache_folder()
-    path = None if folder is None else Path(folder) / f"cuda-{_digest(kind + source)}.cubin"
-    if path is not None and path.exists():
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sorel"
+    path = folder / f"cuda-{_digest(kind + source)}.cubin"
+    # A folder that cannot be read or written costs a compilation, and nothing else.
+    with suppress(OSError):
         digest, _, code = path.read_bytes().partition(b"\n")
         if digest.decode(errors="replace") == _digest(code):
             return code
     code = _compile(nvrtc, source, architecture)
-    if path is not None:
-        # A folder that cannot be written to costs a compilation, and nothing else.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, f"{_digest(code)}\n".encode() + code)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, f"{_digest(code)}\n".encode() + code)
     return code
 
 
