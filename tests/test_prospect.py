@@ -34,7 +34,9 @@ def test_prospect_tables_are_what_a_full_sort_gives(nu, loss):
             lam[:] = sorel.project_permutahedron(keys / N, problem.risk.weights(N))
         else:
             lam[table.order] = problem.risk.weights(N)
-        np.testing.assert_allclose(engine.weights(engine.stochastic().table_dual(table)), lam, atol=1e-14)
+        np.testing.assert_allclose(
+            engine.weights(engine.stochastic().table_dual(table)), lam, atol=1e-14
+        )
 
 
 def test_prospect_step_uses_the_projected_weights():

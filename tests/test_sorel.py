@@ -8,8 +8,8 @@ from stochastic import D, make, optimum, quietly
 
 import sorel
 from sorel.certificate import certify
-from sorel.engines.stochastic import MemoryStochastic
 from sorel.datasets import load_paper_dataset
+from sorel.engines.stochastic import MemoryStochastic
 from sorel.solvers import (
     LSVRG,
     SOREL,

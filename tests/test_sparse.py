@@ -11,7 +11,6 @@ from helpers import CLASSES, make_data, make_loss
 
 import sorel
 from sorel.engines.base import Plan
-from sorel.kernels import sparse_steps
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9

@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter as now
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,6 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
-from time import perf_counter as now
 from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._warnings import warn
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from time import perf_counter as now
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel import _stop
-from time import perf_counter as now
 from sorel._warnings import warn
 from sorel.certificate import (
     MANY_PRODUCTS,

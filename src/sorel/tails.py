@@ -9,12 +9,12 @@ says whether the worst losses are all in T. Along a path one T serves many point
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from time import perf_counter as now
 from sorel.certificate import Certifier, relative, unit
 from sorel.engines.base import Engine
 from sorel.problem import Problem
@@ -142,7 +142,7 @@ class Tails:
             return
         part = engine.on_rows(rows)
         if part is not None:
-            self._engine, self._rows, self._mass = part.in_sequence(), rows, mass
+            self._engine, self._rows, self._mass = part.for_run(sequence=True), rows, mass
 
     def _solve_part(
         self, problem: Problem, engine: Engine, alpha: float, near: Result

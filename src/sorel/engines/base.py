@@ -727,4 +727,3 @@ class Engine(ABC):
     def stochastic(self) -> Stochastic:
         """Steps on single samples, for homes of the data that reach a row cheaply."""
         self._lacking("stochastic")
-

@@ -223,7 +223,9 @@ class Auto(Solver):
         largest = (_LARGEST_SHARE if problem.penalty.quadratic else _WITH_KINKS) * n
         if largest < _LEAST_ROWS or engine.obstacle("on_rows") is not None or problem.is_quadratic:
             return
-        needed = _ROWS_PER_PARAMETER * engine.size / engine.spec.risk.effective_share(engine.n_samples)
+        needed = (
+            _ROWS_PER_PARAMETER * engine.size / engine.spec.risk.effective_share(engine.n_samples)
+        )
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
         if rows > largest or rows * problem.n_features > 2 * _PART_NUMBERS:
             return

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import perf_counter as now
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from time import perf_counter as now
 from sorel.certificate import Certificate, Certifier, KnownCurvature, Path
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem import Problem

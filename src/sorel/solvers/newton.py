@@ -162,7 +162,9 @@ class Newton(AugmentedLagrangian):
         # One step is all that a quadratic problem takes, if all rows have their say.
         n_rows = None if problem.is_quadratic else sampled_rows(center.size)
         while True:
-            hessian = part.engine.curvature(state.point, state.dual, state.eta, caution).matrix(n_rows)
+            hessian = part.engine.curvature(state.point, state.dual, state.eta, caution).matrix(
+                n_rows
+            )
             run.passes += 1
             if problem.penalty.quadratic:
                 found = step_of_few(hessian, gradient, center, problem.penalty.l2, part.n_penalized)
@@ -270,7 +272,10 @@ def has_smooth_risk(problem: Problem) -> bool:
     """Whether weights change little with the order of the losses, so that kinks are slight."""
     if problem.has_two_levels or problem.loss.affine:
         return False
-    return problem.has_fixed_weights or problem.engine.spec.risk.effective_share(problem.engine.n_samples) >= _MOST_CARRY
+    return (
+        problem.has_fixed_weights
+        or problem.engine.spec.risk.effective_share(problem.engine.n_samples) >= _MOST_CARRY
+    )
 
 
 def shares_matrix(problem: Problem) -> bool:

@@ -410,9 +410,7 @@ class _DualAscent:
         if self.eta is None:
             self.eta = 1.0 / problem.loss_scale(point)
         elif self.accepted is not None:
-            length, product, _ = engine.differences(
-                dual, self.accepted[0], point, self.accepted[1]
-            )
+            length, product, _ = engine.differences(dual, self.accepted[0], point, self.accepted[1])
             if product > 0:
                 self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
         self.accepted = (dual, point)
@@ -445,7 +443,9 @@ def _tail_average(
     tail = max(1, plan.steps // 2)
     total = np.zeros(problem.engine.shape)
     plan = plan._replace(burn_in=plan.steps - tail)
-    problem.engine.stochastic().epoch(point, dual, gradient, plan, run.rng, start=start, total=total)
+    problem.engine.stochastic().epoch(
+        point, dual, gradient, plan, run.rng, start=start, total=total
+    )
     run.passes += plan.steps * plan.batch / problem.n_samples
     return _in_domain(problem, total / tail)
 
