@@ -175,7 +175,11 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
     Auto()._start_from_part(problem, run, Newton())
     rows = int(auto._SHARE * 4000)
     assert inner[0].max_passes == auto._PART_PASSES
-    part = problem.with_engine(problem.engine.sample(rows, np.random.default_rng(0)))
+    part = problem.with_engine(
+        problem.engine.on_rows(
+            np.sort(np.random.default_rng(0).choice(problem.n_samples, rows, replace=False))
+        )
+    )
     best = sorel.solve(part, "newton", tol=1e-8)
     # As good as asked for on the part, which is near the solution for all rows.
     assert part.objective(run.w) <= best.objective + auto._PART_TOL * best.objective
@@ -211,7 +215,7 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     monkeypatch.setattr(auto, "has_smooth_risk", lambda problem: smooth)
     monkeypatch.setattr(auto, "shares_matrix", lambda problem: shared)
     entries = auto._SMALL if small else auto._SMALL + 1
-    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, products_are_cheap=True, entries=entries)
+    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, in_memory=True, entries=entries)
     problem = SimpleNamespace(
         engine=engine, has_fixed_weights=fixed, bends_evenly=bends != "unevenly",
         is_quadratic=bends == "constantly", loss=SimpleNamespace(is_classifier=labels),
@@ -231,9 +235,9 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     # A matrix that is not to be had leaves products without a limit.
     expected = [_Quick, NewtonCG] if smooth else [NewtonCG]
     assert Auto()._before_matrix(problem, math.inf) == expected
-    engine.products_are_cheap = False
+    engine.in_memory = False
     assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
-    engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True
+    engine.size, engine.in_memory = auto.FEW_PARAMETERS, True
     assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth else [])
 
 
@@ -244,7 +248,7 @@ def quadratic_order(monkeypatch, size, cheap=True, even=False, classes=False, fe
     monkeypatch.setattr(auto, "classes_by_products", lambda engine: classes)
     monkeypatch.setattr(auto, "_products_of_matrix", lambda problem: 77.0)
     monkeypatch.setattr(Auto, "_before_matrix", lambda self, problem, matrix: [f"before {matrix}"])
-    monkeypatch.setattr(type(problem.engine), "products_are_cheap", cheap)
+    monkeypatch.setattr(type(problem.engine), "in_memory", cheap)
     assert problem.bends_evenly is even
     return Auto()._order(problem)
 

@@ -13,7 +13,7 @@ import sorel
 from sorel import L2, Problem
 from sorel.certificate import certify
 from sorel.certificate.rounding import Path, Rounding
-from sorel.engines import DenseEngine, Engine
+from sorel.engines import DenseEngine, Engine, intercepts
 from sorel.losses import Loss
 
 Long = np.longdouble
@@ -132,7 +132,7 @@ def test_what_the_intercept_may_still_gain(loss):
     dual = engine.worst_case(point)
     best = engine.best_intercept(point, dual)
     left = abs(float(engine.gradient(best, dual)[-1])) + 1e-14
-    slack = engine.intercept_slack(best, dual, left)
+    slack = intercepts.slack(engine, best, dual, left)
     if loss != "huber":
         # Without a bracket, from the curvature, which the linear part of huber lacks.
         slack = min(slack, Engine.intercept_slack(engine, best, dual, left))

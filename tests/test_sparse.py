@@ -257,7 +257,7 @@ def test_every_form_gives_the_same(name):
     options = {"risk": sorel.CVaR(0.3), "penalty": sorel.L2(0.1), "fit_intercept": True}
     problems = [sorel.Problem(M, y, **options) for M in (X, given)]
     both(problems, run_epoch)
-    both(problems, lambda p: [p.engine.hessian(*snapshot(p)[:2], 0.0), snapshot(p)[2]])
+    both(problems, lambda p: [p.engine.curvature(*snapshot(p)[:2], 0.0).matrix(), snapshot(p)[2]])
     if csr:
         for part, array in zip(parts, (given.data, given.indices, given.indptr), strict=True):
             np.testing.assert_array_equal(part, array)

@@ -21,9 +21,6 @@ from sorel.kernels import dense
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
-# Up to this many outputs the linear algebra library is faster with the narrow factor first.
-_FEW_OUTPUTS = 16
-
 
 class DenseRows(RowMatrix):
     """Products with a dense X."""
@@ -182,8 +179,8 @@ def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:
     """out[:d] += X^T c, and the column sums of c below when out has room for them."""
     d = X.shape[1]
     for rows, tile in _doubles(X):
-        part = c[rows]
-        out[:d] += (part.T @ tile).T if c.shape[1] <= _FEW_OUTPUTS else tile.T @ part
+        # The linear algebra library is faster with the narrow factor first.
+        out[:d] += (c[rows].T @ tile).T
     if len(out) > d:
         out[d] += np.ones(len(c)) @ c
 

@@ -32,6 +32,7 @@ from sorel.engines.base import (
     Sizes,
     Spec,
 )
+from sorel.engines.curvature import ROWS_PER_BLOCK, WORTH_SAMPLING
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.tensors.losses import check_served, softmax_losses
 from sorel.engines.tensors.matrices import Matrix, make_matrix
@@ -40,12 +41,6 @@ from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.risks import CVaR
 
 _EPS = float(np.finfo(np.float64).eps)
-
-# A Hessian from sampled rows pays when there are this many times more rows than asked for.
-_WORTH_SAMPLING = 3
-
-# Rows of a block that are to be expected in a sample before it is sampled by rows.
-_ROWS_PER_BLOCK = 50
 
 # Up to this share of rows with a weight, products leave out the others.
 _FEW = 0.3
@@ -366,14 +361,14 @@ class TensorEngine(Engine):
         factor, alone, together = torch.zeros_like(h), h, h.new_zeros(())
         if blocks is not None:
             block, _, sizes = blocks
-            small = sizes < _ROWS_PER_BLOCK * self.n_samples / n_rows
+            small = sizes < ROWS_PER_BLOCK * self.n_samples / n_rows
             place = block.clamp(min=0)
             inside = (block >= 0) & small[place]
             alone = h.masked_fill(inside, 0.0)
             together = (sizes * small).sum()
         # The host waits once for all that it has to know.
         sums = torch.stack([torch.count_nonzero(h), together, alone.sum()]).tolist()
-        if sums[0] <= _WORTH_SAMPLING * n_rows:
+        if sums[0] <= WORTH_SAMPLING * n_rows:
             return None
         if blocks is not None:
             stride = max(1, math.ceil(sums[1] / n_rows))
@@ -523,7 +518,7 @@ class _TensorCurvature(Curvature):
 
     def matrix(self, n_rows: int | None = None) -> FloatArray:
         engine, h, factor = self._engine, self._h, None
-        if n_rows is not None and engine.n_samples > _WORTH_SAMPLING * n_rows:
+        if n_rows is not None and engine.n_samples > WORTH_SAMPLING * n_rows:
             factor = engine._sample_rows(h, self._blocks, n_rows)
             h = h if factor is None else h * factor
         out = engine.matrix.gram(h, engine.fit_intercept)
