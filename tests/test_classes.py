@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 import sorel
+from sorel.engines import intercepts
 from sorel import costs
 from sorel.engines import dense
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
