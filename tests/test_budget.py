@@ -119,6 +119,10 @@ def test_several_columns_and_the_simplex():
     w = simplex.project(rng.normal(size=(4, 3)))
     assert budget.fenchel_young(w, v) == pytest.approx(simplex.fenchel_young(w, v))
     assert budget.value(w) == pytest.approx(simplex.value(w))
+    M = rng.normal(size=(20, 15))
+    model = M.T @ M, rng.normal(size=15), np.append(w.ravel(), np.zeros(3))
+    expected, _ = minimize_quadratic(*model, simplex, 12, 3)
+    np.testing.assert_allclose(minimize_quadratic(*model, budget, 12, 3)[0], expected, atol=1e-12)
 
 
 def test_equality_copies_and_ridge():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from own_penalties import Ball
 
-from sorel import quadratic
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
 from sorel.quadratic import (
     QuadraticInfo,
@@ -368,12 +367,6 @@ def test_many_free_coordinates_of_a_simplex_against_a_conic_solver(rank, l2, int
     move = u - w
     value = gradient @ move + 0.5 * move @ H @ move + 0.5 * l2 * u[:d] @ u[:d]
     assert value == pytest.approx(best, abs=1e-8)
-
-
-EPS, RIDGE = 2.0**-52, quadratic._RIDGE
-
-
-# Shares of a step at which the first border is reached; in stiff directions bent steps cost much.
 
 
 def test_step_of_few_promises_what_the_model_gives() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.kernels.cholesky import minimize_few
-from sorel.models import Model, minimize
+from sorel.models.constrained import RIDGE, Model, minimize
 from sorel.penalties import Penalty
 from sorel.penalties.builtin import Declared
 from sorel.proximal import ProximalModel
@@ -31,9 +31,6 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 # Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
 FEW = 24
-
-# Curvature that is added where the penalty has none, relative to what is there.
-_RIDGE = 1e-12
 
 # What is no further from the domain of a penalty is in it, but for rounding.
 _FEASIBLE = 1e-12
@@ -209,10 +206,9 @@ def _factor(A: Array) -> tuple[Array, float]:
     """
     # The transpose of a C-ordered array is what LAPACK wants, and A is symmetric: no copies.
     factor, failed = dpotrf(A.T, lower=1, clean=0)
-    if not failed and _well_factored(factor, A, 4.0 * _EPS):
+    p, diagonal = A.shape[0], A.diagonal()
+    if not failed and (factor.diagonal() ** 2 > 4.0 * _EPS * diagonal).all():
         return factor, 0.0
-    p = A.shape[0]
-    diagonal = A.diagonal()
     if not np.isfinite(A).all():
         raise np.linalg.LinAlgError(_NOT_FINITE)
     shift = 8.0 * p * _EPS
@@ -276,8 +272,8 @@ def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) 
     if l2 == 0.0:
         # Where there is no curvature at all, the slope alone sets a scale.
         steepest = float(np.abs(slope[:n_penalized]).max())
-        least = _RIDGE * largest if largest > 0.0 else max(steepest, _TINY)
-        own += _RIDGE * np.maximum(own, least)
+        least = RIDGE * largest if largest > 0.0 else max(steepest, _TINY)
+        own += RIDGE * np.maximum(own, least)
     return _lend(diagonal[n_penalized:], largest)
 
 
@@ -312,11 +308,6 @@ def _lend(curvature: Array, largest: float) -> float:
         return 0.0
     curvature[flat] = largest if largest > 0.0 else 1.0
     return 1.0
-
-
-def _well_factored(factor: Array, A: Array, threshold: float) -> bool:
-    """Whether every squared pivot exceeds `threshold` times its diagonal entry (NaN does not)."""
-    return bool((factor.diagonal() ** 2 > threshold * A.diagonal()).all())
 
 
 def _relative_size(residual: Array, slope: Array, step: Array, A: Array) -> float:

@@ -47,7 +47,7 @@ _MAX_PIPE = 1 << 30
 _FORMAT = 1
 
 # Packages that reading a model may need. A file that names any other module is not one of ours.
-_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl", "numba")
+_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl")
 
 
 class ModelFileError(ValueError):

@@ -45,8 +45,9 @@ _ROUNDS = 20
 # Accuracy asked of PIQP: enough to tell the active set, which is then solved for.
 _ACCURACY = 1e-10
 
-# Ridge of a factor of dependent coordinates, relative to their curvature.
-_RIDGE = 1e-12
+# Curvature that is lent where there is none, relative to what is there: to a model without l2, and
+# to factors of dependent coordinates.
+RIDGE = 1e-12
 
 # Roots of curvatures below this share of the largest do not set the unit of their coordinate.
 _LEAST_UNIT = 1e-6
@@ -220,7 +221,7 @@ def _factor(matrix: Array, curvature: Array) -> Array | None:
     Pivots at rounding level count as a failure: a solve would divide by them. What a ridge changes
     is worked off by refinement.
     """
-    for ridge in (0.0, _RIDGE):
+    for ridge in (0.0, RIDGE):
         matrix.ravel()[:: len(matrix) + 1] += ridge * curvature
         factor, failed = dpotrf(matrix.T, lower=1, clean=0)
         if not failed and (factor.diagonal() ** 2 > 4.0 * _EPS * curvature).all():

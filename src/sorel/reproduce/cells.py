@@ -102,20 +102,19 @@ def cell(kind: str, dataset: str = "", **arguments: Any) -> Cell:
 @lru_cache
 def code_version() -> str:
     """Version and digest of the code that produces numbers, and versions of what it builds on."""
-    import numba
     import scipy
 
     import sorel
 
     root = Path(sorel.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".pyd")):
         name = path.relative_to(root).as_posix()
         shown_only = name.startswith("reproduce/") and name != "reproduce/experiments.py"
         if shown_only or name.partition("/")[0] in _NOT_NUMERIC:
             continue
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}, numba {numba.__version__}"
+    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
     return f"sorel {sorel.__version__} ({digest.hexdigest()[:12]}), {libraries}"
 
 
