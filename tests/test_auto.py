@@ -81,53 +81,6 @@ def test_products_may_cost_a_share_of_what_a_matrix_would_have(monkeypatch, smal
         solver.most_products(problem, SimpleNamespace(share=0.5))
 
 
-def rows_of_part(n, d, share=1.0, quadratic=False, offers=True, kinks=False):
-    """How many rows are asked for, or None."""
-    asked = []
-    problem = SimpleNamespace(
-        n_samples=n,
-        n_features=d,
-        is_quadratic=quadratic,
-        penalty=SimpleNamespace(quadratic=not kinks),
-        engine=SimpleNamespace(
-            size=d, effective_share=lambda: share, offers=lambda name: offers and name == "sample",
-            sample=lambda rows, rng: asked.append(rows),
-        ),
-    )  # fmt: skip
-    run = Run(np.zeros(d), None, 1e-6, 100, math.inf, 0)
-    assert Auto()._start_from_part(problem, run, None) is None
-    assert (run.passes, run.near) == (0.0, False)
-    return asked[0] if asked else None
-
-
-def test_how_many_rows_are_solved_first():
-    least, largest, share = auto._LEAST_ROWS, auto._LARGEST_SHARE, auto._SHARE
-    per, numbers = auto._ROWS_PER_PARAMETER, auto._PART_NUMBERS
-    few = int(least / largest)
-    assert rows_of_part(few, 2) == least
-    assert rows_of_part(few - 8, 2) is None
-    assert rows_of_part(few, 2, quadratic=True) is None
-    assert rows_of_part(few, 2, offers=False) is None
-    # Kinks are for larger parts alone.
-    more = int(least / auto._WITH_KINKS)
-    assert rows_of_part(more, 2, kinks=True) == least
-    assert rows_of_part(more - 20, 2, kinks=True) is None
-    # A share of all rows, of few numbers in all.
-    many = 4 * int(least / share)
-    assert rows_of_part(many, 2) == int(share * many)
-    assert rows_of_part(100 * many, 5) == numbers // 5
-    # Enough for each parameter, of those that carry the risk.
-    some = 40 * least
-    assert rows_of_part(some, 200, share=0.5) == 2 * per * 200
-    assert rows_of_part(some, 200, share=0.25) == 4 * per * 200
-    # No more than the largest share, nor twice the numbers.
-    assert rows_of_part(10 * least, 200, share=0.5) is None
-    tall = 10**8
-    d = int(math.sqrt(2 * numbers / per))
-    assert rows_of_part(tall, d) == per * d
-    assert rows_of_part(tall, d + 1) is None
-
-
 @pytest.mark.parametrize(
     ("gaps", "taken", "best", "near"),
     [
@@ -175,7 +128,11 @@ def test_a_start_from_a_part_of_the_rows(monkeypatch):
     Auto()._start_from_part(problem, run, Newton())
     rows = int(auto._SHARE * 4000)
     assert inner[0].max_passes == auto._PART_PASSES
-    part = problem.with_engine(problem.engine.sample(rows, np.random.default_rng(0)))
+    part = problem.with_engine(
+        problem.engine.on_rows(
+            np.sort(np.random.default_rng(0).choice(problem.n_samples, rows, replace=False))
+        )
+    )
     best = sorel.solve(part, "newton", tol=1e-8)
     # As good as asked for on the part, which is near the solution for all rows.
     assert part.objective(run.w) <= best.objective + auto._PART_TOL * best.objective
@@ -211,7 +168,7 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     monkeypatch.setattr(auto, "has_smooth_risk", lambda problem: smooth)
     monkeypatch.setattr(auto, "shares_matrix", lambda problem: shared)
     entries = auto._SMALL if small else auto._SMALL + 1
-    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, products_are_cheap=True, entries=entries)
+    engine = SimpleNamespace(size=auto.FEW_PARAMETERS + 1, in_memory=True, entries=entries)
     problem = SimpleNamespace(
         engine=engine, has_fixed_weights=fixed, bends_evenly=bends != "unevenly",
         is_quadratic=bends == "constantly", loss=SimpleNamespace(is_classifier=labels),
@@ -231,9 +188,9 @@ def test_methods_before_a_matrix(monkeypatch, smooth, shared, fixed, bends, labe
     # A matrix that is not to be had leaves products without a limit.
     expected = [_Quick, NewtonCG] if smooth else [NewtonCG]
     assert Auto()._before_matrix(problem, math.inf) == expected
-    engine.products_are_cheap = False
+    engine.in_memory = False
     assert Auto()._before_matrix(problem, 1e9) == [_Thrifty]
-    engine.size, engine.products_are_cheap = auto.FEW_PARAMETERS, True
+    engine.size, engine.in_memory = auto.FEW_PARAMETERS, True
     assert Auto()._before_matrix(problem, 1e9) == ([_Quick] if smooth else [])
 
 
@@ -244,7 +201,7 @@ def quadratic_order(monkeypatch, size, cheap=True, even=False, classes=False, fe
     monkeypatch.setattr(auto, "classes_by_products", lambda engine: classes)
     monkeypatch.setattr(auto, "_products_of_matrix", lambda problem: 77.0)
     monkeypatch.setattr(Auto, "_before_matrix", lambda self, problem, matrix: [f"before {matrix}"])
-    monkeypatch.setattr(type(problem.engine), "products_are_cheap", cheap)
+    monkeypatch.setattr(type(problem.engine), "in_memory", cheap)
     assert problem.bends_evenly is even
     return Auto()._order(problem)
 
@@ -464,22 +421,6 @@ def test_where_a_method_starts_after_one_that_cost_too_much():
     assert costly_turn(fixed=False, products_follow=False, rows=2) == 0.0
     assert costly_turn(fixed=False, products_follow=False, rows=3) == 7.0
     assert costly_turn(fixed=True, products_follow=False, rows=2) == 7.0
-
-
-def test_single_samples_where_they_are_to_be_had(monkeypatch):
-    """Under a penalty at which nothing rests, and only where an engine has epochs or no matrix."""
-    X, y = np.zeros((1002, 1001), np.float32), np.arange(1002.0)
-    problem = Problem(X, y, penalty=sorel.Simplex(0.1))
-    offers = type(problem.engine).offers
-    monkeypatch.setattr(
-        type(problem.engine),
-        "offers",
-        lambda self, name: name != "epoch" and offers(self, name),
-    )
-    monkeypatch.setattr(auto, "is_on_simplex", lambda problem: False)
-    assert Auto()._order(problem) == [Newton, Continuation]
-    monkeypatch.setattr(auto, "MAX_SIZE", 1000)
-    assert Auto()._order(problem) == [SOREL]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ def test_derivatives_of_the_engine(make, loss):
         slope = engine.slope(point, dual, engine.direction(delta))
         assert slope == pytest.approx(float(np.vdot(gradient, delta)), rel=1e-11)
         numeric = differences(slopes, w)
-        np.testing.assert_allclose(engine.hessian(point, dual), numeric, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            engine.curvature(point, dual).matrix(), numeric, rtol=1e-5, atol=1e-7
+        )
         if intercept:
             best = engine.best_intercept(point, dual)
             np.testing.assert_allclose(engine.gradient(best, dual)[-1], 0.0, atol=1e-12)
@@ -139,21 +141,21 @@ def test_dual_steps_are_maximisers(make, risk, weighted):
     point, center = engine.point(parameters(engine)), weighting(engine)
     previous = engine.point(parameters(engine, 8))
     for eta, theta in itertools.product((0.01, 1.0, 1e4), (0.0, 0.6)):
-        best = engine.ascend(center, point, eta, previous, theta)
+        best = engine.dual_step(center, point, eta, previous, theta)
         losses = engine.losses(point) + theta * (engine.losses(point) - engine.losses(previous))
 
         def value(dual, losses=losses, eta=eta):
-            distance = engine.square_distance(dual, center) / (2 * eta)
+            distance = engine.differences(dual, center).weights / (2 * eta)
             return engine.weights(dual) @ losses - distance
 
         for rival in (center, engine.worst_case(point), weighting(engine, 1)):
-            least = engine.square_distance(best, rival) / (2 * eta)
+            least = engine.differences(best, rival).weights / (2 * eta)
             assert value(best) - value(rival) >= least - 1e-11 * (abs(value(best)) + least)
         blend = engine.blend(center, best, 0.25)
         expected = 0.75 * engine.weights(center) + 0.25 * engine.weights(best)
         np.testing.assert_allclose(engine.weights(blend), expected, rtol=1e-13, atol=1e-16)
         square, product = engine.secant(best, center, point, previous)
-        assert square == pytest.approx(engine.square_distance(best, center), rel=1e-10)
+        assert square == pytest.approx(engine.differences(best, center).weights, rel=1e-10)
         moved = engine.weights(best) - engine.weights(center)
         change = engine.losses(point) - engine.losses(previous)
         assert product == pytest.approx(-moved @ change, rel=1e-9, abs=1e-12)
@@ -166,13 +168,13 @@ def test_generalised_hessian(make, loss, risk):
     engine = make(X, y, loss=loss, risk=RISKS[risk], intercept=True).engine.for_run()
     w, center, eta = parameters(engine), weighting(engine), 0.2
     point = engine.point(w)
-    dual = engine.ascend(center, point, eta)
+    dual = engine.dual_step(center, point, eta)
 
     def gradient(u):
         here = engine.point(u)
-        return engine.gradient(here, engine.ascend(center, here, eta)).ravel()
+        return engine.gradient(here, engine.dual_step(center, here, eta)).ravel()
 
-    hessian = engine.hessian(point, dual, eta)
+    hessian = engine.curvature(point, dual, eta).matrix()
     np.testing.assert_allclose(hessian, differences(gradient, w, 1e-6), rtol=1e-4, atol=1e-5)
     curvature, v = engine.curvature(point, dual, eta), parameters(engine, 11)
     np.testing.assert_allclose(

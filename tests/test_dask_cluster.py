@@ -99,7 +99,7 @@ def test_bytes_of_an_evaluation_do_not_depend_on_n(problem, tables, traffic):
     def step(made):
         engine = made.for_run().engine
         point = engine.point(w)
-        dual = engine.ascend(engine.uniform(), point, 1.0)
+        dual = engine.dual_step(engine.uniform(), point, 1.0)
         engine.gradient(point, dual)
         engine.shortfall(point, dual)
 

@@ -11,6 +11,7 @@ import scipy.sparse
 
 import sorel
 from sorel import Box, CVaR, ElasticNet, Mean, NonNegative, Problem
+from sorel.engines import coordinate_descent
 from sorel.kernels import descent as loops
 from sorel.solvers import Newton, descent
 from sorel.solvers.augmented import State
@@ -50,7 +51,9 @@ def test_it_ends_at_the_minimum(form, penalty, intercept):
     w = problem.start()
     w[0] = 0.1
     point, dual = engine.point(w), engine.uniform()
-    found = engine.descend(point, dual, w, penalty.kernel(engine.n_features), 20_000, 1e-16)
+    found = coordinate_descent.descend(
+        engine, point, dual, w, penalty.kernel(engine.n_features), 20_000, 1e-16
+    )
     assert found.sweeps < 20_000
     assert found.left <= 1e-16
     # A certificate of its own: the duality gap at the point.
@@ -71,7 +74,9 @@ def test_sweeps_that_would_not_reach_the_goal_are_not_made():
     w = np.zeros(30)
     start = problem.objective(w)
     kernel = penalty.kernel(30)
-    found = engine.descend(engine.point(w), engine.uniform(), w, kernel, 1000, 1e-12)
+    found = coordinate_descent.descend(
+        engine, engine.point(w), engine.uniform(), w, kernel, 1000, 1e-12
+    )
     assert found.sweeps < 100
     assert found.left > 1e-12
     assert problem.objective(found.w) < start
@@ -79,10 +84,8 @@ def test_sweeps_that_would_not_reach_the_goal_are_not_made():
 
 def test_only_squared_losses_descend():
     X, y = data()
-    assert Problem(X, y).engine.offers("descend")
-    assert "squared loss" in Problem(X, y, loss="huber").engine.obstacle("descend")
-    with pytest.raises(NotImplementedError, match="descend"):
-        sorel.engines.Engine.descend(Problem(X, y).engine, *[None] * 6)
+    assert coordinate_descent.serves(Problem(X, y).engine)
+    assert not coordinate_descent.serves(Problem(X, y, loss="huber").engine)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

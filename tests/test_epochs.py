@@ -11,9 +11,9 @@ import scipy.sparse
 from stochastic import LABELS, PENALTIES, WEIGHTS, D, N, X, make, plan, snapshot
 
 import sorel
-from sorel.engines import sampled
+from sorel.engines import stochastic as steps_module
 from sorel.engines.base import Plan
-from sorel.engines.sampled import systematic_sample
+from sorel.engines.stochastic import systematic_sample
 from sorel.solvers import SGD, Prospect, SaddleSAGA
 
 
@@ -29,7 +29,9 @@ def test_first_step_is_the_full_gradient_step(loss, sampling, batch):
     coef = slice(0, problem.n_features)
     for proximal in (True, False):
         setting = plan(problem, 0.05, 1, proximal=proximal, **options)
-        moved = problem.engine.epoch(point, dual, gradient, setting, np.random.default_rng(0))
+        moved = problem.engine.stochastic().epoch(
+            point, dual, gradient, setting, np.random.default_rng(0)
+        )
         if proximal:
             pulled = (point.w - 0.05 * gradient + 0.05 / 0.7 * center) / (1 + 0.05 / 0.7)
             expected = pulled.copy()
@@ -52,7 +54,7 @@ def test_epoch_equals_the_formula_step_by_step(penalty, loss):
     center = point.w.copy()
     total = np.zeros(engine.shape)
     setting = plan(problem, 0.02, 12, batch=3, center=center, tau=2.0)
-    moved = engine.epoch(
+    moved = engine.stochastic().epoch(
         point, dual, gradient, setting, np.random.default_rng(3), start=point.w + 0.0, total=total
     )
     indices = np.random.default_rng(3).integers(N, size=36).reshape(12, 3)
@@ -83,7 +85,10 @@ def test_direction_is_unbiased(sampling, weights):
     rng = np.random.default_rng(0)
     setting = plan(problem, 1e-3, 1, proximal=False, sampling=sampling)
     steps = np.array(
-        [engine.epoch(point, dual, gradient, setting, rng, start=start) for _ in range(draws)]
+        [
+            engine.stochastic().epoch(point, dual, gradient, setting, rng, start=start)
+            for _ in range(draws)
+        ]
     )
     exact = start - 1e-3 * (engine.gradient(engine.point(start), dual) + problem.penalty.l2 * start)
     error = np.abs(steps.mean(0) - exact)
@@ -99,7 +104,9 @@ def test_importance_sampling_is_more_accurate():
         setting = plan(problem, 1e-3, 1, sampling=sampling)
         rng = np.random.default_rng(0)
         steps = [
-            problem.engine.epoch(point, dual, gradient, setting, rng, start=point.w + 1.0)
+            problem.engine.stochastic().epoch(
+                point, dual, gradient, setting, rng, start=point.w + 1.0
+            )
             for _ in range(300)
         ]
         spread[sampling] = np.std(steps, axis=0).sum()
@@ -112,9 +119,11 @@ def test_epoch_decreases_the_lagrangian(loss, penalty):
     problem = make(loss, penalty=penalty)
     engine = problem.engine
     point, dual, gradient = snapshot(problem)
-    step = 1 / (3 * engine.smoothness(dual).component)
+    step = 1 / (3 * engine.stochastic().smoothness(dual).component)
     moved = engine.point(
-        engine.epoch(point, dual, gradient, plan(problem, step, N), np.random.default_rng(0))
+        engine.stochastic().epoch(
+            point, dual, gradient, plan(problem, step, N), np.random.default_rng(0)
+        )
     )
     before, after = (engine.expected(p, dual) + problem.penalty_value(p.w) for p in (point, moved))
     assert after < before
@@ -126,14 +135,18 @@ def run_all(problem, seed=0):
     point, dual, gradient = snapshot(problem)
     rng = np.random.default_rng(seed)
     setting = plan(problem, 0.01, 30, batch=2)
-    table, saddle = engine.table(point, dual), engine.table(point, dual)
+    table, saddle = engine.stochastic().table(point, dual), engine.stochastic().table(point, dual)
     return [
-        engine.epoch(point, dual, gradient, setting, rng),
-        engine.epoch(point, dual, gradient, setting._replace(sampling="importance"), rng),
-        engine.minibatch_epoch(point.w, setting._replace(batch=8), rng),
-        engine.prospect_epoch(table, point.w, setting, 0.0, rng),
-        engine.prospect_epoch(engine.table(point, dual), point.w, setting, 0.3, rng),
-        engine.saddle_epoch(saddle, point.w, setting, 0.01, 0.0, rng),
+        engine.stochastic().epoch(point, dual, gradient, setting, rng),
+        engine.stochastic().epoch(
+            point, dual, gradient, setting._replace(sampling="importance"), rng
+        ),
+        engine.stochastic().minibatch_epoch(point.w, setting._replace(batch=8), rng),
+        engine.stochastic().prospect_epoch(table, point.w, setting, 0.0, rng),
+        engine.stochastic().prospect_epoch(
+            engine.stochastic().table(point, dual), point.w, setting, 0.3, rng
+        ),
+        engine.stochastic().saddle_epoch(saddle, point.w, setting, 0.01, 0.0, rng),
     ]
 
 
@@ -165,17 +178,17 @@ def test_multinomial_with_two_classes_is_logistic():
     np.testing.assert_allclose(a.losses, b.losses, rtol=1e-12)
     p, q = one.worst_case(a), two.worst_case(b)
     operations = {
-        "epoch": lambda e, point, dual, s: e.epoch(
+        "epoch": lambda e, point, dual, s: e.stochastic().epoch(
             point, dual, e.gradient(point, dual), s, np.random.default_rng(5)
         ),
-        "minibatch": lambda e, point, dual, s: e.minibatch_epoch(
+        "minibatch": lambda e, point, dual, s: e.stochastic().minibatch_epoch(
             point.w, s._replace(batch=5), np.random.default_rng(5)
         ),
-        "prospect": lambda e, point, dual, s: e.prospect_epoch(
-            e.table(point, dual), point.w, s, 0.0, np.random.default_rng(5)
+        "prospect": lambda e, point, dual, s: e.stochastic().prospect_epoch(
+            e.stochastic().table(point, dual), point.w, s, 0.0, np.random.default_rng(5)
         ),
-        "saddle": lambda e, point, dual, s: e.saddle_epoch(
-            e.table(point, dual), point.w, s, 0.01, 0.0, np.random.default_rng(5)
+        "saddle": lambda e, point, dual, s: e.stochastic().saddle_epoch(
+            e.stochastic().table(point, dual), point.w, s, 0.01, 0.0, np.random.default_rng(5)
         ),
     }
     for name, operate in operations.items():
@@ -194,12 +207,12 @@ def test_smoothness_bounds_the_hessian_for_any_weighting():
         for weights in (None, WEIGHTS):
             problem = make(loss, sample_weight=weights, fit_intercept=True)
             engine = problem.engine
-            worst = engine.smoothness()
+            worst = engine.stochastic().smoothness()
             for _ in range(5):
                 point = engine.point(rng.standard_normal(engine.shape))
                 dual = engine.worst_case(point)
-                bound = engine.smoothness(dual)
-                top = np.linalg.eigvalsh(engine.hessian(point, dual))[-1]
+                bound = engine.stochastic().smoothness(dual)
+                top = np.linalg.eigvalsh(engine.curvature(point, dual).matrix())[-1]
                 assert top <= bound.average * (1 + 1e-12)
                 assert bound.average <= worst.average * (1 + 1e-12)
                 assert bound.component <= worst.component * (1 + 1e-12)
@@ -216,7 +229,7 @@ def test_jacobian_bound_holds():
             slopes = point.slopes.reshape(N, -1)
             jacobian = (X[:, :, None] * slopes[:, None, :]).reshape(N, -1)
             norm = np.linalg.norm(jacobian / math.sqrt(N), 2) ** 2
-            assert norm <= engine.jacobian_bound(point.losses.mean()) * (1 + 1e-12)
+            assert norm <= engine.stochastic().jacobian_bound(point.losses.mean()) * (1 + 1e-12)
 
 
 def test_systematic_sample_follows_the_probabilities():
@@ -238,11 +251,11 @@ def test_plain_steps_need_a_smooth_penalty():
     problem = make(penalty=sorel.ElasticNet(0.1, 0.1))
     point, dual, gradient = snapshot(problem)
     with pytest.raises(ValueError, match="smooth"):
-        problem.engine.epoch(
+        problem.engine.stochastic().epoch(
             point, dual, gradient, plan(problem, 0.1, proximal=False), np.random.default_rng(0)
         )
     with pytest.raises(ValueError, match="sampling"):
-        problem.engine.epoch(
+        problem.engine.stochastic().epoch(
             point, dual, gradient, plan(problem, 0.1, sampling="odd"), np.random.default_rng(0)
         )
 
@@ -255,8 +268,8 @@ def test_loops_that_are_left_now_and_then_take_the_same_steps(form, solver, monk
     X = rng.normal(size=(60, 5)) * (rng.random((60, 5)) < 0.5)
     y = rng.normal(size=60)
     found = []
-    for unheard in (sampled._UNHEARD, 1500):
-        monkeypatch.setattr(sampled, "_UNHEARD", unheard)
+    for unheard in (steps_module._UNHEARD, 1500):
+        monkeypatch.setattr(steps_module, "_UNHEARD", unheard)
         data = X if form == "dense" else scipy.sparse.csr_array(X)
         problem = sorel.Problem(data, y, risk=sorel.ESRM(2.0), penalty=sorel.L2(0.1))
         with warnings.catch_warnings():
@@ -268,15 +281,6 @@ def test_loops_that_are_left_now_and_then_take_the_same_steps(form, solver, monk
         np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 
-def test_pieces_are_whole_batches_and_cover_all_draws():
-    for count, batch, work in ((100, 1, 1), (100, 8, 10**8), (7, 8, 10**9), (64, 16, 10**12)):
-        pieces = sampled._pieces(count, batch, work)
-        assert [start for start, _ in pieces[1:]] == [stop for _, stop in pieces[:-1]]
-        assert pieces[0][0] == 0
-        assert pieces[-1][1] == count
-        assert all((stop - start) % batch == 0 for start, stop in pieces[:-1])
-
-
 @pytest.mark.parametrize("centered", [False, True])
 def test_numbers_of_a_step_are_those_of_its_formula(centered):
     """The gradient of l2/2 |w|^2 + |w - c|^2 / (2 tau) at w, or at the point that is sought."""
@@ -286,7 +290,7 @@ def test_numbers_of_a_step_are_those_of_its_formula(centered):
     pulled = step / tau if centered else 0.0
     for proximal in (False, True):
         numbers = Plan(step, 1, kernel, proximal=proximal, **options)
-        shrink, scale, free_shrink, free_scale, *_ = sampled.step_numbers(numbers)
+        shrink, scale, free_shrink, free_scale, *_ = steps_module.step_numbers(numbers)
         for factor, move, weight in ((shrink, scale, l2), (free_shrink, free_scale, 0.0)):
             drift = pulled * c * (move / step)
             found = factor * w + drift - move * direction

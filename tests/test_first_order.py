@@ -10,6 +10,7 @@ from stochastic import PENALTIES, WEIGHTS, D, N, last_iterate, make, optimum, qu
 
 import sorel
 from sorel.engines.base import Engine, UnsupportedOperationError
+from sorel.engines.memory import MemoryEngine
 from sorel.solvers import (
     ADMM,
     APD,
@@ -108,7 +109,7 @@ def test_smoothing_leads_to_the_smoothed_optimum(cls):
     problem = make(risk=sorel.CVaR(0.3))
     engine, nu = problem.engine, 1.0
     iterate = last_iterate(cls(nu=nu), problem, 400)
-    dual = engine.ascend(engine.uniform(), iterate.point, 1 / nu)
+    dual = engine.dual_step(engine.uniform(), iterate.point, 1 / nu)
     gradient = engine.gradient(iterate.point, dual) + 0.1 * iterate.point.w
     assert np.linalg.norm(gradient) <= 1e-5 * np.linalg.norm(snapshot(problem)[2])
     np.testing.assert_allclose(iterate.dual.density, dual.density, atol=1e-4)
@@ -156,10 +157,9 @@ def test_rank_tables_refuse_sample_weights(cls):
 def test_engines_without_single_samples_are_refused(monkeypatch):
     problem = make()
     engine = problem.engine
-    for operation in ("epoch", "minibatch_epoch", "table", "prospect_epoch", "saddle_epoch"):
-        monkeypatch.setattr(type(engine), operation, getattr(Engine, operation))
-    with pytest.raises(UnsupportedOperationError, match="minibatch_epoch"):
-        engine.minibatch_epoch(np.zeros(D), None, np.random.default_rng(0))
+    monkeypatch.setattr(MemoryEngine, "stochastic", Engine.stochastic)
+    with pytest.raises(UnsupportedOperationError, match="stochastic"):
+        engine.stochastic()
     with pytest.raises(
         UnsupportedProblemError, match="needs the operation 'minibatch_epoch'"
     ) as error:

@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 import sorel
 from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
+from sorel.engines.curvature import OneMargin
 from sorel.solvers import Newton, Run, UnsupportedProblemError
 from sorel.solvers.augmented import State
 from sorel.solvers.newton import MAX_SIZE
@@ -366,24 +367,8 @@ def test_a_sample_that_misses_a_class_is_no_start():
     y = np.zeros(n, dtype=int)
     y[:2] = 1
     problem = sorel.Problem(X, y, loss="logistic", risk=sorel.ESRM(1.0), fit_intercept=True)
-    assert problem.engine.sample(1000, np.random.default_rng(0)) is None
+    assert problem.engine.on_rows(np.arange(2, 1002)) is None
     assert sorel.solve(problem, tol=1e-4).converged
-
-
-def test_a_sample_of_rows_is_a_problem_of_its_own():
-    rng = np.random.default_rng(6)
-    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
-    weight = rng.random(50)
-    problem = sorel.Problem(X, y, risk=sorel.ESRM(2.0), sample_weight=weight)
-    part = problem.with_engine(problem.engine.sample(20, np.random.default_rng(0)))
-    rows = np.flatnonzero((X[:, None, :] == part.engine._X[None, :, :]).all(2).any(1))
-    assert len(rows) == part.n_samples == 20
-    alone = sorel.Problem(
-        X[rows], y[rows], risk=sorel.ESRM(2.0), sample_weight=weight[rows], penalty=problem.penalty
-    )
-    w = rng.normal(size=2)
-    assert part.objective(w) == pytest.approx(alone.objective(w), rel=1e-12)
-    assert problem.n_samples == 50
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -426,10 +411,8 @@ def test_steps_of_the_mean_share_a_hessian(weighted, monkeypatch):
     weight = rng.uniform(0.5, 2.0, size=n) if weighted else None
     problem = Problem(X, y, risk=Mean(), loss="logistic", penalty=L2(0.01), sample_weight=weight)
     formed = []
-    plain = type(problem.engine).hessian
-    monkeypatch.setattr(
-        type(problem.engine), "hessian", lambda *args: formed.append(1) or plain(*args)
-    )
+    plain = OneMargin.matrix
+    monkeypatch.setattr(OneMargin, "matrix", lambda *args: formed.append(1) or plain(*args))
     result = certified(problem, tol=1e-10)
     omega = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
     slopes = -y / (1.0 + np.exp(y * (X @ result.w)))
@@ -480,6 +463,6 @@ def test_steps_add_nothing_to_the_intercepts_of_all_classes(penalty):
         w = problem.start()
         w[-1] = rng.standard_normal(engine.n_outputs)
         point = engine.point(w)
-        state = State(problem, point, engine.uniform(), 10.0 / engine.loss_scale(point))
+        state = State(problem, point, engine.uniform(), 10.0 / engine.sizes(point).deviation)
         move = Newton().direction(state, run, 0.0).delta[-1]
         assert abs(move.sum()) <= 1e-13 * np.abs(move).sum()

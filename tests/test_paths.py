@@ -227,8 +227,11 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
     rng = np.random.default_rng(12)
     noise = rng.normal(size=(41, 41))
     run = problem.for_run()
-    near = 1.01 * run.engine.hessian(
-        run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
+    near = (
+        1.01
+        * run.engine.curvature(
+            run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
+        ).matrix()
     )
     for scale in (1e-1, 1e-3, 1e-6):
         w = w_best + scale * rng.normal(size=41)

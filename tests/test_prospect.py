@@ -18,11 +18,11 @@ def test_prospect_tables_are_what_a_full_sort_gives(nu, loss):
     engine = problem.engine
     point, dual, _ = snapshot(problem)
     if nu > 0:
-        dual = engine.ascend(engine.uniform(), point, 1 / nu)
-    table = engine.table(point, dual)
+        dual = engine.dual_step(engine.uniform(), point, 1 / nu)
+    table = engine.stochastic().table(point, dual)
     w, rng = point.w, np.random.default_rng(1)
     for _ in range(3):
-        w = engine.prospect_epoch(table, w, plan(problem, 0.01, N), nu, rng)
+        w = engine.stochastic().prospect_epoch(table, w, plan(problem, 0.01, N), nu, rng)
         keys = np.empty(N)
         keys[table.order] = table.key
         np.testing.assert_array_equal(table.order, np.argsort(keys, kind="stable"))
@@ -34,17 +34,19 @@ def test_prospect_tables_are_what_a_full_sort_gives(nu, loss):
             lam[:] = sorel.project_permutahedron(keys / N, problem.risk.weights(N))
         else:
             lam[table.order] = problem.risk.weights(N)
-        np.testing.assert_allclose(engine.weights(engine.table_dual(table)), lam, atol=1e-14)
+        np.testing.assert_allclose(
+            engine.weights(engine.stochastic().table_dual(table)), lam, atol=1e-14
+        )
 
 
 def test_prospect_step_uses_the_projected_weights():
     problem = make()
     engine, nu = problem.engine, 0.2
     point, _, _ = snapshot(problem)
-    dual = engine.ascend(engine.uniform(), point, 1 / nu)
-    table = engine.table(point, dual)
+    dual = engine.dual_step(engine.uniform(), point, 1 / nu)
+    table = engine.stochastic().table(point, dual)
     w = point.w + 0.1
-    moved = engine.prospect_epoch(
+    moved = engine.stochastic().prospect_epoch(
         table, w, plan(problem, 0.01, 1, proximal=False), nu, np.random.default_rng(0)
     )
     row, _ = np.random.default_rng(0).integers(N, size=(2, 1))

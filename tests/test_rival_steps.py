@@ -217,8 +217,8 @@ def pdhg_steps(plain, balance):
     split = plain.engine.splitting()
 
     def prox_risk(v, rho):
-        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
-        return np.array(z.margins), N * plain.engine.weights(split.weighting())
+        z = split.prox(split.combine((1.0, v)), rho)
+        return np.array(z), N * plain.engine.weights(split.weighting())
 
     w = np.zeros(A.shape[1])
     q, passes = plain.worst_case(w), 1
@@ -313,8 +313,8 @@ def admm_steps(plain, rho):
         # argmin over w of l2/2 |w|^2 + rho/2 |X w - z + s/rho|^2, where norms have weights 1/n.
         w = np.linalg.solve(A.T @ A * rho / N + np.diag(modulus), A.T @ (rho * z - s) / N)
         v = 1.6 * A @ w - 0.6 * z + s / rho
-        z = split.prox(split.combine((1.0, SimpleNamespace(margins=v))), rho)
-        q, z = N * plain.engine.weights(split.weighting()), np.array(z.margins)
+        z = split.prox(split.combine((1.0, v)), rho)
+        q, z = N * plain.engine.weights(split.weighting()), np.array(z)
         s = rho * (v - z)
         passes += 1
         if k % 10 == 0:
@@ -342,7 +342,7 @@ def test_the_first_rho_of_losses_that_do_not_bend():
     bent = sorel.Problem(X, np.sign(y), loss="logistic")
     assert admm.first_rho(bent, run) == bent.loss.curvature_bound == 0.25
     flat = sorel.Problem(X, y, loss="linear", penalty=sorel.Simplex(0.0))
-    spread = flat.engine.loss_scale(flat.engine.point(run.w))
+    spread = flat.engine.sizes(flat.engine.point(run.w)).deviation
     assert admm.first_rho(flat, run) == pytest.approx(1 / spread)
 
 
@@ -458,7 +458,7 @@ def test_a_rate_fails_by_most_of_its_cycles(monkeypatch):
 
 def test_the_rate_of_drago():
     plain = Plain()
-    smooth, w = plain.engine.smoothness(), np.zeros(D)
+    smooth, w = plain.engine.stochastic().smoothness(), np.zeros(D)
     for nu, blocks, l2 in ((1e-6, 3, L2), (1e3, 30, 100.0), (1e6, 2, 1e-3)):
         plain = Plain(l2=l2)
         curvature = smooth.average + smooth.component * blocks / N
@@ -478,7 +478,7 @@ def test_the_rate_of_drago():
 
 def stochastic_steps(plain, adaptive, size):
     rng, n_blocks = np.random.default_rng(0), math.ceil(N / size)
-    smooth = plain.engine.smoothness()
+    smooth = plain.engine.stochastic().smoothness()
     w = before = np.zeros(plain.X.shape[1])
     q, passes, k = plain.worst_case(w), 1, 0
     yield w, q, passes
@@ -509,7 +509,7 @@ def stochastic_steps(plain, adaptive, size):
         curvature = bound()
         gamma = curvature / plain.spread(w)
         value = np.sort(plain.losses(w)) @ np.sort(plain.sigma)
-        tau = length(curvature, gamma * n_blocks * plain.engine.jacobian_bound(value))
+        tau = length(curvature, gamma * n_blocks * plain.engine.stochastic().jacobian_bound(value))
         ws, qs = [], []
         while True:
             w, before, q, _ = a_round(w, before, q, tau, gamma * tau)

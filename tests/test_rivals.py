@@ -254,7 +254,7 @@ def test_the_smoothed_optimum_of_drago_is_stationary():
     for _ in range(300):
         certificate = certify(problem, iterate.point, iterate.dual)
         iterate = iterates.send(certificate)
-    smoothed = engine.ascend(engine.uniform(), iterate.point, 1.0 / nu)
+    smoothed = engine.dual_step(engine.uniform(), iterate.point, 1.0 / nu)
     gradient = engine.gradient(iterate.point, smoothed) + 0.3 * iterate.point.w
     assert np.linalg.norm(gradient) <= 1e-6
 

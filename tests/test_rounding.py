@@ -13,7 +13,7 @@ import sorel
 from sorel import L2, Problem
 from sorel.certificate import certify
 from sorel.certificate.rounding import Path, Rounding
-from sorel.engines import DenseEngine, Engine
+from sorel.engines import DenseEngine, Engine, intercepts
 from sorel.losses import Loss
 
 Long = np.longdouble
@@ -132,10 +132,7 @@ def test_what_the_intercept_may_still_gain(loss):
     dual = engine.worst_case(point)
     best = engine.best_intercept(point, dual)
     left = abs(float(engine.gradient(best, dual)[-1])) + 1e-14
-    slack = engine.intercept_slack(best, dual, left)
-    if loss != "huber":
-        # Without a bracket, from the curvature, which the linear part of huber lacks.
-        slack = min(slack, Engine.intercept_slack(engine, best, dual, left))
+    slack = intercepts.slack(engine, best, dual, left)
     assert 0.0 < slack <= 1e-12
     value = engine.expected(best, dual)
     for step in 10.0 ** np.arange(-16, 3):
@@ -211,12 +208,12 @@ def test_losses_without_bounds_are_certified(loss, risk):
 
 def test_an_engine_that_lacks_the_sums_says_so():
     class Poor(DenseEngine):
-        absolute_sums = Engine.absolute_sums
+        rounding = Engine.rounding
 
     rng = np.random.default_rng(7)
     X, y = rng.normal(size=(10, 2)), rng.gamma(2.0, size=10)
     problem = Problem(X, y, loss="poisson", engine=Poor)
-    with pytest.raises(NotImplementedError, match=r"Poor has no operation 'absolute_sums'"):
+    with pytest.raises(NotImplementedError, match=r"Poor has no operation 'rounding'"):
         problem.certificate(np.zeros(2), np.full(10, 0.1))
     # Losses with bounds do without.
     assert sorel.solve(Problem(X, y, engine=Poor)).converged

@@ -11,6 +11,7 @@ import scipy.sparse
 import sorel
 from sorel import CVaR
 from sorel.certificate import certify
+from sorel.engines.rotated import rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.solvers import Newton, Run, UnsupportedProblemError, row_space
 from sorel.solvers.auto import Auto
@@ -42,7 +43,7 @@ def small_problems(monkeypatch):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     problem = make_problem(kind=kind, intercept=intercept)
-    turned = problem.engine.turned()
+    turned = rotate(problem.engine)
     small = problem.with_engine(turned.engine)
     assert small.engine.n_features == small.n_samples == 60
     rng = np.random.default_rng(0)
@@ -68,27 +69,27 @@ def test_dependent_rows_have_no_coordinates():
     problem = make_problem()
     X, y = problem.engine.stored()
     twice = np.vstack([X, X[:1]])
-    assert sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine.turned() is None
+    assert rotate(sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine) is None
     twice[-1, 0] += 1e-7
-    assert sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine.turned() is None
+    assert rotate(sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine) is None
     twice[-1, 0] += 1.0
-    assert sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine.turned() is not None
+    assert rotate(sorel.Problem(twice, np.append(y, 0.0), risk=CVaR(0.2)).engine) is not None
 
 
 def test_what_has_no_space_of_rows():
     X = np.random.default_rng(0).standard_normal((30, 200))
     classes = np.arange(30) % 3
-    assert sorel.Problem(X, classes, loss="multinomial").engine.turned() is None
+    assert rotate(sorel.Problem(X, classes, loss="multinomial").engine) is None
     few = sorel.Problem(X[:, :20], X[:, 0])
-    assert few.engine.turned() is None  # thirty rows of twenty columns are dependent
+    assert rotate(few.engine) is None  # thirty rows of twenty columns are dependent
 
 
 def test_more_rows_than_are_kept_are_not_turned(monkeypatch):
     problem = make_problem()
-    monkeypatch.setattr("sorel.engines.memory.MAX_ROWS", 59)
-    assert problem.engine.turned() is None
-    monkeypatch.setattr("sorel.engines.memory.MAX_ROWS", 60)
-    assert problem.engine.turned() is not None
+    monkeypatch.setattr("sorel.engines.rotated.MAX_ROWS", 59)
+    assert rotate(problem.engine) is None
+    monkeypatch.setattr("sorel.engines.rotated.MAX_ROWS", 60)
+    assert rotate(problem.engine) is not None
 
 
 @pytest.mark.parametrize("weighted", [False, True])

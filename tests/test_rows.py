@@ -88,7 +88,7 @@ def test_every_source_gives_the_same_rows(tmp_path, X, dtype):
 def test_threads_may_read_at_once(tmp_path, X, monkeypatch):
     # Small limits, so that pages and row groups are dropped while others look at them.
     monkeypatch.setattr("sorel.rows.mapped._MAPPED_BYTES", 10_000)
-    monkeypatch.setattr("sorel.rows.parquet._DECODED_BYTES", 10_000)
+    monkeypatch.setattr("sorel.rows.parquet._DECODED_GROUPS", 2)
     monkeypatch.setattr("sorel.rows.mapped._OPEN_FILES", 2)
     rng = np.random.default_rng(1)
     ranges = [sorted(rng.integers(0, len(X), 2).tolist()) for _ in range(200)]

@@ -78,11 +78,11 @@ def test_engines_solve_by_rows(home, intercept, loss, risk):
     problem = sorel.Problem(homes(X)[home], y, risk=risk, loss=loss, fit_intercept=intercept)
     engine = problem.engine.for_run()
     point = engine.point(0.1 * np.random.default_rng(1).standard_normal(engine.shape))
-    dual = engine.ascend(engine.uniform(), point, 0.5)
+    dual = engine.dual_step(engine.uniform(), point, 0.5)
     curvature = engine.curvature(point, dual, 0.5)
     assert curvature.rows is not None
     gradient = engine.gradient(point, dual)
-    matrix = engine.hessian(point, dual, 0.5) + np.diag(problem.modulus())
+    matrix = engine.curvature(point, dual, 0.5).matrix() + np.diag(problem.modulus())
     step = curvature.solve(gradient, problem.penalty.l2)
     size = np.abs(gradient).max()
     np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-6 * size)

@@ -14,9 +14,11 @@ def test_saddle_saga_equals_the_formula(nu):
     problem = make(fit_intercept=True)
     engine = problem.engine
     point, dual, _ = snapshot(problem)
-    table = engine.table(point, dual)
+    table = engine.stochastic().table(point, dual)
     setting = plan(problem, 0.02, 10, batch=2)
-    moved = engine.saddle_epoch(table, point.w, setting, 0.05, nu, np.random.default_rng(2))
+    moved = engine.stochastic().saddle_epoch(
+        table, point.w, setting, 0.05, nu, np.random.default_rng(2)
+    )
     rows, probes = np.random.default_rng(2).integers(N, size=(2, 20)).reshape(2, 10, 2)
     padded = np.column_stack([X, np.ones(N)])
     w, q = point.w.copy(), dual.density.copy()
@@ -33,5 +35,7 @@ def test_saddle_saga_equals_the_formula(nu):
         w = w - 0.02 * direction
         w[:D] /= 1 + 0.02 * 0.1
     np.testing.assert_allclose(moved, w, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(engine.table_dual(table).density, q, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(
+        engine.stochastic().table_dual(table).density, q, rtol=1e-9, atol=1e-10
+    )
     np.testing.assert_allclose(table.losses, losses[table.order], rtol=1e-12)

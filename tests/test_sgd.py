@@ -13,7 +13,9 @@ def test_minibatch_epoch_equals_the_formula():
     problem = make()
     engine = problem.engine
     w = np.array([0.2, -0.1, 0.3])
-    moved = engine.minibatch_epoch(w, plan(problem, 0.05, 5, batch=8), np.random.default_rng(4))
+    moved = engine.stochastic().minibatch_epoch(
+        w, plan(problem, 0.05, 5, batch=8), np.random.default_rng(4)
+    )
     order = np.random.default_rng(4).permutation(N)
     sigma = problem.risk.weights(8)
     for batch in order.reshape(5, 8):

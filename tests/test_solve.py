@@ -403,16 +403,16 @@ def test_interruption_between_checks_loses_nothing(monkeypatch, solver, weight):
     # Second-order methods check only when that may succeed: progress until then counts as well.
     problem = make_problem(risk=CVaR(0.1), sample_weight=weight)
     seen = []
-    original = problem.engine.tried
+    original = problem.engine.moved
 
     def interrupted(*args):
         if len(seen) == 7:
             raise KeyboardInterrupt
         trial = original(*args)
-        seen.append(trial[0])
+        seen.append(trial)
         return trial
 
-    monkeypatch.setattr(problem.engine, "tried", interrupted)
+    monkeypatch.setattr(problem.engine, "moved", interrupted)
     result = solve(problem, solver, tol=1e-15)
     assert result.status.startswith("interrupted")
     reached = problem.objective(seen[-2].w)

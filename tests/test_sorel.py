@@ -9,6 +9,7 @@ from stochastic import D, make, optimum, quietly
 import sorel
 from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
+from sorel.engines.stochastic import MemoryStochastic
 from sorel.solvers import (
     LSVRG,
     SOREL,
@@ -137,7 +138,7 @@ def exact_run(problem, X, y, dual_step, iterations, brake):
     for k in range(iterations):
         time = brake.time(k)
         center, theta = dual, min(before / time, 1.0)
-        dual = engine.ascend(center, point, dual_step * time, previous, theta)
+        dual = engine.dual_step(center, point, dual_step * time, previous, theta)
         if k:
             steps = dual_step * before, 20.0 * n / before
             brake.look(engine, time, steps, (dual, center), (point, previous))
@@ -249,7 +250,7 @@ def test_the_first_inner_loop_takes_a_share_of_the_rows():
 def recorded(problem, solver, monkeypatch, count):
     """Dual steps, extrapolations and plans of the first outer iterations."""
     kind = type(problem.engine)
-    ascend, epoch = kind.ascend, kind.epoch
+    ascend, epoch = kind.dual_step, MemoryStochastic.epoch
     duals, plans = [], []
 
     def ascending(self, dual, point, eta, previous=None, theta=0.0):
@@ -260,8 +261,8 @@ def recorded(problem, solver, monkeypatch, count):
         plans.append((plan, self.smoothness(dual).component))
         return epoch(self, point, dual, gradient, plan, *args, **options)
 
-    monkeypatch.setattr(kind, "ascend", ascending)
-    monkeypatch.setattr(kind, "epoch", stepping)
+    monkeypatch.setattr(kind, "dual_step", ascending)
+    monkeypatch.setattr(MemoryStochastic, "epoch", stepping)
     n = problem.n_samples
     quietly(problem, solver, tol=1e-15, max_passes=(2.0 + n // solver.batch_size / n) * count)
     return duals, plans
@@ -294,7 +295,7 @@ def test_theory_has_the_constants_of_the_proof(monkeypatch):
     engine = problem.engine
     start = engine.point(problem.start())
     level = engine.risk(start) + problem.penalty_value(start.w)
-    assert duals[0] == pytest.approx((mu / (8.0 * engine.jacobian_bound(level)), 0.0))
+    assert duals[0] == pytest.approx((mu / (8.0 * engine.stochastic().jacobian_bound(level)), 0.0))
     for k, (_, theta) in enumerate(duals):
         assert theta == pytest.approx(k / (k + 1))
     plan, smooth = plans[0]
@@ -312,13 +313,15 @@ def test_dual_ascent_takes_the_length_of_its_last_step():
     ascent = methods._DualAscent()
     first = engine.uniform()
     second = ascent.step(problem, points[0], first, 1.0, 0.2)
-    assert ascent.eta == pytest.approx(1.0 / engine.loss_scale(points[0]))
+    assert ascent.eta == pytest.approx(1.0 / engine.sizes(points[0]).deviation)
     assert list(ascent.window) == pytest.approx([1.0 - 1.5 * 0.2])
-    expected = engine.ascend(first, points[0], ascent.eta)
+    expected = engine.dual_step(first, points[0], ascent.eta)
     np.testing.assert_allclose(second.density, expected.density, rtol=1e-12)
     for point in points[1:]:
         before = ascent.eta
-        length, product = engine.secant(second, ascent.accepted[0], point, ascent.accepted[1])
+        length, product, _ = engine.differences(
+            second, ascent.accepted[0], point, ascent.accepted[1]
+        )
         second = ascent.step(problem, point, second, 1.0, 0.0)
         if product > 0.0:
             assert ascent.eta == pytest.approx(np.clip(length / product, before / 10, before * 10))
@@ -352,7 +355,7 @@ def test_theory_at_every_outer_iteration(monkeypatch):
     engine, mu = problem.engine, problem.penalty.l2
     ends = [np.full(engine.shape, c) for c in (3.0, -0.1, 0.2, 0.0)]
     epochs, asked, duals = [], [], []
-    ascend = type(engine).ascend
+    ascend = type(engine).dual_step
 
     def averaged(problem, run, point, dual, gradient, plan):
         epochs.append((plan, point, dual))
@@ -364,7 +367,7 @@ def test_theory_at_every_outer_iteration(monkeypatch):
 
     monkeypatch.setattr(methods, "_averaged_epoch", averaged)
     monkeypatch.setattr(methods, "_epochs", lambda *arguments: asked.append(arguments) or 1)
-    monkeypatch.setattr(type(engine), "ascend", ascending)
+    monkeypatch.setattr(type(engine), "dual_step", ascending)
     run = Run(problem.start(), None, 1e-15, 1e6, np.inf, 0)
     iterates = SOREL(schedule="theory").iterates(problem, run)
     iterate = next(iterates)
@@ -377,11 +380,13 @@ def test_theory_at_every_outer_iteration(monkeypatch):
     for k, (plan, point, dual) in enumerate(epochs):
         level = max(level, problem.objective(point.w))
         eta, theta, now, before = duals[k]
-        assert eta == pytest.approx(mu * (k + 1) / (8.0 * engine.jacobian_bound(level)))
+        assert eta == pytest.approx(
+            mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(level))
+        )
         assert theta == pytest.approx(k / (k + 1))
         assert now is point
         assert before is (epochs[k - 1][1] if k else point)
-        smooth, tau = engine.smoothness(dual).component, 4.0 / (mu * (k + 1))
+        smooth, tau = engine.stochastic().smoothness(dual).component, 4.0 / (mu * (k + 1))
         steps = int(np.ceil(96.0 * smooth / (mu + 1.0 / tau))) + 2
         assert (plan.step, plan.tau) == pytest.approx((1.0 / (12.0 * smooth), tau))
         assert plan.steps == steps

@@ -11,8 +11,6 @@ from helpers import CLASSES, make_data, make_loss
 
 import sorel
 from sorel.engines.base import Plan
-from sorel.engines.sparse import _CsrRows
-from sorel.kernels import sparse
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9
@@ -73,7 +71,7 @@ def run_epoch(problem, **more):
     total = np.ones(problem.engine.shape)
     point, dual, gradient = snapshot(problem)
     start = point.w.copy()
-    w = problem.engine.epoch(
+    w = problem.engine.stochastic().epoch(
         point, dual, gradient, make_plan(problem, **more), np.random.default_rng(1), start, total
     )
     np.testing.assert_array_equal(start, point.w)
@@ -100,7 +98,9 @@ def test_epochs_equal_dense_ones(loss, penalty, intercept):
     both(
         problems,
         lambda p: [
-            p.engine.minibatch_epoch(snapshot(p)[0].w, make_plan(p, batch=7, steps=50), rng(2))
+            p.engine.stochastic().minibatch_epoch(
+                snapshot(p)[0].w, make_plan(p, batch=7, steps=50), rng(2)
+            )
         ],
     )
 
@@ -117,14 +117,22 @@ def test_table_methods_equal_dense_ones(loss, penalty, intercept):
             plan = make_plan(problem, steps=80, batch=batch)
             for nu in (0.0, 0.3):
                 rng = np.random.default_rng(batch)
-                table, saddle = engine.table(point, dual), engine.table(point, dual)
+                table, saddle = (
+                    engine.stochastic().table(point, dual),
+                    engine.stochastic().table(point, dual),
+                )
                 # Twice, so that the second epoch starts from the tables that the first one left.
-                w = engine.prospect_epoch(table, point.w, plan, nu, rng)
-                yield engine.prospect_epoch(table, w, plan, nu, rng)
-                w = engine.saddle_epoch(saddle, point.w, plan, 0.01, nu, rng)
-                yield engine.saddle_epoch(saddle, w, plan, 0.01, nu, rng)
+                w = engine.stochastic().prospect_epoch(table, point.w, plan, nu, rng)
+                yield engine.stochastic().prospect_epoch(table, w, plan, nu, rng)
+                w = engine.stochastic().saddle_epoch(saddle, point.w, plan, 0.01, nu, rng)
+                yield engine.stochastic().saddle_epoch(saddle, w, plan, 0.01, nu, rng)
                 for t in (table, saddle):
-                    yield from (t.mean, t.slopes, t.key, engine.weights(engine.table_dual(t)))
+                    yield from (
+                        t.mean,
+                        t.slopes,
+                        t.key,
+                        engine.weights(engine.stochastic().table_dual(t)),
+                    )
 
     both(problems, operate)
 
@@ -178,7 +186,7 @@ def test_single_precision_and_wide_indices():
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     exact = sorel.Problem(X.astype(np.float64), y, **options)
     problem = sorel.Problem(wide, y, **options)
-    _, indices, data = problem.engine._X
+    _, indices, data = problem.engine._rows.form
     assert np.shares_memory(data, wide.data)
     assert np.shares_memory(indices, wide.indices)
     both([exact, problem], run_epoch)
@@ -188,41 +196,15 @@ def test_single_precision_and_wide_indices():
 # Full passes.
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_products_work_on_ranges_of_rows(outputs):
-    X = make_matrix()
-    indptr, indices, data = sorel.engines.sparse.csr_arrays(scipy.sparse.csr_array(X))
-    rng = np.random.default_rng(0)
-    W, C = rng.normal(size=(D, outputs)), rng.normal(size=(N, outputs))
-    shift, h = rng.normal(size=outputs), C[:, 0].copy()
-    out, back, diagonal = np.empty((N, outputs)), np.zeros((D, outputs)), np.zeros(D)
-    gram = np.zeros((D, D))
-    for start, stop in ((0, 7), (7, 7), (7, N)):
-        rows = (indptr[start : stop + 1], indices, data)
-        if outputs == 1:
-            sparse.product_csr(*rows, W[:, 0], shift[0], out[start:stop, 0])
-            sparse.adjoint_csr(*rows, C[start:stop, 0], back[:, 0])
-        else:
-            sparse.product_csr_many(*rows, W, shift, out[start:stop])
-            sparse.adjoint_csr_many(*rows, C[start:stop], back)
-        sparse.gram_diagonal_csr(*rows, h[start:stop], diagonal)
-        sparse.gram_csr(*rows, h[start:stop], gram)
-    np.testing.assert_allclose(out, X @ W + shift, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(back, X.T @ C, rtol=1e-12, atol=1e-13)
-    full = X.T @ (C[:, :1] * X)
-    np.testing.assert_allclose(diagonal, np.diag(full), rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(np.tril(gram), np.tril(full), rtol=1e-12, atol=1e-13)
-
-
 def test_bounds_equal_dense_ones():
     for intercept in (False, True):
         problems = make_pair(make_matrix(), "huber", fit_intercept=intercept)
         both(
             problems,
             lambda p: [
-                p.engine.smoothness(),
-                p.engine.smoothness(snapshot(p)[1]),
-                p.engine.jacobian_bound(0.7),
+                p.engine.stochastic().smoothness(),
+                p.engine.stochastic().smoothness(snapshot(p)[1]),
+                p.engine.stochastic().jacobian_bound(0.7),
             ],
         )
 
@@ -275,7 +257,7 @@ def test_every_form_gives_the_same(name):
     options = {"risk": sorel.CVaR(0.3), "penalty": sorel.L2(0.1), "fit_intercept": True}
     problems = [sorel.Problem(M, y, **options) for M in (X, given)]
     both(problems, run_epoch)
-    both(problems, lambda p: [p.engine.hessian(*snapshot(p)[:2], 0.0), snapshot(p)[2]])
+    both(problems, lambda p: [p.engine.curvature(*snapshot(p)[:2], 0.0).matrix(), snapshot(p)[2]])
     if csr:
         for part, array in zip(parts, (given.data, given.indices, given.indptr), strict=True):
             np.testing.assert_array_equal(part, array)
@@ -388,17 +370,3 @@ def test_search_path_and_metrics_take_sparse_rows():
     np.testing.assert_allclose(paths[1].coefs, paths[0].coefs, atol=1e-4)
     scorer = sorel.metrics.make_tail_scorer("cvar:0.3")
     assert scorer(searches[1], given, y) == pytest.approx(scorer(searches[1], X, y))
-
-
-@pytest.mark.parametrize("threads", [2, 3, 5])
-def test_threads_have_about_as_many_entries_each(threads):
-    rng = np.random.default_rng(0)
-    # The rows at the end hold most of the entries.
-    lengths = np.sort(rng.integers(0, 40, 400)) ** 2 // 40
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    rows = _CsrRows((indptr, np.empty(0), np.empty(0)), threads)
-    assert rows.team.ranges[0][0] == 0
-    assert rows.team.ranges[-1][1] == 400
-    held = [int(indptr[stop] - indptr[start]) for start, stop in rows.team.ranges]
-    assert len(held) == threads
-    assert max(held) - min(held) <= 2 * lengths.max()

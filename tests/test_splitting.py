@@ -46,7 +46,7 @@ def test_the_proximal_map_of_a_risk(loss, weighted, risk):
     rng = np.random.default_rng(3)
     for rho in (0.1, 2.0):
         v = split.combine((1.0, split.vector(rng.normal(size=D))), (2.0, split.vector(np.ones(D))))
-        z = split.prox(v, rho).margins
+        z = split.prox(v, rho)
         dual = split.weighting()
         q = dual.density
         losses = formulas.value(engine.y, z)
@@ -54,7 +54,7 @@ def test_the_proximal_map_of_a_risk(loss, weighted, risk):
         # The nearest weighting of the dual set is itself, and it is the worst case.
         assert engine.nearest_dual(lam)[1] <= 1e-12
         assert lam @ losses == pytest.approx(problem.risk(losses, omega), rel=1e-9, abs=1e-12)
-        left = q * formulas.derivative(engine.y, z) + rho * (z - v.margins)
+        left = q * formulas.derivative(engine.y, z) + rho * (z - v)
         at_kink = np.zeros(N, dtype=bool)
         if loss == "squared_hinge":
             at_kink = np.abs(engine.y * z - 1.0) < 1e-9
@@ -69,8 +69,8 @@ def test_sums_of_vectors(weighted):
     w, u = rng.normal(size=(2, D))
     X = np.asarray(engine.stored()[0])
     a, b = split.vector(w), split.vector(u)
-    np.testing.assert_allclose(a.margins, X @ w)
-    both = split.combine((0.5, a), (-3.0, b)).margins
+    np.testing.assert_allclose(a, X @ w)
+    both = split.combine((0.5, a), (-3.0, b))
     np.testing.assert_allclose(both, X @ (0.5 * w - 3.0 * u))
     assert split.dot(a, b) == pytest.approx(omega @ ((X @ w) * (X @ u)))
     np.testing.assert_allclose(split.adjoint(a), X.T @ (omega * (X @ w)))
@@ -78,4 +78,4 @@ def test_sums_of_vectors(weighted):
     point = engine.point(w)
     dual = engine.worst_case(point)
     expected = dual.density * problem.loss.derivative(engine.y, X @ w)
-    np.testing.assert_allclose(split.slopes(point, dual).margins, expected)
+    np.testing.assert_allclose(split.slopes(point, dual), expected)

@@ -103,7 +103,7 @@ def test_smoothed_weights(method):
     engine, nu = problem.engine, 0.7
     run = make_run(problem)
     first = next(method(nu=nu).iterates(problem, run))
-    expected = engine.ascend(engine.uniform(), engine.point(np.zeros(D)), 1.0 / nu)
+    expected = engine.dual_step(engine.uniform(), engine.point(np.zeros(D)), 1.0 / nu)
     np.testing.assert_allclose(engine.weights(first.dual), engine.weights(expected))
     plain = next(method().iterates(problem, run))
     sigma = np.sort(problem.risk.weights(N))

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import sorel
 from sorel import _threads
 from sorel._threads import Team, limit_blas, thread_count
-from sorel.engines import memory, sparse
+from sorel.engines import matrix, memory
 from sorel.permutahedron import Projector
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
@@ -26,9 +26,9 @@ RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 @pytest.fixture
 def everything_shared(monkeypatch):
     """Let even small problems use threads."""
-    for name in ("WORTH_SHARING_X", "_WORTH_SHARING", "_WORTH_SHARING_SLOW"):
-        monkeypatch.setattr(memory, name, 0)
-    monkeypatch.setattr(sparse, "WORTH_SHARING_X", 0)
+    monkeypatch.setattr(memory, "_MANY_SAMPLES", 0)
+    for module in (memory, matrix):
+        monkeypatch.setattr(module, "WORTH_SHARING", 0)
 
 
 # How many.

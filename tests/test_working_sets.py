@@ -385,15 +385,15 @@ def test_a_part_of_the_hessian(kind, loss):
     engine = problem.engine
     w = np.random.default_rng(1).standard_normal(engine.shape)
     point = engine.point(w)
-    dual = engine.ascend(engine.uniform(), point, 3.0)
+    dual = engine.dual_step(engine.uniform(), point, 3.0)
     chosen = np.array([4, 0, 3])
     part = engine.columns(chosen)
     assert part.shape == (4, *engine.shape[1:])
     assert part.size == 4 * engine.n_outputs
     places = np.arange(engine.size).reshape(engine.shape)[[4, 0, 3, 6]].ravel()
-    whole = engine.hessian(point, dual, 3.0)
+    whole = engine.curvature(point, dual, 3.0).matrix()
     np.testing.assert_allclose(
-        part.hessian(point, dual, 3.0), whole[np.ix_(places, places)], atol=1e-12
+        part.curvature(point, dual, 3.0).matrix(), whole[np.ix_(places, places)], atol=1e-12
     )
     # It is an engine as good as any: the problem of these columns.
     own = Problem(

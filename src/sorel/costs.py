@@ -77,7 +77,7 @@ class StepCosts:
         self.matrix = used * pairs + _DENSE * size**3 + _FACTORISATION
         self.row_gram = rows * (_DENSE * rows * length if dense else _SCATTERED * length**2 + rows)
         self.by_rows = _DENSE * rows**3 + 4.0 * self.product + _FACTORISATION
-        if rows > MAX_ROWS or not engine.solves_by_rows or engine.n_outputs > 1:
+        if rows > MAX_ROWS or not engine.in_memory or engine.n_outputs > 1:
             self.row_gram = self.by_rows = math.inf
 
     def products(self, steps: int = 1) -> float:
@@ -95,7 +95,7 @@ def classes_by_products(engine: Engine) -> bool:
 
     Few of them are needed then, and no matrix of all classes.
     """
-    if engine.n_outputs == 1 or not engine.preconditions_classes:
+    if engine.n_outputs == 1 or not engine.in_memory:
         return False
     matrix = float(engine.n_samples) * engine.size**2
     return engine.size > _FEW_OF_CLASSES and matrix > _NO_TIME
@@ -108,4 +108,4 @@ def sampled_rows(size: int) -> int:
 
 def carrying_rows(engine: Engine) -> float:
     """About how many rows have curvature where the risk is what it is at the solution."""
-    return engine.effective_share() * engine.n_samples
+    return engine.spec.risk.effective_share(engine.n_samples) * engine.n_samples

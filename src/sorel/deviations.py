@@ -300,7 +300,7 @@ class _Search:
         inside a block the Hessian is a covariance of the gradients of the losses.
         """
         short = _ROUNDED / self._spread
-        return self._zero, self._engine.ascend(self._engine.uniform(), self._zero, short), 1.0
+        return self._zero, self._engine.dual_step(self._engine.uniform(), self._zero, short), 1.0
 
     def add(self, w: FloatArray, weights: FloatArray, passes: float, n_iter: int) -> _Certified:
         """Certify coefficients with a weighting near the given one; return the best so far."""
@@ -335,7 +335,7 @@ class _Search:
         else:
             if np.any(np.abs(slope) > _ROUNDED * self._scale):
                 change = engine.direction(self._explain(slope))
-                dual = engine.corrected(dual, change, center)
+                dual = corrected(engine, dual, change, center)
                 slope = -engine.gradient(point, dual)
             reach = _REACH * max(float((self._scale * np.abs(w)).max()), self._spread)
             terms = reach * np.abs(slope) / self._scale
@@ -344,7 +344,7 @@ class _Search:
     def _explain(self, slope: FloatArray) -> FloatArray:
         """A vector whose image under the covariance of the columns is nearest to the slopes."""
         if self._covariance is None:
-            self._covariance = self._engine.hessian(*self._pooled())
+            self._covariance = self._engine.curvature(*self._pooled()).matrix()
         squares = np.diag(self._covariance)
         # Columns of unequal size are made equal.
         root = np.where(squares > 0.0, np.sqrt(np.maximum(squares, 0.0)), 1.0)
@@ -354,3 +354,34 @@ class _Search:
 
 def _penalty(l2: float, l1: float) -> Penalty:
     return ElasticNet(l2, l1) if l1 > 0.0 else L2(l2)
+
+
+def corrected(engine: Engine, dual: Dual, change: FloatArray, center: Dual) -> Dual:
+    """q less a direction of margins, which loses its mean first, drawn into the dual set.
+
+    It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
+    risk has two levels.
+    """
+    omega, inside = engine.weights(engine.uniform()), engine.weights(center)
+    move = engine.weights(dual) - inside - omega * (change - omega @ change)
+    return engine.nearest_dual(inside + _share_inside(engine, move, inside, omega) * move)[0]
+
+
+def _share_inside(engine: Engine, move: FloatArray, center: FloatArray, omega: FloatArray) -> float:
+    """The largest t <= 1, up to rounding, for which the weights center + t move are in the set."""
+    risk = engine.spec.risk.risk if isinstance(engine.spec.risk, Deviation) else engine.spec.risk
+    levels = risk.levels(engine.n_samples, engine.spec.sample_weight)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if levels is not None:
+            room = np.where(move > 0.0, levels[1] * omega - center, center - levels[0] * omega)
+            shares = room / np.abs(move)
+        else:
+            # The top of the order may not hold more than the risk puts there.
+            order = np.argsort(-np.divide(move, omega, out=np.zeros_like(move), where=omega > 0.0))
+            reach = np.minimum(np.cumsum(omega[order]), 1.0)
+            held = np.cumsum(move[order])
+            # All samples together hold nothing, up to rounding.
+            counts = held > 1e-13 * held.max()
+            shares = (risk.tail(reach[counts]) - reach[counts]) / held[counts]
+    shares = shares[np.isfinite(shares) & (shares >= 0.0)]
+    return min(1.0, float(shares.min(initial=1.0)) * (1.0 - 1e-14))

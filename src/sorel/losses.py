@@ -1,16 +1,18 @@
-"""Losses phi(y, z) of a target and a margin z = x.w + b.
+"""Losses phi(y, z) of a target and a margin z = x.w + b, and the registry of the package's own.
 
 A loss knows its value and its first and second derivative in z, how to read the targets a user
 gives, and nothing of X. What else a solver, the certificate or a prediction needs to know, a loss
-declares: a lower bound, a bound on the curvature, a Lipschitz constant, its link. The compiled
-formulas of the package's own losses are in :mod:`sorel.kernels.losses`; a loss of a user has
-vectorised formulas, which the solvers of full passes call.
+declares: a lower bound, a bound on the curvature, a Lipschitz constant, its link, the words of the
+command line. A class here and its name in `LOSSES` is all that the package knows of a loss, but for
+the formulas of its code in the compiled loops, where it has one. Formulas are written once, for
+NumPy's arrays and for torch's tensors.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, softmax
 
+from sorel._tensors import is_tensor
 from sorel.kernels import losses as kernels
+from sorel.kernels import margins as proximal_maps
 
 __all__ = [
     "LOSSES",
@@ -39,9 +43,6 @@ FloatArray = NDArray[np.float64]
 
 # Below this, exp(t) - 1 - t has lost too many digits of t.
 _SERIES_BELOW = 0.05
-
-# How the compiled loops call a loss: its code and the number that goes with it.
-Compiled = tuple[int, float]
 
 
 def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
@@ -96,6 +97,8 @@ class Loss(ABC):
         classifier has probabilities under "logit" alone.
     is_classifier : bool
         Whether the targets are two class labels, which the formulas see as -1 and 1.
+    words : str
+        What reports call the losses of samples.
 
     Examples
     --------
@@ -123,6 +126,7 @@ class Loss(ABC):
     translates: bool = False
     link: str = "identity"
     is_classifier: bool = False
+    words: str = "losses"
 
     @abstractmethod
     def value(self, y: Any, margins: Any) -> FloatArray:
@@ -136,7 +140,7 @@ class Loss(ABC):
     def curvature(self, y: Any, margins: Any) -> FloatArray:
         """Second derivative in the margin, at least 0."""
 
-    def majorant(self, y: Any, margins: Any) -> FloatArray:
+    def majorant(self, y: Any, margins: Any) -> Any:
         """Curvature of a parabola that touches phi at the margin and lies above it.
 
         Newton steps fall back on it where they overshoot. Here it is phi'^2 / (phi - lower_bound),
@@ -144,16 +148,17 @@ class Loss(ABC):
         (phi - lower_bound) / |phi'|, and this is the curvature of a parabola that gets there: far
         less than the bound where the loss is all but linear.
         """
-        curvature = self.curvature(y, margins)
+        xp, y, z = _arrays(y, margins)
+        curvature = self.curvature(y, z)
         if not self.curvature_bound < math.inf:
             return curvature
-        bound = np.full(np.shape(margins), self.curvature_bound)
+        bound = xp.full_like(z, self.curvature_bound)
         if self.lower_bound == -math.inf:
             return bound
-        slope, above = self.derivative(y, margins), self.value(y, margins) - self.lower_bound
+        slope, above = self.derivative(y, z), self.value(y, z) - self.lower_bound
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            chord = np.asarray(slope) ** 2 / above
-        return np.where(chord < bound, np.maximum(chord, curvature), bound)
+            chord = slope**2 / above
+        return xp.where(chord < bound, xp.maximum(chord, curvature), bound)
 
     def predict(self, margins: ArrayLike) -> FloatArray:
         """What the margins predict: the inverse of the link."""
@@ -189,8 +194,19 @@ class Loss(ABC):
         return np.where(codes == 1, 1.0, -1.0), classes
 
 
-class _BuiltIn(Loss):
-    """A loss whose formulas the compiled loops have, under a code."""
+def _arrays(y: Any, margins: Any) -> tuple[Any, Any, Any]:
+    """The library of the margins, NumPy or torch, and targets and margins as its arrays."""
+    if is_tensor(margins):
+        return sys.modules["torch"], y, margins
+    return np, np.asarray(y, dtype=np.float64), np.array(margins, dtype=np.float64, ndmin=1)
+
+
+class _Coded(Loss):
+    """A loss whose formulas the compiled loops have too, under a code.
+
+    Their proximal map works in a number t in which the loss does not decrease: |z - y|, y - z
+    or -y z.
+    """
 
     code: ClassVar[int]
 
@@ -199,38 +215,31 @@ class _BuiltIn(Loss):
         """The number that the compiled loops need besides the code."""
         return 1.0
 
-    @property
-    def _form(self) -> Compiled:
-        """How the compiled loops call it, which ask no more."""
-        if self.code not in kernels.CODES:
-            raise ValueError(
-                f"the loss {type(self).__name__} has the code {self.code}, for which "
-                "sorel.kernels.losses has no formulas; write them there, and add it to CODES"
-            )
-        return self.code, self.parameter
+    def proximal_number(self, y: Any, margins: Any) -> Any:
+        """The numbers t of given margins."""
+        return -y * margins
 
-    def value(self, y: Any, margins: Any) -> FloatArray:
-        """Loss of each sample; `y` encoded (numbers, or -1 and 1)."""
-        return self._each(kernels.losses_at, y, margins)
+    def proximal_margin(self, y: Any, t: Any, before: Any) -> Any:
+        """Margins with the numbers t, on the side where they were before."""
+        return -y * t
 
-    def derivative(self, y: Any, margins: Any) -> FloatArray:
-        """First derivative in the margin."""
-        return self._each(kernels.slopes_at, y, margins)
 
-    def curvature(self, y: Any, margins: Any) -> FloatArray:
-        """Second derivative in the margin."""
-        return self._each(kernels.curvatures_at, y, margins)
+class _OfResidual(_Coded):
+    """A loss of |z - y|."""
 
-    def _each(self, loop: Any, y: ArrayLike, margins: ArrayLike) -> FloatArray:
-        z = np.array(margins, dtype=np.float64, ndmin=1)
-        targets = np.ascontiguousarray(np.broadcast_to(np.asarray(y, dtype=np.float64), z.shape))
-        out = np.empty_like(z)
-        loop(*self._form, targets, z, out)
-        return out
+    translates = True
+    lower_bound = 0.0
+    curvature_bound = 1.0
+
+    def proximal_number(self, y: Any, margins: Any) -> Any:
+        return np.abs(margins - y)
+
+    def proximal_margin(self, y: Any, t: Any, before: Any) -> Any:
+        return y + np.copysign(t, before - y)
 
 
 @dataclass(frozen=True)
-class Squared(_BuiltIn):
+class Squared(_OfResidual):
     """Half the squared residual, ``(z - y)**2 / 2``.
 
     Examples
@@ -241,14 +250,24 @@ class Squared(_BuiltIn):
     """
 
     name = "squared"
+    words = "losses: half the squared error"
     code: ClassVar[int] = kernels.SQUARED
-    translates = True
-    lower_bound = 0.0
-    curvature_bound = 1.0
+
+    def value(self, y: Any, margins: Any) -> Any:
+        _, y, z = _arrays(y, margins)
+        return 0.5 * (z - y) ** 2
+
+    def derivative(self, y: Any, margins: Any) -> Any:
+        _, y, z = _arrays(y, margins)
+        return z - y
+
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, _, z = _arrays(y, margins)
+        return xp.ones_like(z)
 
 
 @dataclass(frozen=True)
-class Huber(_BuiltIn):
+class Huber(_OfResidual):
     """Quadratic up to `delta`, linear beyond.
 
     Parameters
@@ -265,10 +284,8 @@ class Huber(_BuiltIn):
 
     delta: float = 1.0
     name = "huber"
+    words = "losses: half the squared error, linear beyond an error of 1"
     code: ClassVar[int] = kernels.HUBER
-    translates = True
-    lower_bound = 0.0
-    curvature_bound = 1.0
 
     def __post_init__(self) -> None:
         number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
@@ -284,9 +301,24 @@ class Huber(_BuiltIn):
         """The derivative is clipped at delta."""
         return float(self.delta)
 
+    def value(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        r = xp.abs(z - y)
+        inner = xp.clip(r, 0.0, self.parameter)
+        # min(r, delta) (r - min(r, delta) / 2) is both branches at once.
+        return inner * (r - 0.5 * inner)
+
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return xp.clip(z - y, -self.parameter, self.parameter)
+
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return xp.ones_like(z) * (xp.abs(z - y) <= self.parameter)
+
 
 @dataclass(frozen=True)
-class Logistic(_BuiltIn):
+class Logistic(_Coded):
     """``log(1 + exp(-y z))`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -297,6 +329,7 @@ class Logistic(_BuiltIn):
     """
 
     name = "logistic"
+    words = "losses: minus the logarithm of the probability given to the true label"
     code: ClassVar[int] = kernels.LOGISTIC
     lower_bound = 0.0
     curvature_bound = 0.25
@@ -304,9 +337,24 @@ class Logistic(_BuiltIn):
     link = "logit"
     is_classifier = True
 
+    def value(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        m = y * z
+        return xp.log1p(xp.exp(-xp.abs(m))) - xp.clip(m, None, 0.0)
+
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        sigmoid: Any = expit if xp is np else xp.sigmoid
+        return -y * sigmoid(-y * z)
+
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        e = xp.exp(-xp.abs(y * z))
+        return e / (1.0 + e) ** 2
+
 
 @dataclass(frozen=True)
-class SquaredHinge(_BuiltIn):
+class SquaredHinge(_Coded):
     """``max(0, 1 - y z)**2`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -317,14 +365,27 @@ class SquaredHinge(_BuiltIn):
     """
 
     name = "squared_hinge"
+    words = "losses: squared shortfall of the margin"
     code: ClassVar[int] = kernels.SQUARED_HINGE
     lower_bound = 0.0
     curvature_bound = 2.0
     is_classifier = True
 
+    def value(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return xp.clip(1.0 - y * z, 0.0, None) ** 2
+
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return -2.0 * y * xp.clip(1.0 - y * z, 0.0, None)
+
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return 2.0 * xp.ones_like(z) * (y * z < 1.0)
+
 
 @dataclass(frozen=True)
-class Linear(_BuiltIn):
+class Linear(_Coded):
     """The residual itself, ``y - z``: losses of a portfolio (y = 0), or deviations of residuals.
 
     It has no lower bound, so it needs a penalty with a bounded domain or with l2 > 0, or a
@@ -338,33 +399,70 @@ class Linear(_BuiltIn):
     """
 
     name = "linear"
+    words = "losses: target minus prediction"
     code: ClassVar[int] = kernels.LINEAR
     curvature_bound = 0.0
     lipschitz = 1.0
     affine = True
 
+    def value(self, y: Any, margins: Any) -> Any:
+        _, y, z = _arrays(y, margins)
+        return y - z
 
-class _Deviance(Loss):
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, _, z = _arrays(y, margins)
+        return -xp.ones_like(z)
+
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, _, z = _arrays(y, margins)
+        return xp.zeros_like(z)
+
+    def proximal_number(self, y: Any, margins: Any) -> Any:
+        return y - margins
+
+    def proximal_margin(self, y: Any, t: Any, before: Any) -> Any:
+        return y - t
+
+
+class Deviance(Loss):
     """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
 
     lower_bound = 0.0
     link = "log"
+    # Targets that are refused, and why.
+    rule: ClassVar[str]
 
-    def majorant(self, y: Any, margins: Any) -> FloatArray:
+    def refused(self, y: Any) -> Any:
+        """Which targets the distribution does not give."""
+        raise NotImplementedError
+
+    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        targets = _finite_vector(y, self.name)
+        bad = self.refused(targets)
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ValueError(
+                f"{self.rule}, got y[{first}] = {targets[first]:g}; drop such rows, or use another "
+                "loss"
+            )
+        return targets, None
+
+    def majorant(self, y: Any, margins: Any) -> Any:
         """Curvature of the chord from the margin to the minimum, or phi'' where that is more.
 
         No parabola lies above a loss that grows like an exponential, but a step with this
         curvature ends short of the minimum.
         """
-        curvature, slope = self.curvature(y, margins), self.derivative(y, margins)
+        xp, y, z = _arrays(y, margins)
+        curvature, slope = self.curvature(y, z), self.derivative(y, z)
         with np.errstate(divide="ignore", invalid="ignore"):
-            away = margins - np.log(y)
-            chord = np.where(np.abs(away) > 1e-4, slope / away, 0.0)
-        return np.maximum(curvature, np.where(np.isfinite(chord), chord, 0.0))
+            away = z - xp.log(y)
+            chord = xp.where(xp.abs(away) > 1e-4, slope / away, 0.0)
+        return xp.maximum(curvature, xp.where(xp.isfinite(chord), chord, 0.0))
 
 
 @dataclass(frozen=True)
-class Poisson(_Deviance):
+class Poisson(Deviance):
     """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
 
     The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
@@ -378,38 +476,34 @@ class Poisson(_Deviance):
     """
 
     name = "poisson"
+    words = "losses: half the Poisson deviance"
+    rule = "the poisson loss takes counts or rates >= 0"
 
-    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        targets = _finite_vector(y, self.name)
-        _refuse_targets(targets < 0.0, targets, "the poisson loss takes counts or rates >= 0")
-        if not targets.any():
+    def refused(self, y: Any) -> Any:
+        if not y.any():
             raise ValueError(
                 "y is 0 everywhere, and the poisson loss has no minimum then; "
                 "at least one count must be above 0"
             )
-        return targets, None
+        return y < 0.0
 
-    def value(self, y: Any, margins: Any) -> FloatArray:
-        """Loss of each sample."""
-        y, z = _pair(y, margins)
-        positive = y > 0.0
-        t = z - np.log(np.where(positive, y, 1.0))
-        return np.where(positive, y * _exp_excess(t), np.exp(z))
+    def value(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        t = z - xp.log(xp.where(y > 0.0, y, 1.0))
+        return xp.where(y > 0.0, y * _exp_excess(xp, t), xp.exp(z))
 
-    def derivative(self, y: Any, margins: Any) -> FloatArray:
-        """First derivative in the margin, exp(z) - y."""
-        y, z = _pair(y, margins)
-        positive = y > 0.0
-        t = z - np.log(np.where(positive, y, 1.0))
-        return np.where(positive, y * np.expm1(t), np.exp(z))
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        t = z - xp.log(xp.where(y > 0.0, y, 1.0))
+        return xp.where(y > 0.0, y * xp.expm1(t), xp.exp(z))
 
-    def curvature(self, y: Any, margins: Any) -> FloatArray:
-        """Second derivative in the margin, exp(z)."""
-        return np.exp(_pair(y, margins)[1])
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, _, z = _arrays(y, margins)
+        return xp.exp(z)
 
 
 @dataclass(frozen=True)
-class Gamma(_Deviance):
+class Gamma(Deviance):
     """Half the gamma deviance of positive amounts, ``y exp(-z) - 1 + (z - log y)``.
 
     The margin is the logarithm of the mean, and only the ratio of target and mean counts.
@@ -422,48 +516,33 @@ class Gamma(_Deviance):
     """
 
     name = "gamma"
+    words = "losses: half the gamma deviance"
+    rule = "the gamma loss takes amounts > 0"
 
-    def encode(self, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        targets = _finite_vector(y, self.name)
-        _refuse_targets(targets <= 0.0, targets, "the gamma loss takes amounts > 0")
-        return targets, None
+    def refused(self, y: Any) -> Any:
+        return y <= 0.0
 
-    def value(self, y: Any, margins: Any) -> FloatArray:
-        """Loss of each sample."""
-        y, z = _pair(y, margins)
-        return _exp_excess(np.log(y) - z)
+    def value(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return _exp_excess(xp, xp.log(y) - z)
 
-    def derivative(self, y: Any, margins: Any) -> FloatArray:
-        """First derivative in the margin, 1 - y exp(-z)."""
-        y, z = _pair(y, margins)
-        return -np.expm1(np.log(y) - z)
+    def derivative(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return -xp.expm1(xp.log(y) - z)
 
-    def curvature(self, y: Any, margins: Any) -> FloatArray:
-        """Second derivative in the margin, y exp(-z)."""
-        y, z = _pair(y, margins)
-        return np.exp(np.log(y) - z)
+    def curvature(self, y: Any, margins: Any) -> Any:
+        xp, y, z = _arrays(y, margins)
+        return xp.exp(xp.log(y) - z)
 
 
-def _pair(y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    return np.asarray(y, dtype=np.float64), np.asarray(margins, dtype=np.float64)
-
-
-def _exp_excess(t: FloatArray) -> FloatArray:
+def _exp_excess(xp: Any, t: Any) -> Any:
     """exp(t) - 1 - t, at full relative accuracy: by its series where the difference has none."""
-    series = np.ones_like(t)
-    small = np.where(np.abs(t) < _SERIES_BELOW, t, 0.0)
+    near = xp.abs(t) < _SERIES_BELOW
+    small = xp.where(near, t, 0.0)
+    series = xp.ones_like(t)
     for k in range(9, 2, -1):
         series = 1.0 + series * small / k
-    near = 0.5 * small * small * series
-    return np.where(np.abs(t) < _SERIES_BELOW, near, np.expm1(t) - t)
-
-
-def _refuse_targets(bad: NDArray[np.bool_], targets: FloatArray, rule: str) -> None:
-    if bad.any():
-        first = int(np.argmax(bad))
-        raise ValueError(
-            f"{rule}, got y[{first}] = {targets[first]:g}; drop such rows, or use another loss"
-        )
+    return xp.where(near, 0.5 * small * small * series, xp.expm1(t) - t)
 
 
 @dataclass(frozen=True)
@@ -578,14 +657,25 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 
-def compiled_form(loss: Loss) -> Compiled | None:
+def compiled_form(loss: Loss) -> tuple[int, float] | None:
     """The code and the parameter of a loss that the compiled loops know, else None.
 
     A class derived from one of the package's own may have other formulas, so it does not count.
     """
-    if isinstance(loss, _BuiltIn) and type(loss) in LOSSES.values():
-        return loss._form
-    return None
+    if not isinstance(loss, _Coded) or type(loss) not in LOSSES.values():
+        return None
+    if loss.code not in kernels.CODES:
+        raise ValueError(
+            f"the loss {type(loss).__name__} has the code {loss.code}, for which "
+            "sorel.kernels.losses has no formulas; write them there, and add it to CODES"
+        )
+    return loss.code, loss.parameter
+
+
+def has_proximal_map(loss: Loss) -> bool:
+    """Whether the compiled loops have the proximal map of a risk of this loss in its margins."""
+    form = compiled_form(loss)
+    return form is not None and form[0] in proximal_maps.CODES
 
 
 def parse_loss(loss: str | Loss) -> Loss:

@@ -197,7 +197,7 @@ def path(
             raise TypeError("path needs y beside X, or a sorel.Problem in the place of both")
         kind = choose_penalty(penalty, 1.0 if penalty is None else "auto", l1, positive, 1.0)
         problem, names = _problem(X, y, loss, kind, fit_intercept, sample_weight), _names(X)
-    problem = problem.with_engine(problem.engine.in_sequence())
+    problem = problem.with_engine(problem.engine.for_run(sequence=True))
     if risks is None:
         risks = RISK if not isinstance(X, Problem) else problem.risk
     grid_risks = [parse_risk(risk) for risk in _as_list("risks", risks, (Risk, str))]

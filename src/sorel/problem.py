@@ -162,7 +162,8 @@ class Problem:
         # The user's sample weights, of which the maximum counts only whether there is one.
         self.given_weight = engine.spec.sample_weight
         # Mean size of the losses at zero margins, a measure of them, or beside if they vanish.
-        self.zero_loss = engine.mean_loss_at_zero() or self._loss_beside_zero()
+        at_zero = engine.sizes(engine.point(np.zeros(engine.shape)))
+        self.zero_loss = at_zero.absolute or self._loss_beside_zero()
         if not np.isfinite(self.zero_loss):
             raise ValueError(
                 f"the {self.loss.name} loss is not finite where all margins are 0; scale y"
@@ -192,7 +193,7 @@ class Problem:
         shape, size = self.engine.shape, self.engine.size
         w = np.linspace(0.0, 1.0, size).reshape(shape) ** 2 / size
         w[: self.n_features] = self.penalty.project(w[: self.n_features])
-        return self.engine.mean_size(self.engine.point(w)) or float(np.finfo(np.float64).tiny)
+        return self.engine.sizes(self.engine.point(w)).absolute or float(np.finfo(np.float64).tiny)
 
     @property
     def n_samples(self) -> int:
@@ -346,13 +347,13 @@ class Problem:
         Losses that all but tie leave their size to go by, or their spread beside the point.
         """
         engine = self.engine
-        spread = engine.loss_scale(point)
+        spread = engine.sizes(point).deviation
         if not self.loss.affine:
-            mean = engine.mean_size(point)
+            mean = engine.sizes(point).absolute
             spread = spread if spread > _TIED * mean else mean
         if spread == 0.0:
             beside = np.full(engine.shape, 1.0 / engine.size)
-            spread = engine.loss_scale(engine.point(beside))
+            spread = engine.sizes(engine.point(beside)).deviation
         return spread or 1.0
 
     def penalty_value(self, w: FloatArray) -> float:

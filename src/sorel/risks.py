@@ -15,6 +15,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,6 +48,15 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _NODE_WEIGHTS
 # Multiplier that splits a double into two halves whose products are exact (Veltkamp).
 _SPLITTER = 134217729.0
+
+
+# Losses from whose weights the facts about many more are read off.
+_SOME = 10_000
+
+
+@lru_cache(maxsize=64)
+def _some_weights(risk: Risk, n: int) -> FloatArray:
+    return risk.weights(n)
 
 
 class Risk:
@@ -226,6 +236,32 @@ class Risk:
 
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         return None
+
+    def effective_share(self, n: int) -> float:
+        """Return 1 / (n sum_i sigma_i^2): the share of n losses that carries the risk.
+
+        Examples
+        --------
+        >>> from sorel import CVaR
+        >>> CVaR(0.25).effective_share(100)
+        0.25
+        """
+        sigma = _some_weights(self, min(_count(n), _SOME))
+        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
+
+    def largest_jump(self, n: int) -> float:
+        """Return the largest difference of neighbouring weights, relative to the largest weight.
+
+        Next to nothing for many losses, where the spectrum has no jumps.
+
+        Examples
+        --------
+        >>> from sorel import CVaR
+        >>> CVaR(0.25).largest_jump(100)
+        1.0
+        """
+        sigma = _some_weights(self, min(_count(n), _SOME))
+        return float(np.max(np.diff(sigma), initial=0.0) / sigma[-1])
 
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the risk of a vector of losses.
@@ -975,6 +1011,14 @@ class Deviation(Risk):
 
     def _increments(self, omega: FloatArray) -> FloatArray:
         return self.risk._increments(omega) - self.share * omega
+
+    def effective_share(self, n: int) -> float:
+        """Return that of the risk, from whose set the weights come."""
+        return self.risk.effective_share(n)
+
+    def largest_jump(self, n: int) -> float:
+        """Return that of the risk."""
+        return self.risk.largest_jump(n)
 
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the deviation of a vector of losses."""

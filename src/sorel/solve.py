@@ -477,7 +477,6 @@ def solve_quietly(
         save(last=True)
     # A run on large data leaves its working memory behind: hand it back before making the result.
     run.latest = run.dual = None
-    problem.engine.release()
     willing = ending in (_INTERRUPTED, _STOPPED)
     if ledger.objective == math.inf and not willing:
         raise ValueError(_overflow(problem))

@@ -112,7 +112,7 @@ class Tails:
         """Whether a few of the rows carry the risk, and they are worth a problem of their own."""
         if type(problem.risk) is not CVaR or problem.engine.entries < _WORTH_A_PART:
             return False
-        if not problem.engine.offers("on_rows"):
+        if problem.engine.obstacle("on_rows") is not None:
             return False
         share = _CHOSEN * float(problem.risk.alpha)
         enough = share * problem.n_samples >= _ROWS_PER_PARAMETER * problem.engine.size
@@ -142,7 +142,7 @@ class Tails:
             return
         part = engine.on_rows(rows)
         if part is not None:
-            self._engine, self._rows, self._mass = part.in_sequence(), rows, mass
+            self._engine, self._rows, self._mass = part.for_run(sequence=True), rows, mass
 
     def _solve_part(
         self, problem: Problem, engine: Engine, alpha: float, near: Result

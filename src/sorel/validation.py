@@ -141,7 +141,7 @@ def check_affine(engine: Engine) -> None:
                 f"with the {spec.loss.name} loss it is not convex; use loss='linear', or the risk "
                 f"{spec.risk.risk!r}"
             )
-        if not engine.serves_deviations:
+        if engine.obstacle("deviations") is not None:
             raise ValueError(f"{type(engine).__name__} does not serve {spec.risk!r}")
     if spec.loss.affine and spec.fit_intercept:
         why = "has no minimum in an intercept: all losses fall with it, by the same amount"

@@ -181,7 +181,7 @@ class WorkingSets:
 
 def can_rest(engine: Engine, penalty: Penalty) -> bool:
     """Whether coefficients may rest under this penalty, and the engine can leave them out."""
-    return penalty.compiled and not penalty.quadratic and engine.offers("columns")
+    return penalty.compiled and not penalty.quadratic and engine.obstacle("columns") is None
 
 
 def chooses_columns(engine: Engine, penalty: Penalty) -> bool:

@@ -12,6 +12,7 @@ from helpers import RISKS, make_data, make_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sorel
+from sorel.certificate import certify
 from sorel.engines.tensors import DeviceMemoryError, TensorEngine
 from sorel.solvers.base import UnsupportedProblemError
 
@@ -41,12 +42,12 @@ def test_certificates_agree_with_the_host(device, loss, risk, kind):
     assert result.converged, result.status
     assert all(record.gap >= 0.0 for record in result.history)
 
-    def certify(there):
+    def proof(there):
         run = there.for_run()
         dual, _ = run.engine.nearest_dual(result.weights)
         return certify(run, run.engine.point(run.from_user(result.w)), dual)
 
-    here, there = certify(problem), certify(host)
+    here, there = proof(problem), proof(host)
     assert here.primal == pytest.approx(there.primal, rel=1e-11)
     assert here.dual == pytest.approx(there.dual, rel=1e-11, abs=1e-11 * here.primal)
     best = sorel.solve(host, tol=1e-9)

@@ -352,7 +352,7 @@ class Certifier:
     ) -> FloatArray:
         """Where a Newton step for a fixed weighting leads, from a p x p Hessian or from rows."""
         engine, problem = self.engine, self.problem
-        if self.penalty.quadratic and engine.size > FEW_PARAMETERS and engine.solves_by_rows:
+        if self.penalty.quadratic and engine.size > FEW_PARAMETERS and engine.in_memory:
             curvature = engine.curvature(point, dual)
             if curvature.rows:
                 costs = StepCosts(engine, curvature.rows)
@@ -362,7 +362,7 @@ class Certifier:
             if engine.size > LARGEST_HESSIAN:
                 raise np.linalg.LinAlgError("more rows have curvature than a matrix can serve")
         part = self.known.part(problem, point.w, gradient)
-        hessian = part.engine.hessian(point, dual)
+        hessian = part.engine.curvature(point, dual).matrix()
         self.known.keep(problem, hessian)
         slope, center = part.take(gradient), part.take(point.w)
         u, _ = minimize_quadratic(

@@ -46,7 +46,7 @@ def unit(problem: Problem, objective: float, point: Point) -> float:
     2.5
     """
     size = abs(objective)
-    return max(size, problem.engine.loss_scale(point)) if problem.loss.affine else size
+    return max(size, problem.engine.sizes(point).deviation) if problem.loss.affine else size
 
 
 def relative(gap: float, unit: float) -> float:
@@ -103,7 +103,7 @@ def constant_loss(problem: Problem) -> float:
     elif not problem.fit_intercept:  # rows on a cluster
         return 0.0
     best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
-    least = 0.0 if best is None else engine.mean_size(best)
+    least = 0.0 if best is None else engine.sizes(best).absolute
     # Targets that are all alike have no loss but rounding.
     return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
 

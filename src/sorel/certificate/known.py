@@ -79,4 +79,4 @@ class KnownCurvature:
 
     @staticmethod
     def _serves(problem: Problem) -> bool:
-        return problem.penalty.quadratic and problem.engine.products_are_cheap
+        return problem.penalty.quadratic and problem.engine.in_memory

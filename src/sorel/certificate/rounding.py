@@ -30,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from sorel.engines.base import Dual, Engine, FloatArray, Point
+from sorel.engines import intercepts
+from sorel.engines.base import Dual, Engine, FloatArray, Point, RoundingFacts
 from sorel.penalties import Penalty, Simplex
 
 # The unit roundoff of doubles.
@@ -108,7 +109,7 @@ class Rounding:
         self, point: Point, dual: Dual, expected: float, error: float
     ) -> tuple[float, float]:
         """Error of lam . l, and sum_i lam_i |phi'_i| or a bound on it, from that of the margins."""
-        loss = self.loss
+        loss, facts = self.loss, self.engine.rounding(point, dual)
         if self._bounded:
             above = max(expected - loss.lower_bound, 0.0)
             size = above + abs(loss.lower_bound)
@@ -117,13 +118,13 @@ class Rounding:
             slopes = math.sqrt(2.0 * loss.curvature_bound * above) + loss.curvature_bound * error
             slopes = min(slopes, loss.lipschitz)
         else:
-            size, slopes, curvature = self.engine.absolute_sums(point, dual)
-            slopes = min(slopes + curvature * error, loss.lipschitz)
-        weights = self.engine.weights_rounding(point)
-        return error * slopes + (self._sum + self._mass_error(dual)) * size + weights, slopes
+            size, slopes = facts.losses, facts.slopes + facts.curvatures * error
+            slopes = min(slopes, loss.lipschitz)
+        summed = self._sum + self._mass_error(facts)
+        return error * slopes + summed * size + facts.weights, slopes
 
-    def _mass_error(self, dual: Dual) -> float:
-        error = abs(self.engine.mass(dual) - 1.0)
+    def _mass_error(self, facts: RoundingFacts) -> float:
+        error = abs(facts.mass - 1.0)
         if not error <= _MOST_MASS_ERROR:
             raise CertificateError(
                 f"{type(self.engine).__name__} gave weights whose sum is {error:.3g} away from 1: "
@@ -137,10 +138,10 @@ class Rounding:
         """Error of the spectral risk, which is that of lam . l for the worst lam."""
         if self.loss.affine:
             # The worst weighting gives negative losses no more weight than the mean does.
-            size = abs(expected + shortfall) + 2.0 * self.engine.mean_size(point)
-            weights = self.engine.weights_rounding(point)
-            total = self._sum + self._mass_error(dual)
-            return error * self.loss.lipschitz + total * size + weights
+            size = abs(expected + shortfall) + 2.0 * self.engine.sizes(point).absolute
+            facts = self.engine.rounding(point, dual)
+            total = self._sum + self._mass_error(facts)
+            return error * self.loss.lipschitz + total * size + facts.weights
         if self._bounded:
             return self.losses(point, dual, expected + shortfall, error)[0]
         if shortfall > 0.0:
@@ -149,9 +150,9 @@ class Rounding:
         # With the errors another weighting may be the worst one. R(l + e) <= R(l) + R(|e|), and no
         # weighting exceeds the mean by more than the density at the top of the order, or the
         # largest of all.
-        _, slopes, curvature = self.engine.absolute_sums(point, self.engine.uniform())
-        most = self._top_density * (slopes + curvature * error)
-        return own + error * min(most, self.engine.largest_slope(point, error))
+        facts = self.engine.rounding(point, self.engine.uniform())
+        most = self._top_density * (facts.slopes + facts.curvatures * error)
+        return own + error * min(most, facts.largest_slope + error * facts.largest_curvature)
 
     @cached_property
     def _top_density(self) -> float:
@@ -201,11 +202,11 @@ class Rounding:
         columns of X.
         """
         residual = _norm(np.asarray(derivative)) + self._likely_sum * slopes
-        drop = self.engine.intercept_slack(point, dual, residual)
+        drop = intercepts.slack(self.engine, point, dual, residual)
         if self.engine.n_outputs > 1:
             # Several intercepts may move slopes to and fro: |H t| <= sqrt(L t.H t).
             most = residual + math.sqrt(2.0 * self.loss.curvature_bound * drop)
-            residual = min(most, self.engine.intercept_spread(point, dual, residual))
+            residual = min(most, intercepts.spread(self.engine.n_outputs, residual))
         return drop, residual
 
     def difference(self, value: float) -> float:

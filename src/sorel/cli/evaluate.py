@@ -23,16 +23,6 @@ from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
 if TYPE_CHECKING:
     import pandas as pd
 
-_LOSS_WORDS = {
-    "squared": "losses: half the squared error",
-    "huber": "losses: half the squared error, linear beyond an error of 1",
-    "logistic": "losses: minus the logarithm of the probability given to the true label",
-    "squared_hinge": "losses: squared shortfall of the margin",
-    "poisson": "losses: half the Poisson deviance",
-    "gamma": "losses: half the gamma deviance",
-    "linear": "losses: target minus prediction",
-}
-
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
@@ -106,7 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         tables.write_table(report.reset_index(), arguments.output)
         return DONE
-    show(_LOSS_WORDS.get(str(loss), "losses"))
+    from sorel.losses import LOSSES
+
+    show(LOSSES[loss].words if loss in LOSSES else "losses")
     show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
     if "bias" in report.columns:
         show("bias: mean of prediction minus truth, in the units of the target")

@@ -25,8 +25,19 @@ from numpy.typing import NDArray
 from sorel._copies import shallow_copy
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
-from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.memory import best_shift, shift_slack, softmax_slack
+from sorel.dask.shards import total_statistics
+from sorel.engines.base import (
+    Curvature,
+    Differences,
+    Dual,
+    Engine,
+    FloatArray,
+    Point,
+    RoundingFacts,
+    Sizes,
+    Spec,
+)
+from sorel.engines.intercepts import InterceptStatistics
 from sorel.permutahedron import thresholds
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -49,11 +60,6 @@ _TRIALS = 200
 
 # In units of 1 / (spread of the losses): the step that finds weights for given parameters.
 _NEAR_ETA = 10.0
-
-_MAX_INTERCEPT_STEPS = 60
-
-# A margin this far below another adds nothing to a softmax.
-_OUT_OF_REACH = 1e3
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -186,15 +192,10 @@ class DaskEngine(Engine):
         self._epoch = self.partitions.epoch
         weakref.finalize(self, self.partitions.ended.append, self.run)
 
-    def for_run(self) -> DaskEngine:
+    def for_run(self, sequence: bool = False) -> DaskEngine:
         other = shallow_copy(self)
         other._begin()
         return other
-
-    def release(self) -> None:
-        # Weightings are still to be read: the session ends with the handles.
-        self._points.clear()
-        self._changes.clear()
 
     @property
     def data_type(self) -> np.dtype[Any]:
@@ -317,10 +318,6 @@ class DaskEngine(Engine):
         return new
 
     @_recovering
-    def is_finite(self, point: Any) -> bool:
-        return all(answer[3] for answer in self._ask("sums", point.number))
-
-    @_recovering
     def losses(self, point: Any) -> FloatArray:
         return self.partitions.gathered(self._ask("losses", point.number))
 
@@ -385,10 +382,6 @@ class DaskEngine(Engine):
         items, bound, held = self._loss_bins(point, dual)
         return bins.shortfall(items, bound, held[0], held[1])
 
-    def effective_share(self) -> float:
-        sigma = self.spec.risk.weights(min(self.n_samples, 10_000))
-        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
-
     # Weightings.
 
     def uniform(self) -> DaskDual:
@@ -408,21 +401,20 @@ class DaskEngine(Engine):
         return dual
 
     @_recovering
-    def ascend(
-        self,
-        dual: Any,
-        point: Any,
-        eta: float,
-        previous: Any = None,
-        theta: float = 0.0,
+    def dual_step(
+        self, center: Any, point: Any, eta: float, previous: Any = None, theta: float = 0.0
     ) -> DaskDual:
+        if eta == 0.0:
+            return center
+        if eta == np.inf:
+            return self.worst_case(point)
         new = self._new_dual()
         self._post(
-            "target", new.number, dual.number, point.number, eta,
+            "target", new.number, center.number, point.number, eta,
             None if previous is None else previous.number, theta,
         )  # fmt: skip
         self._project(new)
-        self._summarise(point, new, dual)
+        self._summarise(point, new, center)
         return new
 
     def _project(self, dual: DaskDual, exact: bool = False) -> None:
@@ -481,10 +473,6 @@ class DaskEngine(Engine):
         self._post("blend", new.number, dual.number, other.number, share)
         return new
 
-    def as_center(self, dual: Any) -> DaskDual:
-        dual.n_blocks = 0
-        return dual
-
     @_recovering
     def weights(self, dual: Any) -> FloatArray:
         return self.partitions.gathered(self._ask("weights", dual.number))
@@ -524,42 +512,34 @@ class DaskEngine(Engine):
         return float(np.vdot(self._summarise(point, dual)[1], direction.delta))
 
     @_recovering
-    def mass(self, dual: Any) -> float:
-        if dual.mass is None:
-            return 1.0
-        return float(dual.mass)
-
-    @_recovering
-    def square_distance(self, dual: Any, other: Any) -> float:
+    def differences(
+        self, dual: Any, other: Any, point: Any = None, other_point: Any = None
+    ) -> Differences:
+        if point is not None and other_point is not None:
+            numbers = (handle.number for handle in (dual, other, point, other_point))
+            return Differences(*self._columns("differences", *numbers))
         if dual.center is not None and dual.center[0] == other.number:
-            return float(dual.center[1])
-        return float(self._sum("distance", dual.number, other.number))
-
-    @_recovering
-    def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
-        square, product = self._columns(
-            "secant", dual.number, other.number, point.number, other_point.number
-        )
-        return square, product
+            return Differences(float(dual.center[1]))
+        return Differences(float(self._sum("distance", dual.number, other.number)))
 
     # Sizes.
 
     @_recovering
-    def loss_scale(self, point: Any) -> float:
-        mean = float(self._columns("sums", point.number)[0])
-        return float(self._sum("deviation", point.number, mean))
+    def sizes(self, point: Any) -> Sizes:
+        mean, absolute, _, _ = self._columns("sums", point.number)
+        return Sizes(mean, absolute, float(self._sum("deviation", point.number, mean)))
 
     @_recovering
-    def mean_size(self, point: Any) -> float:
-        return float(self._columns("sums", point.number)[1])
+    def rounding(self, point: Any, dual: Any) -> RoundingFacts:
+        loss = self.spec.loss
+        mass = 1.0 if dual.mass is None else float(dual.mass)
+        facts = mass, self._weights_error(point)
+        if loss.lower_bound > -np.inf and loss.curvature_bound < np.inf:
+            return RoundingFacts(*facts)
+        found = np.array(self._ask("rounding", point.number, dual.number))
+        return RoundingFacts(*facts, *found[:, :3].sum(axis=0), *found[:, 3:].max(axis=0))
 
-    def mean_loss_at_zero(self) -> float:
-        if "zero" not in self._facts:
-            self._facts["zero"] = super().mean_loss_at_zero()
-        return float(self._facts["zero"])
-
-    @_recovering
-    def weights_rounding(self, point: Any) -> float:
+    def _weights_error(self, point: Any) -> float:
         if self._levels is None:
             # Weights of bins are differences of the cumulative risk, off by rounding errors of 1.
             items = self.bins * len(self.partitions.addresses)
@@ -575,14 +555,6 @@ class DaskEngine(Engine):
         return np.asarray(self._facts["columns"])
 
     @_recovering
-    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
-        first, second, third = np.sum(self._ask("absolute_sums", point.number, dual.number), axis=0)
-        if self.spec.loss.affine:
-            # Every group of rows has returned the bound for all of them.
-            second = float(self.spec.loss.lipschitz)
-        return float(first), float(second), float(third)
-
-    @_recovering
     def fingerprint(self) -> dict[str, str]:
         parts: list[Any] = [None] * len(self.partitions.lengths)
         answers = self._ask("fingerprints")
@@ -596,152 +568,87 @@ class DaskEngine(Engine):
             for name, column in zip(names, columns, strict=True)
         }
 
-    # Second derivatives.
+    # Derivatives.
 
-    def _eta(self, dual: Any, eta: float) -> float:
-        return eta if dual.n_blocks else 0.0
-
-    @_recovering
-    def hessian(
-        self,
-        point: Any,
-        dual: Any,
-        eta: float = 0.0,
-        n_rows: int | None = None,
-        caution: float = 0.0,
-    ) -> FloatArray:
-        self._reached(point)
-        eta = self._eta(dual, eta)
-        share = None if n_rows is None else -(-n_rows // len(self.partitions.addresses))
-        matrix, sums, totals = self._columns(
-            "hessian", point.number, dual.number, eta, share, caution, dual.n_blocks
-        )
-        if eta > 0.0 and len(sums):
-            scale = eta / np.where(totals > 0.0, totals, np.inf)
-            matrix = matrix - (sums * scale[:, None]).T @ sums
-        return np.asarray(matrix)
+    def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
+        return DaskCurvature(self, point, dual, eta if dual.n_blocks else 0.0, damping)
 
     @_recovering
-    def curvature(self, point: Any, dual: Any, eta: float = 0.0, caution: float = 0.0) -> Curvature:
-        self._reached(point)
-        return DaskCurvature(self, point, dual, self._eta(dual, eta), caution)
+    def _recovered(self, operation: Callable[[], FloatArray]) -> FloatArray:
+        """What an operation of a handle returns, started again when workers are lost."""
+        return operation()
 
     @_recovering
-    def curvature_product(self, curvature: DaskCurvature, v: FloatArray) -> FloatArray:
-        """A product with a Hessian that was prepared before."""
-        return curvature._product(v)
-
-    # The intercept.
-
-    @_recovering
-    def best_intercept(self, point: Any, dual: Any) -> DaskPoint | None:
-        shift: Any
-        if self.n_outputs > 1:
-            shift = self._best_softmax_shift(point, dual)
-        else:
-            shift = best_shift(lambda t: self._shift_statistics(point, dual, t))
-        if shift is None:
-            return None
-        w = point.w.copy()
-        w[-1] += shift
-        new = DaskPoint(w, self, next(self._numbers))
-        self._points[new.number] = new
-        self._post("shift", new.number, point.number, shift, w)
-        return new
-
-    def _shift_statistics(self, point: Any, dual: Any, shift: float) -> tuple[float, float, float]:
-        first, second, rounding = self._columns(
-            "shift_statistics", point.number, dual.number, shift
-        )
-        return first, second, rounding
-
-    def _softmax_statistics(self, point: Any, dual: Any, shift: FloatArray) -> list[Any]:
-        return self._columns("softmax_statistics", point.number, dual.number, shift)
-
-    def _best_softmax_shift(self, point: Any, dual: Any) -> FloatArray | None:
-        """Newton's method in the intercepts alone; see MemoryEngine."""
-        answers = self._ask("class_weights", point.number, dual.number)
-        present = sum(answer[0] for answer in answers) > 0.0
-        reach = max(answer[1] for answer in answers)
-        # A class without weight has its best intercept at minus infinity: put it out of reach.
-        shift = np.where(present, 0.0, -(_OUT_OF_REACH + reach))
-        value, gradient, hessian = self._softmax_statistics(point, dual, shift)
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            size = float(np.max(np.abs(gradient)))
-            if size <= 1e-15:
-                break
-            # Adding one number to all intercepts changes nothing: pin that direction.
-            pinned = hessian + np.trace(hessian) / self.n_outputs**2
-            try:
-                delta = -np.linalg.solve(pinned, gradient)
-            except np.linalg.LinAlgError:
-                break
-            slope, step = float(gradient @ delta), 1.0
-            for _ in range(_MAX_INTERCEPT_STEPS):
-                trial = self._softmax_statistics(point, dual, shift + step * delta)
-                if trial[0] <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
-                    break
-                step *= 0.5
-            else:
-                break
-            if float(np.max(np.abs(trial[1]))) >= size <= 1e-12:
-                break
-            shift = shift + step * delta
-            value, gradient, hessian = trial
-        # The bound holds only where the derivative in the intercepts is zero to rounding.
-        residual = np.abs(gradient)
-        far = np.max(np.abs((point.w[-1] + shift)[residual > 0.0]), initial=0.0)
-        return shift if np.max(residual) * (1.0 + far) <= 1e-12 else None
-
-    @_recovering
-    def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
-        if residual == 0.0:
-            return 0.0
-        if self.n_outputs == 1:
-            return shift_slack(lambda t: self._shift_statistics(point, dual, t), residual)
-        hessian = self._softmax_statistics(point, dual, np.zeros(self.n_outputs))[2]
-        return softmax_slack(hessian, residual)
+    def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
+        answers = self._ask("intercept_statistics", point.number, dual.number, shift)
+        return total_statistics([InterceptStatistics(*answer) for answer in answers])
 
 
 class DaskCurvature(Curvature):
     """Products with the Hessian: one round each. What blocks share is kept here."""
 
     def __init__(
-        self, engine: DaskEngine, point: Any, dual: Any, eta: float, caution: float
+        self, engine: DaskEngine, point: Any, dual: Any, eta: float, damping: float
     ) -> None:
-        self._engine, self._made_from = engine, (point, dual, eta, caution)
-        self._prepare()
+        self._engine, self._made_from = engine, (point, dual, eta, damping)
+        self._number, self._epoch = -1, -1
 
     def _prepare(self) -> None:
+        """Have the workers hold the matrix, if they do not, and get what blocks share."""
         engine = self._engine
-        point, dual, eta, caution = self._made_from
+        if self._epoch == engine._epoch:
+            return
+        point, dual, eta, damping = self._made_from
+        engine._reached(point)
         self._number, self._epoch = next(engine._numbers), engine._epoch
         self._diagonal, sums, totals, rows = engine._columns(
-            "curvature", self._number, point.number, dual.number, eta, caution, dual.n_blocks
+            "curvature", self._number, point.number, dual.number, eta, damping, dual.n_blocks
         )
-        self.share = rows / engine.n_samples
+        self._share = rows / engine.n_samples
         self._sums = sums if eta > 0.0 else sums[:0]
         self._scale = eta / np.where(totals > 0.0, totals, np.inf)
 
+    def _prepared(self) -> FloatArray:
+        self._prepare()
+        return np.asarray(self._diagonal.copy())
+
+    @property
+    def share(self) -> float:
+        self._engine._recovered(self._prepared)
+        return float(self._share)
+
     def product(self, v: FloatArray) -> FloatArray:
-        out: FloatArray = self._engine.curvature_product(self, v)
-        return out
+        return self._engine._recovered(lambda: self._product(v))
 
     def _product(self, v: FloatArray) -> FloatArray:
-        engine = self._engine
-        if self._epoch != engine._epoch:
-            self._prepare()
-        out = engine._sum("product", self._number, v)
+        self._prepare()
+        out = self._engine._sum("product", self._number, v)
         if len(self._sums):
             means = self._scale[: len(self._sums)] * (self._sums @ v.ravel())
             out = out - (self._sums.T @ means).reshape(v.shape)
         return np.asarray(out)
 
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        return self._engine._recovered(lambda: self._matrix(n_rows))
+
+    def _matrix(self, n_rows: int | None) -> FloatArray:
+        engine, (point, dual, eta, damping) = self._engine, self._made_from
+        engine._reached(point)
+        share = None if n_rows is None else -(-n_rows // len(engine.partitions.addresses))
+        matrix, sums, totals = engine._columns(
+            "hessian", point.number, dual.number, eta, share, damping, dual.n_blocks
+        )
+        if eta > 0.0 and len(sums):
+            scale = eta / np.where(totals > 0.0, totals, np.inf)
+            matrix = matrix - (sums * scale[:, None]).T @ sums
+        return np.asarray(matrix)
+
     def diagonal(self) -> FloatArray:
-        return self._diagonal.copy()
+        return self._engine._recovered(self._prepared)
 
     def __del__(self) -> None:
-        self._engine._dropped.append(self._number)
+        if self._number >= 0:
+            self._engine._dropped.append(self._number)
 
 
 def _padded(array: NDArray[Any], room: int) -> NDArray[Any]:

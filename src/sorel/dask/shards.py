@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
 from sorel.engines.base import Curvature
-from sorel.engines.handles import MemoryDual
-from sorel.engines.memory import (
+from sorel.engines.curvature import (
     NO_BLOCKS,
     ROWS_PER_BLOCK,
     WORTH_SAMPLING,
     WORTH_SELECTING,
-    MemoryEngine,
 )
+from sorel.engines.intercepts import InterceptStatistics
+from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.kernels import bins as bin_loops
 from sorel.kernels import losses as loss_loops
@@ -244,13 +244,10 @@ class Session:
 
     def shift(self, number: int, point: int, shift: Any, w: FloatArray) -> None:
         """Margins moved by the same amount for all samples."""
-        shifted = []
-        for engine, start in zip(self._engines, self._points[point], strict=True):
-            new = engine._new_point(w)
-            np.add(start.margins, shift, out=new.margins)
-            engine._fill_losses(new)
-            shifted.append(new)
-        self._points[number] = shifted
+        self._points[number] = [
+            engine._evaluated(w, start.margins + shift)
+            for engine, start in zip(self._engines, self._points[point], strict=True)
+        ]
 
     def losses(self, point: int) -> FloatArray:
         return np.concatenate([part.losses for part in self._points[point]])
@@ -380,11 +377,14 @@ class Session:
             )
         )
 
-    def secant(self, dual: int, other: int, point: int, other_point: int) -> tuple[float, float]:
+    def differences(
+        self, dual: int, other: int, point: int, other_point: int
+    ) -> tuple[float, float, float]:
         move = self._duals[dual].density - self._duals[other].density
         moved = move * self._omega
         change = self.losses(other_point) - self.losses(point)
-        return float(moved @ move), float(moved @ change)
+        squares = change * change * self._omega
+        return float(moved @ move), float(moved @ change), float(squares.sum())
 
     def _parts(self, point: int, dual: int) -> Any:
         """Engine, point and weighting of each group of partitions."""
@@ -392,7 +392,7 @@ class Session:
         for engine, rows, here in zip(
             self._engines, self._ranges, self._points[point], strict=True
         ):
-            yield engine, here, MemoryDual(weighting.density[rows], None)
+            yield engine, here, MemoryDual(weighting.density[rows])
 
     def summary(
         self, point: int, dual: int, center: int | None
@@ -438,47 +438,20 @@ class Session:
     def square_of_used(self, point: int) -> float:
         return float(vectors.square_of_used(self.losses(point), self._omega))
 
-    def absolute_sums(self, point: int, dual: int) -> FloatArray:
-        return np.sum(
-            [engine.absolute_sums(here, part) for engine, here, part in self._parts(point, dual)],
-            axis=0,
-        )
+    def rounding(self, point: int, dual: int) -> FloatArray:
+        """Sums over the rows that errors are measured by; of the last two the largest."""
+        facts = [engine.rounding(here, part) for engine, here, part in self._parts(point, dual)]
+        found = np.array(facts)[:, 2:]
+        return np.concatenate([found[:, :3].sum(axis=0), found[:, 3:].max(axis=0)])
 
     # The intercept.
 
-    def shift_statistics(self, point: int, dual: int, shift: float) -> tuple[float, float, float]:
-        total = np.zeros(3)
-        for engine, here, part in self._parts(point, dual):
-            total += engine._loops.shift_statistics(
-                *engine._loss_args, here.margins, shift, part.density, engine._omega,
-                engine._weighted,
-            )  # fmt: skip
-        first, second, rounding = total.tolist()
-        return first, second, rounding
-
-    def class_weights(self, point: int, dual: int) -> tuple[FloatArray, float]:
-        """The weight of each class, and the range of the margins."""
-        k = self._engines[0].n_outputs
-        weights, reach = np.zeros(k), 0.0
-        for engine, here, part in self._parts(point, dual):
-            weights += np.bincount(engine.y, part.density * engine._omega, k)
-            reach = max(reach, float(np.ptp(here.margins)))
-        return weights, reach
-
-    def softmax_statistics(
-        self, point: int, dual: int, shift: FloatArray
-    ) -> tuple[float, FloatArray, FloatArray]:
-        """lam . l, its gradient and Hessian in the intercepts, at shifted margins."""
-        value, first, second = 0.0, np.zeros(len(shift)), np.zeros((len(shift), len(shift)))
-        for engine, here, part in self._parts(point, dual):
-            margins = here.margins + shift
-            losses, slopes = np.empty(len(margins)), np.empty(margins.shape)
-            loss_loops.softmax_losses(engine.y, margins, losses, slopes)
-            lam = part.density * engine._omega
-            value += float(lam @ losses)
-            first += lam @ slopes
-            second += engine._softmax_intercept_hessian(_Slopes(slopes), lam)
-        return value, first, second
+    def intercept_statistics(self, point: int, dual: int, shift: Any) -> InterceptStatistics:
+        found = [
+            engine.intercept_statistics(here, part, shift)
+            for engine, here, part in self._parts(point, dual)
+        ]
+        return total_statistics(found)
 
     # Second derivatives.
 
@@ -493,7 +466,7 @@ class Session:
         return [Movement(weighting.block[rows], follow[rows], eta) for rows in self._ranges]
 
     def hessian(
-        self, point: int, dual: int, eta: float, n_rows: int | None, caution: float, n_blocks: int
+        self, point: int, dual: int, eta: float, n_rows: int | None, damping: float, n_blocks: int
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The Hessian of these rows without means of blocks, and the sums that make these."""
         size = self._engines[0].size
@@ -505,14 +478,14 @@ class Session:
         movements = self._movements(dual, eta)
         for (engine, here, part), moving in zip(self._parts(point, dual), movements, strict=True):
             rows = None if n_rows is None else -(-n_rows * engine.n_samples // self._n)
-            found = shard_hessian(engine, here, part.density, moving, rows, caution, n_blocks)
+            found = shard_hessian(engine, here, part.density, moving, rows, damping, n_blocks)
             matrix += found[0]
             sums += found[1]
             totals += found[2]
         return matrix, sums, totals
 
     def curvature(
-        self, number: int, point: int, dual: int, eta: float, caution: float, n_blocks: int
+        self, number: int, point: int, dual: int, eta: float, damping: float, n_blocks: int
     ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
         """Prepare products; the diagonal, sums over the blocks, and the rows that have a say."""
         shape, size = self._engines[0].shape, self._engines[0].size
@@ -526,7 +499,7 @@ class Session:
                 sums += own[0]
                 totals += own[1]
             kind = ShardRows if engine.n_outputs == 1 else ShardSoftmaxRows
-            matrix = kind(engine, here, part.density, moving, caution)
+            matrix = kind(engine, here, part.density, moving, damping)
             diagonal += matrix.diagonal()
             rows += matrix.share * engine.n_samples
             kept.append(matrix)
@@ -538,10 +511,10 @@ class Session:
         return np.sum([matrix.product(v) for matrix in self._curvatures[number]], axis=0)
 
 
-class _Slopes(NamedTuple):
-    """What :meth:`MemoryEngine._softmax_intercept_hessian` asks of a point."""
-
-    slopes: FloatArray
+def total_statistics(parts: list[InterceptStatistics]) -> InterceptStatistics:
+    """The sum of what parts of the rows contribute."""
+    gradient, hessian, rounding, present = zip(*parts, strict=True)
+    return InterceptStatistics(sum(gradient), sum(hessian), sum(rounding), np.any(present, axis=0))
 
 
 class Movement(NamedTuple):
@@ -563,12 +536,12 @@ class Movement(NamedTuple):
 
 
 def _diagonal_weights(
-    engine: MemoryEngine, point: Any, density: FloatArray, moving: Movement | None, caution: float
+    engine: MemoryEngine, point: Any, density: FloatArray, moving: Movement | None, damping: float
 ) -> FloatArray:
     """Weights h of the samples in X^T diag(h) X, without the means of blocks."""
     h = np.empty(engine.n_samples)
     engine._loops.augmented_curvature(
-        *engine._loss_args, point.margins, density, NO_BLOCKS, 0.0, caution, engine._omega,
+        *engine._loss_args, point.margins, density, NO_BLOCKS, 0.0, damping, engine._omega,
         engine._weighted, h,
     )  # fmt: skip
     if moving is not None:
@@ -582,7 +555,7 @@ def shard_hessian(
     density: FloatArray,
     moving: Movement | None,
     n_rows: int | None,
-    caution: float,
+    damping: float,
     n_blocks: int,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """:meth:`MemoryEngine.hessian` without the means of blocks, and the sums that make these."""
@@ -591,13 +564,13 @@ def shard_hessian(
     if engine.n_outputs > 1:
         matrix = _softmax_hessian(engine, point, density, moving)
     else:
-        h = _diagonal_weights(engine, point, density, moving, caution)
+        h = _diagonal_weights(engine, point, density, moving, damping)
         if n_rows is not None and np.count_nonzero(h) > WORTH_SAMPLING * n_rows:
             block = NO_BLOCKS if moving is None else moving.block
             keep = moving is not None and n_blocks * ROWS_PER_BLOCK > n_rows
             factor = np.empty(engine.n_samples)
             vectors.sample_rows(h, block, keep, float(h.sum()) / n_rows, factor)
-        matrix = engine._gram(h)
+        matrix = engine._rows.gram(h)
     if moving is not None:
         sums, totals = block_sums(engine, point, moving, n_blocks, factor)
     return matrix, sums, totals
@@ -616,7 +589,7 @@ def _softmax_hessian(
             )  # fmt: skip
             if moving is not None:
                 h += moving.eta * moving.follow * point.slopes[:, a] * point.slopes[:, b]
-            out[:, a, :, b] = out[:, b, :, a] = engine._gram(h)
+            out[:, a, :, b] = out[:, b, :, a] = engine._rows.gram(h)
     return out.reshape(rows * k, rows * k)
 
 
@@ -628,10 +601,12 @@ def block_sums(
     inside = moving.block >= 0
     totals = np.bincount(moving.block[inside], follow[inside], n_blocks).astype(np.float64)
     if engine.n_outputs == 1:
-        return engine._block_sums(moving.block, 0, n_blocks, follow * point.slopes), totals
+        return engine._rows.block_sums(moving.block, 0, n_blocks, follow * point.slopes), totals
     cube = np.empty((n_blocks, *engine.shape))
     for a in range(engine.n_outputs):
-        cube[:, :, a] = engine._block_sums(moving.block, 0, n_blocks, follow * point.slopes[:, a])
+        cube[:, :, a] = engine._rows.block_sums(
+            moving.block, 0, n_blocks, follow * point.slopes[:, a]
+        )
     return cube.reshape(n_blocks, engine.size), totals
 
 
@@ -644,34 +619,29 @@ class ShardRows(Curvature):
         point: Any,
         density: FloatArray,
         moving: Movement | None,
-        caution: float,
+        damping: float,
     ) -> None:
-        self._engine = engine
-        self._h = self._active = _diagonal_weights(engine, point, density, moving, caution)
+        self._engine, self._rows = engine, engine._rows
+        self._h = self._active = _diagonal_weights(engine, point, density, moving, damping)
         rows = np.flatnonzero(self._h)
-        self._selection = None
         if len(rows) <= WORTH_SELECTING * engine.n_samples:
-            self._selection = engine._select(rows)
-        if self._selection is not None:
-            self._active = self._h[rows]
-            self.share = len(rows) / engine.n_samples
+            selection = engine._rows.select(rows)
+            if selection is not None:
+                self._rows, self._active = selection, self._h[rows]
+
+    @property
+    def share(self) -> float:
+        return self._rows.n / self._engine.n_samples
 
     def product(self, v: FloatArray) -> FloatArray:
-        engine, change = self._engine, np.empty(len(self._active))
-        if self._selection is None:
-            engine._margins(v, change)
-            change *= self._active
-            return engine._adjoint(change)
-        engine._margins_of(self._selection, v, change)
-        change *= self._active
-        return engine._adjoint_of(self._selection, change)
+        return self._rows.gram_product(self._active, v)
 
     def diagonal(self) -> FloatArray:
-        return self._engine._gram_diagonal(self._h)
+        return self._engine._rows.gram_diagonal(self._h)
 
 
 class ShardSoftmaxRows(Curvature):
-    """The same for the multinomial loss, whose parabolas above it are not used for caution."""
+    """The same for the multinomial loss, whose parabolas above it are not used for damping."""
 
     def __init__(
         self,
@@ -679,7 +649,7 @@ class ShardSoftmaxRows(Curvature):
         point: Any,
         density: FloatArray,
         moving: Movement | None,
-        caution: float,
+        damping: float,
     ) -> None:
         self._engine, self._slopes = engine, point.slopes
         self._density, self._moving = density, moving
@@ -687,7 +657,7 @@ class ShardSoftmaxRows(Curvature):
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes, moving = self._engine, self._slopes, self._moving
         change = np.empty(engine._margin_shape)
-        engine._margins(v, change)
+        engine._rows.margins(v, change)
         if moving is not None:
             moved = moving.eta * moving.follow * (change * slopes).sum(axis=1)
         loss_loops.apply_softmax_curvature(
@@ -696,7 +666,7 @@ class ShardSoftmaxRows(Curvature):
         )  # fmt: skip
         if moving is not None:
             change += moved[:, None] * slopes
-        return engine._adjoint(change)
+        return engine._rows.adjoint(change)
 
     def diagonal(self) -> FloatArray:
         engine, out = self._engine, np.empty(self._engine.shape)
@@ -708,7 +678,7 @@ class ShardSoftmaxRows(Curvature):
             )  # fmt: skip
             if self._moving is not None:
                 h += self._moving.eta * self._moving.follow * self._slopes[:, a] ** 2
-            out[:, a] = engine._gram_diagonal(h)
+            out[:, a] = engine._rows.gram_diagonal(h)
         return out
 
 

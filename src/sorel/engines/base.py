@@ -1,4 +1,4 @@
-"""What a solver may ask of the data.
+"""The contract of an engine: what a solver may ask of the data.
 
 A solver sees scalars, parameter vectors, p x p matrices and the opaque handles of this page.
 Everything of length n (margins, losses, the weights lam, orders) belongs to an engine, which knows
@@ -12,15 +12,17 @@ sum_i omega_i (q_i - q'_i)^2 and the step eta mean the same for 200 rows and for
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.engines import intercepts
+from sorel.engines.intercepts import InterceptStatistics
 from sorel.losses import Loss
 from sorel.penalties import Kernel
 from sorel.risks import Risk
@@ -116,7 +118,7 @@ class Dual:
     >>> import numpy as np, sorel
     >>> problem = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0], risk="cvar:0.5")
     >>> engine = problem.engine
-    >>> dual = engine.ascend(engine.uniform(), engine.point(np.array([1.0])), 100.0)
+    >>> dual = engine.dual_step(engine.uniform(), engine.point(np.array([1.0])), 100.0)
     >>> engine.weights(dual).round(3)
     array([0.167, 0.167, 0.667])
     """
@@ -124,36 +126,11 @@ class Dual:
     __slots__ = ()
 
 
-class Turned(NamedTuple):
-    """The same problem in coordinates of the space that the rows of X span.
-
-    Under L2 the solution lies in that space, and products with the square matrix that takes the
-    place of X cost less where there are fewer rows than columns.
-
-    Attributes
-    ----------
-    engine : Engine
-        The problem with a triangular factor of X X^T in the place of X. Its weightings are those of
-        the engine that made it.
-    into, back : callable
-        Parameters in these coordinates, of the part of w that margins depend on, and the way back.
-
-    Examples
-    --------
-    >>> import numpy as np, sorel
-    >>> problem = sorel.Problem([[3.0, 0.0, 4.0], [1.0, 1.0, 1.0]], [1.0, 2.0])
-    >>> turned = problem.engine.turned()
-    >>> turned.engine.n_features, turned.into(np.array([0.6, 0.0, 0.8])).round(6) + 0.0
-    (2, array([1., 0.]))
-    """
-
-    engine: Engine
-    into: Callable[[FloatArray], FloatArray]
-    back: Callable[[FloatArray], FloatArray]
-
-
 class Curvature(ABC):
-    """The matrix of :meth:`Engine.hessian` at one point, held for many products with it.
+    """The Hessian of lam . l(w) at one point; nothing is formed before it is asked for.
+
+    With eta > 0 it is the generalised Hessian of max_q [q . l(w) - |q - q_k|^2 / (2 eta)], where
+    the weighting is the maximiser that :meth:`Engine.dual_step` returned.
 
     Attributes
     ----------
@@ -173,8 +150,15 @@ class Curvature(ABC):
     array([7.])
     """
 
-    share: float = 1.0
-    rows: int | None = None
+    @property
+    def share(self) -> float:
+        """See the attributes above; all rows."""
+        return 1.0
+
+    @property
+    def rows(self) -> int | None:
+        """See the attributes above; not known."""
+        return None
 
     @abstractmethod
     def product(self, v: FloatArray) -> FloatArray:
@@ -183,6 +167,15 @@ class Curvature(ABC):
     @abstractmethod
     def diagonal(self) -> FloatArray:
         """An upper estimate of its diagonal, shaped like w: a preconditioner."""
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        """The matrix itself, flattened to p x p; here from products with the unit vectors.
+
+        An engine may estimate it from about `n_rows` rows, chosen in proportion to their curvature.
+        """
+        shape = self.diagonal().shape
+        size = int(np.prod(shape))
+        return np.array([self.product(unit.reshape(shape)).ravel() for unit in np.eye(size)])
 
     def preconditioner(self, modulus: FloatArray) -> Callable[[FloatArray], FloatArray]:
         """Solves with an approximation to the matrix plus diag(modulus): here with its diagonal."""
@@ -304,49 +297,148 @@ class Smoothness(NamedTuple):
     largest: float
 
 
-class Descent(NamedTuple):
-    """Where coordinate descent has led.
+class Stochastic(ABC):
+    """Steps on single samples and on blocks of them, and the bounds that their lengths come from.
+
+    An engine need not have all of it: :meth:`Engine.obstacle` names what is missing.
+    """
+
+    @abstractmethod
+    def smoothness(self, dual: Dual | None = None) -> Smoothness:
+        """Curvature bounds of lam . l(w), for one weighting or, without it, for the worst one."""
+
+    @abstractmethod
+    def jacobian_bound(self, value: float) -> float:
+        """Bound on the squared operator norm of the Jacobian of l, in the norm of the densities.
+
+        It holds wherever the mean loss is at most `value`: |phi'|^2 <= 2 L phi for a nonnegative
+        loss of curvature L, which also covers losses that are not Lipschitz.
+        """
+
+    @abstractmethod
+    def epoch(
+        self,
+        point: Point,
+        dual: Dual,
+        gradient: FloatArray,
+        plan: Plan,
+        rng: np.random.Generator,
+        start: FloatArray | None = None,
+        total: FloatArray | None = None,
+    ) -> FloatArray:
+        """Variance-reduced steps for a fixed weighting; the last iterate.
+
+        The direction of a step is the batch mean of
+        (omega_i q_i / p_i) (phi'_i(x_i . w) - phi'_i(snapshot)) x_i, plus the snapshot's gradient.
+
+        Parameters
+        ----------
+        point, dual, gradient
+            The snapshot, the weighting, and the gradient of lam . l at the snapshot.
+        plan : Plan
+            Steps to take.
+        rng : Generator
+            Source of the samples, all drawn before the first step.
+        start : array, optional
+            First iterate, where it is not the snapshot.
+        total : array, optional
+            Every iterate after the plan's `burn_in` is added to it, for averages.
+        """
+
+    @abstractmethod
+    def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
+        """Steps along the subgradient of each batch's own risk: biased, but no pass is needed.
+
+        Batches are consecutive pieces of a shuffled list of the samples, in which a sample of twice
+        the weight stands twice as often.
+        """
+
+    @abstractmethod
+    def table(self, point: Point, dual: Dual) -> Any:
+        """Tables of losses and weighted loss derivatives for the SAGA-like methods."""
+
+    @abstractmethod
+    def table_dual(self, table: Any) -> Dual:
+        """The weighting that a table stands for."""
+
+    @abstractmethod
+    def prospect_epoch(
+        self, table: Any, w: FloatArray, plan: Plan, nu: float, rng: np.random.Generator
+    ) -> FloatArray:
+        """Prospect's steps; the table is updated in place, its order repaired and never re-sorted.
+
+        With nu = 0 the weights are sigma by rank. With nu > 0 they are the projection of
+        1 + l / nu, found anew in O(n) at every step.
+        """
+
+    @abstractmethod
+    def saddle_epoch(
+        self,
+        table: Any,
+        w: FloatArray,
+        plan: Plan,
+        dual_step: float,
+        nu: float,
+        rng: np.random.Generator,
+    ) -> FloatArray:
+        """SAGA steps on the saddle point; the table is updated in place, O(n) at every step."""
+
+    @abstractmethod
+    def batches(self, n_blocks: int, rng: np.random.Generator) -> Any:
+        """The rows in so many blocks: see :class:`sorel.engines.batches.Batches`."""
+
+
+class Sizes(NamedTuple):
+    """How large the losses at a point are, under the sample weights.
 
     Attributes
     ----------
-    w : array
-        Parameters, the intercept at its best.
-    left : float
-        Duality gap that is left in the columns, about.
-    sweeps : int
-        Sweeps over the columns that it took.
+    mean, absolute, deviation : float
+        The mean of l_i, of |l_i|, and of |l_i - mean|.
     """
 
-    w: FloatArray
-    left: float
-    sweeps: int
+    mean: float
+    absolute: float
+    deviation: float
 
 
-class Settled(NamedTuple):
-    """What is known of the augmented Lagrangian at a point, for a centre q_k and a step eta.
+class Differences(NamedTuple):
+    """Differences of two weightings and two points, in the norm of the densities.
 
     Attributes
     ----------
-    dual : Dual
-        The maximiser q, or the centre itself with eta = 0.
-    expected, distance : float
-        lam . l of that weighting, and |q - q_k|^2.
-    gradient : array
-        Gradient of lam . l.
-
-    Examples
-    --------
-    >>> import numpy as np, sorel
-    >>> engine = sorel.Problem([[1.0], [2.0], [4.0]], [1.0, 2.0, 5.0]).engine
-    >>> settled = engine.settle(engine.point(np.array([1.0])), engine.uniform(), 0.0)
-    >>> settled.distance, settled.gradient.round(3)
-    (0.0, array([-1.333]))
+    weights, product, losses : float
+        |q - q'|^2, -(q - q') . (l - l') and |l - l'|^2.
     """
 
-    dual: Dual
-    expected: float
-    distance: float
-    gradient: FloatArray
+    weights: float
+    product: float = 0.0
+    losses: float = 0.0
+
+
+class RoundingFacts(NamedTuple):
+    """What the rounding errors of a certificate are made of.
+
+    Attributes
+    ----------
+    mass : float
+        sum_i lam_i: 1, but for rounding.
+    weights : float
+        Error of lam . l because lam is in the dual set up to rounding only.
+    losses, slopes, curvatures : float
+        sum_i lam_i |l_i|, sum_i lam_i |phi'_i| and sum_i lam_i phi''_i. Infinite where the loss
+        is bounded below and has bounded curvature, which say as much.
+    largest_slope, largest_curvature : float
+        The largest |phi'| and phi'' of a sample with weight; infinite where they are not known.
+    """
+
+    mass: float = 1.0
+    weights: float = 0.0
+    losses: float = np.inf
+    slopes: float = np.inf
+    curvatures: float = np.inf
+    largest_slope: float = np.inf
+    largest_curvature: float = np.inf
 
 
 class Engine(ABC):
@@ -383,19 +475,6 @@ class Engine(ABC):
     array([-1.333])
     """
 
-    # Whether the engine serves a Deviation, whose weights may be negative.
-    serves_deviations: ClassVar[bool] = False
-
-    # Whether products with the Hessian of several classes have a preconditioner that spares the
-    # matrix: there are few of them then.
-    preconditions_classes: ClassVar[bool] = False
-    # Whether a product with the Hessian costs its operations, and not a round trip or a reading of
-    # the data besides: then many of them may replace a matrix.
-    products_are_cheap: ClassVar[bool] = False
-
-    # Whether a Curvature of one margin per sample can solve by its rows, where these are few.
-    solves_by_rows: bool = False
-
     def __init__(self, n_samples: int, n_features: int, spec: Spec) -> None:
         self.spec = spec
         self.n_samples, self.n_features = n_samples, n_features
@@ -404,20 +483,21 @@ class Engine(ABC):
         self.shape = (rows,) if self.n_outputs == 1 else (rows, self.n_outputs)
         self.size = rows * self.n_outputs
 
-    def for_run(self) -> Engine:
+    # The data.
+
+    def for_run(self, sequence: bool = False) -> Engine:
         """The same engine with working memory of its own, for one run in one thread.
 
         What is returned shares the data. An engine without working memory returns itself. Several
-        runs may then use one problem at once, and none depends on an earlier one.
+        runs may then use one problem at once, and none depends on an earlier one, unless it is for
+        a `sequence` of similar problems: the runs of what is returned, and of the same with other
+        risks, then hand on what they learn.
         """
         return self
 
-    def in_sequence(self) -> Engine:
-        """The same engine for similar problems one after another, in one thread.
-
-        The runs of what is returned, and of the same with other risks, may hand on what they learn.
-        """
-        return self
+    def working(self) -> AbstractContextManager[Any]:
+        """A context for a run: whatever settings serve the engine, restored at the end."""
+        return nullcontext()
 
     def with_risk(self, risk: Risk) -> Engine | None:
         """The same data under another risk, sharing all that does not depend on it.
@@ -426,12 +506,9 @@ class Engine(ABC):
         """
         return None
 
-    def release(self) -> None:  # noqa: B027 (an engine that keeps nothing has nothing to do)
-        """Hand back working memory: the run is over."""
-
-    def working(self) -> AbstractContextManager[Any]:
-        """A context for a run: whatever settings serve the engine, restored at the end."""
-        return nullcontext()
+    @abstractmethod
+    def fingerprint(self) -> dict[str, str]:
+        """Texts for "data", "targets" and "sample weights" that agree where these agree."""
 
     @property
     def data_type(self) -> np.dtype[Any]:
@@ -443,17 +520,31 @@ class Engine(ABC):
         """Numbers in X that a product with it reads."""
         return self.n_samples * self.n_features
 
-    @abstractmethod
-    def fingerprint(self) -> dict[str, str]:
-        """Texts for "data", "targets" and "sample weights" that agree where these agree."""
+    def stored(self) -> tuple[Any, Any] | None:
+        """X and the targets as arrays in memory, X dense or CSR; None where they are elsewhere."""
+        return None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether X is an array of this process.
+
+        A product costs its operations then, and no reading or message besides; rows can be picked,
+        systems of rows solved, and several classes have a preconditioner that spares the matrix.
+        """
+        return self.stored() is not None
+
+    def column_scale(self) -> FloatArray | None:
+        """The largest |x_ij| of each column, by which rounding errors are measured.
+
+        Computed once. None, where that is not worth a pass: errors are then guessed.
+        """
+        return None
+
+    # Points.
 
     @abstractmethod
     def point(self, w: FloatArray) -> Point:
         """Margins, losses and derivatives at w: one pass over the data."""
-
-    def is_finite(self, point: Point) -> bool:
-        """Whether all losses are finite; only where the loss can overflow is that in doubt."""
-        return True
 
     @abstractmethod
     def direction(self, delta: FloatArray) -> Any:
@@ -463,49 +554,23 @@ class Engine(ABC):
     def moved(self, point: Point, delta: FloatArray, direction: Any, step: float) -> Point:
         """The point at ``point.w + step * delta``, without touching X."""
 
-    def tried(
-        self,
-        point: Point,
-        delta: FloatArray,
-        direction: Any,
-        step: float,
-        center: Dual,
-        eta: float,
-    ) -> tuple[Point, Dual, float]:
-        """A trial of a line search: :meth:`moved`, and :meth:`response` and :meth:`slope` there.
+    @abstractmethod
+    def losses(self, point: Point) -> FloatArray:
+        """The losses as an array of length n, for the user."""
 
-        The slope is infinite where losses overflow.
-        """
-        moved = self.moved(point, delta, direction, step)
-        # Only losses without a bound on their curvature grow fast enough, and a look may be costly.
-        if not (self.spec.loss.curvature_bound < np.inf or self.is_finite(moved)):
-            return moved, center, np.inf
-        dual = self.response(center, moved, eta)
-        return moved, dual, self.slope(moved, dual, direction)
+    @abstractmethod
+    def sizes(self, point: Point) -> Sizes:
+        """Sizes of the losses; not finite where one of a sample with weight is not."""
 
-    def response(self, center: Dual, point: Point, eta: float) -> Dual:
-        """The weights of the augmented Lagrangian at a point.
-
-        With eta = 0 they stay at the centre, and with an infinite eta they are those of the risk.
-        """
-        if eta == np.inf:
-            return self.worst_case(point)
-        return self.ascend(center, point, eta) if eta > 0.0 else center
-
-    def settle(self, point: Point, center: Dual, eta: float, dual: Dual | None = None) -> Settled:
-        """The augmented Lagrangian at a point, in one call; `dual` is its maximiser where known."""
-        if dual is None:
-            dual = self.response(center, point, eta)
-        distance = self.square_distance(dual, center) if eta > 0.0 else 0.0
-        return Settled(dual, self.expected(point, dual), distance, self.gradient(point, dual))
+    # Risks and weightings.
 
     @abstractmethod
     def risk(self, point: Point) -> float:
-        """Spectral risk of the losses, sum_i sigma_i l_[i]."""
+        """Risk of the losses: the largest lam . l in the dual set."""
 
     @abstractmethod
     def shortfall(self, point: Point, dual: Dual) -> float:
-        """Spectral risk minus lam . l, at least 0: the first bracket of the certificate."""
+        """Risk minus lam . l, at least 0: the first bracket of the certificate."""
 
     @abstractmethod
     def uniform(self) -> Dual:
@@ -513,25 +578,26 @@ class Engine(ABC):
 
     @abstractmethod
     def worst_case(self, point: Point) -> Dual:
-        """A weighting that attains the spectral risk at this point."""
+        """A weighting that attains the risk at this point."""
 
     @abstractmethod
-    def ascend(
+    def dual_step(
         self,
-        dual: Dual,
+        center: Dual,
         point: Point,
         eta: float,
         previous: Point | None = None,
         theta: float = 0.0,
     ) -> Dual:
-        """Project q + eta [(1 + theta) l(w) - theta l(w_prev)] onto the dual set."""
+        """Project q_k + eta [(1 + theta) l(w) - theta l(w_prev)] onto the dual set.
 
-    def as_center(self, dual: Dual) -> Dual:
-        """The same weighting, of which only further steps are wanted and no Hessian any more.
-
-        An engine may then drop what it noted of the projection. The handle given is spent.
+        That maximises q . l - |q - q_k|^2 / (2 eta). With eta = 0 it is the centre q_k itself, and
+        with an infinite eta the worst case.
         """
-        return dual
+
+    @abstractmethod
+    def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
+        """(1 - share) q + share q'."""
 
     @abstractmethod
     def expected(self, point: Point, dual: Dual) -> float:
@@ -541,18 +607,24 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def square_distance(self, dual: Dual, other: Dual) -> float:
-        """sum_i omega_i (q_i - q'_i)^2."""
+    def differences(
+        self,
+        dual: Dual,
+        other: Dual,
+        point: Point | None = None,
+        other_point: Point | None = None,
+    ) -> Differences:
+        """|q - q'|^2, and with two points -(q - q') . (l - l') and |l - l'|^2 as well."""
 
     @abstractmethod
-    def secant(
-        self, dual: Dual, other: Dual, point: Point, other_point: Point
-    ) -> tuple[float, float]:
-        """|q - q'|^2 and -(q - q') . (l - l'), in the norm of the densities."""
+    def weights(self, dual: Dual) -> FloatArray:
+        """lam as an array of length n, for the user."""
 
     @abstractmethod
-    def blend(self, dual: Dual, other: Dual, share: float) -> Dual:
-        """(1 - share) q + share q'."""
+    def nearest_dual(self, lam: FloatArray) -> tuple[Dual, float]:
+        """The weighting nearest to a user's lam, of length n, and sum_i |lam_i - its weights|."""
+
+    # Derivatives.
 
     @abstractmethod
     def gradient(self, point: Point, dual: Dual) -> FloatArray:
@@ -563,155 +635,67 @@ class Engine(ABC):
         """Derivative of lam . l(w) along a direction of margins."""
 
     @abstractmethod
-    def hessian(
-        self,
-        point: Point,
-        dual: Dual,
-        eta: float = 0.0,
-        n_rows: int | None = None,
-        caution: float = 0.0,
-    ) -> FloatArray:
-        """Hessian of lam . l(w), flattened to p x p.
+    def curvature(
+        self, point: Point, dual: Dual, eta: float = 0.0, damping: float = 0.0
+    ) -> Curvature:
+        """Hessian of lam . l(w), or of its maximum around a centre.
 
-        With eta > 0, the generalised Hessian of max_q [q . l(w) - |q - q_k|^2 / (2 eta)], where
-        `dual` is the maximiser that :meth:`ascend` returned. `caution` from 0 to 1 replaces the
-        curvature of the losses by that of parabolas above them. An engine may estimate the matrix
-        from about `n_rows` rows, chosen in proportion to their curvature.
+        `damping` from 0 to 1 replaces the curvature of the losses by that of parabolas above them.
         """
 
-    @abstractmethod
-    def curvature(
-        self, point: Point, dual: Dual, eta: float = 0.0, caution: float = 0.0
-    ) -> Curvature:
-        """That matrix for products with it: never formed, and prepared once for all of them."""
+    # The intercept.
 
     @abstractmethod
+    def intercept_statistics(self, point: Point, dual: Dual, shift: Any) -> InterceptStatistics:
+        """Derivatives of lam . l in the intercepts, at margins moved by `shift`.
+
+        A number, or one for each margin of a sample. Asked of problems with an intercept.
+        """
+
     def best_intercept(self, point: Point, dual: Dual) -> Point | None:
         """The same margins shifted so that lam . l is least in the intercept.
 
         None when there is no minimum: all weight may lie on one class.
         """
+        statistics = partial(self.intercept_statistics, point, dual)
+        shift = intercepts.best_shift(statistics, self.n_outputs)
+        if shift is None:
+            return None
+        delta = np.zeros(self.shape)
+        delta[-1] = shift
+        return self.moved(point, delta, self.direction(delta), 1.0)
 
-    def intercept_slack(self, point: Point, dual: Dual, residual: float) -> float:
-        """How far lam . l may still fall in the intercepts, whose derivative is below `residual`.
+    def rounding(self, point: Point, dual: Dual) -> RoundingFacts:
+        """What the rounding errors of a certificate at a point and a weighting are made of.
 
-        Asked at a point of :meth:`best_intercept`, where the residual is rounding. Here from the
-        curvature; an engine that can bracket the minimum knows better.
+        The defaults claim no more than that weights are as good as the sums that they enter, which
+        is enough for losses that are bounded below and have bounded curvature.
         """
-        curvature = float(np.min(self.curvature(point, dual).diagonal()[self.n_features]))
-        if curvature > 0.0:
-            return 2.0 * residual**2 / curvature
-        return 0.0 if residual == 0.0 else np.inf
-
-    def intercept_spread(self, point: Point, dual: Dual, residual: float) -> float:
-        """By how much slopes may still move in the intercepts of several classes, in all.
-
-        sum_i lam_i |change of phi'_i|_1, for a derivative r below `residual`. Probabilities p of a
-        sample make up its curvature diag(p) - p p^T, so that a move t of the intercepts changes its
-        slopes by at most sum_kj p_k p_j |t_k - t_j|. All samples together are a network of
-        conductances a_kj = sum_i lam_i p_ik p_ij: in it the currents r make potentials t with
-        |t_k - t_j| <= R_kj |r|_1 / 2, and the resistances have sum_{k<j} a_kj R_kj = K - 1. The sum
-        is (K - 1) |r|_1 at most, however little some intercepts bend and however far they move.
-        """
-        classes = self.n_outputs
-        return residual if classes == 1 else (classes - 1) * math.sqrt(classes) * residual
-
-    def mass(self, dual: Dual) -> float:
-        """sum_i lam_i: 1, but for rounding errors where the projection makes some."""
-        return 1.0
-
-    def weights_rounding(self, point: Point) -> float:
-        """Error of lam . l because lam is in the dual set up to rounding only.
-
-        Beside that of its sum. Here 0: the weights are as good as the sums that they enter.
-        """
-        return 0.0
-
-    def largest_slope(self, point: Point, error: float) -> float:
-        """The largest |phi'| of a sample with weight, for margins that are off by an error.
-
-        Infinity, the default, claims nothing. Asked of losses of one margin whose curvature has no
-        bound.
-        """
-        return np.inf
-
-    def stored(self) -> tuple[Any, Any] | None:
-        """X and the targets as arrays in memory, X dense or CSR; None where they are elsewhere."""
-        return None
-
-    def column_scale(self) -> FloatArray | None:
-        """The largest |x_ij| of each column, by which rounding errors are measured.
-
-        Computed once. None, where that is not worth a pass: errors are then guessed.
-        """
-        return None
-
-    def absolute_sums(self, point: Point, dual: Dual) -> tuple[float, float, float]:
-        """sum_i lam_i |l_i|, sum_i lam_i |phi'_i| and sum_i lam_i phi''_i, of one margin each.
-
-        Only for losses that are not bounded below, or have no bound on their curvature.
-        """
+        loss = self.spec.loss
+        if loss.lower_bound > -np.inf and loss.curvature_bound < np.inf:
+            return RoundingFacts()
         raise UnsupportedOperationError(
-            f"{type(self).__name__} has no operation 'absolute_sums', which the certificate needs "
-            "for a loss without bounds on its value and its curvature"
+            f"{type(self).__name__} has no operation 'rounding', which the certificate needs for a "
+            "loss without bounds on its value and its curvature"
         )
-
-    @abstractmethod
-    def loss_scale(self, point: Point) -> float:
-        """Mean absolute deviation of the losses from their mean, under the sample weights."""
-
-    @abstractmethod
-    def mean_size(self, point: Point) -> float:
-        """Average size |l_i| of the losses, under the sample weights."""
-
-    def mean_loss_at_zero(self) -> float:
-        """That size where all margins are 0."""
-        return self.mean_size(self.point(np.zeros(self.shape)))
-
-    @abstractmethod
-    def losses(self, point: Point) -> FloatArray:
-        """The losses as an array of length n, for the user."""
-
-    @abstractmethod
-    def weights(self, dual: Dual) -> FloatArray:
-        """lam as an array of length n, for the user."""
-
-    @abstractmethod
-    def nearest_dual(self, lam: FloatArray) -> tuple[Dual, float]:
-        """The weighting nearest to a user's lam, of length n, and sum_i |lam_i - its weights|."""
-
-    @abstractmethod
-    def effective_share(self) -> float:
-        """Rows that carry the risk, as a share of all: (sum sigma)^2 / (n sum sigma^2)."""
-
-    def largest_jump(self) -> float:
-        """Largest difference between weights of neighbouring ranks, relative to the largest weight.
-
-        1 where it is not known.
-        """
-        return 1.0
 
     # Optional operations. An engine that lacks one says so, and the solvers that need it refuse.
 
     def obstacle(self, operation: str) -> str | None:
-        """Why the optional operation of that name is not to be had, or None if it is."""
-        if getattr(type(self), operation) is getattr(Engine, operation):
-            return f"needs the operation {operation!r}, which {type(self).__name__} does not offer"
-        return None
+        """Why an optional operation is not to be had, or None if it is.
 
-    def offers(self, operation: str) -> bool:
-        """Whether the optional operation of that name is there."""
-        return self.obstacle(operation) is None
+        One of those below, of :class:`Stochastic`, or "deviations": weights that may be negative.
+        """
+        name = operation if hasattr(Engine, operation) else "stochastic"
+        if operation != "deviations" and getattr(type(self), name) is not getattr(Engine, name):
+            return None
+        return f"needs the operation {operation!r}, which {type(self).__name__} does not offer"
 
     def _lacking(self, operation: str) -> NoReturn:
         raise UnsupportedOperationError(
             f"{type(self).__name__} has no operation {operation!r}; use a solver of full passes, "
             "such as 'newton', 'lbfgs' or 'subgradient'"
         )
-
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
-        """The same problem on `n_rows` random rows, in memory; None if they miss a class."""
-        self._lacking("sample")
 
     def on_rows(self, rows: NDArray[np.intp]) -> Engine | None:
         """The same risk and loss on some rows, which are copied into memory.
@@ -724,148 +708,22 @@ class Engine(ABC):
         Returns
         -------
         Engine or None
-            None where an engine has no way to do so, or the rows miss a class: a model for those
-            left may have no finite intercept.
+            None where the rows miss a class: a model for those left may have no finite intercept.
         """
-        return None
-
-    def turned(self) -> Turned | None:
-        """The same problem in the space of the rows; None where that is not to be had.
-
-        Takes the inner products of all rows, so there should not be many, and these should be
-        far from dependent.
-        """
-        return None
+        self._lacking("on_rows")
 
     def columns(self, chosen: NDArray[np.intp]) -> Engine:
         """The same problem with some of the columns alone, which are copied.
 
-        Its :meth:`hessian` takes the points and weightings of this engine as well as its own, so
+        Its :meth:`curvature` takes the points and weightings of this engine as well as its own, so
         that a part of a Hessian costs no more than its columns.
         """
         self._lacking("columns")
-
-    def descend(
-        self, point: Point, dual: Dual, w: FloatArray, penalty: Kernel, sweeps: int, goal: float
-    ) -> Descent:
-        """Coordinate descent on lam . l + g for the squared loss and a separable penalty.
-
-        Parameters
-        ----------
-        point, dual
-            Where it starts, and the weighting. They may belong to the engine of which this one has
-            some of the :meth:`columns`.
-        w : array
-            The start again, shaped like the parameters of this engine.
-        penalty : Kernel
-            The penalty g, as :meth:`sorel.penalties.Penalty.kernel` gives it.
-        sweeps : int
-            Sweeps over the columns, at most; fewer where so many would not reach the goal.
-        goal : float
-            A duality gap in these columns that is small enough.
-        """
-        self._lacking("descend")
-
-    def corrected(self, dual: Dual, change: Any, center: Dual) -> Dual:
-        """q less a direction of margins, which loses its mean first, drawn into the dual set.
-
-        It is drawn towards `center`, a weighting inside the set: the uniform one, or any one if the
-        risk has two levels.
-        """
-        self._lacking("corrected")
-
-    def loss_distance(self, point: Point, other: Point) -> float:
-        """sum_i omega_i (l_i - l'_i)^2."""
-        self._lacking("loss_distance")
 
     def splitting(self) -> Splitting:
         """Vectors of margins and the proximal map of the risk in them."""
         self._lacking("splitting")
 
-    def batches(self, n_blocks: int, rng: np.random.Generator) -> Any:
-        """The rows in so many blocks: see :class:`sorel.engines.batches.Batches`."""
-        self._lacking("batches")
-
-    # Bounds that hold for all w, of losses that have them.
-
-    def smoothness(self, dual: Dual | None = None) -> Smoothness:
-        """Curvature bounds of lam . l(w), for one weighting or, without it, for the worst one."""
-        self._lacking("smoothness")
-
-    def jacobian_bound(self, value: float) -> float:
-        """Bound on the squared operator norm of the Jacobian of l, in the norm of the densities.
-
-        It holds wherever the mean loss is at most `value`: |phi'|^2 <= 2 L phi for a nonnegative
-        loss of curvature L, which also covers losses that are not Lipschitz.
-        """
-        self._lacking("jacobian_bound")
-
-    # Steps on single samples, for homes of the data that reach a row cheaply.
-
-    def epoch(
-        self,
-        point: Point,
-        dual: Dual,
-        gradient: FloatArray,
-        plan: Plan,
-        rng: np.random.Generator,
-        start: FloatArray | None = None,
-        total: FloatArray | None = None,
-    ) -> FloatArray:
-        """Variance-reduced steps for a fixed weighting; the last iterate.
-
-        The direction of a step is the batch mean of
-        (omega_i q_i / p_i) (phi'_i(x_i . w) - phi'_i(snapshot)) x_i, plus the snapshot's gradient.
-
-        Parameters
-        ----------
-        point, dual, gradient
-            The snapshot, the weighting, and the gradient of lam . l at the snapshot.
-        plan : Plan
-            Steps to take.
-        rng : Generator
-            Source of the samples, all drawn before the first step.
-        start : array, optional
-            First iterate, where it is not the snapshot.
-        total : array, optional
-            Every iterate after the plan's `burn_in` is added to it, for averages.
-        """
-        self._lacking("epoch")
-
-    def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
-        """Steps along the subgradient of each batch's own risk: biased, but no pass is needed.
-
-        Batches are consecutive pieces of a shuffled list of the samples, in which a sample of twice
-        the weight stands twice as often.
-        """
-        self._lacking("minibatch_epoch")
-
-    def table(self, point: Point, dual: Dual) -> Any:
-        """Tables of losses and weighted loss derivatives for the SAGA-like methods."""
-        self._lacking("table")
-
-    def table_dual(self, table: Any) -> Dual:
-        """The weighting that a table stands for."""
-        self._lacking("table_dual")
-
-    def prospect_epoch(
-        self, table: Any, w: FloatArray, plan: Plan, nu: float, rng: np.random.Generator
-    ) -> FloatArray:
-        """Prospect's steps; the table is updated in place, its order repaired and never re-sorted.
-
-        With nu = 0 the weights are sigma by rank. With nu > 0 they are the projection of
-        1 + l / nu, found anew in O(n) at every step.
-        """
-        self._lacking("prospect_epoch")
-
-    def saddle_epoch(
-        self,
-        table: Any,
-        w: FloatArray,
-        plan: Plan,
-        dual_step: float,
-        nu: float,
-        rng: np.random.Generator,
-    ) -> FloatArray:
-        """SAGA steps on the saddle point; the table is updated in place, O(n) at every step."""
-        self._lacking("saddle_epoch")
+    def stochastic(self) -> Stochastic:
+        """Steps on single samples, for homes of the data that reach a row cheaply."""
+        self._lacking("stochastic")

@@ -41,7 +41,7 @@ class Batches:
         edges = np.linspace(0, n, self.n_blocks + 1).astype(np.int64)
         self._order, self._y = order, engine.y[order]
         self._slices = [slice(a, b) for a, b in itertools.pairwise(edges.tolist())]
-        X = engine._matrix[order]
+        X = engine._rows.array[order]
         self._X: list[Any] = [X[part] for part in self._slices]
         self._omega = np.broadcast_to(np.asarray(engine._omega, dtype=np.float64), (n,))[order]
 
@@ -106,12 +106,9 @@ class Batches:
         self, dual: Any, vector: FloatArray, step: float, keep: float = 1.0, shift: float = 0.0
     ) -> Dual:
         """Project shift + keep q + step * (vector of losses) onto the dual set."""
-        new = self._engine._new_dual()
-        new.density[self._order] = step * vector
-        new.density += keep * dual.density
-        new.density += shift
-        self._engine._project(new)
-        return new
+        density = keep * dual.density + shift
+        density[self._order] += step * vector
+        return self._engine._nearest(density)
 
     def _weigh(self, slopes: FloatArray, rows: slice, dual: Any) -> FloatArray:
         lam = self._omega[rows] * dual.density[self._order[rows]]

@@ -8,27 +8,33 @@ reads only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._threads import Team, thread_count
+from sorel._copies import shallow_copy
+from sorel._threads import Team
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
-from sorel.engines.dense import DenseEngine
-from sorel.engines.memory import shared_property
-from sorel.engines.sampled import SampledEngine, step_numbers, systematic_sample
-from sorel.engines.views import writable_view
-from sorel.kernels import steps
+from sorel.engines.dense import DenseRows
+from sorel.engines.matrix import RowMatrix
+from sorel.engines.memory import MemoryEngine
+from sorel.engines.stochastic import MemoryStochastic, systematic_sample
 from sorel.rows import RowSource
 
 IntArray = NDArray[np.int64]
 
-# Bytes of rows that are shuffled together, and spans that should be among them even if few rows are
-# drawn from each: neighbours in a file often resemble each other.
+# Bytes of rows that are shuffled together.
 _BUFFER_BYTES = 64 << 20
+
+# Spans that should be among them even if few rows are drawn from each: neighbours in a file often
+# resemble each other.
 _BUFFER_SPANS = 8
+
+# Copying some columns would cost as much as a Hessian of all of them, and steps on single samples
+# of a table would need a row from anywhere at every one.
+_OUT_OF_ORDER = ("columns", "batches", "table", "table_dual", "prospect_epoch", "saddle_epoch")
 
 
 class _Slices:
@@ -41,10 +47,48 @@ class _Slices:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
-        return writable_view(self._source.read(start, stop))
+        return self._source.read(start, stop)
 
 
-class BlocksEngine(DenseEngine):
+class BlockRows(DenseRows):
+    """Products with rows on disk: each thread, or one alone, takes them span by span."""
+
+    in_memory = False
+
+    def __init__(self, source: RowSource, intercept: bool) -> None:
+        RowMatrix.__init__(self, source.shape, intercept)
+        self.source = source
+        self.form = _Slices(source)
+        self._by_rows = True
+
+    @property
+    def array(self) -> RowSource:
+        return self.source
+
+    def shared(self, threads: int) -> Self:
+        other = shallow_copy(self)
+        other._threads, other._team = threads, Team(self.n, threads)
+        other._team.ranges = self.source.spans
+        return other
+
+    def select(self, rows: NDArray[np.intp]) -> DenseRows | None:
+        out = np.empty((len(rows), self.d), self.source.dtype)
+
+        def gather(start: int, stop: int) -> None:
+            first, last = np.searchsorted(rows, [start, stop])
+            if last > first:
+                out[first:last] = self.form[start:stop][rows[first:last] - start]
+
+        self._sweep(gather)
+        return DenseRows(out, self.intercept)
+
+    def read(self, tasks: list[Any], read: Callable[[Any], None]) -> None:
+        """Carry out tasks that read spans, in the threads of the sweeps."""
+        assert self._team is not None
+        self._team.map(read, tasks)
+
+
+class BlocksEngine(MemoryEngine):
     """Engine for a :class:`sorel.rows.RowSource`.
 
     Examples
@@ -57,109 +101,36 @@ class BlocksEngine(DenseEngine):
     (3,)
     """
 
-    solves_by_rows = products_are_cheap = False
-
     def __init__(self, X: RowSource, spec: Spec) -> None:
-        self._source = X
-        # Not DenseEngine's own, which wants all of X.
-        SampledEngine.__init__(self, X, spec)
-        self._X: Any = _Slices(X)
-        self._by_rows, self._columns = True, None
+        super().__init__(BlockRows(X, spec.fit_intercept), spec)
 
-    def stored(self) -> tuple[Any, Any] | None:
-        return None
+    def obstacle(self, operation: str) -> str | None:
+        if operation in _OUT_OF_ORDER:
+            return f"needs the operation {operation!r}, which {type(self).__name__} does not offer"
+        return super().obstacle(operation)
 
-    def _share_rows(self) -> None:
-        super()._share_rows()
-        # One thread, too, takes the rows span by span.
-        self._span_team = Team(self.n_samples, thread_count(self.spec.n_jobs))
-        self._span_team.ranges = self._source.spans
-        self._row_team = self._span_team
+    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+        self._lacking("columns")
 
-    @shared_property
-    def _row_squares(self) -> FloatArray:
-        out = np.empty(self.n_samples)
+    def stochastic(self) -> BlockStochastic:
+        return BlockStochastic(self)
 
-        def fill(start: int, stop: int) -> None:
-            rows = self._X[start:stop]
-            np.einsum("ij,ij->i", rows, rows, dtype=np.float64, out=out[start:stop])
 
-        self._span_team.sweep(fill)
-        if self.fit_intercept:
-            out += 1.0
-        return out
+class BlockStochastic(MemoryStochastic):
+    """Epochs that read random spans, a buffer of several at a time."""
 
-    def _copy_rows(self, rows: NDArray[np.intp]) -> Engine | None:
-        out = np.empty((len(rows), self.n_features), self._source.dtype)
+    _rows: BlockRows
 
-        def gather(start: int, stop: int) -> None:
-            first, last = np.searchsorted(rows, [start, stop])
-            if last > first:
-                out[first:last] = self._X[start:stop][rows[first:last] - start]
+    def _draws(self, probability: FloatArray, plan: Plan, rng: np.random.Generator) -> Any:
+        return self._draw_spans(probability, plan, rng)
 
-        self._span_team.sweep(gather)
-        return DenseEngine(out, self.spec.for_rows(rows))
-
-    # Reading all rows to copy some columns would cost as much as a Hessian of all of them.
-    columns = Engine.columns
-    descend = Engine.descend
-
-    def _select(self, rows: NDArray[np.intp]) -> Any:
-        # A span is read whole, whichever rows are wanted.
-        return None
-
-    # Stochastic epochs. Tables of single samples would need a row from anywhere at every step.
-
-    batches = Engine.batches
-    table = Engine.table
-    table_dual = Engine.table_dual
-    prospect_epoch = Engine.prospect_epoch
-    saddle_epoch = Engine.saddle_epoch
-
-    def epoch(
-        self,
-        point: Any,
-        dual: Any,
-        gradient: FloatArray,
-        plan: Plan,
-        rng: np.random.Generator,
-        start: FloatArray | None = None,
-        total: FloatArray | None = None,
-    ) -> FloatArray:
-        probability = self._probabilities(dual, plan)
-        numbers = step_numbers(plan, self._drift(plan, gradient))
-        W = self._by_output(point.w if start is None else start)
-        sums = np.zeros(W.shape) if total is not None else W
-        left = (plan.burn_in if total is not None else plan.steps) * plan.batch
-        for rows, drawn in self._draw_spans(probability, plan, rng):
-            cut = min(left, len(drawn))
-            left -= cut
-            scale = self._scales(dual, probability, drawn)
-            for part, summed in ((slice(cut), False), (slice(cut, None), True)):
-                some = drawn[part]
-                steps.svrg_steps(
-                    rows[part], self._targets[some], *self._formula,
-                    self._slopes_of(point, some), scale[part], np.arange(len(some)), plan.batch,
-                    W, sums, summed, *numbers,
-                )  # fmt: skip
-        self._give(probability)
-        if total is not None:
-            total += self._by_parameter(sums)
-        return self._by_parameter(W)
-
-    def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
-        probability = self.spec.sample_weight
+    def _shuffled(self, plan: Plan, rng: np.random.Generator) -> Any:
+        engine = self._engine
+        probability = engine.spec.sample_weight
         if probability is None:
-            probability = np.full(self.n_samples, 1.0 / self.n_samples)
-        sigma = self.spec.risk.weights(plan.batch)
-        numbers = step_numbers(plan, self._drift(plan, np.zeros(self.shape)))
-        W = self._by_output(w)
+            probability = np.full(engine.n_samples, 1.0 / engine.n_samples)
         for rows, drawn in self._draw_spans(probability, plan, rng):
-            steps.minibatch_steps(
-                rows, self._targets[drawn], *self._formula, sigma,
-                np.arange(len(drawn)), W, *numbers,
-            )  # fmt: skip
-        return self._by_parameter(W)
+            yield rows, engine._targets[drawn], np.arange(len(drawn))
 
     def _draw_spans(
         self, probability: FloatArray, plan: Plan, rng: np.random.Generator
@@ -168,19 +139,20 @@ class BlocksEngine(DenseEngine):
 
         They come a buffer at a time, each for a whole number of steps.
         """
-        edges = np.array([*(start for start, _ in self._source.spans), self.n_samples])
+        n = self._engine.n_samples
+        edges = np.array([*(start for start, _ in self._rows.source.spans), n])
         mass = np.add.reduceat(probability, edges[:-1])
-        round_steps = max(1, self.n_samples // plan.batch)
+        round_steps = max(1, n // plan.batch)
         for done in range(0, plan.steps, round_steps):
             steps = min(round_steps, plan.steps - done)
-            spans, counts = _share_steps(mass, steps, plan.batch, self.n_samples, rng)
+            spans, counts = _share_steps(mass, steps, plan.batch, n, rng)
             draws = counts * plan.batch
             for chosen in self._buffers(draws):
                 yield self._fill(edges, spans[chosen], draws[chosen], probability, rng)
 
     def _buffers(self, draws: IntArray) -> Iterator[slice]:
         """Runs of spans whose draws fill the buffer."""
-        row_bytes = self.n_features * self._source.dtype.itemsize
+        row_bytes = self._rows.d * self._rows.source.dtype.itemsize
         begin, held = 0, 0
         for number, count in enumerate(draws.tolist(), start=1):
             held += count * row_bytes
@@ -210,13 +182,13 @@ class BlocksEngine(DenseEngine):
             drawn[place] = start + inside
             tasks.append((start, stop, inside, place))
             first += count
-        rows = np.empty((len(drawn), self.n_features), self._source.dtype)
+        rows = np.empty((len(drawn), self._rows.d), self._rows.source.dtype)
 
         def read(task: tuple[int, int, IntArray, IntArray]) -> None:
             start, stop, inside, place = task
-            rows[place] = self._X[start:stop][inside]
+            rows[place] = self._rows.form[start:stop][inside]
 
-        self._span_team.map(read, tasks)
+        self._rows.read(tasks, read)
         return rows, drawn
 
 

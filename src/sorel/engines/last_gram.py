@@ -13,21 +13,17 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# A matrix is formed afresh where more than this share of its rows has changed, after so many
-# changes in a row, or where the diagonal has come down to this share of what it was since: digits
-# are lost with what is taken away.
-_FEW, _MANY_TIMES, _LEFT = 0.4, 30, 0.1
+# Share of the rows with weight up to which changes are added to the last matrix.
+_FEW = 0.4
 
-# Matrices in a row of which too many rows have changed, after which no more are compared.
-_IN_VAIN = 5
+# Changes in a row after which a matrix is formed afresh: each adds its rounding errors.
+_MANY_TIMES = 30
 
-# Rows that are enough to see which weight most of them have.
-_SOME = 99
+# Share of what it was that the diagonal may come down to since then: digits are lost with the rest.
+_LEFT = 0.1
 
 # Weights that differ by less, relative to them, differ by rounding.
 _SAME = 1e-15
-
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 class LastGram:
@@ -50,7 +46,7 @@ class LastGram:
     def __init__(self) -> None:
         self._h: FloatArray | None = None
         self._matrix = self._largest = np.empty(0)
-        self._times = self._failures = 0
+        self._times = 0
 
     def of(self, h: FloatArray, gram: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """The matrix for these weights, none of them negative; the caller may write to it.
@@ -62,19 +58,14 @@ class LastGram:
         gram : callable
             Forms the matrix for given weights, which may have either sign.
         """
-        if self._failures >= _IN_VAIN:
-            return gram(h)
         matrix = None
         if self._h is not None:
             # Where losses overflow, the Hessian is found to be of no use by who asked for it.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 matrix = self._changed(self._h, h, gram)
         if matrix is None:
             matrix = gram(h)
             self._largest, self._times = matrix.diagonal().copy(), 0
-        if self._failures >= _IN_VAIN:
-            self._h, self._matrix = None, np.empty(0)
-            return matrix
         self._h, self._matrix = h.copy(), matrix
         return matrix.copy()
 
@@ -86,13 +77,11 @@ class LastGram:
         few = _FEW * np.count_nonzero(h)
         if np.count_nonzero(change) > few:
             # Another level of a tail risk changes what one row may have, and so most rows alike.
-            scale = _typical(h) / max(_typical(last), _TINY)
+            scale = _typical(h) / _typical(last)
             change = h - scale * last
             change[np.abs(change) <= _SAME * np.abs(h)] = 0.0
             if not 0.0 < scale < np.inf or np.count_nonzero(change) > few:
-                self._failures += 1
                 return None
-        self._failures = 0
         if self._times == _MANY_TIMES:
             return None
         # Weights of one sign take half the time of others.
@@ -106,7 +95,7 @@ class LastGram:
         return matrix
 
 
-def _typical(h: FloatArray) -> float:
+def _typical(h: FloatArray) -> np.float64:
     """The weight that most rows have, if there is such a one; 0 where no row has any."""
     used = h[h > 0.0]
-    return float(np.median(used[:: len(used) // _SOME + 1])) if len(used) else 0.0
+    return np.float64(np.median(used) if len(used) else 0.0)

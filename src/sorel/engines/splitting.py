@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Splitting
-from sorel.engines.handles import Change
-from sorel.kernels.losses import LINEAR
-from sorel.kernels.margins import OF_RESIDUALS, pool_losses
+from sorel.kernels.margins import pool_losses
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
@@ -37,25 +35,26 @@ class MemorySplitting(Splitting):
         return self._engine.direction(w)
 
     def slopes(self, point: Any, dual: Any) -> Any:
-        return self._wrap(point.slopes * dual.density)
+        return point.slopes * dual.density
 
     def combine(self, *terms: tuple[float, Any]) -> Any:
         out = np.zeros(self._engine.n_samples)
         for factor, vector in terms:
-            out += factor * vector.margins
-        return self._wrap(out)
+            out += factor * vector
+        return out
 
     def dot(self, a: Any, b: Any) -> float:
-        return float(np.add.reduce(self._omega * a.margins * b.margins))
+        return float(np.add.reduce(self._omega * a * b))
 
     def adjoint(self, s: Any) -> FloatArray:
-        return self._engine._adjoint(self._omega * s.margins)
+        return self._engine._rows.adjoint(self._omega * s)
 
     def gram(self) -> FloatArray:
-        return self._engine._gram(np.array(self._omega))
+        return self._engine._rows.gram(np.array(self._omega))
 
     def prox(self, v: Any, rho: float) -> Any:
-        key = self._numbers(v.margins)
+        loss: Any = self._engine.loss
+        key = loss.proximal_number(self._y, v)
         worst = np.empty(len(key))
         self._engine._projector.worst_case(key, worst)
         order = np.lexsort((worst, key))
@@ -69,30 +68,8 @@ class MemorySplitting(Splitting):
         self._density.fill(0.0)
         self._density[order] = density
         key[order] = t
-        return self._wrap(self._margins(key, v.margins))
+        return loss.proximal_margin(self._y, key, v)
 
     def weighting(self) -> Dual:
-        dual = self._engine._new_dual()
-        np.copyto(dual.density, self._density)
         # In the dual set but for rounding.
-        self._engine._project(dual)
-        return dual
-
-    def _numbers(self, margins: FloatArray) -> FloatArray:
-        """The numbers t in which the losses do not decrease."""
-        if self._code in OF_RESIDUALS:
-            return np.abs(margins - self._y)
-        if self._code == LINEAR:
-            return np.asarray(self._y - margins)
-        return -self._y * margins
-
-    def _margins(self, t: FloatArray, before: FloatArray) -> FloatArray:
-        """Margins with these numbers t, on the side where they were before."""
-        if self._code in OF_RESIDUALS:
-            return self._y + np.copysign(t, before - self._y)
-        if self._code == LINEAR:
-            return self._y - t
-        return -self._y * t
-
-    def _wrap(self, values: FloatArray) -> Change:
-        return Change(values, self._engine._recycler)
+        return self._engine._nearest(self._density.copy())

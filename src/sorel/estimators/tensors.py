@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sorel._tensors import is_tensor, like, to_numpy
 from sorel.engines.tensors.inputs import check_length, read_matrix, refuse_infinite, same_device
-from sorel.engines.tensors.losses import formulas
+from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import make_matrix
 from sorel.losses import Loss
 
@@ -76,7 +76,7 @@ def scores(model: Any, X: Any) -> Any:
 
 def predict_numbers(loss: Loss, margins: Any, X: Any) -> Any:
     """What the margins predict, in the library of X."""
-    formulas(loss)  # refuses a loss of the user's own, which may predict as it likes
+    check_served(loss)  # refuses a loss of the user's own, which may predict as it likes
     return like(margins.exp_() if loss.link == "log" else margins, X)
 
 

@@ -11,6 +11,11 @@ its smallest entry: there ``q_i = (z_i - z_ref) + q_ref`` adds two nonnegative n
 is lost however large z is.
 """
 
-from sorel.permutahedron.projector import Projector, project_permutahedron
+from sorel.permutahedron.projector import (
+    Derivative,
+    Projector,
+    WeightSet,
+    project_permutahedron,
+)
 
-__all__ = ["Projector", "project_permutahedron"]
+__all__ = ["Derivative", "Projector", "WeightSet", "project_permutahedron"]

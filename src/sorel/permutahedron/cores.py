@@ -33,9 +33,6 @@ from sorel.risks import FloatArray, Risk
 # in repair.
 _SELECT_FROM = 2000
 
-# Items that are looked at together, so that what is made on the way is short.
-_PART = 1 << 16
-
 # Where blocks begin before there is an order.
 _NONE = np.empty(0, np.int32)
 
@@ -113,31 +110,6 @@ class Uniform(Core):
             self._mass[: self._bend] = low
             self._mass[self._bend] = middle
         return self._mass
-
-    @property
-    def highest(self) -> float:
-        """The largest entry of the mass."""
-        return self._levels[2]
-
-    def largest_jump(self) -> float:
-        """Largest difference between neighbours in the mass."""
-        if self._mass is None:
-            low, middle, high = self._levels
-            return max(middle - low, high - middle)
-        jump = 0.0
-        # Part by part: no vector is made of the differences.
-        for start in range(0, self.n - 1, _PART):
-            part = self._mass[start : start + _PART + 1]
-            jump = max(jump, float(np.max(part[1:] - part[:-1])))
-        return jump
-
-    def mean_square(self) -> float:
-        """Mean square of the mass."""
-        if self._mass is None:
-            assert self._bend is not None
-            low, middle, high = self._levels
-            return (low**2 * self._bend + middle**2 + high**2 * (self.n - 1 - self._bend)) / self.n
-        return float(np.vdot(self._mass, self._mass)) / self.n
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
         if self.threshold is not None:

@@ -1,6 +1,14 @@
-"""The public face of the projection: one call, and a projector that remembers the last one."""
+"""A risk as a convex set of weightings, and the projector of a spectral one.
+
+An engine asks a :class:`WeightSet` for the largest weighted loss and the weighting that attains it,
+for the weighting nearest to a vector with the derivative of that step, and for the slack of a
+weighting. A set of one's own takes the place of the permutahedron by way of it.
+"""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +20,72 @@ from sorel._threads import Team
 from sorel.permutahedron.cores import Core, Uniform, Weighted
 from sorel.risks import FloatArray, Risk, normalised_sample_weight
 
-__all__ = ["Projector", "project_permutahedron"]
+__all__ = ["Derivative", "Projector", "WeightSet", "project_permutahedron"]
 
 IntArray = npt.NDArray[np.int64]
 
-# Items from which the share of those that carry a risk is read off.
-_SHARE_ITEMS = 10_000
+
+class Derivative(NamedTuple):
+    """How the projection q of z moves with z, in the norm sum_i omega_i q_i^2.
+
+    dq = scale (dz - its mean over the block) inside the blocks, less sum_k v_k <v_k, dz>.
+
+    Attributes
+    ----------
+    block : array of int32, shape (n,)
+        The block of each item; -1 where q does not move with z.
+    n_blocks : int
+        The number of blocks.
+    scale : float
+        1 for spectra, whose blocks are faces of a polytope; less for a set with a round boundary.
+    vectors : array of shape (k, n) or None
+        A part of low rank that is taken away besides.
+    """
+
+    block: npt.NDArray[np.int32]
+    n_blocks: int
+    scale: float = 1.0
+    vectors: FloatArray | None = None
+
+
+class WeightSet(ABC):
+    """A convex set of densities q of n items with sample weights omega.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel import CVaR
+    >>> from sorel.permutahedron import Projector
+    >>> q, derivative = Projector(CVaR(0.5), 4).nearest(np.array([0.0, 1.0, 1.5, 9.0]))
+    >>> q, derivative.block, derivative.n_blocks
+    (array([0.  , 0.75, 1.25, 2.  ]), array([-1,  0,  0, -1], dtype=int32), 1)
+    """
+
+    # The largest weight omega_i q_i that an item may have.
+    heaviest: float
+
+    @abstractmethod
+    def value(self, losses: FloatArray) -> float:
+        """The largest sum_i omega_i q_i losses_i."""
+
+    @abstractmethod
+    def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
+        """Fill `out` with a q that attains it; the value."""
+
+    @abstractmethod
+    def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
+        """The value less sum_i omega_i q_i losses_i, at least 0 and without cancellation."""
+
+    @abstractmethod
+    def nearest(self, zeta: FloatArray) -> tuple[FloatArray, Derivative]:
+        """The q that minimises sum_i omega_i (q_i - zeta_i)^2, in the place of zeta."""
+
+    def fork(self) -> Self:
+        """The same set for another thread, with working memory of its own."""
+        return self
+
+    def share(self, team: Team | None) -> None:  # noqa: B027 (most sets do without threads)
+        """Let these threads share the sweeps; None leaves them to the caller's thread."""
 
 
 def project_permutahedron(
@@ -99,8 +167,8 @@ def _checked_sigma(sigma: npt.ArrayLike, n: int) -> FloatArray:
     return mass
 
 
-class Projector:
-    """Repeated projections, in density form, that reuse what the last one found.
+class Projector(WeightSet):
+    """The dual set of a spectral risk; projections reuse what the last one found.
 
     Parameters
     ----------
@@ -110,8 +178,6 @@ class Projector:
         Number of items.
     sample_weight : ndarray of shape (n,), optional
         Normalised weights omega; None means 1/n each. Items of weight 0 get q = 0.
-    pool : Pool, optional
-        Where to borrow working memory.
 
     Examples
     --------
@@ -132,9 +198,8 @@ class Projector:
         risk: Risk,
         n: int,
         sample_weight: FloatArray | None = None,
-        pool: Pool | None = None,
     ) -> None:
-        pool = Pool() if pool is None else pool
+        pool = Pool()
         self.risk = risk
         self.n = int(n)
         self._used: IntArray | None = None
@@ -142,6 +207,7 @@ class Projector:
         if sample_weight is None:
             mass = risk.weights(self.n)
             mass *= self.n
+            self.heaviest = float(mass[-1]) / self.n
             self._core = Uniform(mass, pool)
             return
         omega = np.ascontiguousarray(sample_weight, dtype=np.float64)
@@ -149,49 +215,26 @@ class Projector:
             self._used = np.flatnonzero(omega > 0.0)
             omega = omega[self._used]
             self._inner = np.empty((2, omega.size))
+        self.heaviest = float(np.max(risk.tail(np.minimum(omega, 1.0))))
         self._core = Weighted(risk, omega, pool)
 
-    def fork(self, pool: Pool | None = None) -> Projector:
+    def fork(self) -> Self:
         """The same projections for another thread, which knows nothing of earlier ones.
 
         Shared, because nobody writes to it: the risk, the weights of the ordered items, the sample
         weights and the threads of :meth:`share`. Fresh: the orders, the last thresholds and all
         working memory. So the cost does not grow with n, but for what the first projection
         allocates, and two forks may be used at the same time.
-
-        Parameters
-        ----------
-        pool : Pool, optional
-            Where the fork borrows working memory; a pool serves one thread.
-
-        Returns
-        -------
-        Projector
-            Its results are those of a new projector.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sorel import CVaR
-        >>> from sorel.permutahedron import Projector
-        >>> Projector(CVaR(0.5), 4).fork().value(np.array([0.0, 1.0, 1.5, 9.0]))
-        5.25
         """
         fork = shallow_copy(self)
-        fork._core = self._core.fork(Pool() if pool is None else pool)
+        fork._core = self._core.fork(Pool())
         if self._used is not None:
             fork._inner = np.empty_like(self._inner)
         return fork
 
-    @property
-    def two_levels(self) -> bool:
-        """Whether a threshold does the work of a sort."""
-        return self._core.threshold is not None
-
-    @property
-    def core(self) -> Core:
-        """What projects the items that have a weight."""
-        return self._core
+    def nearest(self, zeta: FloatArray) -> tuple[FloatArray, Derivative]:
+        block = np.empty(self.n, np.int32)
+        return zeta, Derivative(block, self.project(zeta, zeta, block))
 
     def share(self, team: Team | None) -> None:
         """Let these threads share the sweeps; None leaves them to the caller's thread."""
@@ -233,23 +276,6 @@ class Projector:
             block.fill(-1)
             block[self._used] = inner
         return count
-
-    def effective_share(self) -> float:
-        """1 / (n sum_i sigma_i^2) for equal weights: the share of the items that carry the risk."""
-        if isinstance(self._core, Uniform):
-            return 1.0 / self._core.mean_square()
-        sigma = self.risk.weights(min(self.n, _SHARE_ITEMS))
-        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
-
-    def largest_jump(self) -> float:
-        """Largest difference between weights of neighbouring ranks, relative to the largest weight.
-
-        Next to nothing for many items, where the spectrum of the risk has no jumps.
-        """
-        if isinstance(self._core, Uniform):
-            return self._core.largest_jump() / self._core.highest
-        mass = self.risk.weights(min(self.n, _SHARE_ITEMS))
-        return float(np.max(mass[1:] - mass[:-1], initial=0.0) / mass[-1])
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         """Fill q with the maximiser of ``sum_i omega_i q_i losses_i``, and return that maximum.

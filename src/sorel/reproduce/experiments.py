@@ -252,7 +252,7 @@ def _exact_schedule(
         before, now = now, k + 1.0 if brake is None else brake.time(k)
         # Weights are densities n lam inside the engine: a step eta of the paper is n eta there.
         center, theta = dual, min(before / now, 1.0)
-        dual = engine.ascend(center, point, C * now, previous, theta)
+        dual = engine.dual_step(center, point, C * now, previous, theta)
         if brake is not None and k > 0:
             steps = C * before, 20.0 * n / before
             brake.look(engine, now, steps, (dual, center), (point, previous))

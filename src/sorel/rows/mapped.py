@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._archives import bounded_json
-from sorel.rows.source import RowSource, natural
+from sorel.rows.source import PiecedRows, RowSource, natural
 
 # Pages of mapped files that stay in memory, and files that stay open.
 _MAPPED_BYTES = 64 << 20
@@ -245,7 +245,7 @@ def read_header(path: Path) -> _Header:
     return _Header(path, shape, fortran, dtype, offset, size)
 
 
-class BlockFolderRows(RowSource):
+class BlockFolderRows(PiecedRows):
     """Rows of the .npy files in a folder, one file after the other.
 
     The files are taken in natural order, ``block_2.npy`` before ``block_10.npy``. All are
@@ -320,24 +320,8 @@ class BlockFolderRows(RowSource):
             )
         return columns
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        block = int(np.searchsorted(self._edges, start, side="right")) - 1
-        if stop <= start:
-            return np.empty((0, self.n_features), self.dtype)
-        if stop <= self._edges[block + 1]:
-            first = self._edges[block]
-            return self._mapped(block).read(start - first, stop - first)
-        out = np.empty((stop - start, self.n_features), self.dtype)
-        done = start
-        while done < stop:
-            first, last = self._edges[block], min(self._edges[block + 1], stop)
-            if last > done:
-                out[done - start : last - start] = self._mapped(block).read(
-                    done - first, last - first
-                )
-                done = last
-            block += 1
-        return out
+    def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
+        return self._mapped(piece).read(start, stop)
 
     def _mapped(self, block: int) -> _Mapped:
         with self._lock:
@@ -350,8 +334,8 @@ class BlockFolderRows(RowSource):
             return mapped
 
     def where(self, row: int, column: int) -> str:
-        block = int(np.searchsorted(self._edges, row, side="right")) - 1
-        return f"{self._blocks[block].path}[{row - self._edges[block]}, {column}]"
+        block, inside = self._place(row)
+        return f"{self._blocks[block].path}[{inside}, {column}]"
 
     def _identity(self) -> Iterator[Any]:
         for block in self._blocks:

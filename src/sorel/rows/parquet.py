@@ -13,17 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._names import missing_columns
-from sorel.rows.source import SAMPLED_PLACES, SAMPLED_ROWS, RowSource, natural
+from sorel.rows.source import SAMPLED_PLACES, SAMPLED_ROWS, PiecedRows, natural
 
-# Decoded row groups that stay in memory: so many bytes, or so many groups.
-_DECODED_BYTES = 128 << 20
-_DECODED_GROUPS = 3
+# Decoded row groups that stay in memory: threads that share a pass may be a group apart.
+_DECODED_GROUPS = 4
 
 # A fingerprint looks into so many row groups.
 _SAMPLED_GROUPS = 4
 
-# Rows that are turned from columns into rows at a time, so that they stay in the second cache.
-_TURNED_ROWS = 4096
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 
@@ -54,7 +51,7 @@ class _Group(NamedTuple):
     first: int
 
 
-class ParquetRows(RowSource):
+class ParquetRows(PiecedRows):
     """Numeric and boolean columns of Parquet files.
 
     A row group is decoded whole, and the last few stay in memory: passes from first to last decode
@@ -162,22 +159,8 @@ class ParquetRows(RowSource):
         partitioning = getattr(self._dataset, "partitioning", None)
         return partitioning is not None and name in partitioning.schema.names
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        group = int(np.searchsorted(self._edges, start, side="right")) - 1
-        if stop <= start:
-            return np.empty((0, self.n_features), self.dtype)
-        if stop <= self._edges[group + 1]:
-            first = self._edges[group]
-            return self._group(group)[start - first : stop - first]
-        out = np.empty((stop - start, self.n_features), self.dtype)
-        done = start
-        while done < stop:
-            first, last = self._edges[group], min(self._edges[group + 1], stop)
-            if last > done:
-                out[done - start : last - start] = self._group(group)[done - first : last - first]
-                done = last
-            group += 1
-        return out
+    def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
+        return self._group(piece)[start:stop]
 
     def _group(self, group: int) -> NDArray[Any]:
         """The rows of a row group, decoded by one thread while others wait for it."""
@@ -195,25 +178,17 @@ class ParquetRows(RowSource):
                 with self._lock:
                     self._decoded[group] = rows
                     self._busy.pop(group, None)
-                    held = sum(other.nbytes for other in self._decoded.values())
-                    # Threads that share a pass may be a group apart.
-                    while held > _DECODED_BYTES and len(self._decoded) > _DECODED_GROUPS:
-                        held -= self._decoded.popitem(last=False)[1].nbytes
+                    if len(self._decoded) > _DECODED_GROUPS:
+                        self._decoded.popitem(last=False)
             return rows
 
     def _decode(self, group: int) -> NDArray[Any]:
         table = self._table(group, self.columns)
-        count = table.num_rows
         values = [
             self._numbers(table.column(place), group, name)
             for place, name in enumerate(self.columns)
         ]
-        out = np.empty((count, self.n_features), self.dtype)
-        for start in range(0, count, _TURNED_ROWS):
-            stop = min(start + _TURNED_ROWS, count)
-            for place, column in enumerate(values):
-                out[start:stop, place] = column[start:stop]
-        return out
+        return np.column_stack(values).astype(self.dtype, copy=False)
 
     def _table(self, group: int, columns: list[str]) -> Any:
         fragment, number, _ = self._groups[group]
@@ -253,9 +228,9 @@ class ParquetRows(RowSource):
         return np.concatenate(parts)
 
     def where(self, row: int, column: int) -> str:
-        group = int(np.searchsorted(self._edges, row, side="right")) - 1
+        group, inside = self._place(row)
         fragment, _, first = self._groups[group]
-        inside = first + row - self._edges[group]
+        inside += first
         name = self.columns[column]
         return f"column {name!r} of {fragment.path} in row {inside + 1} (index {inside})"
 

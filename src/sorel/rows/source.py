@@ -167,6 +167,33 @@ def _make_spans(edges: Sequence[int], row_bytes: int) -> list[tuple[int, int]]:
     return spans
 
 
+class PiecedRows(RowSource):
+    """Rows in consecutive pieces: files, or row groups of files."""
+
+    # The first row of each piece, and the number of all rows.
+    _edges: list[int]
+
+    @abstractmethod
+    def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
+        """Some rows of a piece, counted from its first one."""
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """The piece of a row, and its number there."""
+        piece = int(np.searchsorted(self._edges, row, side="right")) - 1
+        return piece, row - self._edges[piece]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        parts = []
+        while start < stop:
+            piece, inside = self._place(start)
+            last = min(self._edges[piece + 1], stop)
+            parts.append(self._piece(piece, inside, inside + last - start))
+            start = last
+        if not parts:
+            return np.empty((0, self.n_features), self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 class ScaledRows(RowSource):
     """Rows less a vector, divided by another, as they are read.
 

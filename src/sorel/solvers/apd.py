@@ -58,7 +58,6 @@ class APD(FirstOrder):
     """
 
     name: ClassVar[str] = "apd"
-    operations: ClassVar[tuple[str, ...]] = ("loss_distance",)
     compiled_penalty: ClassVar[bool] = False
 
     def __init__(self, adaptive: bool = True) -> None:
@@ -84,7 +83,7 @@ class APD(FirstOrder):
         while True:
             while True:
                 sigma = gamma * tau
-                ascended = engine.ascend(dual, point, sigma, previous, last_sigma / sigma)
+                ascended = engine.dual_step(dual, point, sigma, previous, last_sigma / sigma)
                 gradient = engine.gradient(point, ascended)
                 w = point.w - tau * gradient
                 coef = problem.coefficients(w)
@@ -95,7 +94,8 @@ class APD(FirstOrder):
                 square = float(np.vdot(step, step))
                 bend = engine.expected(moved, ascended) - engine.expected(point, ascended)
                 bend -= float(np.vdot(gradient, step))
-                price = max(bend, 0.0) + sigma * engine.loss_distance(moved, point) / (2.0 * _SHARE)
+                change = engine.differences(ascended, dual, moved, point).losses
+                price = max(bend, 0.0) + sigma * change / (2.0 * _SHARE)
                 tiny = square <= _ROUNDING**2 * float(np.vdot(w, w))
                 if price <= square / (2.0 * tau) or tiny or run.exhausted:
                     break
@@ -120,7 +120,7 @@ class APD(FirstOrder):
 def _first_step(problem: Problem, point: Point, dual: Dual) -> float:
     """1 over the trace of the Hessian of parabolas above the losses: short enough, or nearly."""
     engine = problem.engine
-    curvature = float(np.sum(engine.curvature(point, dual, caution=1.0).diagonal()))
+    curvature = float(np.sum(engine.curvature(point, dual, damping=1.0).diagonal()))
     curvature += problem.penalty.l2
     if curvature > 0.0:
         return 1.0 / curvature
@@ -149,7 +149,7 @@ class Restarts:
     def balanced(self, problem: Problem, point: Point, dual: Dual, gamma: float) -> float:
         """gamma halfway to the square of how far q has gone over how far w has."""
         primal = float(np.sum((point.w - self._w) ** 2))
-        moved = problem.engine.square_distance(dual, self._dual)
+        moved = problem.engine.differences(dual, self._dual).weights
         if not (primal > 0.0 and moved > 0.0):
             return gamma
         return math.sqrt(gamma * moved / primal)

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sorel.certificate import Path, gap_wanted, noise, unit
-from sorel.engines.base import Dual, FloatArray, Point, Settled
+from sorel.engines.base import Dual, Engine, FloatArray, Point
 from sorel.line_search import MAX_TRIALS, next_length
 from sorel.penalties import Penalty
 from sorel.problem import Problem
@@ -73,6 +73,25 @@ class CostlyError(Exception):
     """Steps of this kind would cost more than those of another: `auto` knows which."""
 
 
+class Settled(NamedTuple):
+    """The augmented Lagrangian at a point: its maximiser q, q . l, |q - q_k|^2, the gradient."""
+
+    dual: Dual
+    expected: float
+    distance: float
+    gradient: FloatArray
+
+
+def settle(
+    engine: Engine, point: Point, center: Dual, eta: float, dual: Dual | None = None
+) -> Settled:
+    """The augmented Lagrangian at a point; `dual` is its maximiser where that is known."""
+    if dual is None:
+        dual = engine.dual_step(center, point, eta)
+    distance = engine.differences(dual, center).weights if eta > 0.0 else 0.0
+    return Settled(dual, engine.expected(point, dual), distance, engine.gradient(point, dual))
+
+
 class State:
     """Phi and its gradient at one point, for one centre and one eta (0: the weights stay put)."""
 
@@ -90,7 +109,7 @@ class State:
         settled: Settled | None = None,
     ) -> None:
         if settled is None:
-            settled = problem.engine.settle(point, center, eta)
+            settled = settle(problem.engine, point, center, eta)
         self.problem, self.point, self.center, self.eta = problem, point, center, eta
         self.dual, expected, distance, self.gradient = settled
         self.moved = distance / (2 * eta) if eta > 0 else 0.0
@@ -281,7 +300,7 @@ class AugmentedLagrangian(Solver):
                     # As good as it gets: what a larger eta makes of the weights may be rounding.
                     reply = yield Iterate(state.point, state.dual, state.gradient, np.inf, path)
                     progress.note_reply(run.passes, reply.passes)
-                center = engine.as_center(state.dual)
+                center = state.dual
                 if schedule.capped or size < _FAR_BETTER * progress.measured:
                     schedule.rescale(problem.loss_scale(state.point))
                     progress.measured = size
@@ -329,8 +348,8 @@ class AugmentedLagrangian(Solver):
         center = engine.uniform()
         if not run.near:
             return center
-        near = engine.ascend(center, point, _NEAR_ETA / problem.loss_scale(point))
-        return engine.as_center(near)
+        near = engine.dual_step(center, point, _NEAR_ETA / problem.loss_scale(point))
+        return near
 
     def _leave_ranks(self, state: State, run: Run, schedule: EtaSchedule) -> State:
         """The state after weights that followed the ranks, with a centre."""
@@ -340,7 +359,7 @@ class AugmentedLagrangian(Solver):
             warm = run.is_weighted or run.near
             center = self._first_center(problem, state.point, run)
         else:
-            warm, center = True, problem.engine.as_center(state.dual)
+            warm, center = True, state.dual
         run.dual = None
         return State(problem, state.point, center, schedule.leave_ranks(warm=warm))
 
@@ -383,7 +402,7 @@ class AugmentedLagrangian(Solver):
         problem, engine, method = start.problem, start.problem.engine, self.resting()
         target, eta = gap_wanted(problem, run.tol, start.value), state.eta
         # No weighting is further away from the uniform one than this, so that Phi tells the risk.
-        off = (1.0 / engine.effective_share() - 1.0) / (2.0 * eta)
+        off = (1.0 / engine.spec.risk.effective_share(engine.n_samples) - 1.0) / (2.0 * eta)
         first, least, failures = np.inf, np.inf, 0
         while failures <= _MAX_FAILURES and not run.exhausted:
             slope = problem.coefficients(state.gradient)
@@ -435,10 +454,10 @@ class AugmentedLagrangian(Solver):
         point, center, eta = state.point, state.center, state.eta
         descent = direction.descent
         if not descent > 0.0:
-            return point, engine.settle(point, center, eta, state.dual), 1.0
+            return point, settle(engine, point, center, eta, state.dual), 1.0
         enough = 0.5 * max(descent, noise(problem, unit(problem, state.value, point)))
         point, dual, length = self._search_by_trials(state, direction, enough)
-        return point, engine.settle(point, center, eta, dual), length
+        return point, settle(engine, point, center, eta, dual), length
 
     def _search_by_trials(
         self, state: State, direction: Direction, enough: float
@@ -455,15 +474,16 @@ class AugmentedLagrangian(Solver):
         # A Newton step takes an exponential down by a factor of e, and leaves 0.37 of its slope.
         short = 0.5 * enough if may_overflow else enough
         for trial in range(MAX_TRIALS + _HALVINGS):
-            point, dual, slope = engine.tried(
-                state.point, delta, change, t, state.center, state.eta
-            )
-            if slope == np.inf:
+            point, dual = engine.moved(state.point, delta, change, t), state.center
+            finite = not may_overflow or math.isfinite(engine.sizes(point).absolute)
+            if not finite:
                 # Far beyond the minimum of a loss that grows like an exponential.
                 high, slope_high, limit = t, np.inf, t
                 t = low + _OVERFLOW * (t - low)
                 del point, dual
                 continue
+            dual = engine.dual_step(state.center, point, state.eta)
+            slope = engine.slope(point, dual, change)
             slope -= growth(problem.coefficients(point.w), backwards)
             if -short <= slope <= enough:
                 return point, dual, t
@@ -484,7 +504,7 @@ class AugmentedLagrangian(Solver):
         if low == 0.0:
             return state.point, state.dual, 0.0
         point = engine.moved(state.point, delta, change, low)
-        return point, engine.response(state.center, point, state.eta), low
+        return point, engine.dual_step(state.center, point, state.eta), low
 
 
 def _reach(penalty: Penalty, coef: FloatArray, delta: FloatArray) -> float:

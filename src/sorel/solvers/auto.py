@@ -221,14 +221,17 @@ class Auto(Solver):
         """
         engine, n = problem.engine, problem.n_samples
         largest = (_LARGEST_SHARE if problem.penalty.quadratic else _WITH_KINKS) * n
-        if largest < _LEAST_ROWS or not engine.offers("sample") or problem.is_quadratic:
+        if largest < _LEAST_ROWS or engine.obstacle("on_rows") is not None or problem.is_quadratic:
             return
-        needed = _ROWS_PER_PARAMETER * engine.size / engine.effective_share()
+        needed = (
+            _ROWS_PER_PARAMETER * engine.size / engine.spec.risk.effective_share(engine.n_samples)
+        )
         rows = int(max(needed, _LEAST_ROWS, min(_SHARE * n, _PART_NUMBERS / problem.n_features)))
         if rows > largest or rows * problem.n_features > 2 * _PART_NUMBERS:
             return
         # Always the same rows: nobody expects chance in a method without settings.
-        sample = engine.sample(rows, np.random.default_rng(0))
+        chosen = np.random.default_rng(0).choice(engine.n_samples, rows, replace=False)
+        sample = engine.on_rows(np.sort(chosen))
         if sample is None:
             return
         part = problem.with_engine(sample)
@@ -263,7 +266,7 @@ class Auto(Solver):
             first: list[type[Solver]] = []
             if classes_by_products(engine):
                 first = [_Classes]
-            elif engine.products_are_cheap:
+            elif engine.in_memory:
                 if size > (FEW_PARAMETERS if problem.bends_evenly else _FEW_COLUMNS):
                     first = self._before_matrix(problem, _products_of_matrix(problem))
                 if pays(problem):
@@ -282,7 +285,7 @@ class Auto(Solver):
                 # Without kinks between the bounds, gradients remember more than single samples do.
                 return [SparseNewton, LBFGS, SOREL, *dense]
             return [SparseNewton, SOREL, *dense, *([SOREL] if dense else [])]
-        return [SOREL, *dense] if engine.offers("epoch") or not dense else dense
+        return [SOREL, *dense] if engine.obstacle("epoch") is None or not dense else dense
 
     def _before_matrix(self, problem: Problem, matrix: float) -> list[type[Solver]]:
         """Methods to be tried before a matrix that costs so many products."""
@@ -302,7 +305,7 @@ class Auto(Solver):
             products = np.inf
         by_products = _Thrifty if matrix < np.inf else NewtonCG
         first: list[type[Solver]] = []
-        if smooth and matrix >= quick and problem.engine.products_are_cheap:
+        if smooth and matrix >= quick and problem.engine.in_memory:
             first = [_Quick]
         return [*first, by_products] if matrix >= products else first
 

@@ -93,7 +93,7 @@ class FirstOrder(Solver):
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None or problem.penalty.l2 > 0.0 or "smoothness" not in self.needs():
             return reason
-        if problem.engine.smoothness().largest > 0.0:
+        if problem.engine.stochastic().smoothness().largest > 0.0:
             return None
         return (
             "takes its steps from the curvature of losses and penalty, and there is none with the "

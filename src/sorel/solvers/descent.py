@@ -6,6 +6,7 @@ them. That is a start for any risk, and for the plain average itself most often 
 
 from __future__ import annotations
 
+from sorel.engines import coordinate_descent
 from sorel.problem import Problem
 from sorel.solvers.augmented import State
 from sorel.solvers.base import Run
@@ -36,7 +37,7 @@ def can_descend(problem: Problem) -> bool:
     work = engine.n_samples * engine.n_features**2
     return (
         chooses_columns(engine, problem.penalty)
-        and engine.offers("descend")
+        and coordinate_descent.serves(engine)
         and work >= _LEAST_WORK
     )
 
@@ -44,7 +45,7 @@ def can_descend(problem: Problem) -> bool:
 def descend(state: State, run: Run) -> State:
     """The state after coordinate descent for its weighting, which stays as it is."""
     problem, engine = state.problem, state.problem.engine
-    plain = engine.effective_share() >= 1.0 - 1e-12
+    plain = engine.spec.risk.effective_share(engine.n_samples) >= 1.0 - 1e-12
     tol = run.tol if plain else max(run.tol, _START)
     last: Part | None = None
     for _ in range(_MAX_CHOICES):
@@ -57,7 +58,8 @@ def descend(state: State, run: Run) -> State:
         except TooManyColumnsError:
             break
         sweeps = _sweeps(part) if part is last else _FEW_SWEEPS
-        found = part.engine.descend(
+        found = coordinate_descent.descend(
+            part.engine,
             state.point,
             state.dual,
             part.take(w),

@@ -63,7 +63,7 @@ class Drago(FirstOrder):
     """
 
     name: ClassVar[str] = "drago"
-    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness", "loss_distance")
+    operations: ClassVar[tuple[str, ...]] = ("batches", "smoothness")
     compiled_penalty: ClassVar[bool] = False
 
     def __init__(
@@ -91,7 +91,7 @@ class Drago(FirstOrder):
         nu = self.nu if self.nu is not None else default_smoothing(problem, point)
         dual = run.dual if run.dual is not None else engine.uniform()
         size = self.block_size or max(1, n // problem.n_features)
-        batches = engine.batches(-(-n // size), run.rng)
+        batches = engine.stochastic().batches(-(-n // size), run.rng)
         rate = self.rate if self.rate is not None else _rate(problem, run, nu, batches.n_blocks)
         allowed = smoothing_gap(problem, nu)
         remark = f"smoothing with nu={nu:.3g} may leave a gap of {allowed:.2g}"
@@ -166,13 +166,13 @@ def smoothing_gap(problem: Problem, nu: float) -> float:
 
     With sample weights the maximum depends on who is on top, and this is near it.
     """
-    return 0.5 * nu * (1.0 / problem.engine.effective_share() - 1.0)
+    return 0.5 * nu * (1.0 / problem.risk.effective_share(problem.n_samples) - 1.0)
 
 
 def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
     """The rate from the curvature of a block's estimate and the measured coupling of w and q."""
     engine, mu = problem.engine, problem.penalty.l2
-    smooth = engine.smoothness()
+    smooth = engine.stochastic().smoothness()
     curvature = smooth.average + smooth.component * blocks / problem.n_samples
     point = engine.point(run.w)
     gradient = engine.gradient(point, engine.worst_case(point))

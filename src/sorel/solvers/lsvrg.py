@@ -63,20 +63,21 @@ class LSVRG(FirstOrder):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
+        steps = engine.stochastic()
         point, mean = watch.start(), engine.uniform()
         run.passes += 1
         while True:
             if self.nu > 0:
-                dual = engine.ascend(mean, point, 1.0 / self.nu)
+                dual = engine.dual_step(mean, point, 1.0 / self.nu)
             else:
                 dual = engine.worst_case(point)
             gradient = engine.gradient(point, dual)
             watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
             step = self.step_size
             if step is None:
-                step = step_for(_SAFE * engine.smoothness(dual).component + problem.penalty.l2)
+                step = step_for(_SAFE * steps.smoothness(dual).component + problem.penalty.l2)
             plan = self.plan(problem, step, self.batch_size)
-            w = engine.epoch(point, dual, gradient, plan, run.rng)
+            w = steps.epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1
             run.passes += 1 + plan.steps * plan.batch / problem.n_samples
             moved = watch.point(w, f"lower step_size={step:.3g}")

@@ -141,7 +141,7 @@ class Newton(AugmentedLagrangian):
         if _wants_matrix_of_weights(state, run):
             # Started from weights that are nearly right: their matrix serves all steps.
             point, rows = state.point, sampled_rows(state.problem.engine.size)
-            hessian = state.problem.engine.hessian(point, state.dual, 0.0, rows)
+            hessian = state.problem.engine.curvature(point, state.dual, 0.0).matrix(rows)
             run.resembles = run.known.keep(state.problem, hessian)
             run.passes += 1
         if run.resembles and caution == 0.0:
@@ -162,7 +162,9 @@ class Newton(AugmentedLagrangian):
         # One step is all that a quadratic problem takes, if all rows have their say.
         n_rows = None if problem.is_quadratic else sampled_rows(center.size)
         while True:
-            hessian = part.engine.hessian(state.point, state.dual, state.eta, n_rows, caution)
+            hessian = part.engine.curvature(state.point, state.dual, state.eta, caution).matrix(
+                n_rows
+            )
             run.passes += 1
             if problem.penalty.quadratic:
                 found = step_of_few(hessian, gradient, center, problem.penalty.l2, part.n_penalized)
@@ -257,7 +259,7 @@ def _fix_intercepts(problem: Problem, u: FloatArray, center: FloatArray) -> None
 def has_few_rows(problem: Problem) -> bool:
     """Whether steps by rows are to be had, however many rows come to have curvature."""
     engine = problem.engine
-    by_rows = engine.solves_by_rows and engine.n_outputs == 1 and problem.penalty.quadratic
+    by_rows = engine.in_memory and engine.n_outputs == 1 and problem.penalty.quadratic
     return by_rows and problem.n_samples <= MAX_ROWS
 
 
@@ -270,12 +272,15 @@ def has_smooth_risk(problem: Problem) -> bool:
     """Whether weights change little with the order of the losses, so that kinks are slight."""
     if problem.has_two_levels or problem.loss.affine:
         return False
-    return problem.has_fixed_weights or problem.engine.effective_share() >= _MOST_CARRY
+    return (
+        problem.has_fixed_weights
+        or problem.engine.spec.risk.effective_share(problem.engine.n_samples) >= _MOST_CARRY
+    )
 
 
 def shares_matrix(problem: Problem) -> bool:
     """Whether all steps have about the same p x p Hessian, but for ties, and are to use it."""
-    cheap = problem.penalty.quadratic and problem.engine.products_are_cheap
+    cheap = problem.penalty.quadratic and problem.engine.in_memory
     even = problem.has_fixed_weights or problem.bends_evenly
     return cheap and even and problem.engine.size <= problem.n_samples and has_smooth_risk(problem)
 
@@ -291,7 +296,7 @@ def _wants_matrix_of_weights(state: State, run: Run) -> bool:
 def _step_by_rows(state: State, caution: float) -> FloatArray | None:
     """A Newton step from the system of the rows; None where the p x p matrix is cheaper."""
     problem, engine = state.problem, state.problem.engine
-    if engine.size <= FEW_PARAMETERS or not engine.solves_by_rows or engine.n_outputs > 1:
+    if engine.size <= FEW_PARAMETERS or not engine.in_memory or engine.n_outputs > 1:
         return None
     if not problem.penalty.quadratic or carrying_rows(engine) > engine.size:
         return None

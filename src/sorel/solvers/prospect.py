@@ -69,23 +69,24 @@ class Prospect(FirstOrder):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
+        steps = engine.stochastic()
         point = watch.start()
         run.passes += 1
         step = self.step_size
         if step is None:
-            step = 1.0 / (_SAFE * engine.smoothness().component + problem.penalty.l2)
+            step = 1.0 / (_SAFE * steps.smoothness().component + problem.penalty.l2)
         plan = self.plan(problem, step, self.batch_size)
         if self.nu > 0:
-            dual = engine.ascend(engine.uniform(), point, 1.0 / self.nu)
+            dual = engine.dual_step(engine.uniform(), point, 1.0 / self.nu)
         else:
             dual = engine.worst_case(point)
-        table = engine.table(point, dual)
+        table = steps.table(point, dual)
         while True:
             watch.saw((yield Iterate(point, dual, None, watch.refine())))
-            w = engine.prospect_epoch(table, point.w, plan, self.nu, run.rng)
+            w = steps.prospect_epoch(table, point.w, plan, self.nu, run.rng)
             run.n_iter += 1
             run.passes += 2 * plan.steps * plan.batch / problem.n_samples
             moved = watch.point(w, f"lower step_size={step:.3g}")
             if moved is None:
                 return
-            point, dual = moved, engine.table_dual(table)
+            point, dual = moved, steps.table_dual(table)

@@ -34,9 +34,9 @@ _MEMORY = 10
 
 def can_share(engine: Engine) -> bool:
     """Whether steps by the ranks can share a matrix, and gain from that."""
-    if not engine.products_are_cheap or engine.n_outputs > 1 or engine.entries < _WORTH_SHARING:
+    if not engine.in_memory or engine.n_outputs > 1 or engine.entries < _WORTH_SHARING:
         return False
-    return engine.largest_jump() <= _SMOOTH
+    return engine.spec.risk.largest_jump(engine.n_samples) <= _SMOOTH
 
 
 def gauge(state: State, run: Run) -> None:
@@ -104,7 +104,7 @@ def _make_matrix(state: State, run: Run) -> None:
     """Make a matrix for the weights of the ranks, for this step and the next ones."""
     engine = state.problem.engine
     rows = sampled_rows(engine.size)
-    run.known.matrix = engine.hessian(state.point, state.dual, 0.0, rows)
+    run.known.matrix = engine.curvature(state.point, state.dual, 0.0).matrix(rows)
     state.predicted, state.secants = np.inf, ()
     run.borrowed = False
     run.passes += 1

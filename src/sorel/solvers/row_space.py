@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.certificate import gap_wanted
-from sorel.engines.base import Dual, FloatArray, Turned
+from sorel.engines.base import Dual, FloatArray
+from sorel.engines.rotated import Rotated, rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem import Problem
 from sorel.solvers.base import (
@@ -60,7 +61,7 @@ class RowSpace(Solver):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        turned = problem.engine.turned()
+        turned = rotate(problem.engine)
         run.passes += 1.0
         if turned is None:
             run.note = "the rows of X are all but dependent"
@@ -100,7 +101,7 @@ class RowSpace(Solver):
             yield _back(problem, turned, *best, target)
 
 
-def _back(problem: Problem, turned: Turned, v: FloatArray, dual: Dual, refine: float) -> Iterate:
+def _back(problem: Problem, turned: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
     """What was found in the space of the rows, as parameters of the problem."""
     return Iterate(problem.engine.point(turned.back(v)), dual, None, refine)
 
@@ -110,5 +111,5 @@ def pays(problem: Problem) -> bool:
     engine, n = problem.engine, problem.n_samples
     if n > MAX_ROWS or engine.entries < max(_WORTH_TURNING * n * n, _LEAST_NUMBERS):
         return False
-    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.solves_by_rows
+    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
     return served and problem.has_two_levels and not problem.loss.affine

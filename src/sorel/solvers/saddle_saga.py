@@ -83,23 +83,24 @@ class SaddleSAGA(FirstOrder):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
+        steps = engine.stochastic()
         point = watch.start()
         run.passes += 1
         step, dual_step = self.step_size, self.dual_step
         if step is None:
-            step = 1.0 / (_SAFE * engine.smoothness().component + problem.penalty.l2)
+            step = 1.0 / (_SAFE * steps.smoothness().component + problem.penalty.l2)
         if dual_step is None:
-            norm = engine.jacobian_bound(engine.expected(point, engine.uniform()))
+            norm = steps.jacobian_bound(engine.expected(point, engine.uniform()))
             dual_step = 1.0 / max(_SAFE * problem.n_samples * step * norm, 1e-300)
         plan = self.plan(problem, step, self.batch_size)
         dual = run.dual if run.dual is not None else engine.worst_case(point)
-        table = engine.table(point, dual)
+        table = steps.table(point, dual)
         while True:
             watch.saw((yield Iterate(point, dual, None, watch.refine())))
-            w = engine.saddle_epoch(table, point.w, plan, dual_step, self.nu, run.rng)
+            w = steps.saddle_epoch(table, point.w, plan, dual_step, self.nu, run.rng)
             run.n_iter += 1
             run.passes += 2 * plan.steps * plan.batch / problem.n_samples
             moved = watch.point(w, f"lower step_size={step:.3g} or dual_step={dual_step:.3g}")
             if moved is None:
                 return
-            point, dual = moved, engine.table_dual(table)
+            point, dual = moved, steps.table_dual(table)

@@ -47,14 +47,15 @@ class SGD(FirstOrder):
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
+        steps = engine.stochastic()
         point = watch.start()
         step = self.step_size
         if step is None:
-            step = 1.0 / (engine.smoothness().largest + problem.penalty.l2)
+            step = 1.0 / (steps.smoothness().largest + problem.penalty.l2)
         plan = self.plan(problem, step, self.batch_size)
         while True:
             watch.saw((yield Iterate(point, engine.worst_case(point), None, watch.refine())))
-            w = engine.minibatch_epoch(point.w, plan, run.rng)
+            w = steps.minibatch_epoch(point.w, plan, run.rng)
             run.n_iter += 1
             run.passes += plan.steps * plan.batch / problem.n_samples
             moved = watch.point(w, f"lower step_size={step:.3g}")

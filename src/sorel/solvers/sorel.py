@@ -194,7 +194,7 @@ class SOREL(FirstOrder):
             start = point.w
             if penalty.quadratic:
                 start = start - memory.apply(gradient)
-            step = step_for(safety * (engine.smoothness(dual).average + penalty.l2))
+            step = step_for(safety * (engine.stochastic().smoothness(dual).average + penalty.l2))
             plan = self.plan(problem, step, self.batch_size, sampling="importance")
             plan = plan._replace(steps=max(1, steps // plan.batch))
             w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
@@ -236,7 +236,7 @@ class SOREL(FirstOrder):
         for k in itertools.count():
             before, time = time, k + 1.0 if brake is None else brake.time(k)
             center = dual
-            dual = engine.ascend(center, point, rate * time, previous, min(before / time, 1.0))
+            dual = engine.dual_step(center, point, rate * time, previous, min(before / time, 1.0))
             if brake is not None and k > 0:
                 # eta_{k-1} and tau_{k-1}, with which w_k was found.
                 steps = rate * before, _PAPER_TAU * n / before
@@ -246,10 +246,10 @@ class SOREL(FirstOrder):
             tau = _PAPER_TAU * n / time
             step = self.step_size
             if step is None:
-                component = engine.smoothness(dual).component
+                component = engine.stochastic().smoothness(dual).component
                 step = 1.0 / (_SAFE * component + problem.penalty.l2 + 1.0 / tau)
             plan = self.plan(problem, step, self.batch_size, center=point.w, tau=tau)
-            w = engine.epoch(point, dual, gradient, plan, run.rng)
+            w = engine.stochastic().epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1
             run.passes += 1 + plan.steps * plan.batch / n
             new = watch.point(w, f"lower step_size={step:.3g} or dual_step={rate:.3g}")
@@ -267,12 +267,12 @@ class SOREL(FirstOrder):
             # G must hold all along the way: an iterate that leaves the first sublevel set brings
             # its own.
             level = max(level, engine.risk(point) + problem.penalty_value(point.w))
-            eta = mu * (k + 1) / (8.0 * engine.jacobian_bound(level))
-            dual = engine.ascend(dual, point, eta, previous, k / (k + 1))
+            eta = mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(level))
+            dual = engine.dual_step(dual, point, eta, previous, k / (k + 1))
             gradient = engine.gradient(point, dual)
             previous = point
             tau = 4.0 / (mu * (k + 1))
-            smooth = engine.smoothness(dual).component
+            smooth = engine.stochastic().smoothness(dual).component
             steps = math.ceil(_THEORY_EPOCH * smooth / (mu + 1.0 / tau)) + 2
             plan = self.plan(
                 problem, 1.0 / (_THEORY_STEP * smooth), self.batch_size, proximal=True,
@@ -361,9 +361,9 @@ class Brake:
     ) -> None:
         """Enter lam_{k+1} and lam_k, w_k and w_{k-1}; `steps` are eta_{k-1} and tau_{k-1}."""
         eta, tau = steps
-        distance, product = engine.secant(*duals, *points)
+        distance, product, _ = engine.differences(*duals, *points)
         moved = float(np.sum((points[0].w - points[1].w) ** 2))
-        slack = _ROUNDING * eta * engine.mean_size(points[0])
+        slack = _ROUNDING * eta * engine.sizes(points[0]).absolute
         self.enter(time, -eta * product - slack, distance + eta / tau * moved)
 
     def enter(self, time: float, cross: float, squares: float) -> None:
@@ -410,11 +410,11 @@ class _DualAscent:
         if self.eta is None:
             self.eta = 1.0 / problem.loss_scale(point)
         elif self.accepted is not None:
-            length, product = engine.secant(dual, self.accepted[0], point, self.accepted[1])
+            length, product, _ = engine.differences(dual, self.accepted[0], point, self.accepted[1])
             if product > 0:
                 self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
         self.accepted = (dual, point)
-        return engine.as_center(engine.ascend(dual, point, self.eta))
+        return engine.dual_step(dual, point, self.eta)
 
 
 def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:
@@ -443,7 +443,9 @@ def _tail_average(
     tail = max(1, plan.steps // 2)
     total = np.zeros(problem.engine.shape)
     plan = plan._replace(burn_in=plan.steps - tail)
-    problem.engine.epoch(point, dual, gradient, plan, run.rng, start=start, total=total)
+    problem.engine.stochastic().epoch(
+        point, dual, gradient, plan, run.rng, start=start, total=total
+    )
     run.passes += plan.steps * plan.batch / problem.n_samples
     return _in_domain(problem, total / tail)
 
@@ -465,7 +467,7 @@ def _averaged_epoch(
     w = point.w
     while taken < plan.steps and (taken == 0 or not run.exhausted):
         piece = min(plan.steps - taken, n // plan.batch)
-        w = engine.epoch(
+        w = engine.stochastic().epoch(
             point, dual, gradient, plan._replace(steps=piece), run.rng, start=w, total=total
         )
         taken += piece

@@ -92,7 +92,7 @@ class StochasticPD(FirstOrder):
         run.passes += 1
         watch.saw((yield Iterate(point, dual, None, watch.refine())))
         size = self.batch_size or max(1, round(math.sqrt(n)))
-        batches = engine.batches(-(-n // size), run.rng)
+        batches = engine.stochastic().batches(-(-n // size), run.rng)
         rounds = self._adaptive if self.adaptive else self._constant
         yield from rounds(problem, run, watch, batches, point, dual)
 
@@ -134,7 +134,7 @@ class StochasticPD(FirstOrder):
                 best = _Best(gap, point, dual)
             if idle > max(_PATIENCE, _PART * run.n_iter) and batches.n_blocks > 1:
                 coupling /= batches.n_blocks
-                batches, idle = engine.batches(-(-batches.n_blocks // 2), run.rng), 0
+                batches, idle = engine.stochastic().batches(-(-batches.n_blocks // 2), run.rng), 0
                 coupling *= batches.n_blocks
                 curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
             if restarts.due(gap, run.n_iter, 1):
@@ -148,7 +148,7 @@ class StochasticPD(FirstOrder):
         curvature = _curvature(problem, blocks)
         gamma = curvature / problem.loss_scale(point)
         value = engine.risk(point) + problem.penalty_value(point.w)
-        tau = _step(curvature, gamma * blocks * engine.jacobian_bound(value))
+        tau = _step(curvature, gamma * blocks * engine.stochastic().jacobian_bound(value))
         mean_w, mean, before = point.w, dual, point.w
         while True:
             gradient = engine.gradient(point, dual)
@@ -201,7 +201,7 @@ def _round(
 
 def _curvature(problem: Problem, blocks: int) -> float:
     """A bound for the estimates of a gradient: all samples and one block of them."""
-    smooth = problem.engine.smoothness()
+    smooth = problem.engine.stochastic().smoothness()
     share = blocks / problem.n_samples
     return smooth.average + share * smooth.component + problem.penalty.l2
 
@@ -212,7 +212,8 @@ def measured_coupling(problem: Problem, point: Point, gradient: FloatArray, step
     if square == 0.0:
         return 0.0
     engine = problem.engine
-    return engine.loss_distance(engine.point(point.w - step * gradient), point) / square
+    mean, moved = engine.uniform(), engine.point(point.w - step * gradient)
+    return engine.differences(mean, mean, moved, point).losses / square
 
 
 def _step(curvature: float, coupling: float) -> float:

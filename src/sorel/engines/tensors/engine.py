@@ -13,44 +13,40 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sorel._copies import shallow_copy
-from sorel.engines.base import Curvature, Dual, Engine, FloatArray, Point, Spec
-from sorel.engines.memory import best_shift, shift_slack, softmax_slack
-from sorel.engines.tensors.losses import formulas, softmax_losses
-from sorel.engines.tensors.matrices import Matrix, ProductSum, make_matrix
+from sorel.engines.base import (
+    Curvature,
+    Differences,
+    Dual,
+    Engine,
+    FloatArray,
+    Point,
+    RoundingFacts,
+    Sizes,
+    Spec,
+)
+from sorel.engines.curvature import ROWS_PER_BLOCK, WORTH_SAMPLING
+from sorel.engines.intercepts import InterceptStatistics
+from sorel.engines.tensors.losses import check_served, softmax_losses
+from sorel.engines.tensors.matrices import Matrix, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.risks import CVaR
 
 _EPS = float(np.finfo(np.float64).eps)
 
-_MAX_INTERCEPT_STEPS = 60
-
-# A margin this far below another adds nothing to a softmax.
-_OUT_OF_REACH = 1e3
-
-# A Hessian from sampled rows pays when there are this many times more rows than asked for, and a
-# block may be sampled by rows when so many of them are to be expected.
-_WORTH_SAMPLING, _ROWS_PER_BLOCK = 3, 50
-
 # Up to this share of rows with a weight, products leave out the others.
 _FEW = 0.3
 
-# Numbers in a tile of sampled rows.
-_SAMPLED_NUMBERS = 2**23
-
 # Vectors of length n that a run holds at most, beside X.
 _MOST_VECTORS = 16
-
-# Vectors up to this length go to ordinary pages of the host.
-_FEW_TO_HOST = 2**17
 
 # Arrays up to this size are hashed on the host.
 _FEW_NUMBERS = 2**23
@@ -73,28 +69,26 @@ class TensorPoint(Point):
         self._slopes: Tensor | None = None
 
     @property
-    def losses(self) -> Tensor:
+    def losses(self) -> Any:
         """The loss of every sample."""
         if self._losses is None:
             self._evaluate()
-        assert self._losses is not None
         return self._losses
 
     @property
-    def slopes(self) -> Tensor:
+    def slopes(self) -> Any:
         """Derivatives of the losses in the margins; of one margin per sample made anew."""
         engine = self._engine
         if engine.n_outputs == 1:
-            return engine.formulas.derivative(engine.y, self.margins)
+            return engine.spec.loss.derivative(engine.y, self.margins)
         if self._slopes is None:
             self._evaluate()
-        assert self._slopes is not None
         return self._slopes
 
     def _evaluate(self) -> None:
         engine = self._engine
         if engine.n_outputs == 1:
-            self._losses = engine.formulas.value(engine.y, self.margins)
+            self._losses = engine.spec.loss.value(engine.y, self.margins)
         else:
             self._losses, self._slopes = softmax_losses(engine.y, self.margins)
 
@@ -136,7 +130,7 @@ class TensorEngine(Engine):
     def __init__(self, X: Tensor | Matrix, spec: Spec) -> None:
         super().__init__(int(X.shape[0]), int(X.shape[1]), spec)
         self.device = X.device
-        self.formulas = formulas(spec.loss)
+        check_served(spec.loss)
         with out_of_memory(self.n_samples, self.device):
             self._place(X, spec)
 
@@ -149,19 +143,14 @@ class TensorEngine(Engine):
         self._omega: Tensor | None = None
         if weight is not None:
             self._omega = torch.as_tensor(weight, device=self.device, dtype=torch.float64)
-        self._overflows = self.n_outputs == 1 and not spec.loss.curvature_bound < math.inf
         # Whether a weighting of the risk leaves most rows without a weight.
         self._some = isinstance(spec.risk, CVaR) and spec.risk.alpha < _FEW
-        self._facts: dict[str, Any] = {}
         self._projection = make_projection(spec.risk, n, weight, self.device)
 
-    def for_run(self) -> TensorEngine:
+    def for_run(self, sequence: bool = False) -> TensorEngine:
         other = shallow_copy(self)
         other._projection = self._projection.fork()
         return other
-
-    def release(self) -> None:
-        self._projection = self._projection.fork()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -180,22 +169,17 @@ class TensorEngine(Engine):
             "sample weights": "none" if weight is None else fingerprint_array(weight),
         }
 
-    def sample(self, n_rows: int, rng: np.random.Generator) -> Engine | None:
-        # One of each of so many ranges: to draw from all rows takes longer than to solve the part.
-        edges = np.linspace(0, self.n_samples, n_rows + 1).astype(np.int64)
-        widths = np.diff(edges)
-        chosen = edges[:-1] + (rng.random(n_rows) * widths).astype(np.int64)
-        rows = torch.from_numpy(chosen).to(self.device)
-        targets, weight = self.y[rows], self.spec.sample_weight
-        classes = max(2, self.n_outputs)
+    def on_rows(self, rows: Any) -> Engine | None:
+        chosen, weight = torch.from_numpy(rows).to(self.device), self.spec.sample_weight
+        targets, classes = self.y[chosen], max(2, self.n_outputs)
         if self.spec.loss.is_classifier and len(torch.unique(targets)) < classes:
             return None
-        if weight is not None and not weight[chosen].any():
-            return None
         if weight is not None:
-            weight = weight[chosen] / weight[chosen].sum()
+            if not weight[rows].any():
+                return None
+            weight = weight[rows] / weight[rows].sum()
         spec = replace(self.spec, targets=targets, sample_weight=weight)
-        return TensorEngine(self.matrix.take(rows), spec)
+        return TensorEngine(self.matrix.take(chosen), spec)
 
     # Products with X.
 
@@ -204,7 +188,12 @@ class TensorEngine(Engine):
 
     def _margins(self, w: FloatArray) -> Tensor:
         parameters = self._to_device(w)
-        out = self.matrix.margins(parameters[: self.n_features])
+        if not w[: self.n_features].any():
+            # Where most runs start, and steps in the intercept alone: no product with X is needed.
+            shape = (self.n_samples, *self.shape[1:])
+            out = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        else:
+            out = self.matrix.margins(parameters[: self.n_features])
         return out.add_(parameters[-1]) if self.fit_intercept else out
 
     def _adjoint(self, c: Tensor) -> FloatArray:
@@ -220,10 +209,7 @@ class TensorEngine(Engine):
             return TensorPoint(np.array(w, dtype=np.float64), self, self._margins(w))
 
     def losses(self, point: Any) -> FloatArray:
-        return _to_host(point.losses)
-
-    def is_finite(self, point: Any) -> bool:
-        return not self._overflows or bool(torch.isfinite(point.losses).all())
+        return np.array(point.losses.cpu().numpy())
 
     def direction(self, delta: FloatArray) -> Tensor:
         return self._margins(delta)
@@ -261,101 +247,75 @@ class TensorEngine(Engine):
     def shortfall(self, point: Any, dual: Any) -> float:
         return self._projection.shortfall(point.losses, dual.density)
 
-    def effective_share(self) -> float:
-        return self._projection.effective_share()
-
     def uniform(self) -> TensorDual:
         return TensorDual(torch.ones(self.n_samples, dtype=torch.float64, device=self.device))
 
     def worst_case(self, point: Any) -> TensorDual:
         return TensorDual(self._projection.worst_case(point.losses))
 
-    def ascend(
-        self,
-        dual: Any,
-        point: Any,
-        eta: float,
-        previous: Any = None,
-        theta: float = 0.0,
+    def dual_step(
+        self, center: Any, point: Any, eta: float, previous: Any = None, theta: float = 0.0
     ) -> TensorDual:
+        if eta == 0.0:
+            return center
+        if eta == np.inf:
+            return self.worst_case(point)
         if theta != 0.0 and previous is not None:
-            target = torch.sub(point.losses, previous.losses).mul_(theta).add_(point.losses)
-            target.mul_(eta).add_(dual.density)
+            losses = torch.sub(point.losses, previous.losses).mul_(theta).add_(point.losses)
         elif self.n_outputs == 1:
             # Losses of a trial point are hardly ever asked for again: they are not kept.
-            target = self.formulas.value(self.y, point.margins).mul_(eta).add_(dual.density)
+            losses = self.spec.loss.value(self.y, point.margins)
         else:
-            target = torch.add(dual.density, point.losses, alpha=eta)
+            losses = point.losses
+        target = torch.add(center.density, losses, alpha=eta)
         return TensorDual(target, self._projection.project(target))
-
-    def as_center(self, dual: Any) -> TensorDual:
-        dual.blocks = None
-        return dual
 
     def expected(self, point: Any, dual: Any) -> float:
         return self._dot(dual.density, point.losses)
 
-    def square_distance(self, dual: Any, other: Any) -> float:
+    def differences(
+        self, dual: Any, other: Any, point: Any = None, other_point: Any = None
+    ) -> Differences:
         move = dual.density - other.density
-        return self._dot(move, move)
-
-    def secant(self, dual: Any, other: Any, point: Any, other_point: Any) -> tuple[float, float]:
-        move = dual.density - other.density
-        return self._dot(move, move), -self._dot(move, point.losses - other_point.losses)
+        if point is None or other_point is None:
+            return Differences(self._dot(move, move))
+        change = point.losses - other_point.losses
+        return Differences(
+            self._dot(move, move), -self._dot(move, change), self._dot(change, change)
+        )
 
     def blend(self, dual: Any, other: Any, share: float) -> TensorDual:
         return TensorDual((dual.density * (1.0 - share)).add_(other.density, alpha=share))
 
-    def loss_scale(self, point: Any) -> float:
+    def sizes(self, point: Any) -> Sizes:
         losses = point.losses
-        return self._mean((losses - self._mean(losses)).abs_())
+        mean = self._mean(losses)
+        absolute = mean if self.spec.loss.lower_bound >= 0.0 else self._mean(losses.abs())
+        return Sizes(mean, absolute, self._mean((losses - mean).abs_()))
 
-    def mean_size(self, point: Any) -> float:
-        losses = point.losses
-        return self._mean(losses if self.spec.loss.lower_bound >= 0.0 else losses.abs())
-
-    def mean_loss_at_zero(self) -> float:
-        if "mean loss at zero" not in self._facts:
-            # No product with X is needed for margins of 0.
-            shape = (self.n_samples,) if self.n_outputs == 1 else (self.n_samples, self.n_outputs)
-            with out_of_memory(self.n_samples, self.device):
-                margins = torch.zeros(shape, dtype=torch.float64, device=self.device)
-                point = TensorPoint(np.zeros(self.shape), self, margins)
-                self._facts["mean loss at zero"] = self.mean_size(point)
-        return self._facts["mean loss at zero"]
-
-    def mass(self, dual: Any) -> float:
-        return self._mean(dual.density)
-
-    def weights_rounding(self, point: Any) -> float:
-        if self._omega is None:
-            return 0.0
-        # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
-        # size, which may be far less.
-        return _EPS * float(torch.linalg.vector_norm(point.losses[self._omega > 0.0]))
+    def rounding(self, point: Any, dual: Any) -> RoundingFacts:
+        loss, weights = self.spec.loss, 0.0
+        if self._omega is not None:
+            # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
+            # own size, which may be far less.
+            used = point.losses[self._omega > 0.0]
+            weights = _EPS * float(torch.linalg.vector_norm(used))
+        facts = self._mean(dual.density), weights
+        if loss.lower_bound > -math.inf and loss.curvature_bound < math.inf:
+            return RoundingFacts(*facts)
+        lam, slopes, losses = self._lam(dual.density), point.slopes.abs_(), point.losses.abs()
+        if loss.link == "log":
+            # The formulas compare the margin with log y, whose error is as good as one of the loss.
+            losses += slopes * torch.where(self.y > 0.0, self.y, 1.0).log_().abs_()
+        sums = (losses, slopes, loss.curvature(self.y, point.margins))
+        return RoundingFacts(*facts, *(float(torch.dot(lam, size)) for size in sums))
 
     def column_scale(self) -> FloatArray | None:
         return self.matrix.column_scale
 
-    def absolute_sums(self, point: Any, dual: Any) -> tuple[float, float, float]:
-        loss, lam = self.spec.loss, self._lam(dual.density)
-        if loss.affine:
-            return float(torch.dot(lam, point.losses.abs())), loss.lipschitz, 0.0
-        slopes = point.slopes.abs_()
-        losses = point.losses.abs()
-        if loss.link == "log":
-            # The formulas compare the margin with log y, whose error is as good as one of the loss.
-            losses += slopes * torch.where(self.y > 0.0, self.y, 1.0).log_().abs_()
-        curvature = self.formulas.curvature(self.y, point.margins)
-        return (
-            float(torch.dot(lam, losses)),
-            float(torch.dot(lam, slopes)),
-            float(torch.dot(lam, curvature)),
-        )
-
     def weights(self, dual: Any) -> FloatArray:
         with out_of_memory(self.n_samples, self.device):
-            return _to_host(self._lam(dual.density))
+            return self._lam(dual.density).cpu().numpy()
 
     def nearest_dual(self, lam: FloatArray) -> tuple[TensorDual, float]:
         given = self._to_device(lam)
@@ -380,65 +340,37 @@ class TensorEngine(Engine):
         slopes = self._weighted_slopes(point, dual)
         return float(torch.dot(slopes.ravel(), direction.ravel()))
 
-    def _diagonal(self, point: Any, dual: Any, eta: float, caution: float) -> Tensor:
+    def _diagonal(self, point: Any, dual: Any, eta: float, damping: float) -> Tensor:
         """Diagonal of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
-        h = self.formulas.curvature(self.y, point.margins)
-        if caution > 0.0:
-            h.lerp_(self.formulas.majorant(self.y, point.margins), caution)
+        loss: Any = self.spec.loss
+        h = loss.curvature(self.y, point.margins)
+        if damping > 0.0:
+            h.lerp_(loss.majorant(self.y, point.margins), damping)
         h.mul_(dual.density)
         if eta > 0.0:
             h.add_(point.slopes.square_().mul_(dual.blocks.block >= 0), alpha=eta)
         return self._weigh(h)
 
-    def hessian(
-        self,
-        point: Any,
-        dual: Any,
-        eta: float = 0.0,
-        n_rows: int | None = None,
-        caution: float = 0.0,
-    ) -> FloatArray:
-        if dual.blocks is None:
-            eta = 0.0
-        if self.n_outputs > 1:
-            return self._softmax_hessian(point, dual, eta)
-        h = self._diagonal(point, dual, eta, caution)
-        index = factor = None
-        if n_rows is not None and self.n_samples > _WORTH_SAMPLING * n_rows:
-            index, factor = self._sample_rows(h, dual, eta, n_rows)
-        if index is None or factor is None:
-            out = self.matrix.gram(h, self.fit_intercept)
-            del h
-            if eta > 0.0:
-                out -= self._block_part(dual.blocks, [self._weigh(point.slopes)], eta)
-            return out.cpu().numpy()
-        h = h[index].mul_(factor)
-        return self._sampled_hessian(h, point, dual, eta, index, factor).cpu().numpy()
-
-    def _sample_rows(
-        self, h: Tensor, dual: Any, eta: float, n_rows: int
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Rows that stand for all, with the factors of their weights; None where all are kept.
+    def _sample_rows(self, h: Tensor, blocks: Blocks | None, n_rows: int) -> Tensor | None:
+        """Factors of the weights of rows that stand for all; None where all are kept.
 
         Systematic samples: of rows in proportion to their curvature, and of whole blocks too small
         to be sampled by rows, which would lose their covariance. Blocks are numbered by rank, so
         that every n-th of them is a sample of all sizes of losses.
         """
-        factor, alone = torch.zeros_like(h), h
-        if eta > 0.0:
-            block, _, sizes = dual.blocks
-            small = sizes < _ROWS_PER_BLOCK * self.n_samples / n_rows
+        factor, alone, together = torch.zeros_like(h), h, h.new_zeros(())
+        if blocks is not None:
+            block, _, sizes = blocks
+            small = sizes < ROWS_PER_BLOCK * self.n_samples / n_rows
             place = block.clamp(min=0)
             inside = (block >= 0) & small[place]
             alone = h.masked_fill(inside, 0.0)
             together = (sizes * small).sum()
-        else:
-            together = h.new_zeros(())
         # The host waits once for all that it has to know.
         sums = torch.stack([torch.count_nonzero(h), together, alone.sum()]).tolist()
-        if sums[0] <= _WORTH_SAMPLING * n_rows:
-            return None, None
-        if eta > 0.0:
+        if sums[0] <= WORTH_SAMPLING * n_rows:
+            return None
+        if blocks is not None:
             stride = max(1, math.ceil(sums[1] / n_rows))
             taken = small & (small.cumsum(0) % stride == stride // 2)
             factor.masked_fill_(inside & taken[place], float(stride))
@@ -449,69 +381,8 @@ class TensorEngine(Engine):
             passed = alone > 0.0
             passed[1:] &= steps[1:] > steps[:-1]
             passed[0] &= steps[0] > 0.0
-            del steps
-            rows = torch.nonzero(passed).ravel()
-            factor[rows] += (unit / alone[rows]).clamp_(min=1.0)
-        index = torch.nonzero(factor).ravel()
-        return index, factor[index]
-
-    def _sampled_hessian(
-        self, h: Tensor, point: Any, dual: Any, eta: float, index: Tensor, factor: Tensor
-    ) -> Tensor:
-        """The Hessian from rows that stand for all, a tile of them at a time.
-
-        Tiles of rows in the order of their blocks: a block that is cut by the end of a tile counts
-        as two, which takes a little less of its mean out.
-        """
-        block = None
-        if eta > 0.0:
-            block, order = torch.sort(dual.blocks.block[index], stable=True)
-            index, h, factor = index[order], h[order], factor[order]
-            omega = 1.0 / self.n_samples if self._omega is None else self._omega[index]
-            # Rows of no block have neither weight nor slope here.
-            weight = (factor * omega).masked_fill_(block < 0, 0.0)
-            slopes = self.formulas.derivative(self.y[index], point.margins[index]).mul_(weight)
-        size = self.shape[0]
-        out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
-        products = ProductSum(size, self.device)
-        height = max(1, _SAMPLED_NUMBERS // size)
-        for start in range(0, len(index), height):
-            part = slice(start, start + height)
-            tile = self.matrix.gather(index[part])
-            if self.fit_intercept:
-                tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
-            products.add(tile, tile * h[part, None])
-            if block is None:
-                continue
-            own = block[part]
-            ends = torch.nonzero(
-                torch.cat([own[1:] != own[:-1], own.new_ones(1, dtype=torch.bool)])
-            )
-            terms = torch.cat([tile * slopes[part, None], weight[part, None]], dim=1)
-            sums = _segment_sums(terms, ends.ravel())
-            totals = sums[-1]
-            scale = eta / torch.where(totals > 0.0, totals, torch.inf)
-            out -= (sums[:-1] * scale) @ sums[:-1].T
-        return out.add_(products.total())
-
-    def _softmax_hessian(self, point: Any, dual: Any, eta: float) -> FloatArray:
-        rows, k = self.shape[0], self.n_outputs
-        out = torch.empty((rows, k, rows, k), dtype=torch.float64, device=self.device)
-        slopes = point.slopes
-        inside = dual.blocks.block >= 0 if eta > 0.0 else None
-        for a in range(k):
-            for b in range(a + 1):
-                h = self._softmax_pair(slopes, dual, a, b)
-                if inside is not None:
-                    h.add_(slopes[:, a] * slopes[:, b] * inside, alpha=eta)
-                gram = self.matrix.gram(self._weigh(h), self.fit_intercept)
-                out[:, a, :, b] = gram
-                out[:, b, :, a] = gram
-        out = out.reshape(rows * k, rows * k)
-        if eta > 0.0:
-            columns = [self._weigh(slopes[:, a].clone()) for a in range(k)]
-            out -= self._block_part(dual.blocks, columns, eta)
-        return out.cpu().numpy()
+            factor[passed] += (unit / alone[passed]).clamp_(min=1.0)
+        return factor
 
     def _softmax_pair(self, slopes: Tensor, dual: Any, a: int, b: int) -> Tensor:
         """q times one entry of diag(p) - p p^T for every sample."""
@@ -522,164 +393,115 @@ class TensorEngine(Engine):
             return torch.where(own, -slopes[:, a], 1.0 - p).mul_(p).mul_(dual.density)
         return (slopes[:, b] + (self.y == b)).mul_(p).mul_(dual.density).neg_()
 
-    def _block_part(self, blocks: Blocks, columns: list[Tensor], eta: float) -> Tensor:
+    def _block_part(
+        self, blocks: Blocks, columns: list[Tensor], eta: float, factor: Tensor | None = None
+    ) -> Tensor:
         """eta sum_b u_b u_b^T / omega_b, u_b the sum over block b of c_i [x_i 1].
 
         Inside a pooled block only differences of losses move the weights: this takes the mean out.
-        There is one vector c for every margin.
+        There is one vector c for every margin; rows that stand for others have factors.
         """
-        size = self.shape[0] * self.n_outputs
+        size, k = self.shape[0] * self.n_outputs, self.n_outputs
         out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
-        place, index = torch.sort(blocks.block, stable=True)
-        index = index[place >= 0]
-        ends = blocks.sizes.cumsum(0)
-        if self._omega is None:
-            totals = blocks.sizes.double() / self.n_samples
-        else:
-            totals = _segment_sums(self._omega[index][:, None], ends - 1)[0]
+        inside = blocks.block >= 0
+        if factor is not None:
+            inside &= factor > 0.0
+        index = torch.nonzero(inside).ravel()
+        own, order = torch.sort(blocks.block[index], stable=True)
+        index = index[order]
+        omega = torch.full((len(index),), 1.0 / self.n_samples, dtype=torch.float64).to(self.device)
+        if self._omega is not None:
+            omega = self._omega[index]
+        if factor is not None:
+            omega = omega * factor[index]
+        numbers, counts = torch.unique_consecutive(own, return_counts=True)
+        totals = _segment_sums(omega[:, None], counts.cumsum(0) - 1)[0]
         scale = eta / torch.where(totals > 0.0, totals, torch.inf)
-        # A run of blocks at a time: their sums make a tile, and so do some of their rows.
-        height = max(1, self.matrix.height // self.n_outputs)
-        last, stops = ends.cpu().numpy(), _runs(ends.cpu().numpy(), height)
+        ends = counts.cumsum(0).cpu().numpy()
+        height = max(1, self.matrix.height // k)
         first = 0
-        for start, stop in zip([0, *stops[:-1]], stops, strict=True):
-            shape = (self.n_outputs, self.shape[0], stop - start)
-            sums = torch.zeros(shape, dtype=torch.float64, device=self.device)
-            for begin in range(first, int(last[stop - 1]), height):
-                part = index[begin : min(begin + height, int(last[stop - 1]))]
-                own = place[len(place) - len(index) + begin :][: len(part)]
-                found, counts = torch.unique_consecutive(own, return_counts=True)
-                tile = self.matrix.gather(part)
+        for start, stop in _runs(ends, height):
+            last = int(ends[stop - 1])
+            sums = torch.zeros(
+                (k, self.shape[0], stop - start), dtype=torch.float64, device=self.device
+            )
+            for begin in range(first, last, height):
+                part = slice(begin, min(begin + height, last))
+                found, lengths = torch.unique_consecutive(own[part], return_counts=True)
+                places = torch.searchsorted(numbers, found) - start
+                tile = self.matrix.gather(index[part])
                 if self.fit_intercept:
                     tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
-                for k, c in enumerate(columns):
-                    terms = tile * c[part][:, None]
-                    sums[k][:, found - start] += _segment_sums(terms, counts.cumsum(0) - 1)
+                for a, c in enumerate(columns):
+                    weight = c[index[part]]
+                    if factor is not None:
+                        weight = weight * factor[index[part]]
+                    terms = tile * weight[:, None]
+                    sums[a][:, places] += _segment_sums(terms, lengths.cumsum(0) - 1)
             # Parameters of one feature follow each other, margin by margin.
             flat = sums.transpose(0, 1).reshape(size, stop - start)
             out += (flat * scale[start:stop]) @ flat.T
-            first = int(last[stop - 1])
+            first = last
         return out
 
-    def curvature(self, point: Any, dual: Any, eta: float = 0.0, caution: float = 0.0) -> Curvature:
+    def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
         if dual.blocks is None:
             eta = 0.0
         if self.n_outputs > 1:
             return _SoftmaxCurvature(self, point, dual, eta)
-        return _TensorCurvature(self, point, dual, eta, caution)
+        return _TensorCurvature(self, point, dual, eta, damping)
 
-    # The intercept.
-
-    def best_intercept(self, point: Any, dual: Any) -> TensorPoint | None:
+    def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
+        lam, loss = self._lam(dual.density), cast(Any, self.spec.loss)
         if self.n_outputs > 1:
-            return self._best_softmax_intercept(point, dual)
-        shift = best_shift(partial(self._shift_statistics, point, dual))
-        return None if shift is None else self._shifted(point, shift)
-
-    def _shifted(self, point: Any, shift: Any) -> TensorPoint:
-        w = point.w.copy()
-        w[-1] += shift
-        move = shift if np.ndim(shift) == 0 else self._to_device(shift)
-        return TensorPoint(w, self, point.margins + move)
-
-    def _shift_statistics(self, point: Any, dual: Any, shift: float) -> tuple[float, float, float]:
-        """Derivatives of lam . l in a shift of the margins, and the rounding scale of the first."""
-        lam = self._lam(dual.density)
-        z = point.margins + shift
-        slopes = self.formulas.derivative(self.y, z).mul_(lam)
+            move = torch.as_tensor(shift, dtype=torch.float64, device=self.device)
+            slopes = softmax_losses(self.y, point.margins + move)[1]
+            p = slopes.clone()
+            p.scatter_add_(1, self.y[:, None], torch.ones_like(p[:, :1]))
+            weighted = lam[:, None] * p
+            hessian = torch.diag(weighted.sum(dim=0)) - p.T @ weighted
+            present = torch.bincount(self.y, lam, self.n_outputs) > 0.0
+            rounding = float((lam @ slopes.abs()).sum())
+            return InterceptStatistics(
+                (lam @ slopes).cpu().numpy(), hessian.cpu().numpy(), rounding, present.cpu().numpy()
+            )
+        z = point.margins + float(shift)
+        slopes = loss.derivative(self.y, z).mul_(lam)
         first, sizes = slopes.sum(), slopes.abs_().sum()
         # One vector after the other: memory may be what there is least of.
         del slopes
-        curvatures = self.formulas.curvature(self.y, z).mul_(lam)
+        curvatures = loss.curvature(self.y, z).mul_(lam)
         del z, lam
-        sizes += torch.dot(curvatures, point.margins.abs().add_(abs(shift)))
+        sizes += torch.dot(curvatures, point.margins.abs().add_(abs(float(shift))))
         first, second, rounding = torch.stack([first, curvatures.sum(), sizes]).tolist()
-        return first, second, rounding
-
-    def intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
-        if residual == 0.0:
-            return 0.0
-        if self.n_outputs > 1:
-            return self._softmax_intercept_slack(point, dual, residual)
-        return shift_slack(partial(self._shift_statistics, point, dual), residual)
-
-    def _softmax_intercept_slack(self, point: Any, dual: Any, residual: float) -> float:
-        hessian = self._softmax_intercept_hessian(point, self._lam(dual.density))
-        return softmax_slack(hessian, residual)
-
-    def _softmax_intercept_hessian(self, point: Any, lam: Tensor) -> FloatArray:
-        p = point.slopes.clone()
-        p.scatter_add_(1, self.y[:, None], torch.ones_like(p[:, :1]))
-        weighted = lam[:, None] * p
-        return (torch.diag(weighted.sum(dim=0)) - p.T @ weighted).cpu().numpy()
-
-    def _best_softmax_intercept(self, point: Any, dual: Any) -> TensorPoint | None:
-        lam = self._lam(dual.density)
-
-        def derivative(at: TensorPoint) -> FloatArray:
-            return (lam @ at.slopes).cpu().numpy()
-
-        start = current = self._without_absent_classes(point, lam)
-        # All moves are counted from the start: one that goes far takes digits from the margins.
-        shift = np.zeros(self.n_outputs)
-        value, gradient = self.expected(current, dual), derivative(current)
-        for _ in range(_MAX_INTERCEPT_STEPS):
-            if np.max(np.abs(gradient)) <= 1e-15:
-                break
-            hessian = self._softmax_intercept_hessian(current, lam)
-            # Adding one number to all intercepts changes nothing: pin that direction.
-            hessian += np.full_like(hessian, np.trace(hessian) / self.n_outputs**2)
-            try:
-                delta = -np.linalg.solve(hessian, gradient)
-            except np.linalg.LinAlgError:
-                break
-            slope, step = float(gradient @ delta), 1.0
-            for _ in range(_MAX_INTERCEPT_STEPS):
-                further = shift + step * delta
-                trial = self._shifted(start, further)
-                trial_value = self.expected(trial, dual)
-                if trial_value <= value + 1e-4 * step * slope or -slope <= 1e-14 * abs(value):
-                    break
-                step *= 0.5
-            else:
-                break
-            last, gradient = gradient, derivative(trial)
-            if np.max(np.abs(gradient)) >= np.max(np.abs(last)) <= 1e-12:
-                gradient = last
-                break
-            current, shift, value = trial, further, trial_value
-        # The bound holds only where the derivative in the intercepts is zero to rounding, and far
-        # out, where all but one class has next to no weight, no rounding is small enough.
-        residual = np.abs(gradient)
-        present = residual > 0.0
-        reach = np.max(np.abs(current.w[-1][present]), initial=0.0)
-        return current if np.max(residual) * (1.0 + reach) <= 1e-12 else None
-
-    def _without_absent_classes(self, point: Any, lam: Tensor) -> TensorPoint:
-        """A class without weight has its best intercept at minus infinity: put it out of reach."""
-        seen = torch.zeros(self.n_outputs, dtype=torch.bool, device=self.device)
-        seen[self.y[lam > 0.0]] = True
-        present = seen.cpu().numpy()
-        if present.all():
-            return point
-        least, most = torch.aminmax(point.margins)
-        return self._shifted(point, np.where(present, 0.0, -(_OUT_OF_REACH + float(most - least))))
+        return InterceptStatistics(
+            np.array([first]), np.array([[second]]), rounding, np.ones(1, np.bool_)
+        )
 
 
 class _TensorCurvature(Curvature):
-    """The Hessian for products: diagonal weights, and what the means of blocks take away."""
+    """The Hessian: diagonal weights, and what the means of blocks take away."""
 
     def __init__(
-        self, engine: TensorEngine, point: Any, dual: Any, eta: float, caution: float
+        self, engine: TensorEngine, point: Any, dual: Any, eta: float, damping: float
     ) -> None:
-        self._engine = engine
-        self._h = engine._diagonal(point, dual, eta, caution)
-        self._blocks: _BlockSums | None = None
-        if eta > 0.0:
-            self._pull = engine._weigh(point.slopes).mul_(dual.blocks.block >= 0)
-            self._blocks = _BlockSums(dual.blocks, engine._omega, eta)
-        active = int(torch.count_nonzero(self._h))
-        self.share = max(active, 1) / engine.n_samples
+        self._engine, self._point, self._eta = engine, point, eta
+        self._blocks: Blocks | None = dual.blocks if eta > 0.0 else None
+        self._h = engine._diagonal(point, dual, eta, damping)
+
+    @cached_property
+    def _pull(self) -> Tensor:
+        assert self._blocks is not None
+        return self._engine._weigh(self._point.slopes).mul_(self._blocks.block >= 0)
+
+    @cached_property
+    def _means(self) -> _BlockSums:
+        assert self._blocks is not None
+        return _BlockSums(self._blocks, self._engine._omega, self._eta)
+
+    @property
+    def share(self) -> float:
+        return max(int(torch.count_nonzero(self._h)), 1) / self._engine.n_samples
 
     def product(self, v: FloatArray) -> FloatArray:
         engine = self._engine
@@ -687,23 +509,34 @@ class _TensorCurvature(Curvature):
         moved = self._h * change
         if self._blocks is not None:
             change.mul_(self._pull)
-            moved.addcmul_(self._pull, self._blocks.spread(change), value=-1.0)
+            moved.addcmul_(self._pull, self._means.spread(change), value=-1.0)
         return engine._adjoint(moved)
 
     def diagonal(self) -> FloatArray:
         engine = self._engine
         return engine.matrix.gram_diagonal(self._h, engine.fit_intercept).cpu().numpy()
 
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        engine, h, factor = self._engine, self._h, None
+        if n_rows is not None and engine.n_samples > WORTH_SAMPLING * n_rows:
+            factor = engine._sample_rows(h, self._blocks, n_rows)
+            h = h if factor is None else h * factor
+        out = engine.matrix.gram(h, engine.fit_intercept)
+        if self._blocks is not None:
+            slopes = engine._weigh(self._point.slopes)
+            out -= engine._block_part(self._blocks, [slopes], self._eta, factor)
+        return out.cpu().numpy()
+
 
 class _SoftmaxCurvature(Curvature):
-    """The Hessian of the multinomial loss, whose parabolas above it are not used for caution."""
+    """The Hessian of the multinomial loss, whose parabolas above it are not used for damping."""
 
     def __init__(self, engine: TensorEngine, point: Any, dual: Any, eta: float) -> None:
         self._engine, self._point, self._dual, self._eta = engine, point, dual, eta
-        self._blocks = None
-        if eta > 0.0:
-            self._inside = dual.blocks.block >= 0
-            self._blocks = _BlockSums(dual.blocks, engine._omega, eta)
+        self._blocks: Blocks | None = dual.blocks if eta > 0.0 else None
+        if self._blocks is not None:
+            self._inside = self._blocks.block >= 0
+            self._means = _BlockSums(self._blocks, engine._omega, eta)
 
     def product(self, v: FloatArray) -> FloatArray:
         engine, slopes = self._engine, self._point.slopes
@@ -716,20 +549,40 @@ class _SoftmaxCurvature(Curvature):
         if self._blocks is not None:
             own = engine._weigh(losses.mul_(self._inside))
             pull = own.mul(self._eta)
-            pull -= engine._weigh(self._blocks.spread(own) * self._inside)
+            pull -= engine._weigh(self._means.spread(own) * self._inside)
             moved.add_(slopes * pull[:, None])
         return engine._adjoint(moved)
 
-    def diagonal(self) -> FloatArray:
+    def _pair(self, a: int, b: int) -> Tensor:
+        """The weights of the rows in the block of two classes."""
         engine, slopes = self._engine, self._point.slopes
-        out = np.empty(engine.shape)
-        for a in range(engine.n_outputs):
-            h = engine._softmax_pair(slopes, self._dual, a, a)
-            if self._blocks is not None:
-                h.add_(slopes[:, a].square() * self._inside, alpha=self._eta)
-            h = engine._weigh(h)
-            out[:, a] = engine.matrix.gram_diagonal(h, engine.fit_intercept).cpu().numpy()
-        return out
+        h = engine._softmax_pair(slopes, self._dual, a, b)
+        if self._blocks is not None:
+            h.add_(slopes[:, a] * slopes[:, b] * self._inside, alpha=self._eta)
+        return engine._weigh(h)
+
+    def diagonal(self) -> FloatArray:
+        engine = self._engine
+        columns = (
+            engine.matrix.gram_diagonal(self._pair(a, a), engine.fit_intercept)
+            for a in range(engine.n_outputs)
+        )
+        return torch.stack(list(columns), dim=1).cpu().numpy()
+
+    def matrix(self, n_rows: int | None = None) -> FloatArray:
+        engine, k = self._engine, self._engine.n_outputs
+        rows = engine.shape[0]
+        out = torch.empty((rows, k, rows, k), dtype=torch.float64, device=engine.device)
+        for a in range(k):
+            for b in range(a + 1):
+                gram = engine.matrix.gram(self._pair(a, b), engine.fit_intercept)
+                out[:, a, :, b] = gram
+                out[:, b, :, a] = gram
+        out = out.reshape(rows * k, rows * k)
+        if self._blocks is not None:
+            columns = [engine._weigh(self._point.slopes[:, a].clone()) for a in range(k)]
+            out -= engine._block_part(self._blocks, columns, self._eta)
+        return out.cpu().numpy()
 
 
 class _BlockSums:
@@ -776,29 +629,14 @@ def _segment_sums(terms: Tensor, ends: Tensor) -> Tensor:
     return sums
 
 
-def _to_host(vector: Tensor) -> FloatArray:
-    """A copy in host memory.
-
-    A long vector goes to pages that the device writes to itself, which torch keeps for the next one
-    when the array is dropped: other pages would have to be found anew every time.
-    """
-    if vector.device.type == "cuda" and len(vector) > _FEW_TO_HOST:
-        pages = torch.empty(len(vector), dtype=torch.float64, pin_memory=True)
-        return pages.copy_(vector).numpy()
-    out = np.empty(len(vector))
-    torch.from_numpy(out).copy_(vector)
-    return out
-
-
-def _runs(ends: FloatArray, height: int) -> list[int]:
-    """Where to cut a list of blocks so that a run has about `height` rows and as many blocks."""
-    stops, start, done = [], 0, 0
+def _runs(ends: FloatArray, height: int) -> Iterator[tuple[int, int]]:
+    """Runs of blocks that have about `height` rows, and as many blocks at most."""
+    start, done = 0, 0
     while start < len(ends):
         stop = int(np.searchsorted(ends, done + height, side="right"))
         stop = min(max(stop, start + 1), start + height)
-        stops.append(stop)
+        yield start, stop
         start, done = stop, int(ends[stop - 1])
-    return stops
 
 
 @contextmanager

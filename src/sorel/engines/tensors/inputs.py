@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sorel._tensors import as_tensor, is_tensor
 from sorel.engines.tensors.engine import out_of_memory
-from sorel.engines.tensors.losses import formulas
+from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import Matrix, make_matrix
-from sorel.losses import Gamma, Loss, Poisson
+from sorel.losses import Deviance, Loss
 
 
 class TensorData(NamedTuple):
@@ -51,7 +51,7 @@ def read_data(X: Any, y: Any, loss: Loss) -> TensorData:
     >>> data.targets, data.classes
     (tensor([-1.,  1.], dtype=torch.float64), array([3, 7]))
     """
-    formulas(loss)  # refuses a loss that has none
+    check_served(loss)
     tensor = read_matrix(X)
     with torch.no_grad(), out_of_memory(tensor.shape[0], tensor.device):
         matrix = make_matrix(tensor)
@@ -109,13 +109,8 @@ def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | Non
     refuse_infinite(tensor)
     if not loss.is_classifier:
         targets = tensor.to(torch.float64).contiguous()
-        if isinstance(loss, Poisson):
-            _refuse(targets < 0.0, targets, "the poisson loss takes counts or rates >= 0, got")
-            if not targets.any():
-                # The host has the words for it.
-                loss.encode(np.zeros(1))
-        if isinstance(loss, Gamma):
-            _refuse(targets <= 0.0, targets, "the gamma loss takes amounts > 0, got")
+        if isinstance(loss, Deviance):
+            _refuse(loss.refused(targets), targets, f"{loss.rule}, got")
         return targets, None
     found, codes = torch.unique(tensor, return_inverse=True)
     classes = found.cpu().numpy()

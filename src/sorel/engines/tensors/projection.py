@@ -31,9 +31,6 @@ _TANGENT_THREADS = ((4096, 32), (512, 128), (1, 256))
 # Passes of a selection, trials of a threshold between two looks at it, and such looks.
 _SELECTION_PASSES, _TRIALS, _MOST_TRIALS = 6, 8, 25
 
-# Items from which the share of those that carry a risk is read off.
-_SHARE_ITEMS = 10_000
-
 # Sums that a reduction takes at once, and the rows that 32-bit numbers count.
 _MOST_SUMS, _MOST_SAMPLES = 5, 2**31 - 1
 
@@ -62,8 +59,7 @@ class HostProjection:
         """Replace a vector by its projection."""
         on_host = density.device.type == "cpu"
         values = density.numpy() if on_host else density.cpu().numpy()
-        block = np.empty(len(values), np.int32)
-        count = self._projector.project(values, values, block)
+        _, (block, count, *_) = self._projector.nearest(values)
         if not on_host:
             density.copy_(torch.from_numpy(values))
         sizes = np.bincount(block[block >= 0], minlength=count)
@@ -83,10 +79,6 @@ class HostProjection:
         out = np.empty(len(losses))
         self._projector.worst_case(losses.cpu().numpy(), out)
         return torch.from_numpy(out).to(losses.device)
-
-    def effective_share(self) -> float:
-        """Rows that carry the risk, as a share of all."""
-        return self._projector.effective_share()
 
 
 class CudaProjection:
@@ -136,11 +128,6 @@ class CudaProjection:
         other = shallow_copy(self)
         other._begin()
         return other
-
-    def effective_share(self) -> float:
-        """Rows that carry the risk, as a share of all."""
-        sigma = self._risk.weights(min(self._n, _SHARE_ITEMS))
-        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
 
     def project(self, density: Tensor) -> Blocks:
         """Replace a vector by its projection."""
