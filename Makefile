@@ -22,15 +22,11 @@ TORCH ?= torch==2.13.0
 TORCH_VENV ?= $(VENV)-torch
 GPU_PYTHON ?= python3
 
-# Compiled loops and the code around them, run a second time as plain Python.
-NOJIT_TESTS := $(wildcard tests/test_permutahedron.py tests/test_kernels.py tests/test_losses.py)
-
-# Loops that follow indices, under bounds checks; what needs other types of X compiles too long.
-BOUNDS_TESTS := tests/test_csr.py tests/test_sparse.py tests/test_kernels.py
-BOUNDS_CHOICE := not estimators and not float32 and not single_precision and not sgd
+# The tests of the compiled code, which `make sanitize` runs.
+CORE_TESTS := $(addprefix tests/test_,kernels.py dense.py sparse.py sparse_steps.py permutahedron.py thresholds.py epochs.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery bounds fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,16 +34,16 @@ help: ## Show this list
 demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offline
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
-test: $(VENV)/.installed-dev ## Run the tests, the doctests, and some tests without compilation
+test: $(VENV)/.installed-dev ## Run the tests and the doctests
 	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors --ignore tests/site --ignore tests/gallery tests src/sorel $(PYTEST_ARGS)
-ifneq ($(NOJIT_TESTS),)
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n auto --dist loadfile $(NOJIT_TESTS)
-endif
 
-bounds: $(VENV)/.installed-dev ## Run compiled loops with bounds checks, and those of sparse X as plain Python
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/bounds-cache \
-		$(BIN)/python -m pytest -q -W ignore $(BOUNDS_TESTS) -k "$(BOUNDS_CHOICE)"
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore $(filter-out $(NOJIT_TESTS),$(BOUNDS_TESTS)) -k "$(BOUNDS_CHOICE)"
+# The module with the sanitizers in it is loaded into an interpreter that knows nothing of them.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/.installed-dev ## Run the compiled loops under the address and undefined-behaviour sanitizers
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target $(SANITIZED)/site . \
+		--config-settings=cmake.define.SOREL_SANITIZE=ON --config-settings=build-dir=$(SANITIZED)/build
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
@@ -102,7 +98,7 @@ bench-rivals: $(VENV)/.installed-rivals ## Time outside codes, and see which sol
 bench-cluster: $(VENV)/.installed-dev ## Fits on a Dask cluster of two processes
 	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)
 
-bench-first-use: $(VENV)/.installed-bench ## Time the first fits, before and after anything is compiled
+bench-first-use: $(VENV)/.installed-bench ## Time the first fits in new processes
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
 bench-networks: $(VENV)/.installed-plot $(VENV)/.installed-torch ## Train small networks on tail risks (long; BENCH_ARGS=--quick: a minute or two)

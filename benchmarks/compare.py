@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numba
 import numpy as np
 import scipy
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -411,7 +410,7 @@ def report(outcomes: list[Outcome], budget: Budget, load: float) -> str:
         "# Benchmark",
         "",
         f"sorel {sorel.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"SciPy {scipy.__version__}, numba {numba.__version__}, {platform.machine()}, one thread; "
+        f"SciPy {scipy.__version__}, {platform.machine()}, one thread; "
         f"median of {budget.repeats} or more warm runs where time allows, "
         f"at most {budget.seconds:g} s each. "
         f"Load of the machine at the start: {load:.1f} on {os.cpu_count()} cores.",

@@ -106,7 +106,7 @@ def compute(plan: list[Cell], folder: Path, jobs: int) -> dict[Cell, dict[str, A
     missing = [cell for cell in plan if not _file(folder, cell).is_file()]
     print(f"{len(plan)} cells, {len(missing)} to train", flush=True)
     # One thread each: the processes that are started read these.
-    os.environ.update(OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+    os.environ.update(OMP_NUM_THREADS="1")
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context)
     try:

@@ -14,7 +14,6 @@ if "numpy" not in sys.modules:
         "OPENBLAS_NUM_THREADS",
         "MKL_NUM_THREADS",
         "VECLIB_MAXIMUM_THREADS",
-        "NUMBA_NUM_THREADS",
         "RAYON_NUM_THREADS",
     ):
         os.environ[variable] = "1"

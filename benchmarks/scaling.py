@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import scipy
 
@@ -35,7 +34,6 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
 )
 CVAR, ESRM = "cvar:0.1", "esrm:2"
 NAMES = {CVAR: "CVaR(0.1)", ESRM: "ESRM(2)", "cvar:0.5": "CVaR(0.5)"}
@@ -680,7 +678,7 @@ def heading(quick: bool, budget: Budget, load: float) -> str:
     return (
         "# Scaling\n\n"
         f"sorel {sorel.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"SciPy {scipy.__version__}, numba {numba.__version__}, {platform.machine()}; every case "
+        f"SciPy {scipy.__version__}, {platform.machine()}; every case "
         "in a process of its own, one thread unless said otherwise, compiled code warm; median of "
         f"{budget.repeats} or more runs where time allows, at most {budget.seconds:g} s each. "
         f"Load of the machine at the start: {load:.1f} on {os.cpu_count()} cores.{sizes}\n"

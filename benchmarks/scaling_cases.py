@@ -27,7 +27,6 @@ import scipy.sparse
 
 import sorel
 from benchmarks.common import Budget, SortedObjective, Stop, duration
-from sorel._compiled import compiled
 from sorel._threads import Team
 
 # Rows that are generated, and written to disk, at a time.
@@ -395,7 +394,7 @@ def threads(
     team = {k: Team(X.size, k) for k in (1, jobs)}
 
     def read(k: int) -> None:
-        team[k].sweep(lambda start, stop: _total(X.ravel()[start:stop]))
+        team[k].sweep(lambda start, stop: np.sum(X.ravel()[start:stop]))
 
     for name, action in (
         (f"reading X, d={d}", read),
@@ -432,15 +431,6 @@ def threads(
 
     record["seconds"][f"Gram matrix, d={gram_d}"] = in_turns(gram, (1, jobs), budget)
     return record
-
-
-@compiled
-def _total(values: Any) -> float:
-    """A sum, which is as fast as X can be read at all."""
-    total = 0.0
-    for i in range(values.size):
-        total += values[i]
-    return total
 
 
 def in_turns(action: Callable[[Any], object], keys: tuple[Any, ...], budget: Budget) -> list[float]:

@@ -28,7 +28,7 @@ OLDEST = "oldest"
 # What the tests need beside the package. skfolio, dask and benchopt want newer dependencies than
 # the oldest ones, and their tests skip where they are missing.
 _TOOLS = [
-    "pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100", "mpmath>=1.3", "hatchling>=1.24",
+    "pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100", "mpmath>=1.3",
     "cvxpy>=1.5", "clarabel>=0.9", "xlwt>=1.3",
 ]  # fmt: skip
 _PINNED_EXTRAS = ("plot", "cli", "data")
@@ -80,7 +80,7 @@ def run(name: str, program: str, requirements: list[str], arguments: list[str]) 
         if subprocess.run([*install, *requirements]).returncode:
             return "cannot be installed"
         # The tests are those of the checkout, the package is the one that was installed.
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(Path(folder) / "cache")}
+        environment = dict(os.environ)
         environment.pop("PYTHONPATH", None)
         tests = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile"]
         ignored = ["--ignore", "tests/browser", "--ignore", "tests/tensors"]

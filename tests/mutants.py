@@ -211,7 +211,6 @@ class Laboratory:
             **os.environ,
             "PYTHONPATH": str(self.source),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_DIR": str(folder / "cache"),
         }
 
     def notices(self, change: Change, tests: list[str]) -> bool:

@@ -114,28 +114,8 @@ def test_a_case_that_fails_is_an_entry_of_the_report():
     assert scaling.show_time(record) == "failed"
 
 
-@pytest.mark.parametrize("kind", first_use.KINDS)
-def test_kinds_of_first_use_are_fitted(kind):
-    assert first_use.fit(kind).relative_gap_ <= 1e-4
-
-
-def test_kinds_of_first_use_come_after_the_default_fit_of_their_estimator():
-    for estimator, form, options in first_use.KINDS.values():
-        assert first_use.KINDS[estimator] == (estimator, "", {})
-        assert isinstance(form, str)
-        assert isinstance(options, dict)
-
-
-def test_first_use_counts_functions_and_lays_out_a_row():
-    found = {
-        "empty": (1.0, 0.5),
-        "filled": (0.5, 0.25),
-        "again": 0.002,
-        "functions": {"sorel.kernels.a": 0.1, "numba.np.b": 0.2, "sorel.quadratic.c": 0.3},
-    }
-    row = first_use.row("ESRM", found)
-    assert row == ["ESRM", "1.00", "0.50", "0.50", "0.25", "2 + 1", "2.00"]
-    assert len(row) == 1 + len(first_use.HEADER)
+def test_first_use_is_measured_in_a_process_of_its_own():
+    assert all(seconds > 0.0 for seconds in first_use.measure("portfolio"))
 
 
 def test_paths_searches_and_fits_are_compared():

@@ -46,7 +46,7 @@ def test_what_fails_is_noticed(tmp_path, text, noticed):
     (tmp_path / "test_it.py").write_text(f"def test_it():\n    {text}\n")
     laboratory = mutants.Laboratory(tmp_path / "laboratory")
     # The examples of a module are tests as well, and this one has none.
-    change = mutants.draw(1, 0, "rounding.py")[0]
+    change = mutants.draw(1, 0, "certificate/rounding.py")[0]
     assert laboratory.passes_unchanged([str(tmp_path / "test_it.py")]) is not noticed
     before = (laboratory.source / "sorel" / change.file).read_text()
     assert laboratory.notices(change, [str(tmp_path / "test_it.py")]) is noticed

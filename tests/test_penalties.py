@@ -221,6 +221,13 @@ def test_simplex_ignores_a_common_shift(shift):
     assert penalty.project(v + shift).sum() == pytest.approx(1.0, abs=1e-15)
 
 
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_is_not_finite_is_certified_by_nobody(bad):
+    for penalty in (Simplex(1.0), Budget(1.0), Budget(1.0, upper=0.5)):
+        assert not penalty.fenchel_young([0.5, 0.5, 0.0], [1.0, bad, 0.0]) < math.inf
+
+
 @by_penalty
 def test_outputs_are_columns(penalty):
     """On (d, K) coefficients every operation is that of the K columns."""

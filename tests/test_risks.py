@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
 from fractions import Fraction
 from itertools import pairwise
@@ -463,7 +462,7 @@ def test_parse_risk(text: str, risk: Risk) -> None:
     assert Mixture([risk], [1]).spec is None
 
 
-@settings(deadline=None, max_examples=10 if os.environ.get("NUMBA_DISABLE_JIT") == "1" else 60)
+@settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 3000),
     risk=st.one_of(

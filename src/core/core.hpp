@@ -40,6 +40,7 @@ void define(nb::module_& module, const char* name, const char* parameters, Funct
 }
 
 void bind_cholesky(nb::module_& module);
+void bind_constrained(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_bins(nb::module_& module);
 void bind_descent(nb::module_& module);

@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
     module.attr("PARAMETERS") = nanobind::dict();
     sorel::bind_bins(module);
     sorel::bind_cholesky(module);
+    sorel::bind_constrained(module);
     sorel::bind_dense(module);
     sorel::bind_descent(module);
     sorel::bind_losses(module);

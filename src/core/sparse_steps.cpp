@@ -8,29 +8,6 @@
 namespace sorel {
 namespace {
 
-// The loss of one sample in its margins, dispatched for each sample: that costs little beside its
-// row, and one version of a loop serves all losses.
-struct SampleLoss {
-    index outputs;
-    int code;
-    double delta;
-
-    double value(double target, const double* z) const;
-    void slopes(double target, const double* z, double* out) const;
-};
-
-SOREL_CLONES double SampleLoss::value(double target, const double* z) const {
-    double loss = 0.0;
-    with_sample_loss(outputs, code, delta,
-                     [&](auto sample) SOREL_INLINED { loss = sample.value(target, z); });
-    return loss;
-}
-
-SOREL_CLONES void SampleLoss::slopes(double target, const double* z, double* out) const {
-    with_sample_loss(outputs, code, delta,
-                     [&](auto sample) SOREL_INLINED { sample.slopes(target, z, out); });
-}
-
 // The three arrays of CSR, as Python passes them.
 template <class Index, class T>
 using Arrays = std::tuple<Vector<const Index>, Vector<const Index>, Vector<const T>>;

@@ -12,21 +12,19 @@ namespace sorel {
 namespace {
 
 // z_c = x . W_c, plus the intercept.
-template <class Sample>
-SOREL_INLINE void sample_margins(Sample sample, const double* x, index d, Matrix<double> W,
+SOREL_INLINE void sample_margins(const SampleLoss& sample, const double* x, index d, Matrix<double> W,
                                  double* z) {
-    for (index c = 0; c < sample.outputs(); ++c) {
+    for (index c = 0; c < sample.outputs; ++c) {
         z[c] = dot(x, W.row(c), d);
         if (W.shape[1] > d) z[c] += W(c, d);
     }
 }
 
 // W <- prox(shrink W + drift - step sum_b coefficients_b x_b), for the rows of a batch.
-template <class Sample>
-SOREL_INLINE void take_step(Sample sample, DoubleRows& X, index d, const std::int64_t* rows,
+SOREL_INLINE void take_step(const SampleLoss& sample, DoubleRows& X, index d, const std::int64_t* rows,
                             index batch, const double* coefficients, Matrix<double> W,
                             const double* drift, const StepRule& rule) {
-    const index outputs = sample.outputs(), p = W.shape[1];
+    const index outputs = sample.outputs, p = W.shape[1];
     for (index b = 0; b < batch; ++b) {
         const double* x = X.row(rows[b]);
         for (index c = 0; c < outputs; ++c) {
@@ -70,23 +68,22 @@ SOREL_CLONES void svrg_steps(AnyMatrix X, Vector<const double> y, int code, doub
                         {penalty, l2, l1, lower.data, upper.data}};
     DoubleRows rows(X);
     std::vector<double> room((batch + 2) * W.shape[0]);
-    with_sample_loss(W.shape[0], code, delta, [&](auto sample) SOREL_INLINED {
-        const index outputs = sample.outputs();
-        double *change = room.data(), *z = change + batch * outputs, *slope = z + outputs;
-        for (index first = 0; first + batch <= indices.size(); first += batch) {
-            for (index b = 0; b < batch; ++b) {
-                const index i = indices[first + b];
-                sample_margins(sample, rows.row(i), d, W, z);
-                sample.slopes(y[i], z, slope);
-                const double weight = scale[first + b] / static_cast<double>(batch);
-                for (index c = 0; c < outputs; ++c)
-                    change[b * outputs + c] = (slope[c] - slopes.data[i * outputs + c]) * weight;
-            }
-            take_step(sample, rows, d, indices.data + first, batch, change, W, drift.data, rule);
-            if (summed)
-                for (index j = 0; j < outputs * p; ++j) total.data[j] += W.data[j];
+    const SampleLoss sample{W.shape[0], code, delta};
+    const index outputs = sample.outputs;
+    double *change = room.data(), *z = change + batch * outputs, *slope = z + outputs;
+    for (index first = 0; first + batch <= indices.size(); first += batch) {
+        for (index b = 0; b < batch; ++b) {
+            const index i = indices[first + b];
+            sample_margins(sample, rows.row(i), d, W, z);
+            sample.slopes(y[i], z, slope);
+            const double weight = scale[first + b] / static_cast<double>(batch);
+            for (index c = 0; c < outputs; ++c)
+                change[b * outputs + c] = (slope[c] - slopes.data[i * outputs + c]) * weight;
         }
-    });
+        take_step(sample, rows, d, indices.data + first, batch, change, W, drift.data, rule);
+        if (summed)
+            for (index j = 0; j < outputs * p; ++j) total.data[j] += W.data[j];
+    }
 }
 
 // Steps along the subgradient of the risk of each batch: sigma by rank inside the batch.
@@ -107,23 +104,22 @@ SOREL_CLONES void minibatch_steps(AnyMatrix X, Vector<const double> y, int code,
     DoubleRows rows(X);
     std::vector<double> room((batch + 1) * W.shape[0] + batch);
     std::vector<index> ranked(batch);
-    with_sample_loss(W.shape[0], code, delta, [&](auto sample) SOREL_INLINED {
-        const index outputs = sample.outputs();
-        double *slopes = room.data(), *z = slopes + batch * outputs, *losses = z + outputs;
-        for (index first = 0; first + batch <= indices.size(); first += batch) {
-            for (index b = 0; b < batch; ++b) {
-                const index i = indices[first + b];
-                sample_margins(sample, rows.row(i), d, W, z);
-                losses[b] = sample.value(y[i], z);
-                sample.slopes(y[i], z, slopes + b * outputs);
-            }
-            rank_batch(losses, ranked);
-            for (index rank = 0; rank < batch; ++rank)
-                for (index c = 0; c < outputs; ++c)
-                    slopes[ranked[rank] * outputs + c] *= sigma[rank];
-            take_step(sample, rows, d, indices.data + first, batch, slopes, W, drift.data, rule);
+    const SampleLoss sample{W.shape[0], code, delta};
+    const index outputs = sample.outputs;
+    double *slopes = room.data(), *z = slopes + batch * outputs, *losses = z + outputs;
+    for (index first = 0; first + batch <= indices.size(); first += batch) {
+        for (index b = 0; b < batch; ++b) {
+            const index i = indices[first + b];
+            sample_margins(sample, rows.row(i), d, W, z);
+            losses[b] = sample.value(y[i], z);
+            sample.slopes(y[i], z, slopes + b * outputs);
         }
-    });
+        rank_batch(losses, ranked);
+        for (index rank = 0; rank < batch; ++rank)
+            for (index c = 0; c < outputs; ++c)
+                slopes[ranked[rank] * outputs + c] *= sigma[rank];
+        take_step(sample, rows, d, indices.data + first, batch, slopes, W, drift.data, rule);
+    }
 }
 
 // The table of q_i phi'_i with its mean gradient, and what a step of the methods with tables needs.
@@ -143,11 +139,10 @@ struct SlopeTable {
 
 // A step of the methods with tables: differences of the fresh q_i phi'_i from the table, the step
 // along them and the mean gradient, and the new entries, in O(d) for each.
-template <class Sample>
-SOREL_INLINE void table_step(Sample sample, DoubleRows& X, index d, Vector<const double> y,
+SOREL_INLINE void table_step(const SampleLoss& sample, DoubleRows& X, index d, Vector<const double> y,
                              const std::int64_t* rows, index batch, SlopeTable& table,
                              Matrix<double> W, const StepRule& rule) {
-    const index outputs = sample.outputs(), p = W.shape[1];
+    const index outputs = sample.outputs, p = W.shape[1];
     double *fresh = table.fresh.data(), *change = table.change.data();
     for (index b = 0; b < batch; ++b) {
         const index i = rows[b];
@@ -204,17 +199,16 @@ SOREL_CLONES void prospect_steps(AnyMatrix X, Vector<const double> y, int code, 
     const double unit = nu > 0.0 ? 1.0 / nu : 1.0;
     DoubleRows samples(X);
     SlopeTable slopes(table, mean, batch);
-    with_sample_loss(W.shape[0], code, delta, [&](auto sample) SOREL_INLINED {
-        for (index first = 0; first + batch <= rows.size(); first += batch) {
-            ranked_weights(sorted, rows.data + first, batch, nu, slopes.weights.data());
-            table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
-            for (index b = 0; b < batch; ++b) {
-                const std::int64_t j = probes[first + b];
-                sample_margins(sample, samples.row(j), d, W, slopes.z.data());
-                move_entry(sorted, j, unit * sample.value(y[j], slopes.z.data()));
-            }
+    const SampleLoss sample{W.shape[0], code, delta};
+    for (index first = 0; first + batch <= rows.size(); first += batch) {
+        ranked_weights(sorted, rows.data + first, batch, nu, slopes.weights.data());
+        table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
+        for (index b = 0; b < batch; ++b) {
+            const std::int64_t j = probes[first + b];
+            sample_margins(sample, samples.row(j), d, W, slopes.z.data());
+            move_entry(sorted, j, unit * sample.value(y[j], slopes.z.data()));
         }
-    });
+    }
 }
 
 // SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
@@ -241,20 +235,19 @@ SOREL_CLONES void saddle_saga_steps(
     DoubleRows samples(X);
     SlopeTable slopes(table, mean, batch);
     std::vector<double> probed(batch);
-    with_sample_loss(W.shape[0], code, delta, [&](auto sample) SOREL_INLINED {
-        for (index first = 0; first + batch <= rows.size(); first += batch) {
-            for (index b = 0; b < batch; ++b) {
-                slopes.weights[b] = density[position[rows[first + b]]];
-                const index j = probes[first + b];
-                sample_margins(sample, samples.row(j), d, W, slopes.z.data());
-                probed[b] = sample.value(y[j], slopes.z.data());
-            }
-            table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
-            if (!saddle_ascent(sorted, probes.data + first, probed.data(), batch, losses.data,
-                               density.data, nu, dual_step))
-                return;
+    const SampleLoss sample{W.shape[0], code, delta};
+    for (index first = 0; first + batch <= rows.size(); first += batch) {
+        for (index b = 0; b < batch; ++b) {
+            slopes.weights[b] = density[position[rows[first + b]]];
+            const index j = probes[first + b];
+            sample_margins(sample, samples.row(j), d, W, slopes.z.data());
+            probed[b] = sample.value(y[j], slopes.z.data());
         }
-    });
+        table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
+        if (!saddle_ascent(sorted, probes.data + first, probed.data(), batch, losses.data,
+                           density.data, nu, dual_step))
+            return;
+    }
 }
 
 }  // namespace

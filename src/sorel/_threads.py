@@ -18,7 +18,6 @@ from functools import cache
 from numbers import Integral
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,9 +37,9 @@ def thread_count(n_jobs: int | None = None) -> int:
     n_jobs : int or None, default=None
         A positive number is taken as it is; -1 is one thread per core that this process may use,
         the quota of its container included, -2 one less. None follows the settings around the
-        call: the cores of the process, ``NUMBA_NUM_THREADS`` or ``numba.set_num_threads``, and the
-        threads of the linear algebra library (``OMP_NUM_THREADS`` and its kin, or
-        ``threadpoolctl.threadpool_limits``), whichever is least.
+        call: the cores of the process, and the threads of the linear algebra library
+        (``OMP_NUM_THREADS`` and its kin, or ``threadpoolctl.threadpool_limits``), whichever is
+        less.
 
     Returns
     -------
@@ -54,7 +53,7 @@ def thread_count(n_jobs: int | None = None) -> int:
     3
     """
     if n_jobs is None:
-        return max(1, min(_cores(), _numba_threads(), _blas_threads()))
+        return max(1, min(_cores(), _blas_threads()))
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0:
         raise ValueError(
             f"n_jobs must be None or an integer other than 0 (-1: all cores), got {n_jobs!r}"
@@ -68,15 +67,6 @@ def _cores() -> int:
     import joblib
 
     return int(joblib.cpu_count())
-
-
-def _numba_threads() -> int:
-    # Asking numba starts its threads, which a process that forks may regret: ask only where
-    # somebody else has started them.
-    parallel = sys.modules.get("numba.np.ufunc.parallel")
-    if getattr(parallel, "_is_initialized", False):
-        return int(numba.get_num_threads())
-    return int(getattr(numba.config, "NUMBA_NUM_THREADS", sys.maxsize))
 
 
 def _blas_threads() -> int:

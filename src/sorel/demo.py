@@ -256,10 +256,6 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     progress = _Progress()
     yacht, diabetes = load_paper_table("yacht"), load_diabetes()
     X, y, minority = make_two_populations(n=n)
-    progress("preparing the compiled loops (once per machine)")
-    # Compilation would otherwise be counted in the first row's seconds.
-    for risk in METHODS.values():
-        solve(_problem(X, y, risk), tol=TOLERANCE)
     sets = {
         "Yacht": (yacht, "resistance of {n} hulls, {d} measurements"),
         "Generated set": (

@@ -55,6 +55,9 @@ _SMALL_PROGRAM = 1e5
 # Entries of its first round up to which the linear program is solved at all (seconds of HiGHS).
 _LARGEST_PROGRAM = 5e5
 
+# Columns of X, which are rows of the linear program, up to which it is solved.
+_MOST_COLUMNS = 1000
+
 # Relative gap of the first approximation.
 _ROUGH = 1e-3
 
@@ -186,6 +189,8 @@ def _program(problem: Problem, risk: Risk, share: float, l1: float) -> TailProgr
     n, stored, weight = problem.n_samples, problem.engine.stored(), problem.sample_weight
     levels = risk.levels(n, weight)
     if stored is None or levels is None or not levels[0] < levels[1]:
+        return None
+    if problem.n_features > _MOST_COLUMNS:
         return None
     omega = np.ones(n) if weight is None else weight
     program = TailProgram(*stored, omega / omega.sum(), levels, share, l1)

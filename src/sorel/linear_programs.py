@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from scipy.sparse.linalg import lsmr
+from scipy.sparse.linalg import LinearOperator, lsmr
 
 __all__ = ["Solution", "TailProgram"]
 
@@ -100,10 +100,7 @@ class TailProgram:
         count, n_iter, passes = self._first_count, 0, 0
         w = near
         if w is None:
-            w = np.zeros(self._X.shape[1])
-            if count < n:
-                # Least squares says where the threshold may be.
-                w, _, passes = lsmr(self._X, self._y, maxiter=_MAX_LSMR)[:3]
+            w, passes = self._least_squares() if count < n else (np.zeros(self._X.shape[1]), 0)
         excess = self._excess(w)
         alone = _least(np.abs(excess), count)
         while True:
@@ -152,6 +149,21 @@ class TailProgram:
         if scipy.sparse.issparse(self._X):
             least, most = least.toarray(), most.toarray()
         return np.ravel(least).astype(np.float64), np.ravel(most).astype(np.float64)
+
+    def _least_squares(self) -> tuple[FloatArray, int]:
+        """Coefficients near those of least squares with an intercept, and iterations."""
+        X, shift, scale = self._X, self._shift, self._scale
+
+        def product(w: FloatArray) -> FloatArray:
+            coef = w[:-1] / scale
+            return np.asarray(X @ coef - shift @ coef + w[-1])
+
+        def adjoint(v: FloatArray) -> FloatArray:
+            return np.append((X.T @ v - shift * v.sum()) / scale, v.sum())
+
+        system = LinearOperator((len(self._y), len(scale) + 1), product, adjoint, dtype=np.float64)
+        found = lsmr(system, self._y, maxiter=_MAX_LSMR)
+        return found[0][:-1] / scale, int(found[2])
 
     def _excess(self, w: FloatArray) -> FloatArray:
         """Residuals less the threshold where their tail begins."""

@@ -66,7 +66,7 @@ class Problem:
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
     n_jobs : int, optional
-        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        Threads for passes over large data; -1 for all cores. None follows the settings of
         of the linear algebra library, threadpoolctl's limits included.
     engine : callable, optional
         Makes the home of the data from X and a :class:`sorel.engines.Spec`, such as a class derived

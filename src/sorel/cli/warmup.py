@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         "warmup",
         run,
         help="does nothing: all loops are compiled when the package is built",
-        description="Earlier versions compiled their loops at the first fit. This one has no such wait.",
+        description="Earlier versions compiled their loops at the first fit. This one does not.",
         epilog="example:\n  sorel warmup",
     )
 

@@ -217,7 +217,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
         1 keeps a line with passes and certified gap on standard error, 2 prints every check. The
         logger ``sorel`` hears of every check (DEBUG), of the outcome (INFO) and of all warnings.
     n_jobs : int, optional
-        Threads for passes over large data; -1 for all cores. None follows the settings of numba and
+        Threads for passes over large data; -1 for all cores. None follows the settings of
         of the linear algebra library, threadpoolctl's limits included.
     checkpoint : path or Checkpoint, optional
         A file that keeps the state of a long fit. If it exists, ``fit`` goes on from it, or refuses

@@ -22,7 +22,7 @@ import piqp
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from sorel._compiled import compiled
+from sorel._core import exchange, free_in_rows, mark_wrong
 
 __all__ = ["Model", "Solution", "minimize"]
 
@@ -164,7 +164,7 @@ def _guess(model: Model, face: _Face) -> Solution:
     gradient = slope + A @ (x - w)
     multipliers = np.zeros(len(rows))
     pieces, marks = (kink, cost, lower, upper), np.empty(len(x), np.int64)
-    _tie(rows, sums, x, gradient, *pieces, side, free)
+    free_in_rows(rows, sums, x, gradient, *pieces, side, free)
     fewest, since, count, wrong, last = len(x) + 1, 0, 0, 1, math.inf
     while True:
         if wrong:
@@ -194,7 +194,7 @@ def _guess(model: Model, face: _Face) -> Solution:
                 step = dpotrs(factor, right, lower=1)[0]
             x[at] += step
             gradient += step @ block
-        wrong, kkt = _look(
+        wrong, kkt = mark_wrong(
             slope, w, *pieces, rows, root, multipliers, x, gradient, side, free, marks
         )
         kkt = max(kkt, float(np.abs(sums - rows @ x).max())) if len(rows) else kkt
@@ -208,10 +208,10 @@ def _guess(model: Model, face: _Face) -> Solution:
         last = kkt if wrong == 0 else math.inf
         if wrong:
             fewest, since = (wrong, 0) if wrong < fewest else (fewest, since + 1)
-            _exchange(marks, *pieces, x, side, free)
+            exchange(marks, *pieces, x, side, free)
         gradient = slope + A @ (x - w)
         if wrong:
-            _tie(rows, sums, x, gradient, *pieces, side, free)
+            free_in_rows(rows, sums, x, gradient, *pieces, side, free)
     return Solution(face.x, multipliers, math.inf, count, False)
 
 
@@ -234,105 +234,6 @@ def _solve_rows(schur: Array, right: Array) -> Array:
     if len(right) > 1 or not schur[0, 0] > 0.0:
         return np.asarray(np.linalg.lstsq(schur, right)[0], dtype=np.float64)
     return right / schur[0]
-
-
-@compiled
-def _ends(side: float, kink: float, cost: float, lower: float, upper: float) -> tuple[float, float]:
-    """Between which ends a coordinate stays on its side of the kink."""
-    if cost > 0.0 and lower < kink and kink < upper:
-        return (kink, upper) if side > 0.0 else (lower, kink)
-    return lower, upper
-
-
-@compiled
-def _look(
-    slope: Array, w: Array, kink: Array, cost: Array, lower: Array, upper: Array, rows: Array,
-    root: Array, multipliers: Array, x: Array, gradient: Array, side: Array, free: Mask,
-    marks: Marks,
-) -> tuple[int, float]:  # fmt: skip
-    """Mark what is wrong with a guess; how many are, and the largest violation of optimality.
-
-    A free coordinate is wrong outside its piece, and a fixed one where it is pulled inside: up if
-    its mark is 1, down if it is -1. Violations are relative to the size of their terms.
-    """
-    reach = 0.0
-    for j in range(x.shape[0]):
-        # |A_jk| <= sqrt(A_jj A_kk). x is stored with errors of its own size, which A passes on.
-        reach += root[j] * max(abs(x[j]), abs(x[j] - w[j]))
-    wrong = 0
-    worst = 0.0
-    for j in range(x.shape[0]):
-        marks[j] = 0
-        own = gradient[j]
-        for k in range(rows.shape[0]):
-            own += multipliers[k] * rows[k, j]
-        size = abs(slope[j]) + cost[j] + root[j] * reach + _TINY
-        if free[j]:
-            pull = own + side[j] * cost[j]
-            low, high = _ends(side[j], kink[j], cost[j], lower[j], upper[j])
-            if root[j] * root[j] * max(low - x[j], x[j] - high) > _TOLERANCE * size:
-                marks[j] = 1 if x[j] > high else -1
-        else:
-            pull = 0.0
-            right = own + (cost[j] if x[j] >= kink[j] else -cost[j])
-            left = own + (cost[j] if x[j] > kink[j] else -cost[j])
-            if right < 0.0 and x[j] < upper[j]:
-                pull = right
-            elif left > 0.0 and x[j] > lower[j]:
-                pull = left
-            if abs(pull) > _TOLERANCE * size:
-                marks[j] = 1 if pull < 0.0 else -1
-        wrong += abs(marks[j])
-        worst = max(worst, abs(pull) / size)
-    return wrong, worst + 0.0 * reach
-
-
-@compiled
-def _exchange(
-    marks: Marks, kink: Array, cost: Array, lower: Array, upper: Array, x: Array, side: Array,
-    free: Mask,
-) -> None:  # fmt: skip
-    """Fix the free coordinates that are marked at the end they passed, and free the fixed ones."""
-    for j in range(x.shape[0]):
-        if marks[j] == 0:
-            continue
-        if free[j]:
-            low, high = _ends(side[j], kink[j], cost[j], lower[j], upper[j])
-            x[j] = high if marks[j] > 0 else low
-        elif x[j] == kink[j]:
-            side[j] = marks[j]
-        else:
-            side[j] = 1.0 if x[j] > kink[j] else -1.0
-        free[j] = not free[j]
-
-
-@compiled
-def _tie(
-    rows: Array, sums: Array, x: Array, gradient: Array, kink: Array, cost: Array, lower: Array,
-    upper: Array, side: Array, free: Mask,
-) -> None:  # fmt: skip
-    """Free a coordinate of each row that has none: where making up for the sum costs least."""
-    for k in range(rows.shape[0]):
-        missing = sums[k]
-        any_free = False
-        for j in range(x.shape[0]):
-            missing -= rows[k, j] * x[j]
-            any_free = any_free or (free[j] and rows[k, j] != 0.0)
-        least, best = math.inf, -1
-        for j in range(0 if any_free else x.shape[0]):
-            if rows[k, j] == 0.0:
-                continue
-            to = 1.0 if missing * rows[k, j] >= 0.0 else -1.0
-            if (to > 0.0 and x[j] < upper[j]) or (to < 0.0 and x[j] > lower[j]):
-                beyond = x[j] >= kink[j] if to > 0.0 else x[j] > kink[j]
-                rise = to * (gradient[j] + (cost[j] if beyond else -cost[j])) / abs(rows[k, j])
-                if rise < least:
-                    least, best = rise, j
-        if best >= 0:
-            free[best] = True
-            side[best] = 1.0 if missing * rows[k, best] >= 0.0 else -1.0
-            if x[best] != kink[best]:
-                side[best] = 1.0 if x[best] > kink[best] else -1.0
 
 
 def _interior(model: Model, face: _Face) -> tuple[_Face, int]:

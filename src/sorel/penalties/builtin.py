@@ -122,7 +122,8 @@ class Terms(NamedTuple):
         if self._one_may_take_all(len(z)):
             descending, ranks = np.sort(z)[::-1], np.arange(1.0, len(z) + 1.0)
             excess = descending.cumsum() + ((len(z) - ranks) * lower - total)
-            size = int(np.count_nonzero((descending - lower) * ranks > excess))
+            # At least 1: the first always counts, but for what is not finite, which stays so.
+            size = max(int(np.count_nonzero((descending - lower) * ranks > excess)), 1)
             return float(excess[size - 1]) / size
         # Where theta rises, a coordinate falls from its upper bound to the kink, and from there to
         # its lower bound.
