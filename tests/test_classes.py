@@ -5,9 +5,8 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel.engines import intercepts
 from sorel import costs
-from sorel.engines import dense
+from sorel.engines import dense, intercepts
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 
 K = 4
@@ -60,12 +59,12 @@ def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
     np.testing.assert_allclose(margins, full @ w, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(engine._rows.adjoint(C), full.T @ C, rtol=1e-12, atol=1e-13)
     rows = np.array([0, 3, 4, 17, 59])
-    some = engine._select(rows)
+    some = engine._rows.select(rows)
     margins = np.full((len(rows), K), np.nan)
-    engine._margins_of(some, w, margins)
+    some.margins(w, margins)
     np.testing.assert_allclose(margins, full[rows] @ w, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(
-        engine._adjoint_of(some, C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
+        some.adjoint(C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
     )
 
 
@@ -75,9 +74,9 @@ def test_rows_are_not_copied_where_they_are_too_many(monkeypatch):
     point = engine.point(parameters(engine))
     dual, v = engine.worst_case(point), parameters(engine, seed=5)
     few = engine.curvature(point, dual)
-    monkeypatch.setattr(dense, "_MAX_COPY", 100)
-    every = engine.curvature(point, dual)
     assert 0.2 <= few.share < 0.3
+    monkeypatch.setattr(dense, "MAX_COPY", 100)
+    every = engine.curvature(point, dual)
     assert every.share == 1.0
     np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
 
