@@ -186,10 +186,12 @@ class MemoryEngine(Engine):
         self._rows = rows
         # Arrays that came out of messages need not be aligned, which the loops insist on.
         kind = np.int64 if self.n_outputs > 1 else np.float64
-        self.y, self.loss = np.require(spec.targets, kind, "CA"), spec.loss
+        self.y, self.loss = np.require(spec.targets, kind, ["C", "A"]), spec.loss
         n, weight = self.n_samples, spec.sample_weight
         self._weighted = weight is not None
-        self._omega = np.full(1, 1.0 / n) if weight is None else np.require(weight, None, "CA")
+        self._omega = (
+            np.full(1, 1.0 / n) if weight is None else np.require(weight, None, ["C", "A"])
+        )
         self._facts: dict[str, Any] = {}
         self._compiled = compiled_form(spec.loss)
         self._loops: Any = compiled_losses
