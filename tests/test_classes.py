@@ -7,6 +7,7 @@ import scipy.sparse
 import sorel
 from sorel import costs
 from sorel.engines import dense, intercepts
+from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 
 K = 4
