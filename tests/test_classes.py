@@ -5,9 +5,9 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel.engines import intercepts
 from sorel import costs
-from sorel.engines import dense
+from sorel.engines import dense, intercepts
+from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 
 K = 4
@@ -47,27 +47,25 @@ def parameters(engine, seed=2):
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize(("tile", "narrow", "long"), [(7, 16, 3), (10**6, 16, 200), (10**6, 2, 3)])
-def test_products_with_several_outputs(home, intercept, tile, narrow, long, monkeypatch):
+@pytest.mark.parametrize("tile", [7, 10**6])
+def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
     monkeypatch.setattr(dense, "_TILE_SIZE", tile)
-    monkeypatch.setattr(dense, "_FEW_OUTPUTS", narrow)
-    monkeypatch.setattr(dense, "_MANY_COLUMNS", long)
     X, y = data()
     engine = make(HOMES[home](X), y, intercept=intercept).engine
     full = np.column_stack([X, np.ones(len(X))]) if intercept else X
     w = parameters(engine)
     C = np.random.default_rng(3).standard_normal((len(X), K))
     margins = np.full(C.shape, np.nan)
-    engine._margins(w, margins)
+    engine._rows.margins(w, margins)
     np.testing.assert_allclose(margins, full @ w, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(engine._adjoint(C), full.T @ C, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(engine._rows.adjoint(C), full.T @ C, rtol=1e-12, atol=1e-13)
     rows = np.array([0, 3, 4, 17, 59])
-    some = engine._select(rows)
+    some = engine._rows.select(rows)
     margins = np.full((len(rows), K), np.nan)
-    engine._margins_of(some, w, margins)
+    some.margins(w, margins)
     np.testing.assert_allclose(margins, full[rows] @ w, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(
-        engine._adjoint_of(some, C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
+        some.adjoint(C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
     )
 
 
@@ -77,9 +75,9 @@ def test_rows_are_not_copied_where_they_are_too_many(monkeypatch):
     point = engine.point(parameters(engine))
     dual, v = engine.worst_case(point), parameters(engine, seed=5)
     few = engine.curvature(point, dual)
-    monkeypatch.setattr(dense, "_MAX_COPY", 100)
-    every = engine.curvature(point, dual)
     assert 0.2 <= few.share < 0.3
+    monkeypatch.setattr(dense, "MAX_COPY", 100)
+    every = engine.curvature(point, dual)
     assert every.share == 1.0
     np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
 
@@ -126,7 +124,7 @@ def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(
         "i,iab->ab", omega * dual.density, loss.curvature(y, np.asarray(point.margins))
     )
     if eta > 0.0:
-        classes += eta * (slopes * (omega * (dual.block >= 0))[:, None]).T @ slopes
+        classes += eta * (slopes * (omega * (dual.derivative.block >= 0))[:, None]).T @ slopes
     full = np.column_stack([X, np.ones(len(X))]) if intercept else X
     G = full.T @ (omega[:, None] * full)
     modulus = np.full(engine.shape, 0.01)
@@ -140,7 +138,7 @@ def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(
 def test_many_columns_leave_the_rows_their_diagonal(home):
     X, y = data(n=20, d=60)
     engine = make(HOMES[home](X), y).engine
-    values, vectors = engine._row_spectrum
+    values, vectors = row_spectrum(engine)
     assert vectors is None
     np.testing.assert_allclose(values, np.r_[(X**2).mean(axis=0), 1.0], rtol=1e-12)
 

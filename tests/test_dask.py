@@ -154,7 +154,7 @@ def test_dual_steps_are_maximisers(make, risk, weighted):
         blend = engine.blend(center, best, 0.25)
         expected = 0.75 * engine.weights(center) + 0.25 * engine.weights(best)
         np.testing.assert_allclose(engine.weights(blend), expected, rtol=1e-13, atol=1e-16)
-        square, product = engine.secant(best, center, point, previous)
+        square, product, _ = engine.differences(best, center, point, previous)
         assert square == pytest.approx(engine.differences(best, center).weights, rel=1e-10)
         moved = engine.weights(best) - engine.weights(center)
         change = engine.losses(point) - engine.losses(previous)

@@ -130,7 +130,7 @@ def index_arrays(X: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """indptr and indices of one type, which the loops know; in place where they have it."""
     both = X.indptr, X.indices
     kind = np.int32 if all(part.dtype == np.int32 for part in both) else np.int64
-    indptr, indices = (np.ascontiguousarray(part, dtype=kind) for part in both)
+    indptr, indices = (np.require(part, kind, ["C", "A"]) for part in both)
     return indptr, indices
 
 

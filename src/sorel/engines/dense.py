@@ -27,7 +27,7 @@ class DenseRows(RowMatrix):
 
     def __init__(self, X: NDArray[Any], intercept: bool) -> None:
         super().__init__(X.shape, intercept)
-        self.form: Any = np.asarray(X)
+        self.form: Any = np.asarray(np.require(X, None, ["A"]))
         self._by_rows = self.form.flags.c_contiguous
 
     @property

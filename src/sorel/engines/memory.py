@@ -184,10 +184,14 @@ class MemoryEngine(Engine):
         super().__init__(rows.n, rows.d, spec)
         _check_lengths(spec, self.n_samples, self.n_outputs)
         self._rows = rows
-        self.y, self.loss = np.ascontiguousarray(spec.targets), spec.loss
+        # Arrays that came out of messages need not be aligned, which the loops insist on.
+        kind = np.int64 if self.n_outputs > 1 else np.float64
+        self.y, self.loss = np.require(spec.targets, kind, ["C", "A"]), spec.loss
         n, weight = self.n_samples, spec.sample_weight
         self._weighted = weight is not None
-        self._omega = np.full(1, 1.0 / n) if weight is None else weight
+        self._omega = (
+            np.full(1, 1.0 / n) if weight is None else np.require(weight, None, ["C", "A"])
+        )
         self._facts: dict[str, Any] = {}
         self._compiled = compiled_form(spec.loss)
         self._loops: Any = compiled_losses

@@ -35,7 +35,7 @@ class CsrRows(RowMatrix):
     def __init__(self, X: Any, intercept: bool) -> None:
         super().__init__(X.shape, intercept)
         self._X = X
-        self.form = (*index_arrays(X), np.ascontiguousarray(X.data))
+        self.form = (*index_arrays(X), np.require(X.data, None, ["C", "A"]))
         self.entries = int(self.form[0][-1])
 
     @property

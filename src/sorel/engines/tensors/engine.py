@@ -260,6 +260,7 @@ class TensorEngine(Engine):
             return center
         if eta == np.inf:
             return self.worst_case(point)
+        losses: Any
         if theta != 0.0 and previous is not None:
             losses = torch.sub(point.losses, previous.losses).mul_(theta).add_(point.losses)
         elif self.n_outputs == 1:
@@ -294,7 +295,7 @@ class TensorEngine(Engine):
         return Sizes(mean, absolute, self._mean((losses - mean).abs_()))
 
     def rounding(self, point: Any, dual: Any) -> RoundingFacts:
-        loss, weights = self.spec.loss, 0.0
+        loss, weights = cast(Any, self.spec.loss), 0.0
         if self._omega is not None:
             # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
             # own size, which may be far less.
