@@ -596,7 +596,7 @@ def test_an_interrupted_command_says_how_to_go_on(table, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(DenseEngine, "hessian", interrupted)
+        patch.setattr(DenseEngine, "curvature", interrupted)
         assert fit("--tol", "1e-9") == 130
     first, last = capsys.readouterr().err.splitlines()
     assert first == "the state of the fit is in fit.ckpt; the same command goes on from there"
