@@ -15,10 +15,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 import sorel
 from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
-from sorel.engines.curvature import OneMargin
 from sorel.solvers import Newton, Run, UnsupportedProblemError
-from sorel.solvers.augmented import State
 from sorel.solvers.newton import MAX_SIZE
+from sorel.solvers.state import State
 
 EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
 
@@ -331,46 +330,6 @@ def test_duplicated_rows_under_the_worst_case():
         assert solve(problem, "auto", tol=1e-6).converged
 
 
-# A start from part of the rows.
-
-
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_auto_starts_from_a_part_of_many_rows(loss, weighted):
-    rng = np.random.default_rng(5)
-    n, d = 120_000, 3
-    X = rng.normal(size=(n, d))
-    y = X @ np.arange(d) + rng.standard_t(3, size=n)
-    if loss == "logistic":
-        # Few labels are wrong: with more, the best model of a tail is the one it starts from.
-        y = np.where(X @ np.arange(d) + 0.1 * rng.normal(size=n) > 0, "up", "down")
-    weight = rng.random(n) if weighted else None
-    problem = sorel.Problem(
-        X, y, risk=sorel.CVaR(0.2), loss=loss, fit_intercept=True, sample_weight=weight
-    )
-    partly = sorel.solve(problem, "auto", tol=1e-2)
-    wholly = sorel.solve(problem, "newton", tol=1e-2)
-    assert partly.converged
-    assert partly.passes < wholly.passes
-    best = sorel.solve(problem, "newton", tol=1e-8)
-    # The certificate is one of all rows.
-    assert partly.dual <= best.objective <= partly.objective
-    assert partly.relative_gap <= 1e-2
-    again = sorel.solve(problem, "auto", tol=1e-2)
-    np.testing.assert_array_equal(partly.w, again.w)
-
-
-def test_a_sample_that_misses_a_class_is_no_start():
-    rng = np.random.default_rng(7)
-    n = 100_000
-    X = rng.normal(size=(n, 2))
-    y = np.zeros(n, dtype=int)
-    y[:2] = 1
-    problem = sorel.Problem(X, y, loss="logistic", risk=sorel.ESRM(1.0), fit_intercept=True)
-    assert problem.engine.on_rows(np.arange(2, 1002)) is None
-    assert sorel.solve(problem, tol=1e-4).converged
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_many_rows_of_a_quadratic_problem_take_one_step(weighted, intercept):
@@ -400,28 +359,6 @@ def test_only_the_mean_of_squares_is_quadratic():
     problem = Problem(X, y, risk=Mean())
     assert problem.is_quadratic
     assert not problem.with_risk(CVaR(0.5)).is_quadratic
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_steps_of_the_mean_share_a_hessian(weighted, monkeypatch):
-    rng = np.random.default_rng(4)
-    n, d = 800, 40
-    X = rng.normal(size=(n, d))
-    y = np.where(X @ rng.normal(size=d) + rng.logistic(size=n) > 0.0, 1.0, -1.0)
-    weight = rng.uniform(0.5, 2.0, size=n) if weighted else None
-    problem = Problem(X, y, risk=Mean(), loss="logistic", penalty=L2(0.01), sample_weight=weight)
-    formed = []
-    plain = OneMargin.matrix
-    monkeypatch.setattr(OneMargin, "matrix", lambda *args: formed.append(1) or plain(*args))
-    result = certified(problem, tol=1e-10)
-    omega = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
-    slopes = -y / (1.0 + np.exp(y * (X @ result.w)))
-    # The gradient of the objective is the whole story for a smooth one.
-    gradient = X.T @ (omega * slopes) + 0.01 * result.w
-    assert np.linalg.norm(gradient) ** 2 / 0.02 <= 1e-9 * result.objective
-    # Certified again from outside, which forms one more.
-    assert len(formed) <= 3
-    assert result.passes > 2 * len(formed)
 
 
 @pytest.mark.parametrize("solver", ["auto", "continuation"])

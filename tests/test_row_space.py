@@ -14,11 +14,10 @@ from sorel.certificate import certify
 from sorel.engines.rotated import rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.solvers import Newton, Run, UnsupportedProblemError, row_space
-from sorel.solvers.auto import Auto
 from sorel.solvers.row_space import RowSpace, pays
 
 
-def make_problem(n=60, d=400, kind="rows", loss="squared", intercept=True, **more):
+def make_problem(n=60, d=6000, kind="rows", loss="squared", intercept=True, **more):
     rng = np.random.default_rng(n + d)
     X = rng.standard_normal((n, d)) * np.geomspace(1.0, 0.1, d)
     y = X[:, :5] @ rng.standard_normal(5) + rng.standard_t(3, n)
@@ -32,11 +31,6 @@ def make_problem(n=60, d=400, kind="rows", loss="squared", intercept=True, **mor
         X = X.astype(np.float32)
     more.setdefault("risk", CVaR(0.2))
     return sorel.Problem(X, y, loss=loss, fit_intercept=intercept, **more)
-
-
-@pytest.fixture(autouse=True)
-def small_problems(monkeypatch):
-    monkeypatch.setattr(row_space, "_LEAST_NUMBERS", 0)
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "sparse", "single"])
@@ -53,7 +47,7 @@ def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     w, v = problem.for_user(w), small.for_user(v)
     np.testing.assert_allclose(problem.losses(w), small.losses(v), rtol=1e-6, atol=1e-9)
     assert problem.objective(w) == pytest.approx(small.objective(v), rel=1e-8)
-    assert np.linalg.norm(w[:400]) == pytest.approx(np.linalg.norm(v[:60]), rel=1e-8)
+    assert np.linalg.norm(w[:6000]) == pytest.approx(np.linalg.norm(v[:60]), rel=1e-8)
     into = turned.into(problem.from_user(w))
     np.testing.assert_allclose(small.for_user(into), v, atol=1e-8)
     # What margins do not depend on is lost, and nothing else.
@@ -62,7 +56,7 @@ def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     np.testing.assert_allclose(
         problem.losses(problem.for_user(anywhere)), small.losses(small.for_user(there)), rtol=1e-8
     )
-    assert np.linalg.norm(there[:60]) < np.linalg.norm(anywhere[:400])
+    assert np.linalg.norm(there[:60]) < np.linalg.norm(anywhere[:6000])
 
 
 def test_dependent_rows_have_no_coordinates():
@@ -82,14 +76,6 @@ def test_what_has_no_space_of_rows():
     assert rotate(sorel.Problem(X, classes, loss="multinomial").engine) is None
     few = sorel.Problem(X[:, :20], X[:, 0])
     assert rotate(few.engine) is None  # thirty rows of twenty columns are dependent
-
-
-def test_more_rows_than_are_kept_are_not_turned(monkeypatch):
-    problem = make_problem()
-    monkeypatch.setattr("sorel.engines.rotated.MAX_ROWS", 59)
-    assert rotate(problem.engine) is None
-    monkeypatch.setattr("sorel.engines.rotated.MAX_ROWS", 60)
-    assert rotate(problem.engine) is not None
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -175,8 +161,9 @@ def test_an_interrupt_loses_nothing(monkeypatch):
     ("change", "expected"),
     [
         ({}, True),
-        ({"n": 60, "d": 120}, True),
-        ({"n": 60, "d": 119}, False),
+        ({"n": 400, "d": 800}, True),
+        ({"n": 400, "d": 799}, False),
+        ({"n": 60, "d": 3300}, False),  # too few entries to be worth the way
         ({"risk": "mean"}, False),
         ({"risk": "esrm:2"}, False),
         ({"loss": "linear", "intercept": False}, False),
@@ -186,17 +173,6 @@ def test_an_interrupt_loses_nothing(monkeypatch):
 def test_where_it_pays(change, expected):
     problem = make_problem(**change)
     assert pays(problem) == expected
-    assert (RowSpace in Auto()._order(problem)) == expected
     if not expected:
         with pytest.raises(UnsupportedProblemError, match=f"at most {MAX_ROWS} rows and 2 times"):
             sorel.solve(problem, RowSpace())
-
-
-def test_it_pays_for_so_many_numbers(monkeypatch):
-    problem = make_problem()
-    monkeypatch.setattr(row_space, "_LEAST_NUMBERS", 24_001)
-    assert not pays(problem)
-    monkeypatch.setattr(row_space, "_LEAST_NUMBERS", 24_000)
-    assert pays(problem)
-    monkeypatch.setattr(row_space, "MAX_ROWS", 59)
-    assert not pays(problem)

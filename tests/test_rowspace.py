@@ -7,9 +7,6 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel.costs import StepCosts
-from sorel.engines import row_gram
-from sorel.engines.row_gram import RowGram
 from sorel.rowspace import RowSystem, Weights, _Root
 
 
@@ -105,26 +102,6 @@ def test_rows_without_curvature():
             np.testing.assert_array_equal(curvature.solve(w, 0.5), -2.0 * w)
 
 
-def test_inner_products_are_computed_once_for_each_row(monkeypatch):
-    X = np.random.default_rng(0).standard_normal((12, 5))
-    asked = []
-
-    def products(a, b):
-        asked.append(len(a) * len(b))
-        return X[a] @ X[b].T
-
-    gram = RowGram(12, products)
-    for rows in ([1, 4, 5], [4, 5, 9], [1, 9], [0, 1, 2, 3]):
-        rows = np.array(rows)
-        np.testing.assert_allclose(gram.of(rows), X[rows] @ X[rows].T)
-    # 3 new rows; 1 new and 3 known; none; 3 new and 4 known.
-    assert asked == [9, 3, 1, 12, 9]
-    monkeypatch.setattr(row_gram, "MAX_ROWS", 8)
-    rows = np.array([6, 7])
-    np.testing.assert_allclose(gram.of(rows), X[rows] @ X[rows].T)
-    assert asked[5:] == [4]
-
-
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("home", ["C", "sparse"])
 @pytest.mark.parametrize(("loss", "risk"), [("squared", "cvar:0.2"), ("logistic", "esrm:2")])
@@ -149,23 +126,6 @@ def test_newton_beyond_the_largest_matrix_of_columns():
     assert lam.sum() == pytest.approx(1.0)
     gradient = X.T @ (lam * residual) + 1e-2 * result.w
     assert np.linalg.norm(gradient) <= 1e-3 * np.linalg.norm(1e-2 * result.w)
-
-
-def test_costs_follow_the_shape():
-    def costs(n, d, rows):
-        return StepCosts(sorel.Problem(np.zeros((n, d)), np.ones(n)).engine, rows)
-
-    assert costs(50, 500, 50).rows_are_cheaper
-    assert not costs(500, 50, 500).rows_are_cheaper
-    # A matrix of many columns costs many products, and one of a few columns next to none.
-    assert costs(1000, 400, 1000).products() > 20
-    assert costs(1000, 10, 1000).products() < 8
-    # The inner products of rows are needed once, however many steps use them.
-    few = costs(100, 3000, 100)
-    assert few.products(10) < 5 * few.products(1)
-    sparse = scipy.sparse.random(200, 300, density=0.01, random_state=0, format="csr")
-    thin = StepCosts(sorel.Problem(sparse, np.ones(200)).engine, 200)
-    assert thin.product < costs(200, 300, 200).product
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -408,9 +408,8 @@ def test_interruption_between_checks_loses_nothing(monkeypatch, solver, weight):
     def interrupted(*args):
         if len(seen) == 7:
             raise KeyboardInterrupt
-        trial = original(*args)
-        seen.append(trial)
-        return trial
+        seen.append(original(*args))
+        return seen[-1]
 
     monkeypatch.setattr(problem.engine, "moved", interrupted)
     result = solve(problem, solver, tol=1e-15)

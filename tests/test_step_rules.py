@@ -17,7 +17,6 @@ from helpers import make_data
 import sorel
 from sorel.certificate import certify
 from sorel.conjugate import minimize_model
-from sorel.line_search import next_length
 from sorel.problem import Problem
 from sorel.solvers import (
     LSVRG,
@@ -30,7 +29,6 @@ from sorel.solvers import (
     Subgradient,
     common,
     continuation,
-    quasi_newton,
 )
 from sorel.solvers.base import make_generator
 from sorel.solvers.common import Watch
@@ -56,13 +54,14 @@ def plans_of(problem, solver, monkeypatch):
     """The plans and other arguments of the first epochs, and the passes of a run by then."""
     seen = []
     name = EPOCHS[type(solver)]
-    own = getattr(type(problem.engine), name)
+    kind = type(problem.engine.stochastic())
+    own = getattr(kind, name)
 
     def epoch(self, *arguments):
         seen.append(arguments)
         return own(self, *arguments)
 
-    monkeypatch.setattr(type(problem.engine), name, epoch)
+    monkeypatch.setattr(kind, name, epoch)
     run = make_run(problem)
     iterates = solver.iterates(problem, run)
     iterate, passes = next(iterates), [run.passes]
@@ -88,11 +87,15 @@ def test_step_lengths_and_passes(method, batch, monkeypatch):
     assert spent == pytest.approx(np.full(3, cost))
     assert first == (0.0 if method is SGD else 1.0)
     start = engine.point(np.zeros(D))
-    smooth = engine.smoothness(engine.worst_case(start)) if method is LSVRG else engine.smoothness()
+    smooth = (
+        engine.stochastic().smoothness(engine.worst_case(start))
+        if method is LSVRG
+        else engine.stochastic().smoothness()
+    )
     bound = smooth.largest if method is SGD else 3.0 * smooth.component
     assert plan.step == pytest.approx(1.0 / (bound + L2))
     if method is SaddleSAGA:
-        norm = engine.jacobian_bound(np.mean(engine.losses(start)))
+        norm = engine.stochastic().jacobian_bound(np.mean(engine.losses(start)))
         assert seen[0][3] == pytest.approx(1.0 / (3.0 * N * plan.step * norm))
 
 
@@ -141,7 +144,7 @@ def test_an_inner_loop_that_fails_is_undone(monkeypatch):
     loops, shown, run = auto_run(problem, monkeypatch, means, checks=12)
     assert run.passes == 1.0 + len(loops)
     assert run.n_iter == len(loops)
-    smooth = [problem.engine.smoothness(dual).average + L2 for _, _, _, dual in loops]
+    smooth = [problem.engine.stochastic().smoothness(dual).average + L2 for _, _, _, dual in loops]
     safety = [1.0 / (plan.step * bound) for (plan, *_), bound in zip(loops, smooth, strict=True)]
     # One loop that is good, one with a start of its own, and then shorter and shorter steps.
     expected = [1.5, 1.5, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 48.0, 48.0]
@@ -211,7 +214,7 @@ def test_means_of_epochs():
     iterates = []
     # Epochs of so many steps, with generators that hand out the same samples.
     for steps in range(1, 10):
-        one = engine.epoch(point, dual, gradient, plan._replace(steps=steps),
+        one = engine.stochastic().epoch(point, dual, gradient, plan._replace(steps=steps),
                            np.random.default_rng(0))  # fmt: skip
         iterates.append(one)
     run = make_run(problem)
@@ -273,36 +276,6 @@ def test_steps_of_the_subgradient_method(step_size):
         assert run.passes == theirs[2]
         reply = certify(problem, mine.point, mine.dual, refine=1.0)
         mine, theirs = iterates.send(reply), steps.send(reply.dual)
-
-
-@pytest.mark.parametrize("fixed", [True, False])
-def test_the_steps_that_are_left_at_this_pace(fixed):
-    """On a logarithmic scale, from what the last steps promised and as many before them."""
-    count = quasi_newton._LOOK_BACK_FIXED if fixed else quasi_newton._LOOK_BACK
-    problem = SimpleNamespace(has_fixed_weights=fixed)
-    method = quasi_newton.QuasiNewton()
-    method._promises = [0.5**k for k in range(2 * count)]
-    recent = sum(method._promises[count:])
-    assert method._steps_left(problem, recent / 2**5) == pytest.approx(5.0)
-    assert method._steps_left(problem, recent) == 0.0
-    assert method._steps_left(problem, 0.0) == 0.0
-    method._promises = method._promises[1:]
-    assert method._steps_left(problem, 1e-9) == 0.0
-    method._promises = [1.0] * (2 * count)
-    assert method._steps_left(problem, 1e-9) == math.inf
-    method._promises[-1] = 1.1
-    assert method._steps_left(problem, 1e-9) == math.inf
-
-
-def test_pairs_without_curvature_are_left_out():
-    pairs = quasi_newton._Pairs(np.array([2.0, 0.0]))
-    np.testing.assert_allclose(pairs.solve(np.array([4.0, 3.0])), [2.0, 3.0])
-    step = np.array([1.0, 0.0])
-    for change in (np.array([0.0, 1.0]), np.array([-1.0, 0.0]), np.array([0.9e-14, 1.0])):
-        pairs.add(step, change)
-        assert pairs._count == 0
-    pairs.add(step, np.array([1.1e-14, 1.0]))
-    assert pairs._count == 1
 
 
 def test_moduli_of_a_penalty():
@@ -389,32 +362,6 @@ def test_where_conjugate_gradients_end():
                            precondition=lambda v: v)  # fmt: skip
     assert (found.products, found.reached, found.passes) == (1, False, 0.5)
     np.testing.assert_array_equal(found.step, none)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        # Still falling at the far end: two to ten times as long, where a line would reach 0.
-        ((1.0, -0.9, 0.0, -1.0, 1.0, math.inf, math.inf), (10.0, 1.0, -0.9, 10.0, math.inf)),
-        ((1.0, -0.75, 0.0, -1.0, 1.0, math.inf, math.inf), (4.0, 1.0, -0.75, 4.0, math.inf)),
-        ((1.0, -0.2, 0.0, -1.0, 1.0, math.inf, math.inf), (2.0, 1.0, -0.2, 2.0, math.inf)),
-        ((1.0, -1.5, 0.0, -1.0, 1.0, math.inf, math.inf), (10.0, 1.0, -1.5, 10.0, math.inf)),
-        ((2.0, -0.75, 0.0, -1.0, 2.0, math.inf, math.inf), (8.0, 2.0, -0.75, 8.0, math.inf)),
-        ((1.0, -0.75, 0.0, -1.0, 1.0, math.inf, 3.0), (3.0, 1.0, -0.75, 3.0, math.inf)),
-        # Inside: the trial is the end of its side, and a secant says where between them.
-        ((1.0, 3.0, 0.0, -1.0, 1.0, math.inf, 9.0), (0.25, 0.0, -1.0, 1.0, 3.0)),
-        ((0.5, -1.0, 0.0, -4.0, 1.0, 4.0, 9.0), (0.6, 0.5, -1.0, 1.0, 4.0)),
-        ((0.5, 0.0, 0.0, -4.0, 1.0, 4.0, 9.0), (0.515, 0.5, 0.0, 1.0, 4.0)),
-        # Not too near to either end.
-        ((1.0, 999.0, 0.0, -1.0, 1.0, math.inf, 9.0), (0.03, 0.0, -1.0, 1.0, 999.0)),
-        ((2.0, 1.0, 1.0, -999.0, 2.0, 5.0, 9.0), (1.97, 1.0, -999.0, 2.0, 1.0)),
-        ((0.5, -1.0, 0.0, -4.0, 1.0, math.inf, 9.0), (0.515, 0.5, -1.0, 1.0, math.inf)),
-    ],
-)
-def test_where_a_line_search_looks_next(arguments, expected):
-    plain = getattr(next_length, "py_func", next_length)
-    assert plain(*arguments) == pytest.approx(expected)
-    assert next_length(*arguments) == pytest.approx(expected)
 
 
 def test_a_penalty_may_blow_up_alone():

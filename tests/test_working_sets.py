@@ -30,7 +30,7 @@ PENALTIES = {
 def small_sets(monkeypatch):
     """Working sets for problems of any size, which grow one column at a time."""
     monkeypatch.setattr(module, "_LEAST_WORK", 0)
-    monkeypatch.setattr(module, "_LEAST_NEW", 1)
+    monkeypatch.setattr(module, "_LEAST_SET", 1)
     monkeypatch.setattr(module, "_GROWTH", 2)
     monkeypatch.setattr(module, "_WORTH_CHOOSING", 1.0)
 
@@ -178,48 +178,6 @@ def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, lo
     assert alone.objective == pytest.approx(result.objective, rel=2e-6)
 
 
-def test_a_start_on_few_columns_keeps_the_sums_and_the_intercepts(monkeypatch):
-    monkeypatch.setattr(module, "LARGEST_HESSIAN", 2000)
-    X = np.random.default_rng(0).standard_normal((12, 700))
-    labels = np.arange(12) % 3
-    problem = Problem(X, labels, loss="multinomial", penalty=Simplex(0.1), fit_intercept=True)
-    w = problem.start()
-    w[-1] = [0.1, 0.2, -0.3]
-    gradient = np.random.default_rng(1).standard_normal(w.shape)
-    assert not module.carried_by_few(problem.engine, w)
-    new = module.on_few_columns(problem.engine, w, gradient)
-    np.testing.assert_allclose(new[:-1].sum(axis=0), 1.0)
-    np.testing.assert_array_equal(new[-1], w[-1])
-    for k in range(3):
-        # Each output has a third of the columns, those that it wants most.
-        held = np.flatnonzero(new[:-1, k])
-        assert set(held) == set(np.argsort(gradient[:-1, k])[:21])
-    assert module.carried_by_few(problem.engine, new)
-
-
-def test_weight_that_nobody_has_spread_goes_to_few_columns():
-    rng = np.random.default_rng(0)
-    few = Problem(rng.standard_normal((5, 300)), np.ones(5), penalty=Simplex(0.1))
-    assert module.carried_by_few(few.engine, few.start())
-    many = Problem(
-        rng.standard_normal((5, 301)), np.ones(5), penalty=Simplex(0.1), fit_intercept=True
-    )
-    w = many.start()
-    w[-1] = 3.0
-    assert not module.carried_by_few(many.engine, w)
-    # A start that somebody chose is kept, however many columns it has.
-    w[:2] += 0.001, -0.001
-    assert module.carried_by_few(many.engine, w)
-    # Columns of several classes are shared.
-    several = Problem(
-        rng.standard_normal((6, 301)), np.arange(6) % 3, loss="multinomial", penalty=Simplex(0.1)
-    )
-    w = several.start()
-    assert not module.carried_by_few(several.engine, w)
-    w[0] = 0.0
-    assert module.carried_by_few(several.engine, w)
-
-
 def test_classes_on_simplices_of_many_columns_are_solved_from_few(sizes):
     rng = np.random.default_rng(5)
     X = rng.standard_normal((600, 400))
@@ -249,11 +207,13 @@ def test_few_of_many_columns_are_found_without_a_matrix_of_all(risk, sizes, monk
 
 def test_a_dense_solution_is_left_to_others(monkeypatch):
     monkeypatch.setattr(module, "LARGEST_HESSIAN", 50)
+    monkeypatch.setattr(newton, "MAX_SIZE", 50)
     monkeypatch.setattr(module, "_LARGEST_SET", 40)
-    monkeypatch.setattr(module, "_LEAST_NEW", 16)
+    monkeypatch.setattr(module, "_LEAST_SET", 16)
+    monkeypatch.setattr("sorel.solvers.auto._FEW_COLUMNS", 50)
     X, y = wide_data(400, 60)
     problem = Problem(X, y, penalty=ElasticNet(0.1, 1e-6))
-    with pytest.warns(sorel.ConvergenceWarning, match=r"leave their rest.*'auto'"):
+    with pytest.warns(sorel.ConvergenceWarning, match=r"coefficients move.*'auto'"):
         result = sorel.solve(problem, solver="newton")
     assert result.objective < problem.objective(np.zeros(60))
     assert "then" in solved(problem, tol=1e-4).status
@@ -319,40 +279,6 @@ def test_weight_on_a_simplex_moves_to_lower_slopes(small_sets):
     np.testing.assert_array_equal(part.rows, [0, 1, 3])
 
 
-def test_sets_are_for_penalties_that_let_coefficients_rest_and_for_enough_work(monkeypatch):
-    X, y = wide_data(20, 6)
-    for penalty in (ElasticNet(0.1, 0.1), sorel.L2(0.1)):
-        engine = Problem(X, y, penalty=penalty, fit_intercept=True).engine
-        # Rows, parameters and columns.
-        for least, enough in ((20 * 7 * 6, True), (20 * 7 * 6 + 1, False)):
-            monkeypatch.setattr(module, "_LEAST_WORK", least)
-            useful = enough and not penalty.quadratic
-            assert WorkingSets(engine, penalty)._useful is useful
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_sets_whose_copies_are_large_give_way_to_all_columns(small_sets, monkeypatch, dtype):
-    X, y = wide_data(20, 6)
-    penalty = ElasticNet(0.5, 1.0)
-    engine = Problem(X.astype(dtype), y, penalty=penalty).engine
-    w = np.array([0.0, 3.0, 0.0, 0.0, 2.0, 0.0])
-    bytes_of_two = 2 * 20 * np.dtype(dtype).itemsize
-    for largest, chosen in ((bytes_of_two, 2), (bytes_of_two - 1, 6)):
-        monkeypatch.setattr(module, "_LARGEST_COPY", largest)
-        part = WorkingSets(engine, penalty).choose(w, np.zeros(6))
-        assert part.engine.n_features == chosen
-
-
-@pytest.mark.parametrize(("share", "chosen"), [(0.33, 6), (0.34, 2)])
-def test_sets_of_most_columns_give_way_to_all(small_sets, monkeypatch, share, chosen):
-    monkeypatch.setattr(module, "_WORTH_CHOOSING", share)
-    X, y = wide_data(20, 6)
-    penalty = ElasticNet(0.5, 1.0)
-    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
-    w = np.array([0.0, 3.0, 0.0, 0.0, 2.0, 0.0])
-    assert sets.choose(w, np.zeros(6)).engine.n_features == chosen
-
-
 def test_too_many_columns_are_named(small_sets, monkeypatch):
     monkeypatch.setattr(module, "LARGEST_HESSIAN", 4)
     monkeypatch.setattr(module, "_LARGEST_SET", 3)
@@ -405,13 +331,3 @@ def test_a_part_of_the_hessian(kind, loss):
         part.losses(part.point(v)), own.losses(v), rtol=1e-6 if kind == "float32" else 1e-12
     )
     np.testing.assert_allclose(part.column_scale(), own.engine.column_scale())
-
-
-@pytest.mark.parametrize("share", [1e-4, 0.9])
-def test_auto_tries_easy_steps_before_a_matrix_of_all_columns(share, monkeypatch):
-    monkeypatch.setattr(sorel.solvers.auto, "_FEW_PARAMETERS", 100)
-    X, y = wide_data(400, 150)
-    l1 = share * np.abs(X.T @ y).max() / 400
-    result = solved(Problem(X, y, risk=CVaR(0.3), penalty=ElasticNet(1e-2, l1)), tol=1e-6)
-    expected = "newton then sorel" if share < 0.01 else "(newton)"
-    assert expected in result.status

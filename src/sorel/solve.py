@@ -672,8 +672,7 @@ def _choose_start(
         run.w = problem.from_user(np.asarray(warm_start.w, dtype=np.float64))
         curvature = warm_start.curvature
         if curvature is not None and len(curvature) == run.w.size:
-            run.known.matrix, run.resembles, run.borrowed = curvature, True, True
-            run.by_ranks = warm_start.n_iter == 0
+            run.known.matrix = curvature
         # Another number of samples still has useful parameters; its weighting is of no use.
         weights = warm_start.weights
         if len(weights) == problem.n_samples:

@@ -1,6 +1,6 @@
-"""The columns that a second-order step may move: the others rest, and cost no part of a Hessian.
+"""The columns that a second-order step may move: the others are inactive, and cost nothing.
 
-Under a penalty with kinks or bounds most coefficients of a solution rest at 0 or at a bound, where
+Under a penalty with kinks or bounds most coefficients of a solution are at 0 or at a bound, where
 the gradient holds them. A proximal Newton step then needs the Hessian of the others alone, and of
 those that the gradient pulls away. Which ones these are is seen at every step from the gradient in
 all coordinates, and no certificate depends on the choice.
@@ -27,33 +27,36 @@ __all__ = [
 
 Indices = NDArray[np.intp]
 
-# Parameters up to which a Hessian of all of them may be formed, and those of a part beyond that; on
-# a simplex, where models that are held at many borders take longest, fewer.
+# Parameters up to which a Hessian of all of them may be formed.
 LARGEST_HESSIAN = 5000
-_LARGEST_SET, _LARGEST_SIMPLEX = 3000, 1000
 
-# Numbers that all columns of a Hessian take from X, below which choosing among them does not pay.
+# Parameters of a working set at most, where there are more than that.
+_LARGEST_SET = 3000
+
+# Entries that all columns of a Hessian take from X, below which choosing among them does not pay.
 _LEAST_WORK = 1_000_000
 
-# Coefficients that a step may move: at least so many, or so many for each that has left its rest;
-# on a simplex so many more than those, since few ever do.
-_LEAST_NEW = 64
+# Columns that a working set may always have.
+_LEAST_SET = 64
+
+# Columns that it may have for each one that is free.
 _GROWTH = 3
-_MORE_ON_SIMPLEX = 128
 
-# Columns over which the weight of a simplex may be spread evenly, which shares are up to rounding.
-_SPREAD, _EVEN = 300, 1e-9
+# Columns over which the weight of a simplex may be spread evenly at the start.
+_SPREAD = 300
 
-# A set that holds more than this share of the columns, or whose copy takes more bytes than this,
-# gives way to all of them. Columns that were chosen before stay where that does not make the set
-# larger than needed by more than this factor.
+# A set of more than this share of the columns gives way to all of them.
 _WORTH_CHOOSING = 0.6
+
+# So does one whose copy takes more bytes.
 _LARGEST_COPY = 1 << 28
+
+# Columns that were chosen before stay where the set is no more than this factor larger for it.
 _SPARE = 1.3
 
 
 class TooManyColumnsError(ArithmeticError):
-    """More coefficients have left their rest than a Hessian is formed of."""
+    """More coefficients move than a Hessian is formed of."""
 
 
 class Part:
@@ -155,13 +158,14 @@ class WorkingSets:
                 kept = wanted
             elif total == self._last.engine.n_features:
                 return self._last
-        most, largest = max(_LEAST_NEW, _GROWTH * count), _LARGEST_SET
+        most = max(_LEAST_SET, _GROWTH * count)
         if not self.penalty.separable:
-            most, largest = min(most, count + _MORE_ON_SIMPLEX), _LARGEST_SIMPLEX
-        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > largest:
+            # On a simplex few more are ever needed, and models of many take longest.
+            most = min(most, count + 2 * _LEAST_SET)
+        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
             raise TooManyColumnsError(
-                f"{size} of {d} coefficients leave their rest, and a Hessian is formed of "
-                f"{largest // engine.n_outputs} at most"
+                f"{size} of {d} coefficients move, and a Hessian is formed of "
+                f"{_LARGEST_SET // engine.n_outputs} at most"
             )
         if size > most:
             # What is free comes first, then what is pulled most.
@@ -195,12 +199,10 @@ def carried_by_few(engine: Engine, w: FloatArray) -> bool:
     Where a Hessian of all columns is at hand, they should be unless the weight is spread evenly:
     then nobody has chosen the columns, and most are in vain.
     """
-    outputs, coef = engine.n_outputs, w[: engine.n_features]
-    carrying = np.count_nonzero(coef.reshape(-1, outputs).any(axis=1))
-    if engine.size <= LARGEST_HESSIAN:
-        even = np.ptp(coef) <= _EVEN * np.max(coef)
-        return bool(carrying <= _SPREAD or not even)
-    return bool((carrying + _MORE_ON_SIMPLEX) * outputs <= _LARGEST_SIMPLEX)
+    coef = w[: engine.n_features].reshape(engine.n_features, -1)
+    carrying = np.count_nonzero(coef.any(axis=1))
+    chosen = engine.size <= LARGEST_HESSIAN and not np.allclose(coef, coef[0, 0])
+    return bool(carrying <= _SPREAD or chosen)
 
 
 def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:
@@ -221,7 +223,7 @@ def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> Float
     (64, 1.0, True)
     """
     d, outputs = engine.n_features, engine.n_outputs
-    few = max(1, _LEAST_NEW // outputs)
+    few = max(1, _LEAST_SET // outputs)
     chosen = np.argpartition(gradient[:d].reshape(d, outputs), few - 1, axis=0)[:few]
     sums = w[:d].reshape(d, outputs).sum(axis=0)
     new = w.copy()

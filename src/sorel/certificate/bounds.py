@@ -38,6 +38,9 @@ _MAX_STEPS = 10
 # of the solver gains more.
 _FEW_PRODUCTS = 40
 
+# Those that are tried in any case where a matrix nearby is known.
+_LEAST_PRODUCTS = 6
+
 # The same for a user who asks, and for the last certificate of a run. A matrix that costs more is
 # not formed where products have led nowhere.
 MANY_PRODUCTS = 500
@@ -288,8 +291,10 @@ class Certifier:
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
         if cost > _FEW_PRODUCTS or self.known.factor(self.problem) is not None:
-            # With a good preconditioner, no more than the matrix would cost.
-            most = max_products if cost > _FEW_PRODUCTS else min(max_products, int(cost))
+            # With a good preconditioner, about as many as the matrix would cost, of all rows.
+            most = max_products
+            if cost <= _FEW_PRODUCTS:
+                most = min(most, max(int(cost), _LEAST_PRODUCTS))
             steps = _Products(self.problem, self.known, target, most)
             bound, drop = self._descend(steps.move, *start)
             passes = steps.passes

@@ -70,17 +70,8 @@ class Run:
         Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
     passes : float
         Sample gradients spent so far, divided by n.
-    near : bool
-        Whether w is known to be near the optimum, as from a part of the data.
     known : KnownCurvature
         What the run has learnt of the curvature.
-    resembles : bool
-        Whether that curvature is that of a similar problem's solution, or of
-        an earlier step.
-    borrowed : bool
-        Whether that curvature is of a similar problem, and no step with a centre was taken with it.
-    by_ranks : bool
-        Whether that problem was solved with weights of the ranks, none of which had a centre.
     watched : bool
         Whether somebody looks on, so that checks are wanted even where none can succeed.
     save_at : float
@@ -108,10 +99,6 @@ class Run:
     deadline: float
     random_state: Any
     watched: bool = False
-    near: bool = False
-    resembles: bool = False
-    borrowed: bool = False
-    by_ranks: bool = False
     known: KnownCurvature = field(default_factory=KnownCurvature)
     passes: float = 0.0
     n_iter: int = 0

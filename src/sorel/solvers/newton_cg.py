@@ -8,27 +8,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
-from sorel.conjugate import minimize_model
-from sorel.engines.base import Curvature, FloatArray
+from sorel.costs import StepCosts
 from sorel.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, State
+from sorel.solvers.augmented import AugmentedLagrangian
 from sorel.solvers.base import Run, UnsupportedProblemError
+from sorel.solvers.directions import Products
 from sorel.solvers.schedule import Pace
-
-# A step is solved to this share of the gradient, in the norm of the preconditioner. More digits
-# would go to waste: the next step sees other ties.
-_FORCING = 0.3
-_MAX_PRODUCTS = 250
-
-# Products of a step towards weights for which the start is the solution, at least, and in those of
-# the step before: where there are such weights, ties are many, and few products suffice at first.
-_FEW_PRODUCTS, _MORE_PRODUCTS = 60, 4
+from sorel.solvers.state import Direction, State
 
 
 class NewtonCG(AugmentedLagrangian):
     """Second-order method that forms no matrix; for the smooth penalty L2.
+
+    Parameters
+    ----------
+    costs : StepCosts, optional
+        What steps from a matrix cost, for one run that is to cost less; see
+        :class:`sorel.solvers.directions.Products`.
 
     Examples
     --------
@@ -41,10 +37,11 @@ class NewtonCG(AugmentedLagrangian):
 
     name: ClassVar[str] = "newton_cg"
 
-    by_products: ClassVar[bool] = True
-
     # Products are many where eta is large, so more centres at a smaller eta are cheaper.
     pace: ClassVar[Pace] = Pace(2.0, warm=3.0, growth=3.0, easy=2, full=1.0, short=0.2)
+
+    def __init__(self, costs: StepCosts | None = None) -> None:
+        self._find = Products(costs)
 
     def check(self, problem: Problem) -> None:
         if not problem.penalty.quadratic:
@@ -54,54 +51,5 @@ class NewtonCG(AugmentedLagrangian):
                 f"use solver='newton' or {other!r}"
             )
 
-    def resting(self) -> AugmentedLagrangian:
-        return Resting()
-
-    def most_products(self, problem: Problem, curvature: Curvature) -> int:
-        """Products that a step may take."""
-        return _MAX_PRODUCTS
-
-    def took(self, products: int, most: int) -> None:
-        """Take note of the products of a step, and of how many it could have had."""
-
-    def direction(self, state: State, run: Run, caution: float) -> Direction:
-        """Preconditioned conjugate gradients on (H + mu I) s = -grad Phi."""
-        problem, point = state.problem, state.point
-        modulus = problem.modulus()
-        gradient = state.gradient + modulus * point.w
-
-        def enough(left: float, decrease: float, residual: FloatArray) -> bool:
-            return left <= _FORCING**2 or run.exhausted
-
-        curvature = problem.engine.curvature(point, state.dual, state.eta, caution)
-        most = self.most_products(problem, curvature)
-        found = minimize_model(curvature, modulus, gradient, enough=enough, max_products=most)
-        run.passes += found.passes
-        self.took(found.products, most)
-        descent = -float(np.vdot(gradient, found.step))
-        return Direction(found.step, descent, found.decrease)
-
-
-class Resting(NewtonCG):
-    """The same in search of weights for the start, as long as steps do not take far more products.
-
-    Examples
-    --------
-    >>> import numpy as np, sorel
-    >>> from sorel.solvers.newton_cg import Resting
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
-    >>> sorel.solve(problem, solver=Resting()).converged
-    True
-    """
-
-    def __init__(self) -> None:
-        self._latest = 0
-
-    def most_products(self, problem: Problem, curvature: Curvature) -> int:
-        return min(max(_FEW_PRODUCTS, _MORE_PRODUCTS * self._latest), _MAX_PRODUCTS)
-
-    def took(self, products: int, most: int) -> None:
-        if products >= most:
-            raise CostlyError
-        self._latest = products
+    def direction(self, state: State, run: Run, damping: float) -> Direction:
+        return self._find(state, run, damping)

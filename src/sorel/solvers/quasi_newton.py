@@ -1,38 +1,65 @@
-"""Quasi-Newton steps inside the augmented Lagrangian: no product with a Hessian at all.
+"""L-BFGS on the risk itself, around a Hessian that all steps share, or around its diagonal.
 
-A direction comes from the last gradients (the two-loop recursion of L-BFGS), so that a step costs
-one pass: the change of the margins, and a gradient. Where a risk weighs samples by their rank and
-has many of them, Phi is nearly smooth even at a large eta, and few steps suffice.
+Where a risk weighs samples by their rank and no weight differs much from the next, the objective
+is nearly smooth, and its gradient under the weights of the ranks is all that a step needs: one
+pass. The first Hessian, for weights that stay put, is factorised once, or its diagonal does; what
+the weights add as they follow the losses, pairs of steps and changes of the gradient tell (the
+two-loop recursion: Nocedal, 1980; Liu and Nocedal, 1989). A run that slows is left to a method
+with a centre for its weights: see :mod:`sorel.solvers.augmented`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
-from sorel.engines.base import Dual, FloatArray
-from sorel.kernels import vectors
+from sorel.certificate import unit
+from sorel.costs import sampled_rows
+from sorel.engines.base import FloatArray
 from sorel.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian, CostlyError, Direction, State
-from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
-from sorel.solvers.newton_cg import Resting
+from sorel.solvers.augmented import AugmentedLagrangian
+from sorel.solvers.base import Iterates, Run, UnsupportedProblemError, rehearse
 from sorel.solvers.schedule import Pace
+from sorel.solvers.state import CostlyError, Direction, State
 
-# Pairs of steps and changes of the gradient that are kept.
+# Pairs that are kept.
 _MEMORY = 20
 
 # A pair whose curvature is below this, relative to its lengths, is all rounding.
 _FLAT = 1e-14
 
-# The pace is judged by what so many steps promised, and as many before them. Weights that move make
-# it uneven.
-_LOOK_BACK, _LOOK_BACK_FIXED = 8, 4
+# Steps around a matrix that are worth it: about as many as it takes to halve a gap down to 1e-6.
+_STEPS_AROUND_MATRIX = 20.0
+
+# Steps around a diagonal over which their pace is measured: it is uneven.
+_LOOK_BACK = 8
+
+# A decrease to come, relative to the objective, above which the ranks tell little of the weights.
+_FAR = 1e-4
+
+# Rows for each one of a sample from which on the sample is solved first.
+_WORTH_SAMPLING = 8
+
+# The relative gap to which it is.
+_SAMPLE_TOL = 1e-3
+
+Inverse = Callable[[FloatArray], FloatArray]
 
 
 class QuasiNewton(AugmentedLagrangian):
-    """Steps from the last gradients, for `auto`: for one run, and for the smooth penalty L2.
+    """Steps from gradients around one matrix or a diagonal, for `auto`: for one run, under L2.
+
+    Parameters
+    ----------
+    diagonal_steps : float
+        Steps around the diagonal that are worth it. 0 begins with the matrix.
+    matrix : bool
+        Whether to go on around a matrix when these do not suffice. Else, and when steps around a
+        new matrix slow, too, the run ends by a CostlyError.
 
     Examples
     --------
@@ -46,17 +73,17 @@ class QuasiNewton(AugmentedLagrangian):
 
     name: ClassVar[str] = "quasi_newton"
 
-    # Steps are cheap, so an inner problem may take many before eta is to blame.
-    pace: ClassVar[Pace] = Pace(50.0, warm=50.0, growth=3.0, easy=20, full=0.0, short=0.02, hard=60)
+    # The weights are those of the ranks all along.
+    pace: ClassVar[Pace] = Pace(math.inf, warm=math.inf)
 
-    # What a step promised is about what is left.
+    # The decrease predicted for the next step is about what is left.
     promising: ClassVar[float] = 0.1
 
-    def __init__(self) -> None:
-        self._pairs: _Pairs | None = None
-        self._last: tuple[FloatArray, FloatArray, Dual, float] | None = None
-        self._promises: list[float] = []
-        self._most = math.inf
+    def __init__(self, diagonal_steps: float = math.inf, matrix: bool = True) -> None:
+        self._diagonal_steps, self._matrix = diagonal_steps, matrix
+        self._pairs: Pairs | None = None
+        self._last: tuple[FloatArray, FloatArray] | None = None
+        self._next: Direction | None = None
 
     def check(self, problem: Problem) -> None:
         if not problem.penalty.quadratic:
@@ -65,86 +92,176 @@ class QuasiNewton(AugmentedLagrangian):
                 "use solver='auto'"
             )
 
-    def most_steps(self, problem: Problem) -> float:
-        """Steps that a run is worth: one that would take more is ended by a CostlyError."""
-        return np.inf
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if self._pairs is not None:
-            run.known.approximate_inverse = self._pairs.solve
+        if self._matrix and not run.is_weighted:
+            _start_on_sample(problem, run)
         try:
             yield from super().iterates(problem, run)
         finally:
             # What others come to know is not in these pairs.
             run.known.approximate_inverse = None
 
-    def resting(self) -> AugmentedLagrangian:
-        # Gradients of another Phi would be no news of this one.
-        return Resting()
+    def direction(self, state: State, run: Run, damping: float) -> Direction:
+        if self._next is not None:
+            return self._next
+        # The step for the plain average, from where the run starts.
+        pairs = self._begin(state, run, damping)
+        if not (pairs.rough or state.problem.has_fixed_weights or state.problem.bends_evenly):
+            # The matrix of equal weights is not that of others.
+            self._pairs = run.known.matrix = None
+        return pairs.direction(state.slope)
 
-    def direction(self, state: State, run: Run, caution: float) -> Direction:
-        problem, w = state.problem, state.point.w
-        gradient = state.gradient + problem.modulus() * w
-        if self._pairs is None:
-            curvature = problem.engine.curvature(state.point, state.dual)
-            self._pairs = _Pairs(curvature.diagonal() + problem.modulus())
-            run.known.approximate_inverse = self._pairs.solve
-            self._most = self.most_steps(problem)
-            run.passes += 1
+    def predicted_decrease(self, state: State, run: Run, target: float) -> float:
+        w, slope = state.point.w, state.slope
+        pairs = self._pairs or self._begin(state, run)
         if self._last is not None:
-            last_w, last_gradient, center, eta = self._last
-            # Gradients of one and the same Phi.
-            if center is state.center and eta == state.eta:
-                self._pairs.add(w - last_w, gradient - last_gradient)
-        self._last = w, gradient, state.center, state.eta
-        step = -self._pairs.solve(gradient)
-        descent = -float(np.vdot(gradient, step))
-        self._promises.append(max(0.5 * descent, 0.0))
-        left = self._steps_left(problem, problem.gap_wanted(run.tol, state.value, state.point))
-        if len(self._promises) + left > self._most:
+            pairs.add(w - self._last[0], slope - self._last[1])
+        self._last, self._next = (w, slope), pairs.direction(slope)
+        if self._next.decrease > target and pairs.is_slow(target):
+            if not self._matrix or pairs.is_new:
+                size = unit(state.problem, state.value, state.point)
+                far = self._next.decrease > _FAR * size and not state.problem.has_fixed_weights
+                raise CostlyError(far)
+            if not pairs.rough:
+                run.known.matrix = None
+            self._diagonal_steps = 0.0
+            self._next = self._begin(state, run).direction(slope)
+        return self._next.decrease
+
+    def _begin(self, state: State, run: Run, damping: float = 0.0) -> Pairs:
+        """Begin around the diagonal, a matrix that is known, or that of the weights here."""
+        problem, known = state.problem, run.known
+        if self._diagonal_steps > 0.0:
+            curvature = problem.engine.curvature(state.point, state.dual)
+            diagonal = curvature.diagonal() + problem.modulus()
+            # A flat intercept has no curvature to divide by.
+            inverse = 1.0 / np.where(diagonal > 0.0, diagonal, 1.0)
+            self._pairs = Pairs(lambda v: inverse * v, self._diagonal_steps, rough=True)
+            known.approximate_inverse = self._pairs.solve
+            run.passes += 1
+            return self._pairs
+        made = known.matrix is None
+        if made:
+            rows = None if problem.is_quadratic else sampled_rows(problem.engine.size)
+            curvature = problem.engine.curvature(state.point, state.dual, 0.0, damping)
+            known.matrix = curvature.matrix(rows)
+            run.passes += 1
+        factor = known.factor(problem)
+        if factor is None:
             raise CostlyError
-        return Direction(step, descent, 0.5 * descent)
-
-    def _steps_left(self, problem: Problem, target: float) -> float:
-        """How many more steps it takes at the pace of the last ones."""
-        count = _LOOK_BACK_FIXED if problem.has_fixed_weights else _LOOK_BACK
-        recent = sum(self._promises[-count:])
-        if len(self._promises) < 2 * count or not recent > target > 0.0:
-            return 0.0
-        before = sum(self._promises[-2 * count : -count])
-        if before <= recent:
-            return math.inf
-        return count * math.log(recent / target) / math.log(before / recent)
+        known.approximate_inverse = None
+        self._pairs = Pairs(factor, _STEPS_AROUND_MATRIX, made=made)
+        return self._pairs
 
 
-class _Pairs:
-    """The last steps, and what the gradient has changed by along them."""
+class Pairs:
+    """Steps and changes of the gradient along them, which tell of an inverse Hessian.
 
-    def __init__(self, diagonal: FloatArray) -> None:
-        # A flat intercept has no curvature to divide by.
-        self._diagonal = np.where(diagonal > 0.0, diagonal, 1.0).ravel()
-        self._steps = np.empty((_MEMORY, diagonal.size))
-        self._changes = np.empty_like(self._steps)
-        self._bends = np.empty(_MEMORY)
-        self._first = self._count = 0
+    Parameters
+    ----------
+    inverse : callable
+        Multiplies by the inverse around which they are set.
+    max_steps : float
+        Steps that are worth it.
+    rough : bool
+        Whether that inverse is to be scaled by what the last step tells.
+    made : bool
+        Whether it was made here, and not for a similar problem.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.solvers.quasi_newton import Pairs
+    >>> H = np.diag([1.0, 4.0])
+    >>> pairs = Pairs(lambda v: v.copy())
+    >>> for step in np.eye(2):
+    ...     pairs.add(step, H @ step)
+    >>> pairs.solve(np.array([1.0, 4.0]))
+    array([1., 1.])
+    """
+
+    def __init__(
+        self,
+        inverse: Inverse,
+        max_steps: float = math.inf,
+        *,
+        rough: bool = False,
+        made: bool = False,
+    ) -> None:
+        self._inverse, self._max_steps, self.rough, self._made = inverse, max_steps, rough, made
+        self._pairs: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=_MEMORY)
+        self._predicted: list[float] = []
+
+    @property
+    def is_new(self) -> bool:
+        """Whether another matrix would tell no more."""
+        return self._made and len(self._predicted) <= 2
 
     def add(self, step: FloatArray, change: FloatArray) -> None:
+        """Take note of a step and the change of the gradient along it."""
         bend = float(np.vdot(step, change))
         lengths = float(np.vdot(step, step)) * float(np.vdot(change, change))
-        if not bend > _FLAT * math.sqrt(lengths):
-            return
-        if self._count == _MEMORY:
-            self._first = (self._first + 1) % _MEMORY
-            self._count -= 1
-        place = (self._first + self._count) % _MEMORY
-        self._steps[place], self._changes[place] = step.ravel(), change.ravel()
-        self._bends[place] = bend
-        self._count += 1
+        if bend > _FLAT * math.sqrt(lengths):
+            self._pairs.append((step, change, bend))
 
     def solve(self, gradient: FloatArray) -> FloatArray:
-        """The inverse of the Hessian that the pairs stand for, times a vector."""
-        out = gradient.flatten()
-        vectors.quasi_newton_product(
-            self._steps, self._changes, self._bends, self._first, self._count, self._diagonal, out
-        )
-        return out.reshape(gradient.shape)
+        """The inverse times a vector: the two-loop recursion."""
+        v, shares = gradient.copy(), []
+        for step, change, bend in reversed(self._pairs):
+            shares.append(float(np.vdot(step, v)) / bend)
+            v -= shares[-1] * change
+        v = self._inverse(v)
+        if self.rough and self._pairs:
+            _, change, bend = self._pairs[-1]
+            v *= bend / float(np.vdot(change, self._inverse(change)))
+        for step, change, bend in self._pairs:
+            v += (shares.pop() - float(np.vdot(change, v)) / bend) * step
+        return v
+
+    def direction(self, slope: FloatArray) -> Direction:
+        """The next direction."""
+        step = -self.solve(slope)
+        descent = -float(np.vdot(slope, step))
+        self._predicted.append(max(0.5 * descent, 0.0))
+        return Direction(step, descent, 0.5 * descent)
+
+    def is_slow(self, target: float) -> bool:
+        """Whether it takes too many steps to a decrease of `target`, at the pace of the last."""
+        count, predicted = _LOOK_BACK if self.rough else 1, self._predicted
+        if len(predicted) < 2 * count:
+            return False
+        before, recent = sum(predicted[-2 * count : -count]), sum(predicted[-count:])
+        if before <= recent:
+            return True
+        left = count * math.log(recent / target) / math.log(before / recent)
+        return len(predicted) + left > self._max_steps
+
+
+def _start_on_sample(problem: Problem, run: Run) -> None:
+    """Move the start to the solution for some of the rows, where rows are many.
+
+    The first digits are the same for a sample and for all rows, and a sample costs next to nothing.
+    """
+    engine, n, rows = problem.engine, problem.n_samples, sampled_rows(problem.engine.size)
+    if _WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
+        return
+    # Always the same rows: nobody expects chance in a method without settings.
+    part = engine.on_rows(np.sort(np.random.default_rng(0).choice(n, rows, replace=False)))
+    if part is None:
+        return
+    sample = problem.with_engine(part)
+    # Where the start is as good for the sample, it may be the solution.
+    least = (1.0 - _SAMPLE_TOL) * sample.objective(problem.for_user(run.w))
+    passes = (run.max_passes - run.passes) * n / rows
+    inner = Run(run.w, None, _SAMPLE_TOL, passes, run.deadline, run.random_state)
+    try:
+        method = QuasiNewton(0.0).iterates(sample, inner)
+        for iterate, certificate in rehearse(method, sample, inner):
+            if certificate.relative_gap <= _SAMPLE_TOL:
+                if certificate.primal < least:
+                    run.w = iterate.point.w
+                    run.find_dual_later(lambda: engine.worst_case(engine.point(run.w)))
+                break
+    except CostlyError:
+        pass
+    run.passes += inner.passes * rows / n

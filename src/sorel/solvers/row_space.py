@@ -75,7 +75,6 @@ class RowSpace(Solver):
             _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
             run.deadline,
             run.random_state,
-            near=run.near,
         )
         best: tuple[FloatArray, Dual] | None = None
         least, known, since, target = np.inf, np.inf, 0.0, 0.0

@@ -6,37 +6,30 @@ An inner problem is a centre and an eta, solved by Newton steps; see
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-__all__ = ["FULL_ENOUGH", "EtaSchedule", "Pace", "next_caution"]
+__all__ = ["EtaSchedule", "Pace", "next_damping"]
 
 # The largest eta, in units of 1 / (spread of the losses): beyond it the weights would be nothing
 # but the rounding of eta * l.
 _MAX_ETA = 1e15
 
-# Newton steps after which an inner problem counts as stuck, and steps in a row that are cut short:
-# new samples keep joining the ties then, because eta came too far ahead.
-_HOPELESS = 40
-_SHORT_STEPS = 2
+# Newton steps beyond which an inner problem is hard. Three times as many, and it is stuck.
+_HARD_STEPS = 12
 
-# Factor of eta after a hard inner problem. After a stuck one its growth, too, is multiplied by
-# _SLOWDOWN, but stays above _LEAST_GROWTH; every easy one multiplies it by _CONFIDENCE.
+# Steps in a row, each cut short by its line search, after which it is stuck: new samples keep
+# joining the ties then, because eta came too far ahead.
+_MAX_SHORT_STEPS = 2
+
+# Factor of eta after a hard or stuck inner problem, and of its growth after a stuck one.
 _SHRINKAGE = 0.3
+
+# The growth of eta never falls below this factor, begins there near a solution, and rises by it
+# after each easy inner problem.
 _LEAST_GROWTH = 2.0
-_SLOWDOWN, _CONFIDENCE = 0.3, 1.2
 
-# An inner problem is solved when its last step promised less than what the move of the weights has
-# gained, or less than _CUT_SHARE of it, if less than FULL_ENOUGH of that step was taken or its
-# caution was above _CAUTIOUS.
-FULL_ENOUGH, _CAUTIOUS, _CUT_SHARE = 0.2, 0.1, 0.03
-
-# A certificate is tried when the weights may gain no more than _NEARLY_STILL gaps wanted, or, where
-# they follow the ranks, a step no more than _NEARLY_DONE.
-_NEARLY_STILL, _NEARLY_DONE = 2.0, 0.5
-
-# Factor of the caution after a full step, and the caution that counts as none.
-_EASE, _NO_CAUTION = 0.1, 1e-3
+# Factor of the damping after a full step, and what a damped or short step may leave to be gained.
+_EASE = 0.1
 
 
 class Pace(NamedTuple):
@@ -55,8 +48,6 @@ class Pace(NamedTuple):
         Length of each of them, at least.
     short : float
         Length below which a step counts as cut short.
-    hard : int
-        Steps of an inner problem beyond which it counts as hard.
     """
 
     first: float = 4.0
@@ -65,7 +56,6 @@ class Pace(NamedTuple):
     easy: int = 3
     full: float = 0.5
     short: float = 0.1
-    hard: int = 12
 
 
 class EtaSchedule:
@@ -81,15 +71,13 @@ class EtaSchedule:
     scale : float
         Spread of the losses; eta is measured in its inverse.
     warm : bool
-        Whether the run starts near a solution.
-    gentle : bool, default=False
-        Whether eta should grow slowly at first: where the weights are nearly right, those that
-        they tie are worth more than a large eta, which would tie others.
+        Whether the run starts with weights that are nearly right. Those that they tie are worth
+        more than a large eta, which would tie others: it grows slowly then.
 
     Attributes
     ----------
     eta : float
-        The step of the current inner problem. Infinite where the weights follow the ranks.
+        The step of the current inner problem. Infinite for weights that are those of the risk.
 
     Examples
     --------
@@ -100,11 +88,11 @@ class EtaSchedule:
     40.0
     """
 
-    def __init__(self, pace: Pace, scale: float, warm: bool, gentle: bool = False) -> None:
+    def __init__(self, pace: Pace, scale: float, warm: bool) -> None:
         self._pace = pace
         self.eta = (pace.warm if warm else pace.first) / scale
-        self._largest = _MAX_ETA / scale
-        self._growth = min(_LEAST_GROWTH, pace.growth) if gentle else pace.growth
+        self._largest = max(_MAX_ETA / scale, self.eta)
+        self._growth = _LEAST_GROWTH if warm else pace.growth
         self._begin()
 
     def _begin(self) -> None:
@@ -121,21 +109,6 @@ class EtaSchedule:
         """Whether a step counts as cut short."""
         return length < self._pace.short
 
-    def follow_ranks(self) -> None:
-        """Begin with weights that follow the ranks of the losses: an eta that is infinite."""
-        self.eta = math.inf
-
-    @property
-    def by_ranks(self) -> bool:
-        """Whether the weights follow the ranks."""
-        return self.eta == math.inf
-
-    def leave_ranks(self, *, warm: bool = True) -> float:
-        """The finite eta of the first inner problem after that, from where they led or not."""
-        self.eta = (self._pace.warm if warm else self._pace.first) * self._largest / _MAX_ETA
-        self._begin()
-        return self.eta
-
     @property
     def capped(self) -> bool:
         """Whether eta has come as far as rounding allows, for losses of the size it knows."""
@@ -149,41 +122,27 @@ class EtaSchedule:
     @property
     def stuck(self) -> bool:
         """Whether the inner problem is too hard at this eta."""
-        return self._steps >= max(_HOPELESS, self._pace.hard) or self._cuts >= _SHORT_STEPS
+        return self._steps >= 3 * _HARD_STEPS or self._cuts >= _MAX_SHORT_STEPS
 
     def is_solved(
-        self, moved: float, predicted: float, length: float, used: float, noise: float
+        self, gained: float, predicted: float, length: float, damping: float, noise: float
     ) -> bool:
         """Whether the inner problem is solved.
 
-        `moved` is what the move of the weights has gained, `predicted` what the last step promised,
-        of which `length` was taken, and `used` the caution of that step. A step cut short has
-        gained little of what it promised, and a cautious one promised less than there is: both
-        leave work. Gains below `noise` are rounding.
+        `gained` is what the move of the weights has gained, `predicted` the decrease that the last
+        step was to bring, of which `length` was taken, and `damping` that of this step. A step cut
+        short has brought little of it, and a damped one predicted less than there is: both leave
+        work. Gains below `noise` are rounding.
         """
-        share = 1.0 if length >= FULL_ENOUGH and used <= _CAUTIOUS else _CUT_SHARE
-        return self._steps > 0 and predicted <= max(share * moved, noise)
-
-    def is_ready(
-        self, moved: float, predicted: float, remains: float, target: float, promising: float,
-        two_levels: bool,
-    ) -> bool:  # fmt: skip
-        """Whether a certificate may reach the gap `target`: steps promise `promising` of them.
-
-        `remains` is about what the next step will promise, where weights follow the ranks.
-        """
-        if self.by_ranks:
-            return remains <= _NEARLY_DONE * target
-        # Under two levels the shortfall is about as much as the move of the weights has gained.
-        still = not two_levels or moved <= _NEARLY_STILL * target
-        return still and predicted <= promising * target
+        share = _EASE if self.is_short(length) or damping > _EASE else 1.0
+        return self._steps > 0 and predicted <= max(share * gained, noise)
 
     def advance(self) -> float:
         """The eta of the next inner problem, when this one is solved."""
         if self._steps <= self._pace.easy and self._shortest >= self._pace.full:
             self.eta = min(self._growth * self.eta, self._largest)
-            self._growth = min(_CONFIDENCE * self._growth, self._pace.growth)
-        elif self._steps > self._pace.hard:
+            self._growth = min(_LEAST_GROWTH * self._growth, self._pace.growth)
+        elif self._steps > _HARD_STEPS:
             self.eta *= _SHRINKAGE
         self._begin()
         return self.eta
@@ -191,17 +150,17 @@ class EtaSchedule:
     def retreat(self) -> float:
         """A smaller eta for an inner problem that is stuck."""
         self.eta *= _SHRINKAGE
-        self._growth = max(_SLOWDOWN * self._growth, _LEAST_GROWTH)
+        self._growth = max(_SHRINKAGE * self._growth, _LEAST_GROWTH)
         self._steps = self._cuts = 0
         return self.eta
 
 
-def next_caution(caution: float, short: bool) -> float:
-    """The caution of the next step: see :meth:`sorel.engines.Engine.hessian`.
+def next_damping(damping: float, short: bool) -> float:
+    """The damping of the next step: see :meth:`sorel.engines.Engine.hessian`.
 
     After a step cut short the curvature of the losses is taken from parabolas above them, and less
     so after every full step.
     """
     if short:
         return 1.0
-    return _EASE * caution if caution > _NO_CAUTION else 0.0
+    return _EASE * damping if damping > _EASE**2 else 0.0

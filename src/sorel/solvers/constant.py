@@ -1,0 +1,102 @@
+"""Whether the constant model is the solution, where all losses are equal at the start.
+
+The losses of labels are equal at w = 0, so all weightings attain the risk there, and the start is
+the solution if one of them balances the gradients of the losses. For noisy labels and a risk of
+the tail that is the rule. At a very large eta the augmented Lagrangian sees the losses as linear,
+and its minimiser has the multipliers nearest to uniform weights, if there are any.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sorel.certificate import gap_wanted, noise
+from sorel.engines.base import FloatArray
+from sorel.solvers.base import Iterate, Iterates, Run
+from sorel.solvers.directions import Cheapest
+from sorel.solvers.state import Direction, State
+
+__all__ = ["constant_optimum", "losses_are_equal"]
+
+# Losses that differ by less, relative to them, count as equal.
+_EQUAL = 1e-12
+
+# The eta at which they all but stay equal, relative to their inverse.
+_ETA = 1e6
+
+# What the weights leave of the curvature at least, as a share.
+_LEAST_SHARE = 1e-3
+
+# The Fenchel-Young gap, in units of the gap wanted, from which on a certificate is worth a try.
+_PROMISING = 100.0
+
+# Steps cut shorter than this come to limits of the weights.
+_SHORT = 0.2
+
+# Steps in a row that may fail to halve it.
+_MAX_FAILURES = 2
+
+
+def losses_are_equal(state: State) -> bool:
+    """Whether the weights may change, and all losses are equal, as those of labels are at 0."""
+    problem = state.problem
+    if problem.has_fixed_weights or not problem.loss.is_classifier or np.any(state.point.w):
+        return False
+    return problem.engine.shortfall(state.point, state.dual) < _EQUAL * state.value
+
+
+def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Run) -> Iterates:
+    """Yield the start with multipliers that make it the solution, if they can be found.
+
+    `direction` is the step for the plain average. It leads to the multipliers where no weight comes
+    to a limit, since gradients and curvature at the start are of one size.
+    """
+    problem, engine = start.problem, start.problem.engine
+    rounding, eta = noise(problem, start.value), _ETA / start.value
+    # The weights know the losses less their mean, which takes a share of the curvature away.
+    length = 1.0 / (max(1.0 - direction.descent, _LEAST_SHARE) * eta)
+    change = engine.direction(direction.delta)
+    point = engine.moved(start.point, direction.delta, change, length)
+    del change
+    run.passes += 1
+    if engine.risk(point) + problem.penalty_value(point.w) < start.value - rounding:
+        return
+    # The margins of the start cost next to nothing, and are not kept beside those of the steps.
+    w = start.point.w
+    del start.point
+    state = State(problem, point, start.center, eta)
+    del point
+    yield from _multipliers_at_constant(start, w, state, find, run)
+    start.point = engine.point(w)
+
+
+def _multipliers_at_constant(
+    start: State, w: FloatArray, state: State, find: Cheapest, run: Run
+) -> Iterates:
+    """Newton steps to the multipliers, for as long as there may be any."""
+    problem, engine = start.problem, start.problem.engine
+    target = gap_wanted(problem, run.tol, start.value)
+    # No weighting is further away from the uniform one than this, so that Phi tells the risk.
+    off = (1.0 / engine.spec.risk.effective_share(engine.n_samples) - 1.0) / (2.0 * state.eta)
+    first, least, failures = 0.0, np.inf, 0
+    while failures <= _MAX_FAILURES and not run.exhausted:
+        slope = problem.coefficients(state.gradient)
+        gap = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
+        first = first or gap
+        if find.by_products and gap > first:
+            # Most steps that lead to multipliers come nearer to them from the start, and those by
+            # products cost too much for the others.
+            return
+        if gap <= _PROMISING * target:
+            point = engine.point(w)
+            gradient = engine.gradient(point, state.dual)
+            run.passes += 1
+            yield Iterate(point, state.dual, gradient, target)
+            del point
+        failures = 0 if gap <= 0.5 * least else failures + 1
+        least = min(gap, least)
+        state = state.line_search(find(state, run, 0.0))
+        run.passes += 1
+        # Steps are cut short where weights come to their limits: there are no multipliers.
+        if state.length < _SHORT or state.value + off < start.value - target:
+            return
