@@ -47,7 +47,7 @@ def margin_problem(loss, risk, n, seed, weight=None):
 
 def prox(problem, v, rho):
     split = problem.engine.splitting()
-    z = split.prox(split.vector(v), rho).margins
+    z = split.prox(split.vector(v), rho)
     return np.array(z), split.weighting()
 
 

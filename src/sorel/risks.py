@@ -243,7 +243,7 @@ class Risk:
         Examples
         --------
         >>> from sorel import CVaR
-        >>> CVaR(0.25).effective_share(100)
+        >>> round(CVaR(0.25).effective_share(100), 12)
         0.25
         """
         sigma = _some_weights(self, min(_count(n), _SOME))
@@ -257,7 +257,7 @@ class Risk:
         Examples
         --------
         >>> from sorel import CVaR
-        >>> CVaR(0.25).largest_jump(100)
+        >>> round(CVaR(0.25).largest_jump(100), 12)
         1.0
         """
         sigma = _some_weights(self, min(_count(n), _SOME))
