@@ -7,9 +7,7 @@ import pytest
 import scipy.sparse
 from scipy.special import expit
 
-from sorel.kernels import bins, dense, vectors
-from sorel.kernels import losses as loss_loops
-from sorel.kernels import sparse as sparse_loops
+from sorel import _core
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
 
 LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
@@ -66,11 +64,11 @@ def test_products(n, d, dtype):
     w[d // 2] = 0.0
     expected = X.astype(np.float64) @ w - 0.3
     out = np.full(n, np.nan)
-    dense.product_rows(X, w, -0.3, out)
+    _core.product_rows(X, w, -0.3, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
     out.fill(np.nan)
-    dense.product_columns(np.ascontiguousarray(X.T), w, -0.3, 0, n // 2, out)
-    dense.product_columns(np.ascontiguousarray(X.T), w, -0.3, n // 2, n, out)
+    _core.product_columns(np.ascontiguousarray(X.T), w, -0.3, 0, n // 2, out)
+    _core.product_columns(np.ascontiguousarray(X.T), w, -0.3, n // 2, n, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -83,7 +81,7 @@ def test_products_with_a_gram_matrix(n, d, dtype, intercept):
     shift = 0.7 if intercept else 0.0
     expected = (extended(X).T @ (h * (X.astype(np.float64) @ v + shift)))[: d + intercept]
     out = np.full(d + intercept, 0.5)
-    dense.gram_product_rows(X, h, v, shift, out)
+    _core.gram_product_rows(X, h, v, shift, out)
     np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
 
 
@@ -97,11 +95,11 @@ def test_adjoints(n, d, dtype, intercept, zeros):
         c[: 2 * n // 3] = 0.0
     expected = (extended(X).T @ c)[: d + intercept]
     out = np.full(d + intercept, 0.5)
-    dense.adjoint_rows(X, c, out)
+    _core.adjoint_rows(X, c, out)
     np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
     out.fill(0.5)
-    dense.adjoint_columns(np.ascontiguousarray(X.T), c, 0, n // 2, out)
-    dense.adjoint_columns(np.ascontiguousarray(X.T), c, n // 2, n, out)
+    _core.adjoint_columns(np.ascontiguousarray(X.T), c, 0, n // 2, out)
+    _core.adjoint_columns(np.ascontiguousarray(X.T), c, n // 2, n, out)
     np.testing.assert_allclose(out - 0.5, expected, **CLOSE)
 
 
@@ -109,7 +107,7 @@ def test_adjoints(n, d, dtype, intercept, zeros):
 def test_a_row_is_added_to_all(n, d):
     margins, row = matrix(n, d), matrix(1, d, seed=4)[0]
     expected = margins + row
-    dense.add_row(margins, row)
+    _core.add_row(margins, row)
     np.testing.assert_allclose(margins, expected, **CLOSE)
 
 
@@ -122,7 +120,7 @@ def test_gram_of_few_columns(n, d, intercept):
     size, height = d + intercept, 7
     out = np.ones((size, size))
     tile, scaled = np.full((size, height), np.nan), np.full((size + 1, height), np.nan)
-    dense.gram_few(X, h, tile, scaled, out)
+    _core.gram_few(X, h, tile, scaled, out)
     full = extended(X)[:, :size]
     np.testing.assert_allclose(out - 1.0, full.T @ (h[:, None] * full), **CLOSE)
     np.testing.assert_array_equal(out, out.T)
@@ -133,7 +131,7 @@ def test_gram_of_few_columns(n, d, intercept):
 def test_gram_of_few_columns_in_any_order_and_precision(dtype, order):
     X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(random_vectors(15, 1)[0])
     out = np.zeros((5, 5))
-    dense.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
+    _core.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
     np.testing.assert_allclose(out, extended(X).T @ (h[:, None] * extended(X)), **CLOSE)
 
 
@@ -142,7 +140,7 @@ def test_gram_diagonal(intercept):
     X, (h,) = matrix(9, 3), random_vectors(9, 1)
     h[2] = 0.0
     out = np.zeros(3 + intercept)
-    dense.gram_diagonal(X, h, out)
+    _core.gram_diagonal(X, h, out)
     full = extended(X)[:, : 3 + intercept]
     np.testing.assert_allclose(out, np.diag(full.T @ (h[:, None] * full)), **CLOSE)
 
@@ -151,7 +149,7 @@ def test_gram_diagonal(intercept):
 def test_scaled_rows(intercept):
     X, (scale,) = matrix(9, 3), random_vectors(9, 1)
     rows, out = np.array([8, 1, 4, 5, 0]), np.full((4, 3 + intercept), np.nan)
-    dense.scaled_rows(X, scale[rows[1:4]], rows, 1, 4, out)
+    _core.scaled_rows(X, scale[rows[1:4]], rows, 1, 4, out)
     expected = (scale[:, None] * extended(X))[rows[1:4], : 3 + intercept]
     np.testing.assert_allclose(out[:3], expected, **CLOSE)
     assert np.isnan(out[3]).all()
@@ -172,9 +170,7 @@ def test_subtract_block_means(weighted, intercept):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
     sums = np.zeros((3, rows.shape[1] + 1))
-    loss_loops.subtract_block_means(
-        X, loss_loops.SQUARED, 0.0, y, z, block, sums, eta, omega, weighted, out
-    )
+    _core.subtract_block_means(X, _core.SQUARED, 0.0, y, z, block, sums, eta, omega, weighted, out)
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -191,7 +187,7 @@ def test_block_sums(intercept, dtype):
     expected = (member * c[:, None]).T @ extended(X)[:, : 3 + intercept]
     for start, stop in [(0, 4), (1, 3), (3, 4)]:
         out = np.zeros((stop - start, 3 + intercept))
-        dense.block_sums(X, c, block, start, out)
+        _core.block_sums(X, c, block, start, out)
         np.testing.assert_allclose(out, expected[start:stop], **CLOSE)
 
 
@@ -203,11 +199,11 @@ def test_block_totals_and_means(weighted, sampled):
     (values,) = random_vectors(8, 1)
     factor = np.array([0.0, 1.0, 2.0, 3.0, 1.5, 0.0, 1.0, 1.0])
     totals = np.full(3, np.nan)
-    vectors.block_totals(block, factor, sampled, omega, weighted, totals)
+    _core.block_totals(block, factor, sampled, omega, weighted, totals)
     used = full * factor if sampled else full
     np.testing.assert_allclose(totals, [used[block == b].sum() for b in range(3)], **CLOSE)
     totals, means = np.full(3, np.nan), np.full(3, np.nan)
-    vectors.block_means(block, values, omega, weighted, totals, means)
+    _core.block_means(block, values, omega, weighted, totals, means)
     expected = [np.average(values[block == b], weights=full[block == b]) for b in range(3)]
     np.testing.assert_allclose(means, expected, **CLOSE)
 
@@ -219,7 +215,7 @@ def test_sampled_rows_keep_the_sum_and_their_share():
     block = NO_BLOCKS
     unit = full.sum() / 50
     h, factor = full.copy(), np.full(400, np.nan)
-    vectors.sample_rows(h, block, False, unit, factor)
+    _core.sample_rows(h, block, False, unit, factor)
     np.testing.assert_allclose(h, factor * full, rtol=1e-15)
     kept = full > unit
     np.testing.assert_array_equal(h[kept], full[kept])
@@ -238,7 +234,7 @@ def test_sampling_is_fair_over_all_orders():
     for _ in range(trials):
         order = rng.permutation(12)
         h, factor = full[order], np.empty(12)
-        vectors.sample_rows(h, NO_BLOCKS, False, full.sum() / 4, factor)
+        _core.sample_rows(h, NO_BLOCKS, False, full.sum() / 4, factor)
         total[order] += h
     np.testing.assert_allclose(total / trials, full, rtol=0.15, atol=0.02)
 
@@ -247,7 +243,7 @@ def test_rows_in_blocks_are_kept_on_request():
     full = np.full(30, 0.1)
     block = blocks(np.where(np.arange(30) < 10, 0, -1))
     h, factor = full.copy(), np.empty(30)
-    vectors.sample_rows(h, block, True, 1.0, factor)
+    _core.sample_rows(h, block, True, 1.0, factor)
     np.testing.assert_array_equal(factor[:10], 1.0)
     np.testing.assert_array_equal(h[:10], full[:10])
     assert np.count_nonzero(h[10:]) == 2
@@ -261,7 +257,7 @@ def test_moved_margins(loss):
     z, direction = random_vectors(9, 2)
     y = targets(loss, 9)
     margins, losses = np.full((2, 9), np.nan)
-    loss_loops.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
+    _core.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
     moved = z + 0.7 * direction
     np.testing.assert_allclose(margins, moved, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
@@ -280,8 +276,8 @@ def test_logistic_loops_keep_all_digits():
         np.linspace(-40.0, 40.0, 4001), 10.0 ** np.arange(-300, 3), -(10.0 ** np.arange(-9, 3))
     ]
     y, losses, slopes = np.ones(len(z)), np.empty(len(z)), np.empty(len(z))
-    loss_loops.losses_at(2, 1.0, y, z, losses)
-    loss_loops.slopes_at(2, 1.0, y, z, slopes)
+    _core.losses_at(2, 1.0, y, z, losses)
+    _core.slopes_at(2, 1.0, y, z, slopes)
     wide = z.astype(np.longdouble)
     e = np.exp(-np.abs(wide))
     expected = np.maximum(-wide, 0.0) + np.log1p(e)
@@ -294,8 +290,8 @@ def test_logistic_loops_far_out():
     z = np.array([700.0, 745.0, 800.0, 1e300, np.inf, np.nan])
     z = np.r_[z, -z]
     y, losses, slopes = np.ones(len(z)), np.empty(len(z)), np.empty(len(z))
-    loss_loops.losses_at(2, 1.0, y, z, losses)
-    loss_loops.slopes_at(2, 1.0, y, z, slopes)
+    _core.losses_at(2, 1.0, y, z, losses)
+    _core.slopes_at(2, 1.0, y, z, slopes)
     expected = np.maximum(-z, 0.0) + np.log1p(np.exp(-np.abs(z)))
     np.testing.assert_allclose(losses, expected, rtol=1e-12, atol=1e-320)
     np.testing.assert_allclose(slopes, -expit(-z), rtol=1e-12, atol=1e-320)
@@ -308,8 +304,8 @@ def test_weighted_sums(weighted):
     q, values = random_vectors(14, 2)
     args = (omega, weighted)
     close = {"rel": 1e-12, "abs": 1e-14}
-    assert vectors.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
-    assert vectors.weighted_square_distance(q, values, *args) == pytest.approx(
+    assert _core.weighted_sum(q, values, *args) == pytest.approx(full @ (q * values), **close)
+    assert _core.weighted_square_distance(q, values, *args) == pytest.approx(
         full @ (q - values) ** 2, **close
     )
 
@@ -323,40 +319,29 @@ def test_weighted_slopes(weighted, loss):
     y = targets(loss, 10)
     slopes = loss.derivative(y, z)
     args, out = (loss.code, loss.parameter, y, z), np.full(10, np.nan)
-    loss_loops.weighted_slopes(*args, q, omega, weighted, out)
+    _core.weighted_slopes(*args, q, omega, weighted, out)
     np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
-    slope = loss_loops.directional_slope(*args, q, direction, omega, weighted)
+    slope = _core.directional_slope(*args, q, direction, omega, weighted)
     assert slope == pytest.approx(full @ (q * slopes * direction), rel=1e-12, abs=1e-14)
     block = blocks(np.arange(10) % 3 - 1)
-    loss_loops.block_slopes(*args, block, factor, False, omega, weighted, out)
+    _core.block_slopes(*args, block, factor, False, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0), **CLOSE)
-    loss_loops.block_slopes(*args, block, factor, True, omega, weighted, out)
+    _core.block_slopes(*args, block, factor, True, omega, weighted, out)
     np.testing.assert_allclose(out, full * slopes * (block >= 0) * factor, **CLOSE)
-
-
-@by_weighting
-def test_sampled_slopes(weighted):
-    omega, full = sample_weights(10, weighted)
-    slopes, factor = random_vectors(10, 2)
-    out = np.full(10, np.nan)
-    vectors.sample_slopes(slopes, factor, True, omega, weighted, out)
-    np.testing.assert_allclose(out, full * slopes * factor, **CLOSE)
-    vectors.sample_slopes(slopes, factor, False, omega, weighted, out)
-    np.testing.assert_allclose(out, full * slopes, **CLOSE)
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.4])
 def test_ascent_target(theta):
     q, losses, previous = random_vectors(10, 3)
     out = np.full(10, np.nan)
-    vectors.ascent_target(q, losses, previous, 2.5, theta, out)
+    _core.ascent_target(q, losses, previous, 2.5, theta, out)
     np.testing.assert_allclose(out, q + 2.5 * ((1 + theta) * losses - theta * previous), **CLOSE)
 
 
 def curvatures(loss, y, z, caution):
     """Between the second derivative (caution 0) and the majorant (1)."""
     out, one = np.empty(len(z)), np.ones(len(z))
-    loss_loops.augmented_curvature(
+    _core.augmented_curvature(
         loss.code, loss.parameter, y, z, one, NO_BLOCKS, 0.0, caution, np.ones(1), False, out
     )
     return out
@@ -388,7 +373,7 @@ def test_augmented_curvature(loss, weighted, eta, caution):
     slopes = loss.derivative(y, z)
     block = blocks(np.arange(12) % 3 - 1)
     out = np.full(12, np.nan)
-    loss_loops.augmented_curvature(
+    _core.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
@@ -413,27 +398,12 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * curvatures(loss, y, z, 1.0)
     expected = full * (q * curvature * change + dq * slopes)
     h = np.empty(12)
-    loss_loops.augmented_curvature(
+    _core.augmented_curvature(
         loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, h
     )
     totals = np.array([full[block == b].sum() for b in (0, 1)])
-    vectors.apply_curvature(h, full * slopes, block, eta / totals, change)
+    _core.apply_curvature(h, full * slopes, block, eta / totals, change)
     np.testing.assert_allclose(change, expected, **CLOSE)
-
-
-@by_dtype
-@by_intercept
-@pytest.mark.parametrize("rows", [[], [3], [0, 2, 3, 8]], ids=len)
-def test_products_with_some_rows(dtype, intercept, rows):
-    X, rows = matrix(9, 5, dtype), np.array(rows, dtype=np.intp)
-    (w,), (c,) = random_vectors(5, 1), random_vectors(len(rows), 1, seed=5)
-    some = extended(X)[rows]
-    out = np.full(len(rows), np.nan)
-    dense.product_some_rows(X, rows, w, 0.4, out)
-    np.testing.assert_allclose(out, some[:, :5] @ w + 0.4, **CLOSE)
-    out = np.zeros(5 + intercept)
-    dense.adjoint_some_rows(X, rows, c, out)
-    np.testing.assert_allclose(out, (some.T @ c)[: 5 + intercept], **CLOSE)
 
 
 @by_dtype
@@ -443,7 +413,7 @@ def test_diagonal_of_a_sparse_gram_matrix(dtype):
     h[2] = 0.0
     sparse = scipy.sparse.csr_array(X)
     out = np.zeros(5)
-    sparse_loops.gram_diagonal_csr(sparse.indptr, sparse.indices, sparse.data, h, out)
+    _core.gram_diagonal_csr(sparse.indptr, sparse.indices, sparse.data, h, out)
     np.testing.assert_allclose(out, (X.astype(np.float64) ** 2).T @ h, rtol=1e-6, atol=1e-13)
 
 
@@ -457,7 +427,7 @@ def test_selected_sparse_rows(dtype, index):
     rows = np.array([1, 3, 3, 8])
     wanted = scipy.sparse.csr_array(X[rows])
     out = np.zeros(wanted.nnz, index), np.zeros(wanted.nnz, dtype)
-    sparse_loops.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
+    _core.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
     np.testing.assert_array_equal(out[0], wanted.indices)
     np.testing.assert_array_equal(out[1], wanted.data)
 
@@ -469,7 +439,7 @@ def test_derivatives_in_a_shift(loss, weighted):
     z, q = random_vectors(12, 2)
     q = np.maximum(q, 0.0)
     y, shift = targets(loss, 12), 0.35
-    first, second, rounding = loss_loops.shift_statistics(
+    first, second, rounding = _core.shift_statistics(
         loss.code, loss.parameter, y, z, shift, q, omega, weighted
     )
     slopes = full * q * loss.derivative(y, z + shift)
@@ -497,7 +467,7 @@ def test_softmax_pairs_make_up_the_hessian_of_a_sample(weighted, eta):
     for a in range(k):
         for b in range(k):
             out = np.full(n, np.nan)
-            loss_loops.softmax_pair_curvature(y, slopes, q, block, eta, omega, weighted, a, b, out)
+            _core.softmax_pair_curvature(y, slopes, q, block, eta, omega, weighted, a, b, out)
             expected = full * (q * curvature[:, a, b] + inside * slopes[:, a] * slopes[:, b])
             np.testing.assert_allclose(out, expected, **CLOSE)
 
@@ -516,7 +486,7 @@ def test_softmax_curvature_applied_to_a_change_of_margins(weighted, eta):
     means = np.array([np.average(dl[block == b], weights=full[block == b]) for b in (0, 1)])
     dq = np.where(block >= 0, eta * (dl - means[block]), 0.0)
     expected = q[:, None] * np.einsum("iab,ib->ia", curvature, change) + dq[:, None] * slopes
-    loss_loops.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
+    _core.apply_softmax_curvature(y, slopes, q, block, means, eta, omega, weighted, change)
     np.testing.assert_allclose(change, full[:, None] * expected, **CLOSE)
 
 
@@ -529,10 +499,10 @@ def test_sums_of_softmax_slopes_and_probabilities(weighted):
     slopes, own = Multinomial().derivative(y, z), np.eye(k)[y]
     out = np.full((n, k), np.nan)
     for share in (0.0, 1.0):
-        loss_loops.weigh_softmax(y, slopes, share, q, omega, weighted, out)
+        _core.weigh_softmax(y, slopes, share, q, omega, weighted, out)
         np.testing.assert_allclose(out, (full * q)[:, None] * (slopes + share * own), **CLOSE)
     totals, sums, others = np.ones(k), np.ones((k, k)), out * (1 - own)
-    loss_loops.add_other_classes(y, out, totals, sums)
+    _core.add_other_classes(y, out, totals, sums)
     np.testing.assert_allclose(totals - 1.0, others.sum(axis=0), **CLOSE)
     np.testing.assert_allclose(sums - 1.0, own.T @ others, **CLOSE)
 
@@ -540,10 +510,10 @@ def test_sums_of_softmax_slopes_and_probabilities(weighted):
 def test_confident_samples_keep_their_curvature():
     z, y = np.array([[40.0, 0.0]]), np.array([0])
     losses, slopes, out = np.empty(1), np.empty((1, 2)), np.empty(1)
-    loss_loops.softmax_losses(y, z, losses, slopes)
+    _core.softmax_losses(y, z, losses, slopes)
     p = np.exp(-40.0) / (1 + np.exp(-40.0))
     for a, b, sign in [(0, 0, 1), (0, 1, -1), (1, 1, 1)]:
-        loss_loops.softmax_pair_curvature(
+        _core.softmax_pair_curvature(
             y, slopes, np.ones(1), NO_BLOCKS, 0.0, np.ones(1), False, a, b, out
         )
         np.testing.assert_allclose(out, sign * p, rtol=1e-14)
@@ -557,21 +527,6 @@ def is_order_of(values, key, order):
     np.testing.assert_array_equal(key, values[order])
 
 
-@by_loss
-@by_weighting
-def test_sums_along_a_line(loss, weighted):
-    omega, full = sample_weights(12, weighted)
-    z, direction, q = random_vectors(12, 3)
-    q[::4] = 0.0
-    y, step, eta = targets(loss, 12), 0.3, 2.0
-    args = (z, direction, step, loss.code, loss.parameter, y)
-    moved, out = z + step * direction, np.full(12, np.nan)
-    loss_loops.line_target(*args, q, eta, out)
-    np.testing.assert_allclose(out, q + eta * loss.value(y, moved), **CLOSE)
-    slope = full @ (q * loss.derivative(y, moved) * direction)
-    assert loss_loops.line_slope(*args, q, omega, weighted) == pytest.approx(slope, rel=1e-12)
-
-
 @by_weighting
 def test_sums_over_bins(weighted):
     rng = np.random.default_rng(0)
@@ -583,16 +538,16 @@ def test_sums_over_bins(weighted):
     weights = np.broadcast_to(omega, n)
     least, scale, shift = keys.min(), 1.0 / np.median(keys), 46
     cells = np.empty(n, np.int64)
-    bins.find_cells(keys, least, scale, shift, cells)
+    _core.find_cells(keys, least, scale, shift, cells)
     order = np.argsort(keys)
     assert np.all(np.diff(cells[order]) >= 0)
     assert cells.min() == 0
     # The first bin of each cell is that of its least key, or any before it.
     known = np.empty(m, np.int64)
-    bins.find_cells(edges, least, scale, shift, known)
+    _core.find_cells(edges, least, scale, shift, known)
     guide = np.searchsorted(known, np.arange(cells.max() + 1)).astype(np.int32)
     places, sums = np.empty(n, np.int32), np.zeros((m + 1, 3))
-    bins.fill_bins(keys, least, edges, guide, least, scale, shift, omega, weighted, places, sums)
+    _core.fill_bins(keys, least, edges, guide, least, scale, shift, omega, weighted, places, sums)
     np.testing.assert_array_equal(places, np.searchsorted(edges, keys, side="right"))
     low = np.concatenate([[least], edges])
     np.testing.assert_array_equal(sums[:, 0], np.bincount(places, minlength=m + 1))
@@ -601,13 +556,13 @@ def test_sums_over_bins(weighted):
     np.testing.assert_allclose(sums[:, 2], moments, rtol=1e-12, atol=1e-14)
 
     density, held, moment = rng.uniform(size=n), np.zeros(m + 1), np.zeros(m + 1)
-    bins.held_by_bins(keys, places, density, omega, weighted, low, held, moment)
+    _core.held_by_bins(keys, places, density, omega, weighted, low, held, moment)
     np.testing.assert_allclose(held, np.bincount(places, density * weights, m + 1), rtol=1e-13)
     expected = np.bincount(places, density * weights * (keys - low[places]), m + 1)
     np.testing.assert_allclose(moment, expected, rtol=1e-12, atol=1e-14)
 
     levels, blocks = rng.uniform(size=m + 1), rng.integers(-1, 5, m + 1).astype(np.int32)
     block = np.empty(n, np.int32)
-    bins.spread_bins(places, levels, blocks, density, block)
+    _core.spread_bins(places, levels, blocks, density, block)
     np.testing.assert_array_equal(density, levels[places])
     np.testing.assert_array_equal(block, blocks[places])

@@ -11,11 +11,10 @@ import scipy.sparse
 from helpers import RISKS
 
 import sorel
-from sorel._core import PARAMETERS
+from sorel import _core
+from sorel._core import PARAMETERS, pool_losses
 from sorel.engines import BlocksEngine, vectorised
 from sorel.engines.base import UnsupportedOperationError
-from sorel.kernels import losses as compiled
-from sorel.kernels.margins import pool_losses
 from sorel.losses import Huber, Logistic, Loss, Squared
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers.base import UnsupportedProblemError
@@ -111,7 +110,7 @@ def place(X, home, folder):
 
 def test_every_loop_has_its_vectorised_twin():
     """Same names, same parameters, but for the loss in place of its code."""
-    twins = {name: f for name, f in inspect.getmembers(vectorised) if name in vars(compiled)}
+    twins = {name: f for name, f in inspect.getmembers(vectorised) if name in PARAMETERS}
     for name, twin in twins.items():
         if not inspect.isfunction(twin):
             continue
@@ -172,7 +171,7 @@ def newly_added(monkeypatch):
 
     class Added(Squared):
         name = "added"
-        code = max(compiled.CODES) + 1
+        code = max(_core.LOSS_CODES) + 1
 
     monkeypatch.setitem(sorel.losses.LOSSES, Added.name, Added)
     return Added()
@@ -180,12 +179,12 @@ def newly_added(monkeypatch):
 
 def test_a_code_without_formulas_is_refused(newly_added):
     X, y = make_rows(False)
-    with pytest.raises(ValueError, match=f"Added.*{newly_added.code}.*kernels"):
+    with pytest.raises(ValueError, match=f"Added.*{newly_added.code}.*losses.hpp"):
         sorel.Problem(X, y, loss="added")
 
 
 def test_the_proximal_map_of_an_unknown_code_is_an_error():
-    code, one = max(compiled.CODES) + 1, np.ones(1)
+    code, one = max(_core.LOSS_CODES) + 1, np.ones(1)
     with pytest.raises(ValueError, match=f"code {code}"):
         pool_losses(code, 1.0, 1.0, one, one, one, np.zeros(1, np.int64), np.ones((4, 1)), one)
 

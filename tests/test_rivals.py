@@ -12,11 +12,10 @@ from helpers import make_data
 from rivals import RIVALS, Group, attempt, level, random_problem
 
 import sorel
+from sorel._core import LOGISTIC, pool_losses
 from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
 from sorel.engines import BlocksEngine
-from sorel.kernels.losses import LOGISTIC
-from sorel.kernels.margins import pool_losses
 from sorel.losses import Huber, Loss
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers import (

@@ -10,9 +10,8 @@ import scipy.sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sorel.kernels import sparse_steps
-from sorel.kernels.losses import SQUARED
-from sorel.kernels.prox import PURE_L2, SEPARABLE
+from sorel import _core
+from sorel._core import PURE_L2, SEPARABLE, SQUARED
 
 STEP = 0.1
 
@@ -32,7 +31,7 @@ def sparse_run(X, y, indices, w, drift, shrink, threshold, scale, bounds, proxim
     rows, d = scipy.sparse.csr_array(X), len(w)
     W, total = w[None].copy(), np.zeros((1, d))
     l2, l1 = (1.0 / scale - 1.0) / STEP, threshold / STEP
-    sparse_steps.svrg_steps_csr(
+    _core.svrg_steps_csr(
         (rows.indptr, rows.indices, rows.data), y, SQUARED, 1.0, np.zeros((len(y), 1)),
         np.ones(len(indices)), indices, 1, W, total, True, drift[None], shrink, STEP, 1.0, STEP,
         proximal, STEP, SEPARABLE if proximal else PURE_L2, l2, l1,

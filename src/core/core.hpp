@@ -43,7 +43,6 @@ void bind_cholesky(nb::module_& module);
 void bind_constrained(nb::module_& module);
 void bind_dense(nb::module_& module);
 void bind_bins(nb::module_& module);
-void bind_descent(nb::module_& module);
 void bind_losses(nb::module_& module);
 void bind_ordering(nb::module_& module);
 void bind_pooling(nb::module_& module);

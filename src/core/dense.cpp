@@ -266,26 +266,6 @@ SOREL_CLONES void add_row(Matrix<double> margins, Values row) {
         add_scaled(1.0, row.data, margins.shape[1], margins.row(i));
 }
 
-// out_r = x_i w + intercept for i = rows[r]
-SOREL_CLONES void product_some_rows(AnyMatrix X, RowNumbers rows, Values w, double intercept,
-                                    Vector<double> out) {
-    with_rows(X, [&](auto samples) SOREL_INLINED {
-        for (index r = 0; r < rows.size(); ++r)
-            out[r] = dot(samples.row(rows[r]), w.data, X.shape[1]) + intercept;
-    });
-}
-
-// out += sum of c_r [x_i 1] over i = rows[r], with the 1 when out has room for it
-SOREL_CLONES void adjoint_some_rows(AnyMatrix X, RowNumbers rows, Values c, Vector<double> out) {
-    const index d = X.shape[1];
-    with_rows(X, [&](auto samples) SOREL_INLINED {
-        for (index r = 0; r < rows.size(); ++r) {
-            add_scaled(c[r], samples.row(rows[r]), d, out.data);
-            if (out.size() > d) out[d] += c[r];
-        }
-    });
-}
-
 // out += diagonal of [X 1]^T diag(h) [X 1]
 SOREL_CLONES void gram_diagonal(AnyMatrix X, Values h, Vector<double> out) {
     const index n = X.shape[0], d = X.shape[1];
@@ -310,28 +290,11 @@ SOREL_CLONES void gram_diagonal(AnyMatrix X, Values h, Vector<double> out) {
     if (out.size() > d) out[d] += total;
 }
 
-// out_r = x_i for i = rows[r]
-template <class T>
-void gather_rows(AnyMatrix X, RowNumbers rows, Matrix<T> out) {
-    if (X.single != std::is_same_v<T, float>)
-        throw std::invalid_argument("X and out differ in type");
-    const T* data = static_cast<const T*>(X.data);
-    const index d = X.shape[1];
-    for (index r = 0; r < rows.size(); ++r) {
-        const T* x = data + rows[r] * X.stride[0];
-        if (d <= 1 || X.stride[1] == 1)
-            std::copy_n(x, d, out.row(r));
-        else
-            for (index j = 0; j < d; ++j) out(r, j) = x[j * X.stride[1]];
-    }
-}
-
 // The loops whose matrices have one type in C order.
 template <class T>
 void bind_typed(nb::module_& m) {
     define(m, "product_columns", "Xt w intercept first last margins", product_columns<T>);
     define(m, "adjoint_columns", "Xt c first last out", adjoint_columns<T>);
-    define(m, "gather_rows", "X rows out", gather_rows<T>);
 }
 
 }  // namespace
@@ -347,8 +310,6 @@ void bind_dense(nb::module_& m) {
     define(m, "scaled_rows", "X scale rows start stop out", scaled_rows);
     define(m, "block_sums", "X c block start out", block_sums);
     define(m, "add_row", "margins row", add_row);
-    define(m, "product_some_rows", "X rows w intercept out", product_some_rows);
-    define(m, "adjoint_some_rows", "X rows c out", adjoint_some_rows);
     define(m, "gram_diagonal", "X h out", gram_diagonal);
 }
 

@@ -153,29 +153,6 @@ SOREL_CLONES double directional_slope(int code, double delta, Values y, Values m
         });
 }
 
-// target = q + eta l at the margins moved along a direction, which are not kept
-SOREL_CLONES void line_target(Values margins, Values direction, double step, int code, double delta,
-                              Values y, Values density, double eta, Vector<double> target) {
-    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-#pragma omp simd
-        for (index i = 0; i < margins.size(); ++i)
-            target[i] = density[i] + eta * loss.value(y[i], margins[i] + step * direction[i]);
-    });
-}
-
-// Derivative of lam . l along the direction, at the margins moved along it.
-SOREL_CLONES double line_slope(Values margins, Values direction, double step, int code,
-                               double delta, Values y, Values density, Values omega,
-                               bool weighted) {
-    return with_weighted_loss(
-        code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
-            return sum_terms(density.size(), [&](index i) SOREL_INLINED {
-                return weight(i) * density[i] * loss.slope(y[i], margins[i] + step * direction[i]) *
-                       direction[i];
-            });
-        });
-}
-
 // new_margins = z + step direction, with the losses there
 SOREL_CLONES void move_margins(Values margins, Values direction, double step, int code,
                                double delta, Values y, Vector<double> new_margins,
@@ -218,6 +195,15 @@ SOREL_CLONES std::tuple<double, double, double> shift_statistics(int code, doubl
 }  // namespace
 
 void bind_losses(nb::module_& m) {
+    m.attr("SQUARED") = static_cast<int>(kSquared);
+    m.attr("HUBER") = static_cast<int>(kHuber);
+    m.attr("LOGISTIC") = static_cast<int>(kLogistic);
+    m.attr("SQUARED_HINGE") = static_cast<int>(kSquaredHinge);
+    m.attr("LINEAR") = static_cast<int>(kLinear);
+    m.attr("LOSS_CODES") = nb::make_tuple(static_cast<int>(kSquared), static_cast<int>(kHuber),
+                                          static_cast<int>(kLogistic),
+                                          static_cast<int>(kSquaredHinge),
+                                          static_cast<int>(kLinear));
     define(m, "losses_at", "code delta y margins losses", losses_at);
     define(m, "slopes_at", "code delta y margins slopes", slopes_at);
     define(m, "curvatures_at", "code delta y margins out", curvatures_at);
@@ -230,9 +216,6 @@ void bind_losses(nb::module_& m) {
            subtract_block_means);
     define(m, "directional_slope", "code delta y margins density direction omega weighted",
            directional_slope);
-    define(m, "line_target", "margins direction step code delta y density eta target", line_target);
-    define(m, "line_slope", "margins direction step code delta y density omega weighted",
-           line_slope);
     define(m, "move_margins", "margins direction step code delta y new_margins losses",
            move_margins);
     define(m, "shift_statistics", "code delta y margins shift density omega weighted",

@@ -23,7 +23,6 @@ NB_MODULE(_core, module) {
     sorel::bind_cholesky(module);
     sorel::bind_constrained(module);
     sorel::bind_dense(module);
-    sorel::bind_descent(module);
     sorel::bind_losses(module);
     sorel::bind_margins(module);
     sorel::bind_ordering(module);

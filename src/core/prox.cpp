@@ -21,6 +21,9 @@ void prox_inplace_outputs(Matrix<double> w, double step, int code, double l2, do
 }  // namespace
 
 void bind_prox(nb::module_& m) {
+    m.attr("PURE_L2") = static_cast<int>(kPureL2);
+    m.attr("SEPARABLE") = static_cast<int>(kSeparable);
+    m.attr("SIMPLEX") = static_cast<int>(kSimplex);
     define(m, "prox_inplace", "w step code l2 l1 lower upper", prox_vector);
     define(m, "prox_inplace_outputs", "w step code l2 l1 lower upper", prox_inplace_outputs);
 }

@@ -52,20 +52,6 @@ void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
     }
 }
 
-// out = omega phi', times the sampling factors when rows were sampled
-SOREL_CLONES void sample_slopes(Values slopes, Values factor, bool sampled, Values omega,
-                                bool weighted, Vector<double> out) {
-    with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
-        if (sampled) {
-#pragma omp simd
-            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i) * factor[i];
-        } else {
-#pragma omp simd
-            for (index i = 0; i < slopes.size(); ++i) out[i] = slopes[i] * weight(i);
-        }
-    });
-}
-
 // target = q + eta [(1 + theta) l - theta l_prev]
 SOREL_CLONES void ascent_target(Values density, Values losses, Values previous, double eta,
                                 double theta, Vector<double> target) {
@@ -94,16 +80,6 @@ SOREL_CLONES double weighted_sum(Values density, Values losses, Values omega, bo
             total += part;
         }
         return total;
-    });
-}
-
-// sum_i omega_i (q_i + share) |l_i|
-SOREL_CLONES double absolute_sum(Values density, Values losses, Values omega, bool weighted,
-                                 double share) {
-    return with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
-        return sum_terms(density.size(), [&](index i) SOREL_INLINED {
-            return weight(i) * (density[i] + share) * std::abs(losses[i]);
-        });
     });
 }
 
@@ -176,58 +152,19 @@ SOREL_CLONES void systematic_sample(Values probability, index count, double offs
     while (drawn < count) out[drawn++] = last;
 }
 
-// v <- H v, for the inverse H that L-BFGS makes of `count` pairs: the two-loop recursion (Nocedal
-// 1980). The pairs are rows of `steps` and `changes`, the oldest at `first` and the others after
-// it, in a ring. `bends` has their inner products. Without pairs H is the inverse of the diagonal.
-SOREL_CLONES void quasi_newton_product(Matrix<const double> steps, Matrix<const double> changes,
-                                       Values bends, index first, index count, Values diagonal,
-                                       Vector<double> v) {
-    const index size = v.size(), room = bends.size();
-    std::vector<double> shares(count);
-    for (index k = count - 1; k >= 0; --k) {
-        const index r = (first + k) % room;
-        const double *change = changes.row(r), share = dot(steps.row(r), v.data, size) / bends[r];
-#pragma omp simd
-        for (index j = 0; j < size; ++j) v[j] -= share * change[j];
-        shares[k] = share;
-    }
-    double scale = 1.0;
-    if (count > 0) {
-        const index r = (first + count - 1) % room;
-        const double* change = changes.row(r);
-        double square = 0.0;
-#pragma omp simd reduction(+ : square)
-        for (index j = 0; j < size; ++j) square += change[j] * change[j] / diagonal[j];
-        scale = bends[r] / square;
-    }
-#pragma omp simd
-    for (index j = 0; j < size; ++j) v[j] *= scale / diagonal[j];
-    for (index k = 0; k < count; ++k) {
-        const index r = (first + k) % room;
-        const double *step = steps.row(r),
-                     share = shares[k] - dot(changes.row(r), v.data, size) / bends[r];
-#pragma omp simd
-        for (index j = 0; j < size; ++j) v[j] += share * step[j];
-    }
-}
-
 }  // namespace
 
 void bind_vectors(nb::module_& m) {
     define(m, "block_totals", "block factor sampled omega weighted out", block_totals);
     define(m, "sample_rows", "h block keep_blocks unit factor", sample_rows);
-    define(m, "sample_slopes", "slopes factor sampled omega weighted out", sample_slopes);
     define(m, "ascent_target", "density losses previous eta theta target", ascent_target);
     define(m, "weighted_sum", "density losses omega weighted", weighted_sum);
-    define(m, "absolute_sum", "density losses omega weighted share", absolute_sum);
     define(m, "square_of_used", "losses omega", square_of_used);
     define(m, "weighted_square_distance", "density others omega weighted",
            weighted_square_distance);
     define(m, "block_means", "block values omega weighted totals means", block_means);
     define(m, "apply_curvature", "h pull block scale change", apply_curvature);
     define(m, "systematic_sample", "probability count offset out", systematic_sample);
-    define(m, "quasi_newton_product", "steps changes bends first count diagonal v",
-           quasi_newton_product);
 }
 
 }  // namespace sorel

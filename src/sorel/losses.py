@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, softmax
 
+from sorel import _core
 from sorel._tensors import is_tensor
-from sorel.kernels import losses as kernels
-from sorel.kernels import margins as proximal_maps
 
 __all__ = [
     "LOSSES",
@@ -251,7 +250,7 @@ class Squared(_OfResidual):
 
     name = "squared"
     words = "losses: half the squared error"
-    code: ClassVar[int] = kernels.SQUARED
+    code: ClassVar[int] = _core.SQUARED
 
     def value(self, y: Any, margins: Any) -> Any:
         _, y, z = _arrays(y, margins)
@@ -285,7 +284,7 @@ class Huber(_OfResidual):
     delta: float = 1.0
     name = "huber"
     words = "losses: half the squared error, linear beyond an error of 1"
-    code: ClassVar[int] = kernels.HUBER
+    code: ClassVar[int] = _core.HUBER
 
     def __post_init__(self) -> None:
         number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
@@ -330,7 +329,7 @@ class Logistic(_Coded):
 
     name = "logistic"
     words = "losses: minus the logarithm of the probability given to the true label"
-    code: ClassVar[int] = kernels.LOGISTIC
+    code: ClassVar[int] = _core.LOGISTIC
     lower_bound = 0.0
     curvature_bound = 0.25
     lipschitz = 1.0
@@ -366,7 +365,7 @@ class SquaredHinge(_Coded):
 
     name = "squared_hinge"
     words = "losses: squared shortfall of the margin"
-    code: ClassVar[int] = kernels.SQUARED_HINGE
+    code: ClassVar[int] = _core.SQUARED_HINGE
     lower_bound = 0.0
     curvature_bound = 2.0
     is_classifier = True
@@ -400,7 +399,7 @@ class Linear(_Coded):
 
     name = "linear"
     words = "losses: target minus prediction"
-    code: ClassVar[int] = kernels.LINEAR
+    code: ClassVar[int] = _core.LINEAR
     curvature_bound = 0.0
     lipschitz = 1.0
     affine = True
@@ -610,7 +609,7 @@ class Multinomial(Loss):
     def _evaluate(self, y: ArrayLike, margins: ArrayLike) -> tuple[FloatArray, FloatArray]:
         targets, z = self._arrays(y, margins)
         losses, slopes = np.empty(len(z)), np.empty_like(z)
-        kernels.softmax_losses(targets, z, losses, slopes)
+        _core.softmax_losses(targets, z, losses, slopes)
         return losses, slopes
 
 
@@ -664,18 +663,17 @@ def compiled_form(loss: Loss) -> tuple[int, float] | None:
     """
     if not isinstance(loss, _Coded) or type(loss) not in LOSSES.values():
         return None
-    if loss.code not in kernels.CODES:
+    if loss.code not in _core.LOSS_CODES:
         raise ValueError(
             f"the loss {type(loss).__name__} has the code {loss.code}, for which "
-            "sorel.kernels.losses has no formulas; write them there, and add it to CODES"
+            "src/core/losses.hpp has no formulas; write them there"
         )
     return loss.code, loss.parameter
 
 
 def has_proximal_map(loss: Loss) -> bool:
     """Whether the compiled loops have the proximal map of a risk of this loss in its margins."""
-    form = compiled_form(loss)
-    return form is not None and form[0] in proximal_maps.CODES
+    return compiled_form(loss) is not None
 
 
 def parse_loss(loss: str | Loss) -> Loss:

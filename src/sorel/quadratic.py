@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from sorel.kernels.cholesky import minimize_few
+from sorel._core import minimize_few
 from sorel.models.constrained import RIDGE, Model, minimize
 from sorel.penalties import Penalty
 from sorel.penalties.builtin import Declared

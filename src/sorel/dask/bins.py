@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel.kernels import bins as loops
+from sorel import _core
 from sorel.permutahedron import Projector
 from sorel.risks import FloatArray, Risk
 
@@ -142,7 +142,7 @@ def fill(
     size = len(edges) + 1
     places, sums = np.empty(len(keys), np.int32), np.zeros((size, 3))
     first = float(keys.min())
-    loops.fill_bins(keys, first, edges, *_guide(edges), omega, weighted, places, sums)
+    _core.fill_bins(keys, first, edges, *_guide(edges), omega, weighted, places, sums)
     used = np.flatnonzero(sums[:, 0])
     number, mass, moment = sums[used].T.copy()
     low = np.append(first, edges)[used]
@@ -167,7 +167,7 @@ def _guide(edges: FloatArray) -> tuple[NDArray[np.int32], float, float, int]:
     octaves = 1 + int(np.log2(1.0 + span * scale))
     shift = 52 - max(1, int(np.log2(_CELLS_PER_BIN * len(edges) / octaves)))
     cells = np.empty(len(edges), np.int64)
-    loops.find_cells(edges, least, scale, shift, cells)
+    _core.find_cells(edges, least, scale, shift, cells)
     guide = np.searchsorted(cells, np.arange(cells[-1] + 2)).astype(np.int32)
     return guide, least, scale, shift
 

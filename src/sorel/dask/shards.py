@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
 from sorel.engines.base import Curvature
@@ -30,9 +31,6 @@ from sorel.engines.curvature import (
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.kernels import bins as bin_loops
-from sorel.kernels import losses as loss_loops
-from sorel.kernels import vectors
 from sorel.losses import Loss
 from sorel.permutahedron import thresholds
 from sorel.risks import FloatArray, Mean, Risk
@@ -304,7 +302,7 @@ class Session:
         new = self._duals[number] = _Weighting(self._n)
         last = self._points[point if previous is None else previous]
         for rows, here, there in zip(self._ranges, self._points[point], last, strict=True):
-            vectors.ascent_target(
+            _core.ascent_target(
                 self._duals[dual].density[rows], here.losses, there.losses, eta, theta,
                 new.density[rows],
             )  # fmt: skip
@@ -365,14 +363,14 @@ class Session:
         density[dual.used], block[dual.used] = levels[:count], blocks[:count]
         dual.pull[dual.used] = pulls[:count]
         dual.block = np.empty(self._n, np.int32)
-        bin_loops.spread_bins(dual.places, density, block, dual.density, dual.block)
+        _core.spread_bins(dual.places, density, block, dual.density, dual.block)
 
     def weights(self, number: int) -> FloatArray:
         return self._duals[number].density * self._omega
 
     def distance(self, dual: int, other: int) -> float:
         return float(
-            vectors.weighted_square_distance(
+            _core.weighted_square_distance(
                 self._duals[dual].density, self._duals[other].density, self._omega, self._weighted
             )
         )
@@ -420,7 +418,7 @@ class Session:
         low = np.zeros(len(edges) + 1)
         low[used] = found.low
         held, moment = np.zeros((2, len(low)))
-        bin_loops.held_by_bins(
+        _core.held_by_bins(
             values, places, self._duals[dual].density, self._omega, self._weighted, low, held,
             moment,
         )  # fmt: skip
@@ -436,7 +434,7 @@ class Session:
         return self.collapse(number, count, False)
 
     def square_of_used(self, point: int) -> float:
-        return float(vectors.square_of_used(self.losses(point), self._omega))
+        return float(_core.square_of_used(self.losses(point), self._omega))
 
     def rounding(self, point: int, dual: int) -> FloatArray:
         """Sums over the rows that errors are measured by; of the last two the largest."""
@@ -569,7 +567,7 @@ def shard_hessian(
             block = NO_BLOCKS if moving is None else moving.block
             keep = moving is not None and n_blocks * ROWS_PER_BLOCK > n_rows
             factor = np.empty(engine.n_samples)
-            vectors.sample_rows(h, block, keep, float(h.sum()) / n_rows, factor)
+            _core.sample_rows(h, block, keep, float(h.sum()) / n_rows, factor)
         matrix = engine._rows.gram(h)
     if moving is not None:
         sums, totals = block_sums(engine, point, moving, n_blocks, factor)
@@ -583,7 +581,7 @@ def _softmax_hessian(
     out, h = np.empty((rows, k, rows, k)), np.empty(engine.n_samples)
     for a in range(k):
         for b in range(a + 1):
-            loss_loops.softmax_pair_curvature(
+            _core.softmax_pair_curvature(
                 engine.y, point.slopes, density, NO_BLOCKS, 0.0, engine._omega, engine._weighted,
                 a, b, h,
             )  # fmt: skip
@@ -660,7 +658,7 @@ class ShardSoftmaxRows(Curvature):
         engine._rows.margins(v, change)
         if moving is not None:
             moved = moving.eta * moving.follow * (change * slopes).sum(axis=1)
-        loss_loops.apply_softmax_curvature(
+        _core.apply_softmax_curvature(
             engine.y, slopes, self._density, NO_BLOCKS, np.zeros(1), 0.0, engine._omega,
             engine._weighted, change,
         )  # fmt: skip
@@ -672,7 +670,7 @@ class ShardSoftmaxRows(Curvature):
         engine, out = self._engine, np.empty(self._engine.shape)
         h = np.empty(engine.n_samples)
         for a in range(engine.n_outputs):
-            loss_loops.softmax_pair_curvature(
+            _core.softmax_pair_curvature(
                 engine.y, self._slopes, self._density, NO_BLOCKS, 0.0, engine._omega,
                 engine._weighted, a, a, h,
             )  # fmt: skip

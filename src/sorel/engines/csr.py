@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel.kernels import sparse
+from sorel import _core
 
 __all__ = ["check_indices", "checked_csr"]
 
@@ -112,7 +112,7 @@ def _check_compressed(X: Any, major: int, minor: int, stored: tuple[int, ...]) -
         raise _invalid(X, f"its indptr has {len(indptr)} values, not {major + 1}")
     if indptr[0] != 0:
         raise _invalid(X, f"its indptr starts at {indptr[0]}, not at 0")
-    bad, repeated = sparse.inspect_csr(*index_arrays(X), minor)
+    bad, repeated = _core.inspect_csr(*index_arrays(X), minor)
     line, across = ("column", "rows") if X.format == "csc" else ("row", "columns")
     if bad >= 0:
         raise _invalid(

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel.engines.base import Curvature, FloatArray
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.last_gram import LastGram
 from sorel.engines.matrix import FEW_COLUMNS, RowMatrix
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.kernels import losses as loss_loops
-from sorel.kernels import vectors
 from sorel.rowspace import RowSystem, Weights
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class MemoryCurvature(Curvature):
         engine, size, n_blocks = self._engine, len(out), self._n_blocks
         totals = np.empty(n_blocks)
         sampled = factor is not None
-        vectors.block_totals(
+        _core.block_totals(
             self._block, totals if factor is None else factor, sampled, *self._weights, totals
         )
         # A block without a sampled row, or of samples of weight 0, has no mean to take out.
@@ -165,7 +164,7 @@ class OneMargin(MemoryCurvature):
             h, factor = h.copy(), np.empty(engine.n_samples)
             # A block of which a handful of rows is sampled loses its covariance: then keep it all.
             keep_blocks = self._n_blocks * ROWS_PER_BLOCK > n_rows
-            vectors.sample_rows(h, self._block, keep_blocks, float(h.sum()) / n_rows, factor)
+            _core.sample_rows(h, self._block, keep_blocks, float(h.sum()) / n_rows, factor)
         # A matrix that is larger than X is not kept.
         if factor is not None or not FEW_COLUMNS < engine.size <= engine.n_samples:
             out = engine._rows.gram(h)
@@ -202,7 +201,7 @@ class OneMargin(MemoryCurvature):
             h = self._own(self._h)
             return Weights(h, np.zeros(len(h)), np.full(len(h), -1, np.int32), np.empty(0))
         totals = np.empty(n_blocks)
-        vectors.block_totals(self._block, totals, False, *self._weights, totals)
+        _core.block_totals(self._block, totals, False, *self._weights, totals)
         scale = self._eta / np.where(totals > 0.0, totals, np.inf)
         pull, own = self._block_slopes(), self._own
         return Weights(own(self._h), own(pull), own(self._block), scale)
@@ -213,7 +212,7 @@ class OneMargin(MemoryCurvature):
             return self._rows.gram_product(self._own(self._h), v)
         moving, change = self._moving, np.empty(self._rows.n)
         self._rows.margins(v, change)
-        vectors.apply_curvature(moving.h, moving.pull, moving.block, moving.scale, change)
+        _core.apply_curvature(moving.h, moving.pull, moving.block, moving.scale, change)
         return self._less_low_rank(self._rows.adjoint(change), v)
 
     def diagonal(self) -> FloatArray:
@@ -299,15 +298,15 @@ class SeveralMargins(MemoryCurvature):
         self._rows.margins(v, change)
         if self._n_blocks:
             moved = np.einsum("ik,ik->i", slopes, change)
-            vectors.block_means(block, moved, *omega, np.empty_like(means), means)
-        loss_loops.apply_softmax_curvature(*parts, means, self._eta, *omega, change)
+            _core.block_means(block, moved, *omega, np.empty_like(means), means)
+        _core.apply_softmax_curvature(*parts, means, self._eta, *omega, change)
         return self._less_low_rank(self._rows.adjoint(change), v)
 
     def _pair(self, a: int, b: int) -> FloatArray:
         """The weights of the rows in the block of two classes."""
         engine, h = self._engine, np.empty(self._engine.n_samples)
         engine._each(
-            loss_loops.softmax_pair_curvature, engine.y, self._point.slopes, self._dual.density,
+            _core.softmax_pair_curvature, engine.y, self._point.slopes, self._dual.density,
             self._block, self._eta, *self._weights, a, b, h,
         )  # fmt: skip
         return h
@@ -342,7 +341,7 @@ class SeveralMargins(MemoryCurvature):
         classes = softmax_curvature(y, slopes, density, *self._own_weights)
         if self._n_blocks:
             inside, change = self._eta * (block >= 0), np.empty_like(slopes)
-            loss_loops.weigh_softmax(y, slopes, 0.0, inside, *self._own_weights, change)
+            _core.weigh_softmax(y, slopes, 0.0, inside, *self._own_weights, change)
             classes += change.T @ slopes
         return KroneckerPreconditioner(row_spectrum(engine), classes, float(modulus[0, 0]))
 
@@ -365,10 +364,10 @@ def softmax_curvature(
 ) -> FloatArray:
     """sum_i omega_i q_i (diag(p_i) - p_i p_i^T), the Hessian in margins that all samples share."""
     weighed = np.empty_like(slopes)
-    loss_loops.weigh_softmax(y, slopes, 1.0, density, omega, weighted, weighed)
+    _core.weigh_softmax(y, slopes, 1.0, density, omega, weighted, weighed)
     # p = slopes + onehot(y). What the second part adds to the product is the sum over each class,
     # of which the part of the class itself stands on the diagonal as well.
     out = slopes.T @ weighed
     totals = np.zeros(slopes.shape[1])
-    loss_loops.add_other_classes(y, weighed, totals, out)
+    _core.add_other_classes(y, weighed, totals, out)
     return np.asarray(np.diag(totals) - out)

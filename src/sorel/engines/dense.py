@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel._threads import limit_blas
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.matrix import FEW_COLUMNS, MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
-from sorel.kernels import dense
 
 # Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
+
+# Rows that the Gram matrix of few columns takes at a time. Not a power of 2, which would put the
+# columns of a tile into the same places of the cache.
+_FEW_TILE = 136
 
 
 class DenseRows(RowMatrix):
@@ -53,7 +57,7 @@ class DenseRows(RowMatrix):
         coef, intercept = (w[:-1], w[-1]) if self.intercept else (w, 0.0)
         if self._by_rows:
             self._sweep(
-                lambda start, stop: dense.product_rows(
+                lambda start, stop: _core.product_rows(
                     X[start:stop], coef, intercept, out[start:stop]
                 )
             )
@@ -65,8 +69,8 @@ class DenseRows(RowMatrix):
         if c.ndim > 1:
             return self._sum(lambda a, b, out: _add_adjoint(X[a:b], c[a:b], out), shape)
         if self._by_rows:
-            return self._sum(lambda a, b, out: dense.adjoint_rows(X[a:b], c[a:b], out), shape)
-        return self._sum(lambda a, b, out: dense.adjoint_columns(X.T, c, a, b, out), shape)
+            return self._sum(lambda a, b, out: _core.adjoint_rows(X[a:b], c[a:b], out), shape)
+        return self._sum(lambda a, b, out: _core.adjoint_columns(X.T, c, a, b, out), shape)
 
     def gram_product(self, h: FloatArray, v: FloatArray) -> FloatArray:
         if not self._by_rows:
@@ -74,7 +78,7 @@ class DenseRows(RowMatrix):
         X = self.form
         coef, intercept = (v[:-1], v[-1]) if self.intercept else (v, 0.0)
         return self._sum(
-            lambda a, b, out: dense.gram_product_rows(X[a:b], h[a:b], coef, intercept, out),
+            lambda a, b, out: _core.gram_product_rows(X[a:b], h[a:b], coef, intercept, out),
             (self.p,),
         )
 
@@ -87,12 +91,12 @@ class DenseRows(RowMatrix):
 
     def gram_diagonal(self, h: FloatArray) -> FloatArray:
         X = self.form
-        return self._sum(lambda a, b, out: dense.gram_diagonal(X[a:b], h[a:b], out), (self.p,))
+        return self._sum(lambda a, b, out: _core.gram_diagonal(X[a:b], h[a:b], out), (self.p,))
 
     def block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
         X = self.form
         return self._sum(
-            lambda a, b, out: dense.block_sums(X[a:b], c[a:b], block[a:b], start, out),
+            lambda a, b, out: _core.block_sums(X[a:b], c[a:b], block[a:b], start, out),
             (stop - start, self.p),
         )
 
@@ -129,7 +133,7 @@ class DenseEngine(MemoryEngine):
 def _product_columns(
     Xt: NDArray[Any], coef: FloatArray, intercept: float, out: FloatArray, start: int, stop: int
 ) -> None:
-    dense.product_columns(Xt, coef, intercept, start, stop, out)
+    _core.product_columns(Xt, coef, intercept, start, stop, out)
 
 
 def _add_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
@@ -143,7 +147,7 @@ def _add_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
         roots = np.sqrt(sign * h[rows])
         for first in range(0, len(rows), height):
             last = min(first + height, len(rows))
-            dense.scaled_rows(X, roots[first:last], rows, first, last, tile)
+            _core.scaled_rows(X, roots[first:last], rows, first, last, tile)
             part = tile[: last - first].T @ tile[: last - first]
             if sign > 0.0:
                 out += part
@@ -156,14 +160,14 @@ def _column_sizes(X: NDArray[Any]) -> NDArray[Any]:
     if not X.flags.c_contiguous:
         return np.maximum(X.max(axis=0), -X.min(axis=0))
     size = np.zeros(X.shape[1])
-    dense.column_sizes(X, size)
+    _core.column_sizes(X, size)
     return size
 
 
 def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     size = len(out)
-    tile, scaled = np.empty((size, dense.FEW_TILE)), np.empty((size + 1, dense.FEW_TILE))
-    dense.gram_few(X, h, tile, scaled, out)
+    tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
+    _core.gram_few(X, h, tile, scaled, out)
 
 
 def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
@@ -172,7 +176,7 @@ def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
     for rows, tile in _doubles(X):
         np.matmul(tile, w[:d], out=margins[rows])
     if len(w) > d:
-        dense.add_row(margins, w[d])
+        _core.add_row(margins, w[d])
 
 
 def _add_adjoint(X: NDArray[Any], c: FloatArray, out: FloatArray) -> None:

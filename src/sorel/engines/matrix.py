@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel._copies import shallow_copy
 from sorel._threads import Team
-from sorel.kernels import steps
 
 FloatArray = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class RowMatrix(ABC):
     """
 
     steps: ClassVar[Steps] = Steps(
-        steps.svrg_steps, steps.minibatch_steps, steps.prospect_steps, steps.saddle_saga_steps
+        _core.svrg_steps, _core.minibatch_steps, _core.prospect_steps, _core.saddle_saga_steps
     )
     # Whether X itself is an array of this process.
     in_memory: ClassVar[bool] = True

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel._copies import shallow_copy
 from sorel._core import PARAMETERS
 from sorel._threads import Team, limit_blas, thread_count
@@ -44,8 +45,6 @@ from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
 from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.kernels import PER_ROW, logistic, vectors
-from sorel.kernels import losses as compiled_losses
 from sorel.losses import compiled_form, has_proximal_map
 from sorel.permutahedron import Derivative, Projector, WeightSet
 from sorel.risks import Deviation, Risk
@@ -135,11 +134,20 @@ def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
     return None if results[0] is None else sum(results)
 
 
+# Parameters of the loops that have an entry for each sample.
+_PER_ROW = frozenset(
+    (
+        "X", "y", "margins", "losses", "slopes", "density", "others", "previous", "target", "block",
+        "direction", "new_margins", "change", "c", "h", "squares",
+    )
+)  # fmt: skip
+
+
 @cache
 def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     """Positions of the parameters with an entry per row, and that of the sample weights."""
     names = PARAMETERS.get(kernel.__name__) or list(inspect.signature(kernel).parameters)
-    rows = tuple(i for i, name in enumerate(names) if name in PER_ROW)
+    rows = tuple(i for i, name in enumerate(names) if name in _PER_ROW)
     return rows, names.index("omega") if "omega" in names else None
 
 
@@ -194,12 +202,10 @@ class MemoryEngine(Engine):
         )
         self._facts: dict[str, Any] = {}
         self._compiled = compiled_form(spec.loss)
-        self._loops: Any = compiled_losses
+        self._loops: Any = _core
         self._loss_args: tuple[Any, float, Any] = (-1, 1.0, self.y)
         if self._compiled is not None:
             self._loss_args = (*self._compiled, self.y)
-            if self._compiled[0] == compiled_losses.LOGISTIC:
-                self._loops = logistic
         elif self.n_outputs == 1:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         # Exponentials of samples without weight may overflow: 0 times that is not 0. Their margins
@@ -227,7 +233,7 @@ class MemoryEngine(Engine):
         """Get the working memory and the threads of a run."""
         self._known_gram: RowGram | None = None
         self._last_gram = self._handed_on
-        slow = self._compiled is None or self._loops is logistic
+        slow = self._compiled is None or self._compiled[0] == _core.LOGISTIC
         many = self.n_samples >= (_MANY_SAMPLES // 5 if slow else _MANY_SAMPLES)
         # A small problem is not even worth the question how many threads there are.
         threads = 1
@@ -374,7 +380,7 @@ class MemoryEngine(Engine):
         if eta == np.inf:
             return self.worst_case(point)
         target, last = np.empty(self.n_samples), (point if previous is None else previous).losses
-        self._each(vectors.ascent_target, center.density, point.losses, last, eta, theta, target)
+        self._each(_core.ascent_target, center.density, point.losses, last, eta, theta, target)
         return self._nearest(target)
 
     def _nearest(self, target: FloatArray) -> MemoryDual:
@@ -390,14 +396,14 @@ class MemoryEngine(Engine):
 
     def expected(self, point: Any, dual: Any) -> float:
         return self._each(
-            vectors.weighted_sum, self._weighing(dual), point.losses, self._omega, self._weighted
+            _core.weighted_sum, self._weighing(dual), point.losses, self._omega, self._weighted
         )
 
     def differences(
         self, dual: Any, other: Any, point: Any = None, other_point: Any = None
     ) -> Differences:
         omega = self._omega, self._weighted
-        square = self._each(vectors.weighted_square_distance, dual.density, other.density, *omega)
+        square = self._each(_core.weighted_square_distance, dual.density, other.density, *omega)
         if point is None or other_point is None:
             return Differences(square)
         move, change = dual.density - other.density, other_point.losses - point.losses
@@ -424,7 +430,7 @@ class MemoryEngine(Engine):
                 self._loops.weighted_slopes, *self._loss_args, point.margins, density, *omega, c
             )
         else:
-            self._each(compiled_losses.weigh_softmax, self.y, point.slopes, 0.0, density, *omega, c)
+            self._each(_core.weigh_softmax, self.y, point.slopes, 0.0, density, *omega, c)
         return self._rows.adjoint(c)
 
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
@@ -435,7 +441,7 @@ class MemoryEngine(Engine):
                 *omega,
             )  # fmt: skip
         moved = np.einsum("ik,ik->i", point.slopes, direction)
-        return self._each(vectors.weighted_sum, density, moved, *omega)
+        return self._each(_core.weighted_sum, density, moved, *omega)
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
         if self.n_outputs > 1:
@@ -490,7 +496,7 @@ class MemoryEngine(Engine):
         # Differences of the cumulative risk are off by rounding errors of 1 each, not of their own
         # size, which may be far less. Squares of losses may overflow where these do not.
         largest = float(np.max(np.abs(point.losses))) or 1.0
-        scaled = self._each(vectors.square_of_used, point.losses / largest, self._omega)
+        scaled = self._each(_core.square_of_used, point.losses / largest, self._omega)
         return _EPS * largest * math.sqrt(scaled)
 
     # Parts of the problem.

@@ -14,22 +14,22 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel._threads import Team
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.csr import checked_csr, index_arrays
 from sorel.engines.matrix import MAX_COPY, RowMatrix, Steps
 from sorel.engines.memory import MemoryEngine
-from sorel.kernels import sparse, sparse_steps
 
 
 class CsrRows(RowMatrix):
     """Products with an X in CSR; threads have about as many entries each."""
 
     steps = Steps(
-        sparse_steps.svrg_steps_csr,
-        sparse_steps.minibatch_steps_csr,
-        sparse_steps.prospect_steps_csr,
-        sparse_steps.saddle_saga_steps_csr,
+        _core.svrg_steps_csr,
+        _core.minibatch_steps_csr,
+        _core.prospect_steps_csr,
+        _core.saddle_saga_steps_csr,
     )
 
     def __init__(self, X: Any, intercept: bool) -> None:
@@ -60,7 +60,7 @@ class CsrRows(RowMatrix):
         entries = int(new_indptr[-1])
         new_indices, new_data = np.empty(entries, indices.dtype), np.empty(entries, data.dtype)
         Team(len(rows), self._threads).sweep(
-            lambda start, stop: sparse.select_csr(
+            lambda start, stop: _core.select_csr(
                 indptr, indices, data, rows[start:stop], new_indptr[start : stop + 1],
                 new_indices, new_data,
             )
@@ -74,7 +74,7 @@ class CsrRows(RowMatrix):
     def margins(self, w: FloatArray, out: NDArray[Any]) -> None:
         indptr, indices, data = self.form
         intercept: Any = w[self.d] if self.intercept else np.zeros(w.shape[1:])
-        kernel = sparse.product_csr_many if w.ndim > 1 else sparse.product_csr
+        kernel = _core.product_csr_many if w.ndim > 1 else _core.product_csr
         if w.ndim == 1:
             intercept = float(intercept)
         coef = w[: self.d]
@@ -98,27 +98,27 @@ class CsrRows(RowMatrix):
         )  # fmt: skip
 
     def adjoint(self, c: NDArray[Any]) -> FloatArray:
-        kernel = sparse.adjoint_csr if c.ndim == 1 else sparse.adjoint_csr_many
+        kernel = _core.adjoint_csr if c.ndim == 1 else _core.adjoint_csr_many
         out = self._accumulate(kernel, (c,), (self.p, *c.shape[1:]))
         if self.intercept:
             out[-1] = c.sum(axis=0)
         return out
 
     def gram(self, h: FloatArray) -> FloatArray:
-        out = self._accumulate(sparse.gram_csr, (h,), (self.p, self.p))
+        out = self._accumulate(_core.gram_csr, (h,), (self.p, self.p))
         if self.intercept:
             out[-1] = self.adjoint(h)
         out += np.tril(out, -1).T
         return out
 
     def gram_diagonal(self, h: FloatArray) -> FloatArray:
-        out = self._accumulate(sparse.gram_diagonal_csr, (h,), (self.p,))
+        out = self._accumulate(_core.gram_diagonal_csr, (h,), (self.p,))
         if self.intercept:
             out[-1] = h.sum()
         return out
 
     def block_sums(self, block: NDArray[Any], start: int, stop: int, c: FloatArray) -> FloatArray:
-        out = self._accumulate(sparse.block_sums_csr, (c, block), (stop - start, self.p), start)
+        out = self._accumulate(_core.block_sums_csr, (c, block), (stop - start, self.p), start)
         if self.intercept:
             inside = (block >= start) & (block < stop)
             out[:, -1] = np.bincount(block[inside] - start, c[inside], stop - start)
@@ -127,13 +127,13 @@ class CsrRows(RowMatrix):
     def column_scale(self) -> FloatArray:
         _, indices, data = self.form
         out = np.zeros(self.d)
-        sparse.column_maxima_csr(indices, data, out)
+        _core.column_maxima_csr(indices, data, out)
         return out
 
     def squares(self) -> FloatArray:
         indptr, _, data = self.form
         out = np.empty(self.n)
-        sparse.row_squares_csr(indptr, data, out)
+        _core.row_squares_csr(indptr, data, out)
         return out
 
 

@@ -2,7 +2,7 @@
 
     prox(v) = argmin_z  sum_i sigma_i phi_[i](z) + rho/2 sum_i omega_i (z_i - v_i)^2
 
-is found by pooling in the order of the losses at v: see :mod:`sorel.kernels.margins`. The inner
+is found by pooling in the order of the losses at v: see src/core/margins.cpp. The inner
 product of vectors is that of the sample weights, sum_i omega_i a_i b_i.
 """
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sorel._core import pool_losses
 from sorel.engines.base import Dual, FloatArray, Splitting
-from sorel.kernels.margins import pool_losses
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
 
 
 class MemorySplitting(Splitting):
-    """For margins in memory, one for each sample, and a loss of :mod:`sorel.kernels.margins`."""
+    """For margins in memory, one for each sample, and a loss of the compiled loops."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine

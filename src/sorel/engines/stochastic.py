@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel import _core
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, Stochastic
 from sorel.engines.batches import Batches
-from sorel.kernels import vectors
 from sorel.penalties import PURE_L2
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _systematic(probability: FloatArray, count: int, rng: np.random.Generator) -
 def systematic_sample(probability: FloatArray, count: int, offset: float) -> IntArray:
     """`count` draws in order of position, of which item i gets count * p_i, rounded up or down."""
     indices = np.empty(count, np.int64)
-    vectors.systematic_sample(probability, count, offset, indices)
+    _core.systematic_sample(probability, count, offset, indices)
     return indices
 
 

@@ -1,4 +1,4 @@
-"""The loops of :mod:`sorel.kernels.losses` for a loss of a user: vectorised formulas, in NumPy.
+"""The loops of src/core/losses.cpp for a loss of a user: vectorised formulas, in NumPy.
 
 Every function has the name and the parameters of the compiled loop it stands in for; `loss` takes
 the place of the code, and `delta` is not used. An engine calls one set or the other and does not
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sorel.kernels import dense
+from sorel import _core
 from sorel.losses import FloatArray, Loss
 
 # A loss may lie below its declared bound by rounding, relative to the largest loss.
@@ -115,7 +115,7 @@ def subtract_block_means(
     totals = np.bincount(block[inside], weight[inside], len(sums))
     c = np.where(inside, _slopes(loss, y, margins) * weight, 0.0)
     sums = np.zeros((len(sums), out.shape[0]))
-    dense.block_sums(X, c, block, 0, sums)
+    _core.block_sums(X, c, block, 0, sums)
     out -= (sums * (eta / totals)[:, None]).T @ sums
 
 
@@ -126,24 +126,6 @@ def directional_slope(
     """sum_i omega_i q_i phi'_i direction_i."""
     terms = _slopes(loss, y, margins) * density * direction
     return float(np.sum(terms * omega)) if weighted else float(np.sum(terms) * omega[0])
-
-
-def line_target(
-    margins: Any, direction: Any, step: float, loss: Loss, delta: float, y: Any, density: Any,
-    eta: float, target: Any,
-) -> None:  # fmt: skip
-    """target = q + eta l at the margins moved along a direction, which are not kept."""
-    np.multiply(_values(loss, y, margins + step * direction), eta, out=target)
-    target += density
-
-
-def line_slope(
-    margins: Any, direction: Any, step: float, loss: Loss, delta: float, y: Any, density: Any,
-    omega: Any, weighted: bool,
-) -> float:  # fmt: skip
-    """Derivative of lam . l along the direction, at the margins moved along it."""
-    moved = margins + step * direction
-    return directional_slope(loss, delta, y, moved, density, direction, omega, weighted)
 
 
 def move_margins(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
+from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 from sorel.penalties.base import Kernel, Penalty
 from sorel.penalties.budget import Budget
 from sorel.penalties.builtin import L2, Box, ElasticNet, NonNegative, Simplex

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel.kernels.prox import PURE_L2, SEPARABLE, SIMPLEX
+from sorel._core import PURE_L2, SEPARABLE, SIMPLEX
 from sorel.penalties.base import Array, Kernel, Penalty, check_number, check_step
 
 _EPS = float(np.finfo(np.float64).eps)
