@@ -27,7 +27,7 @@ import scipy.sparse
 
 import sorel
 from benchmarks.common import Budget, SortedObjective, Stop, duration
-from sorel._threads import Team
+from sorel._lib.threads import Team
 
 # Rows that are generated, and written to disk, at a time.
 BLOCK = 1 << 16

@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from sorel import _archives
-from sorel._archives import ArchiveError, TooLargeError, bounded_json, unpacked
+from sorel.files import archives as _archives
+from sorel.files.archives import ArchiveError, TooLargeError, bounded_json, unpacked
 
 
 def archive(*members, kind=zipfile.ZIP_DEFLATED):

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 from helpers import LOSSES, make_data, make_loss
+from sorel.rows import open_rows, write_blocks
 
 import sorel
 from sorel.certificate import certify
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
-from sorel.rows import open_rows, write_blocks
 
 N, D = 60, 4
 
@@ -23,7 +23,7 @@ def tiny_spans(monkeypatch):
     """Spans of seven rows and more, and nothing that is too small for the disk."""
     monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
     monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.engines.blocks._BUFFER_SPANS", 2)
 
 
@@ -266,7 +266,7 @@ def test_small_data_is_taken_into_memory(tmp_path, monkeypatch):
     assert sorel.Problem(tmp_path / "blocks", "y.npy").objective(np.ones(D)) == (
         sorel.Problem(X, y).objective(np.ones(D))
     )
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", X.nbytes - 1)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", X.nbytes - 1)
     assert isinstance(sorel.Problem(str(tmp_path / "X.npy"), y).engine, BlocksEngine)
 
 

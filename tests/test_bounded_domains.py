@@ -10,7 +10,7 @@ from helpers import conic_value, make_data, make_loss
 
 import sorel
 from sorel import ESRM, Box, CVaR, Max, Problem, Simplex
-from sorel.quadratic import minimize_quadratic
+from sorel.models.quadratic import minimize_quadratic
 from sorel.solvers import SOLVERS, SOREL, UnsupportedProblemError
 
 PENALTIES = {"simplex": Simplex(0.0), "box": Box(0.0, -0.2, 0.3), "positive": Box(0.0, 0.0, 1.0)}

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from sorel.checkpoints import read_passes
+from sorel.losses import Huber
 
 import sorel
 from sorel import (
@@ -27,12 +29,10 @@ from sorel import (
     Mean,
     Mixture,
     Problem,
-    fingerprints,
     solve,
 )
 from sorel import checkpoints as module
-from sorel.checkpoints import read_passes
-from sorel.losses import Huber
+from sorel.files import fingerprints
 from sorel.solvers import SOLVERS
 
 N, D = 400, 8

@@ -5,10 +5,10 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel import costs
 from sorel.engines import dense, intercepts
 from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
+from sorel.solvers import costs
 
 K = 4
 

@@ -18,12 +18,12 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 from sklearn.svm import SVR
-
-import sorel
-from sorel import cli
 from sorel.saving import ModelFileError, load_model, read_summary, save_model
 from sorel.tables import column_kinds, restore_pipeline
 from sorel.tables import make_pipeline as make_table_pipeline
+
+import sorel
+from sorel import cli
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
 pytest.importorskip("skops", reason="skops is an extra")
@@ -150,7 +150,7 @@ def test_numbers_that_are_not_finite_are_neither_saved_nor_loaded(
         saved_again(made, tmp_path / "m.skops", change)
     assert not (tmp_path / "m.skops").exists()
     with monkeypatch.context() as patch:
-        patch.setattr("sorel._contents.check_numbers", lambda *_, **__: None)
+        patch.setattr("sorel.files.contents.check_numbers", lambda *_, **__: None)
         path = saved_again(made, tmp_path / "m.skops", change)
     for said in refusals(path, made / "t.csv", capsys):
         assert "is not finite" in said
@@ -200,7 +200,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("change", SHAPES, ids=lambda change: change.__name__)
 def test_arrays_that_do_not_fit_together_are_refused(made, tmp_path, capsys, monkeypatch, change):
-    monkeypatch.setattr("sorel._contents._check_linear", lambda model: None)
+    monkeypatch.setattr("sorel.files.contents._check_linear", lambda model: None)
     path = saved_again(made, tmp_path / "m.skops", change)
     monkeypatch.undo()
     for said in refusals(path, made / "t.csv", capsys):

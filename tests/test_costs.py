@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse
 
 from sorel import Problem
-from sorel.costs import StepCosts, carrying_rows, classes_by_products, sampled_rows
 from sorel.engines.row_gram import MAX_ROWS
+from sorel.solvers.costs import StepCosts, carrying_rows, classes_by_products, sampled_rows
 
 
 def engine(n, d, classes=1, density=None, risk="cvar:0.25"):

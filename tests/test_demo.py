@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-
-from sorel import demo
 from sorel.datasets import make_two_populations
+
+from sorel.research import demo
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 
 import sorel
 from sorel import ESRM, CVaR, Extremile, Mean, Mixture
-from sorel.deviations import minimize_deviation
-from sorel.linear_programs import TailProgram
+from sorel.solvers.deviations import minimize_deviation
+from sorel.solvers.linear_programs import TailProgram
 
 N, D = 40, 3
 RNG = np.random.default_rng(0)

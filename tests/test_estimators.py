@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn
+import sorel.datasets
 from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -24,13 +25,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.fixes import parse_version
-
-import sorel
-import sorel.datasets
-from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators import ProgressLine
 from sorel.losses import Huber
 from sorel.rows import write_blocks
+
+import sorel
+from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
+from sorel.estimators import ProgressLine
 from sorel.solvers import SOREL, Newton
 
 HAS_CALLBACKS = hasattr(SpectralRiskRegressor(), "set_callbacks")
@@ -539,7 +539,7 @@ def test_importing_sorel_leaves_scikit_learn_alone():
 @pytest.fixture
 def on_disk(monkeypatch):
     """Rows on disk stay there, however few."""
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
     monkeypatch.setattr("sorel.estimators.base.WORTH_STREAMING", 0)
 
 
@@ -729,7 +729,7 @@ def test_fits_are_logged(caplog):
 def test_the_doors_have_the_same_defaults():
     import inspect
 
-    from sorel import _defaults
+    from sorel._lib import defaults as _defaults
 
     def default(function, name):
         return inspect.signature(function).parameters[name].default

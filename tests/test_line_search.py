@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sorel.line_search import MAX_TRIALS, next_length
+from sorel.solvers.line_search import MAX_TRIALS, next_length
 
 
 @pytest.mark.parametrize("minimum", [1e-3, 0.2, 0.97, 3.0, 40.0])

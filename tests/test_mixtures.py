@@ -55,7 +55,7 @@ def test_samples_that_weigh_next_to_nothing(loss, n, d, seed, penalty, kind):
 def test_rows_on_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
     monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
     X, y, weight = data("gamma", 60, 5, 4)
     np.save(tmp_path / "X.npy", X)
     options = {"risk": HALF, "loss": "gamma", "sample_weight": weight}

@@ -5,7 +5,7 @@ import pytest
 
 from sorel import Budget
 from sorel.models import Model, minimize
-from sorel.quadratic import minimize_quadratic
+from sorel.models.quadratic import minimize_quadratic
 
 
 def value(model, x):

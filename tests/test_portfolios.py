@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import sorel
-from sorel import Budget, CVaR, Deviation, Simplex, portfolios
-from sorel.portfolios import Portfolios, portfolio_penalty, with_reward
+from sorel import Budget, CVaR, Deviation, Simplex
+from sorel.estimators import portfolio_problems as portfolios
+from sorel.estimators.portfolio_problems import Portfolios, portfolio_penalty, with_reward
 
 RNG = np.random.default_rng(0)
 R = 0.02 * RNG.standard_t(4, size=(60, 4)) + np.array([0.0, 0.001, 0.002, 0.003])

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 from own_penalties import Ball
-
 from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
-from sorel.quadratic import (
+
+from sorel.models.quadratic import (
     QuadraticInfo,
     minimize_quadratic,
     step_of_few,

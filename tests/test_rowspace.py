@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel.rowspace import RowSystem, Weights, _Root
+from sorel.models.row_systems import RowSystem, Weights, _Root
 
 
 def wide(n=30, d=120, loss="squared", seed=0):

@@ -16,8 +16,8 @@ from helpers import make_data
 
 import sorel
 from sorel.certificate import certify
-from sorel.conjugate import minimize_model
-from sorel.problem import Problem
+from sorel.models.conjugate import minimize_model
+from sorel.problem.problem import Problem
 from sorel.solvers import (
     LSVRG,
     SGD,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sorel import cli
-from sorel._files import open_atomically, write_atomically, write_folder_atomically
+from sorel.files.atomic import open_atomically, write_atomically, write_folder_atomically
 
 pytest.importorskip("skops", reason="skops is an extra")
 pytest.importorskip("pandas", reason="pandas is an extra")

@@ -12,9 +12,9 @@ from helpers import make_data
 
 import sorel
 from sorel import CVaR
-from sorel.tails import Tails
+from sorel.solvers.tails import Tails
 
-tails = importlib.import_module("sorel.tails")
+tails = importlib.import_module("sorel.solvers.tails")
 paths = importlib.import_module("sorel.paths")
 
 

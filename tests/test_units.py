@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.optimize import linprog
+from sorel.losses import Huber
+from sorel.permutahedron import Projector
 
 import sorel
 from sorel.certificate.rounding import CertificateError
 from sorel.engines import DenseEngine
-from sorel.losses import Huber
-from sorel.permutahedron import Projector
 
 RISKS = ["mean", "cvar:0.1", "esrm:2", "extremile:3", "max"]
 SCALES = [1e-9, 1e-3, 1e3, 1e9]
@@ -106,7 +106,7 @@ def test_an_intercept_that_rounding_moves_is_certified_where_it_is():
 @pytest.mark.parametrize("storage", ["dense", "sparse", "disk"])
 @pytest.mark.parametrize("offset", [1e7, -1e9])
 def test_offsets_in_every_storage(storage, offset, tmp_path, monkeypatch):
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
     X, y = regression(3)
     weight = np.random.default_rng(0).uniform(0.0, 2.0, len(y))
     weight[::7] = 0.0
@@ -135,7 +135,7 @@ def test_targets_that_are_all_alike_are_fitted_exactly():
 @pytest.mark.parametrize("loss", ["squared", "huber", "linear"])
 @pytest.mark.parametrize("storage", ["dense", "sparse", "disk"])
 def test_the_unit_of_y_does_not_matter(scale, risk, loss, storage, tmp_path, monkeypatch):
-    monkeypatch.setattr("sorel.validation.WORTH_STREAMING", 0)
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
     X, y = regression(5)
     X = stored(X, storage, tmp_path)
 

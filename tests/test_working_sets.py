@@ -10,13 +10,13 @@ import scipy.sparse
 from helpers import CASES, conic_optimum, make_data, make_loss
 from own_penalties import Ball
 from partitioned import PartitionedEngine
+from sorel.losses import parse_loss
 
 import sorel
 from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
-from sorel import working_sets as module
-from sorel.losses import parse_loss
 from sorel.solvers import newton
-from sorel.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
+from sorel.solvers import working_sets as module
+from sorel.solvers.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
 
 PENALTIES = {
     "elastic": ElasticNet(1e-2, 2e-2),

@@ -3,13 +3,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sorel import losses, penalties, risks, solvers
+from sorel import solvers
+from sorel._lib import aliases
 from sorel.certificate import Certificate
-from sorel.checkpoints import Checkpoint, CheckpointError
-from sorel.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
-from sorel.permutahedron import project_permutahedron
-from sorel.problem import Problem
-from sorel.risks import (
+from sorel.files.checkpoints import Checkpoint, CheckpointError
+from sorel.problem import losses, penalties, risks
+from sorel.problem.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
+from sorel.problem.problem import Problem
+from sorel.problem.risks import (
     ESRM,
     CustomSpectrum,
     CVaR,
@@ -20,10 +21,10 @@ from sorel.risks import (
     Mixture,
     parse_risk,
 )
-from sorel.solve import ConvergenceWarning, PrecisionWarning, Record, Result, solve
+from sorel.projection import project_permutahedron
+from sorel.solvers.solve import ConvergenceWarning, PrecisionWarning, Record, Result, solve
 
 if TYPE_CHECKING:
-    from sorel import metrics, plots
     from sorel.estimators import (
         ConstantModelWarning,
         QuantileRegressor,
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
         SpectralRiskClassifier,
         SpectralRiskPortfolio,
         SpectralRiskRegressor,
+        metrics,
+        plots,
     )
-    from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
-    from sorel.paths import PathResult, path
-    from sorel.saving import load_model, save_model
+    from sorel.estimators.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
+    from sorel.estimators.paths import PathResult, path
+    from sorel.files.saving import load_model, save_model
+
+# `import sorel.losses` works, wherever the file lies.
+aliases.install()
 
 __version__ = "0.2.0"
 
@@ -87,19 +93,19 @@ __all__ = [
 # Loaded when first asked for: scikit-learn takes longer to import than the rest together.
 _LAZY = {
     "ConstantModelWarning": "sorel.estimators",
-    "PathResult": "sorel.paths",
+    "PathResult": "sorel.estimators.paths",
     "SpectralRiskClassifier": "sorel.estimators",
-    "SpectralRiskClassifierCV": "sorel.model_selection",
+    "SpectralRiskClassifierCV": "sorel.estimators.model_selection",
     "QuantileRegressor": "sorel.estimators",
     "SpectralRiskPortfolio": "sorel.estimators",
     "RankRegressor": "sorel.estimators",
     "SpectralRiskRegressor": "sorel.estimators",
-    "SpectralRiskRegressorCV": "sorel.model_selection",
-    "load_model": "sorel.saving",
-    "metrics": "sorel.metrics",
-    "path": "sorel.paths",
-    "plots": "sorel.plots",
-    "save_model": "sorel.saving",
+    "SpectralRiskRegressorCV": "sorel.estimators.model_selection",
+    "load_model": "sorel.files.saving",
+    "metrics": "sorel.estimators.metrics",
+    "path": "sorel.estimators.paths",
+    "plots": "sorel.estimators.plots",
+    "save_model": "sorel.files.saving",
     "torch": "sorel.torch",
 }
 
@@ -108,7 +114,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'sorel' has no attribute {name!r}")
     module = importlib.import_module(_LAZY[name])
-    value = module if _LAZY[name] == f"sorel.{name}" else getattr(module, name)
+    value = module if name in ("metrics", "plots", "torch") else getattr(module, name)
     globals()[name] = value
     return value
 

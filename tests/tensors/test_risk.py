@@ -14,16 +14,7 @@ import torch
 from gloo import run_two
 from torch.nn.parallel import DistributedDataParallel
 
-from sorel import (
-    ESRM,
-    CustomSpectrum,
-    CVaR,
-    Deviation,
-    Extremile,
-    Max,
-    Mean,
-    Mixture,
-)
+from sorel import ESRM, CustomSpectrum, CVaR, Deviation, Extremile, Max, Mean, Mixture
 from sorel.torch import SpectralRisk, spectral_risk
 
 RISKS = [

@@ -21,15 +21,15 @@ import numpy as np
 from sorel.certificate.criteria import relative, unit
 from sorel.certificate.known import KnownCurvature
 from sorel.certificate.rounding import UNIT, CertificateError, Path, Rounding, negative_gap
-from sorel.conjugate import minimize_model
-from sorel.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Dual, FloatArray, Point
-from sorel.quadratic import minimize_quadratic
-from sorel.risks import Deviation, Mixture
-from sorel.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
+from sorel.models.conjugate import minimize_model
+from sorel.models.quadratic import minimize_quadratic
+from sorel.problem.risks import Deviation, Mixture
+from sorel.solvers.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
+from sorel.solvers.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
 
 if TYPE_CHECKING:
-    from sorel.problem import Problem
+    from sorel.problem.problem import Problem
 
 # Newton steps that a refined bound may take.
 _MAX_STEPS = 10

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sorel._tensors import to_numpy
+from sorel._lib.tensors import to_numpy
 from sorel.engines import trusting_engine
-from sorel.risks import Deviation, Mean
+from sorel.problem.risks import Deviation, Mean
 
 if TYPE_CHECKING:
     from sorel.engines.base import Point
-    from sorel.problem import Problem
+    from sorel.problem.problem import Problem
 
 # Objective of a perfect fit, in units of the loss of the best constant model.
 _PERFECT_FIT = 1e-6

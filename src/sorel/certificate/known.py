@@ -10,10 +10,10 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.working_sets import Part, WorkingSets
+from sorel.solvers.working_sets import Part, WorkingSets
 
 if TYPE_CHECKING:
-    from sorel.problem import Problem
+    from sorel.problem.problem import Problem
 
 # Parameters from which on a Hessian is kept: conjugate gradients that it preconditions then cost
 # less than the next one.

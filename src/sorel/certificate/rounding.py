@@ -32,7 +32,7 @@ import numpy as np
 
 from sorel.engines import intercepts
 from sorel.engines.base import Dual, Engine, FloatArray, Point, RoundingFacts
-from sorel.penalties import Penalty, Simplex
+from sorel.problem.penalties import Penalty, Simplex
 
 # The unit roundoff of doubles.
 UNIT = 2.0**-53

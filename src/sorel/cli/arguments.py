@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sorel._defaults import MAX_PASSES
+from sorel._lib.defaults import MAX_PASSES
 
 OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
 SKIP_MISSING = "remove such rows, or leave them out with --skip-missing-target"
@@ -131,7 +131,7 @@ def add_command(
 
 def risk_spec(text: str) -> str:
     """A risk, such as cvar:0.1."""
-    from sorel.risks import parse_risk
+    from sorel.problem.risks import parse_risk
 
     try:
         return parse_risk(text).spec or text

@@ -89,7 +89,7 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     """The files as one dask DataFrame, and the names of its features."""
     import dask.dataframe as dd
 
-    from sorel.tables import TableError, require_columns, require_features
+    from sorel.files.tables import TableError, require_columns, require_features
 
     for name in arguments.files:
         if not os.path.exists(name):
@@ -126,7 +126,7 @@ def _standardised(frame: Any, names: list[str]) -> tuple[Any, Any]:
     from dask.base import compute
     from sklearn.preprocessing import StandardScaler
 
-    from sorel.tables import scaled_pipeline
+    from sorel.files.tables import scaled_pipeline
 
     mean, deviation, count = compute(frame.mean(), frame.std(ddof=0), frame[names[0]].size)
     mean = mean[names].to_numpy(dtype=np.float64)

@@ -28,6 +28,6 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
-    from sorel import demo
+    from sorel.research import demo
 
     return demo.run(arguments.out, splits=arguments.splits)

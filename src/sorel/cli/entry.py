@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sorel import _stop
+from sorel._lib import stop as _stop
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
 from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
 from sorel.cli.signals import Stop, stopped_by_signals

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
-    from sorel import tables
+    from sorel.files import tables
 
     check_outputs(arguments.output)
     data = Data(arguments)
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         tables.write_table(report.reset_index(), arguments.output)
         return DONE
-    from sorel.losses import LOSSES
+    from sorel.problem.losses import LOSSES
 
     show(LOSSES[loss].words if loss in LOSSES else "losses")
     show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
@@ -120,7 +120,7 @@ def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Measured:
     """Losses and outcomes of some rows, the first of which is `start`."""
     import numpy as np
 
-    from sorel.metrics import TailScorer
+    from sorel.estimators.metrics import TailScorer
 
     predicted = finite_predictions(model, "predict", X, start)
     losses = TailScorer("mean", loss).losses(model, X, y)
@@ -136,7 +136,7 @@ def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) ->
     """The tail of the losses and what else tells a good model, for all rows and each group."""
     import numpy as np
 
-    from sorel.metrics import group_codes, tail_report
+    from sorel.estimators.metrics import group_codes, tail_report
 
     def told(values: Any, **options: Any) -> pd.DataFrame:
         options |= {"groups": groups, "sample_weight": weight}
@@ -180,7 +180,7 @@ def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:
     """The targets of a table, of the type that the model was fitted to."""
-    from sorel import tables
+    from sorel.files import tables
 
     classes = getattr(model, "classes_", None)
     if classes is None:

@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel._defaults import MODEL_TOL, RISK
+from sorel._lib.defaults import MODEL_TOL, RISK
 from sorel.cli.arguments import (
     OR_FOLDER,
     SKIP_MISSING,
@@ -165,8 +165,8 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
-    from sorel.saving import save_model
-    from sorel.tables import STANDARD
+    from sorel.files.saving import save_model
+    from sorel.files.tables import STANDARD
 
     _check_arguments(arguments)
     on_cluster = arguments.scheduler is not None or arguments.local_cluster is not None
@@ -209,7 +209,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
     """Refuse what can be known to be wrong before the table is read; fill in defaults."""
-    from sorel.tables import STANDARD
+    from sorel.files.tables import STANDARD
 
     # All files of a table, and the first, which is all of it without a cluster.
     arguments.files, arguments.data = arguments.data, arguments.data[0]
@@ -243,7 +243,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 
 def _check_checkpoint(arguments: argparse.Namespace) -> None:
     """Refuse a checkpoint that cannot serve; say where the fit goes on."""
-    from sorel.checkpoints import read_passes
+    from sorel.files.checkpoints import read_passes
 
     path = arguments.checkpoint
     for name, other in (("the table", arguments.data), ("the model", arguments.output)):
@@ -280,7 +280,7 @@ def _prepare_table(
 
     A function of its own so that the table is dropped before the fit, which needs the memory.
     """
-    from sorel import tables
+    from sorel.files import tables
 
     frame = read_frame(
         arguments,
@@ -307,7 +307,7 @@ def _prepare_table(
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
     """Whether the rows are to stay on disk: told so, no single table, or too much for memory."""
-    from sorel.tables import STANDARD
+    from sorel.files.tables import STANDARD
 
     if arguments.data == STANDARD:
         if arguments.out_of_core:
@@ -340,8 +340,8 @@ def _fills_memory(arguments: argparse.Namespace) -> bool:
 
 
 def _parquet_rows(arguments: argparse.Namespace) -> Any:
-    from sorel.rows import NotNumericError, ParquetRows
-    from sorel.tables import TableError
+    from sorel.engines.rows import NotNumericError, ParquetRows
+    from sorel.files.tables import TableError
 
     try:
         rows = ParquetRows(arguments.data, exclude=arguments.apart)
@@ -359,9 +359,9 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
     """Fit rows on disk."""
     import shutil
 
-    from sorel import tables
-    from sorel._files import scratch_folder
-    from sorel.rows import ScaledRows, is_parquet, open_rows, write_blocks
+    from sorel.engines.rows import ScaledRows, is_parquet, open_rows, write_blocks
+    from sorel.files import tables
+    from sorel.files.atomic import scratch_folder
 
     path = Path(arguments.data)
     needs = needs_table(arguments)
@@ -418,7 +418,7 @@ def needs_table(arguments: argparse.Namespace) -> list[str]:
 
 
 def _with_target(frame: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataFrame:
-    from sorel.tables import TableError
+    from sorel.files.tables import TableError
 
     known = frame[arguments.target].notna()
     if not known.any():
@@ -432,7 +432,7 @@ def _with_target(frame: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataF
 
 def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight: Any) -> None:
     """Set risk and l2, or the one that was not given, to what cross-validation prefers."""
-    from sorel.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
+    from sorel.estimators.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
 
     kind = SpectralRiskRegressorCV if task == "regression" else SpectralRiskClassifierCV
     settings = estimator_settings(task, arguments)
@@ -490,7 +490,7 @@ def estimator(task: str, arguments: argparse.Namespace) -> Any:
 
 def estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the arguments say about an estimator for a task."""
-    from sorel.losses import LOSSES
+    from sorel.problem.losses import LOSSES
 
     losses = _LOSSES[task]
     loss = arguments.loss or losses[0]
@@ -534,7 +534,7 @@ def estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, An
 
 def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, Any]:
     """The task that a target calls for, and its values as the estimator wants them."""
-    from sorel import tables
+    from sorel.files import tables
 
     name = arguments.target
     frame = values.to_frame()
@@ -592,7 +592,7 @@ def _note_task(name: str, task: str, targets: pd.Series) -> None:
 
 def _refuse_names(texts: pd.DataFrame) -> None:
     """Refuse more texts than a model may have columns, and point out those that may be names."""
-    from sorel.tables import TableError
+    from sorel.files.tables import TableError
 
     total = 0
     for column, count in texts.nunique().items():

@@ -13,7 +13,7 @@ import argparse
 import json
 from typing import Any
 
-from sorel._text import printable
+from sorel._lib.text import printable
 from sorel.cli.arguments import Options, add_command
 from sorel.cli.shared import DONE, show
 
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
-    from sorel.saving import read_summary
+    from sorel.files.saving import read_summary
 
     facts = read_summary(arguments.model)
     if arguments.json:

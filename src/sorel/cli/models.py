@@ -55,7 +55,7 @@ class Data:
 
     def _selected(self, kinds: dict[str, str], ignore_unknown: bool) -> Any:
         """The part of the table that the model takes."""
-        from sorel import tables
+        from sorel.files import tables
 
         if not kinds:
             return _foreign_columns(self.model, self._frame)
@@ -71,7 +71,7 @@ class Data:
 
     def columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Columns beside the model's."""
-        from sorel.tables import require_columns
+        from sorel.files.tables import require_columns
 
         if self.is_folder:
             return columns_beside(self._rows, names)
@@ -106,8 +106,8 @@ def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
     """Columns beside rows on disk: of Parquet files by name, else .npy files."""
     import pandas as pd
 
-    from sorel.rows import open_data
-    from sorel.tables import TableError
+    from sorel.engines.rows import open_data
+    from sorel.files.tables import TableError
 
     found = {name: open_data(rows, name)[1] for name in names}
     for name, values in found.items():
@@ -120,8 +120,8 @@ def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
 
 def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """The model, its summary, and the kinds of its columns by name."""
-    from sorel import tables
-    from sorel.saving import ModelFileError, load_model, read_summary
+    from sorel.files import tables
+    from sorel.files.saving import ModelFileError, load_model, read_summary
 
     if arguments.model == tables.STANDARD:
         raise Misuse("the model must be a file; only the table may come from standard input")
@@ -142,7 +142,7 @@ def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dic
 def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
     """The model with columns as `sorel fit` makes them, or one without; no other may run."""
     from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-    from sorel.tables import restore_pipeline
+    from sorel.files.tables import restore_pipeline
 
     model = restore_pipeline(kinds, loaded, impute=imputed) if kinds else loaded
     last = model["model"] if kinds else model
@@ -164,8 +164,8 @@ def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
 
 def _open_rows(arguments: argparse.Namespace, kinds: dict[str, str]) -> Any:
     """The rows of a folder, which has the columns of the model and no others."""
-    from sorel.rows import open_rows
-    from sorel.tables import TableError
+    from sorel.engines.rows import open_rows
+    from sorel.files.tables import TableError
 
     texts = [name for name, kind in kinds.items() if kind != "numeric"]
     if texts or not kinds:
@@ -196,7 +196,7 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
     """
     import numpy as np
 
-    from sorel.tables import TableError
+    from sorel.files.tables import TableError
 
     found = getattr(model, method)(table)
     is_label = method == "predict" and hasattr(model, "classes_")
@@ -213,7 +213,7 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
 
 def read_weight(values: pd.Series, name: str) -> Any:
     """A column of weights, as numbers."""
-    from sorel.tables import TableError, select_columns
+    from sorel.files.tables import TableError, select_columns
 
     weight = select_columns(values.to_frame(name), {name: "numeric"})[name].to_numpy()
     if (weight < 0.0).any():
@@ -227,7 +227,7 @@ def read_weight(values: pd.Series, name: str) -> Any:
 
 def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
     """The columns for a model that was saved from Python, without a list of their types."""
-    from sorel import tables
+    from sorel.files import tables
 
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
@@ -251,7 +251,7 @@ def _encoders(model: Any) -> Iterator[Any]:
 
 
 def _refuse_unknown(model: Any, X: pd.DataFrame) -> None:
-    from sorel import tables
+    from sorel.files import tables
 
     for encoder in _encoders(model):
         names = {part[0]: part[2] for part in model["columns"].transformers_}["categorical"]

@@ -22,8 +22,8 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from sorel import _stop
-from sorel._defaults import TOL
+from sorel._lib import stop as _stop
+from sorel._lib.defaults import TOL
 from sorel.cli.arguments import Options, add_command, finite, nonnegative, risk_spec
 from sorel.cli.shared import (
     DONE,
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     import pandas as pd
 
-    from sorel import tables
     from sorel.estimators import SpectralRiskPortfolio
+    from sorel.files import tables
 
     if arguments.reward and arguments.target_return is not None:
         raise Misuse("--reward and --target-return exclude each other: a target finds its reward")
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
     """The columns of returns, indexed by the first column where that is none."""
-    from sorel import tables
+    from sorel.files import tables
 
     frame = read_frame(arguments, arguments.drop).drop(columns=arguments.drop)
     if not len(frame.columns):
@@ -153,7 +153,7 @@ def _draw(frontier: Any, model: Any, path: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from sorel.plots import FrontierDisplay
+    from sorel.estimators.plots import FrontierDisplay
 
     display = FrontierDisplay.from_frontier(frontier)
     ax = display.ax_

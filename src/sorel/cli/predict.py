@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     import pandas as pd
 
-    from sorel import tables
+    from sorel.files import tables
 
     check_outputs(arguments.output)
     data = Data(arguments)

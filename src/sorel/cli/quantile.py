@@ -17,8 +17,8 @@ import argparse
 import itertools
 from typing import Any
 
-from sorel import _stop
-from sorel._defaults import TOL
+from sorel._lib import stop as _stop
+from sorel._lib.defaults import TOL
 from sorel.cli.arguments import Options, add_command, level, nonnegative
 from sorel.cli.shared import (
     DONE,
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     import pandas as pd
     from sklearn.metrics import mean_pinball_loss
 
-    from sorel import tables
     from sorel.estimators import QuantileRegressor
+    from sorel.files import tables
 
     levels = sorted(arguments.quantiles)
     twice = [level for level, after in itertools.pairwise(levels) if level == after]
@@ -109,7 +109,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Columns as numbers, indicators included, and the target."""
     import pandas as pd
 
-    from sorel import tables
+    from sorel.files import tables
 
     if arguments.target in arguments.drop:
         raise Misuse(f"--drop {arguments.target!r} is the target")
@@ -135,7 +135,7 @@ def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from sorel.plots import PathDisplay
+    from sorel.estimators.plots import PathDisplay
 
     display = PathDisplay(coefficients, [f"{level:g}" for level in levels], grid_name="quantile")
     save_figure(display.plot().figure_, path)

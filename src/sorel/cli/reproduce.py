@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
-    from sorel import reproduce
+    from sorel.research import reproduce
 
     return reproduce.run(
         arguments.out,

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from sorel._text import printable
+from sorel._lib.text import printable
 
 DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -53,8 +53,8 @@ def one_line(message: object) -> str:
 
 def check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before work that would be in vain."""
-    from sorel._files import check_writable
-    from sorel.tables import STANDARD
+    from sorel.files.atomic import check_writable
+    from sorel.files.tables import STANDARD
 
     for path in paths:
         if path is not None and path != STANDARD:
@@ -63,7 +63,7 @@ def check_outputs(*paths: str | None) -> None:
 
 def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) -> Any:
     """The table of a command, which must have the columns that its arguments name."""
-    from sorel import tables
+    from sorel.files import tables
 
     frame = tables.read_table(
         arguments.data,

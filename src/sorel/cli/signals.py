@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from sorel import _stop
+from sorel._lib import stop as _stop
 from sorel.cli.shared import INTERRUPTED
 
 

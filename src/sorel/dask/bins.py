@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
-from sorel.permutahedron import Projector
-from sorel.risks import FloatArray, Risk
+import sorel._core as _core
+from sorel.problem.risks import FloatArray, Risk
+from sorel.projection import Projector
 
 # Values that the edges are chosen from at a time: all of them, or a sample of them and, for the
 # upper end, of those beyond the last 1/_TOP of the sample, and so on.

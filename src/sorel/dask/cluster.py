@@ -25,7 +25,7 @@ from distributed.scheduler import heartbeat_interval
 from numpy.typing import NDArray
 
 import sorel
-from sorel._warnings import logger
+from sorel._lib.warnings import logger
 from sorel.dask.shards import Layout, Message, Reply, answer
 
 # Seconds to wait for workers that hold all partitions, and between two looks.

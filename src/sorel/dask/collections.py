@@ -19,11 +19,11 @@ from dask.delayed import delayed
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from sorel._inputs import check_numbers
+from sorel._lib.inputs import check_numbers
 from sorel.dask.cluster import ClusterError, check_versions, wait_for_worker
 from sorel.dask.shards import Block
-from sorel.losses import Loss
-from sorel.risks import FloatArray
+from sorel.problem.losses import Loss
+from sorel.problem.risks import FloatArray
 
 # A worker with more than so many times its share of the bytes hands some over, once.
 _UNEVEN = 1.2

@@ -22,7 +22,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._copies import shallow_copy
+from sorel._lib.copies import shallow_copy
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
 from sorel.dask.shards import total_statistics
@@ -38,7 +38,7 @@ from sorel.engines.base import (
     Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
-from sorel.permutahedron import thresholds
+from sorel.projection import thresholds
 
 _EPS = float(np.finfo(np.float64).eps)
 

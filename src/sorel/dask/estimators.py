@@ -11,9 +11,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._warnings import warn
-from sorel.checkpoints import Checkpoint
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.warnings import warn
 from sorel.dask.cluster import ClusterError, dropping_stopped_workers, find_client
 from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
@@ -24,10 +23,11 @@ from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant import ConstantModelWarning, Level, advice
 from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
-from sorel.losses import Loss, Poisson, parse_loss
-from sorel.penalties import Penalty
-from sorel.problem import Problem
-from sorel.risks import Risk, parse_risk
+from sorel.files.checkpoints import Checkpoint
+from sorel.problem.losses import Loss, Poisson, parse_loss
+from sorel.problem.penalties import Penalty
+from sorel.problem.problem import Problem
+from sorel.problem.risks import Risk, parse_risk
 from sorel.solvers import Solver
 
 # Rows whose predictions are looked at to see whether they vary.

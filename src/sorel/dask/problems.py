@@ -14,11 +14,11 @@ from sorel.dask.collections import Rows, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.shards import Layout
 from sorel.engines import Spec
-from sorel.losses import Loss, parse_loss
-from sorel.penalties import Penalty
-from sorel.problem import Problem
-from sorel.risks import CVaR, FloatArray, Risk, parse_risk
-from sorel.validation import target_offset
+from sorel.problem.losses import Loss, parse_loss
+from sorel.problem.penalties import Penalty
+from sorel.problem.problem import Problem
+from sorel.problem.risks import CVaR, FloatArray, Risk, parse_risk
+from sorel.problem.validation import target_offset
 
 
 class Loaded:

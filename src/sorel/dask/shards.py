@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel import _core
+import sorel._core as _core
 from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
 from sorel.engines.base import Curvature
@@ -30,10 +30,10 @@ from sorel.engines.curvature import (
 )
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.memory import MemoryDual, MemoryEngine
-from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.losses import Loss
-from sorel.permutahedron import thresholds
-from sorel.risks import FloatArray, Mean, Risk
+from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
+from sorel.problem.losses import Loss
+from sorel.problem.risks import FloatArray, Mean, Risk
+from sorel.projection import thresholds
 
 # Partitions are joined, which copies them, until they have so many bytes: many small ones would
 # cost more in calls than in arithmetic.

@@ -9,8 +9,8 @@ import scipy.sparse
 from sorel.engines.base import Curvature, Dual, Engine, Point, Spec
 from sorel.engines.blocks import BlocksEngine
 from sorel.engines.dense import DenseEngine
+from sorel.engines.rows import RowSource
 from sorel.engines.sparse import SparseEngine
-from sorel.rows import RowSource
 
 __all__ = [
     "BlocksEngine",

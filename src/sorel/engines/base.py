@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from sorel.engines import intercepts
 from sorel.engines.intercepts import InterceptStatistics
-from sorel.losses import Loss
-from sorel.penalties import Kernel
-from sorel.risks import Risk
+from sorel.problem.losses import Loss
+from sorel.problem.penalties import Kernel
+from sorel.problem.risks import Risk
 
 FloatArray = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Spec:
     sample_weight : array or None
         omega, nonnegative, with sum 1; None means 1/n each.
     n_jobs : int or None
-        Threads that the user wants; see :func:`sorel._threads.thread_count`.
+        Threads that the user wants; see :func:`sorel._lib.threads.thread_count`.
     offset : float
         What was taken off the user's targets; the user's intercept is larger by as much.
     offset_error : float

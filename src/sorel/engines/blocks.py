@@ -14,14 +14,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._copies import shallow_copy
-from sorel._threads import Team
+from sorel._lib.copies import shallow_copy
+from sorel._lib.threads import Team
 from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.dense import DenseRows
 from sorel.engines.matrix import RowMatrix
 from sorel.engines.memory import MemoryEngine
+from sorel.engines.rows import RowSource
 from sorel.engines.stochastic import MemoryStochastic, systematic_sample
-from sorel.rows import RowSource
 
 IntArray = NDArray[np.int64]
 

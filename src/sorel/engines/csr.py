@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel import _core
+import sorel._core as _core
 
 __all__ = ["check_indices", "checked_csr"]
 

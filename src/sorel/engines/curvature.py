@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
+import sorel._core as _core
 from sorel.engines.base import Curvature, FloatArray
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.last_gram import LastGram
 from sorel.engines.matrix import FEW_COLUMNS, RowMatrix
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.rowspace import RowSystem, Weights
+from sorel.models.row_systems import RowSystem, Weights
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine

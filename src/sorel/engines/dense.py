@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
-from sorel._threads import limit_blas
+import sorel._core as _core
+from sorel._lib.threads import limit_blas
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.matrix import FEW_COLUMNS, MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine

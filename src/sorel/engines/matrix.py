@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
-from sorel._copies import shallow_copy
-from sorel._threads import Team
+import sorel._core as _core
+from sorel._lib.copies import shallow_copy
+from sorel._lib.threads import Team
 
 FloatArray = NDArray[np.float64]
 

@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
-from sorel._copies import shallow_copy
+import sorel._core as _core
 from sorel._core import PARAMETERS
-from sorel._threads import Team, limit_blas, thread_count
+from sorel._lib.copies import shallow_copy
+from sorel._lib.threads import Team, limit_blas, thread_count
 from sorel.engines import vectorised
 from sorel.engines.base import (
     Curvature,
@@ -44,10 +44,10 @@ from sorel.engines.matrix import FEW_COLUMNS, WORTH_SHARING, RowMatrix
 from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
-from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.losses import compiled_form, has_proximal_map
-from sorel.permutahedron import Derivative, Projector, WeightSet
-from sorel.risks import Deviation, Risk
+from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
+from sorel.problem.losses import compiled_form, has_proximal_map
+from sorel.problem.risks import Deviation, Risk
+from sorel.projection import Derivative, Projector, WeightSet
 
 _EPS = float(np.finfo(np.float64).eps)
 

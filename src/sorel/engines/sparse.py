@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sorel import _core
-from sorel._threads import Team
+import sorel._core as _core
+from sorel._lib.threads import Team
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.csr import checked_csr, index_arrays
 from sorel.engines.matrix import MAX_COPY, RowMatrix, Steps

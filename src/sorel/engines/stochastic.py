@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel import _core
+import sorel._core as _core
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, Stochastic
 from sorel.engines.batches import Batches
-from sorel.penalties import PURE_L2
+from sorel.problem.penalties import PURE_L2
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sorel import _core
-from sorel.losses import FloatArray, Loss
+import sorel._core as _core
+from sorel.problem.losses import FloatArray, Loss
 
 # A loss may lie below its declared bound by rounding, relative to the largest loss.
 _ROUNDING = 1e-9

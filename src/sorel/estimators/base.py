@@ -21,12 +21,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sorel._defaults import RISK
-from sorel._frames import as_table
-from sorel._inputs import check_meaning, check_numbers, check_present
-from sorel._tensors import is_on_device, is_tensor
-from sorel._warnings import logger, warn
+from sorel._lib.defaults import RISK
+from sorel._lib.frames import as_table
+from sorel._lib.inputs import check_meaning, check_numbers, check_present
+from sorel._lib.tensors import is_on_device, is_tensor
+from sorel._lib.warnings import logger, warn
 from sorel.engines.csr import check_indices
+from sorel.engines.rows import RowSource, open_data, open_rows
 from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
@@ -37,14 +38,13 @@ from sorel.estimators.progress import (
     log_record,
     stop_if_repeated,
 )
-from sorel.losses import Loss
-from sorel.penalties import Penalty, choose_penalty
-from sorel.problem import Problem
-from sorel.risks import Risk, parse_risk
-from sorel.rows import RowSource, open_data, open_rows
-from sorel.solve import Record, Result, convergence_warning, solve
+from sorel.problem.losses import Loss
+from sorel.problem.penalties import Penalty, choose_penalty
+from sorel.problem.problem import Problem
+from sorel.problem.risks import Risk, parse_risk
+from sorel.problem.validation import WORTH_STREAMING
 from sorel.solvers import SOREL, Solver, make_solver
-from sorel.validation import WORTH_STREAMING
+from sorel.solvers.solve import Record, Result, convergence_warning, solve
 
 FloatArray = NDArray[np.float64]
 

@@ -12,15 +12,15 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
-from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._tensors import is_tensor, like, to_numpy
-from sorel.checkpoints import Checkpoint
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.tensors import is_tensor, like, to_numpy
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, weighted_rows
 from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import available_if, with_callbacks
-from sorel.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
-from sorel.penalties import Penalty
-from sorel.risks import Risk
+from sorel.files.checkpoints import Checkpoint
+from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
+from sorel.problem.penalties import Penalty
+from sorel.problem.risks import Risk
 from sorel.solvers import Solver
 
 FloatArray = NDArray[np.float64]

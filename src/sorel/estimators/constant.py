@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._tensors import is_tensor, to_numpy
-from sorel.penalties import Penalty
-from sorel.problem import Problem
-from sorel.risks import ESRM, CVaR, Extremile, Mean, Risk
-from sorel.rows import RowSource
-from sorel.solve import solve
+from sorel._lib.tensors import is_tensor, to_numpy
+from sorel.engines.rows import RowSource
+from sorel.problem.penalties import Penalty
+from sorel.problem.problem import Problem
+from sorel.problem.risks import ESRM, CVaR, Extremile, Mean, Risk
+from sorel.solvers.solve import solve
 
 FloatArray = NDArray[np.float64]
 

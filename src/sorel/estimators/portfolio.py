@@ -18,16 +18,16 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sorel._frames import as_table
-from sorel._inputs import check_numbers
-from sorel._warnings import warn
+from sorel._lib.frames import as_table
+from sorel._lib.inputs import check_numbers
+from sorel._lib.warnings import warn
 from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, check_weights, spread, weighted_rows
+from sorel.estimators.portfolio_problems import Portfolio, Portfolios, portfolio_penalty
 from sorel.estimators.quantile import check_nonnegative, check_solver
-from sorel.portfolios import Portfolio, Portfolios, portfolio_penalty
-from sorel.risks import CVaR, Deviation, Mixture, Risk, parse_risk
-from sorel.solve import convergence_warning
+from sorel.problem.risks import CVaR, Deviation, Mixture, Risk, parse_risk
 from sorel.solvers import Solver
+from sorel.solvers.solve import convergence_warning
 
 __all__ = ["Frontier", "SpectralRiskPortfolio"]
 

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import metaestimators
 
-from sorel._warnings import logger
-from sorel.problem import Problem
-from sorel.solve import Record, Result
+from sorel._lib.warnings import logger
+from sorel.problem.problem import Problem
 from sorel.solvers import Solver
 from sorel.solvers.base import Iterates, Run
+from sorel.solvers.solve import Record, Result
 
 if TYPE_CHECKING:
     from sorel.estimators.base import SpectralFit

@@ -17,11 +17,11 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from sorel.deviations import DeviationFit, minimize_deviation
 from sorel.estimators.base import SpectralModel, Weighted, spread, weighted_rows
-from sorel.risks import CVaR
-from sorel.solve import convergence_warning
+from sorel.problem.risks import CVaR
 from sorel.solvers import SOLVERS, Solver
+from sorel.solvers.deviations import DeviationFit, minimize_deviation
+from sorel.solvers.solve import convergence_warning
 
 __all__ = ["QuantileRegressor", "weighted_quantile"]
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from sorel.deviations import minimize_deviation
 from sorel.estimators.base import SpectralModel, spread, weighted_rows
 from sorel.estimators.quantile import (
     check_nonnegative,
@@ -21,8 +20,9 @@ from sorel.estimators.quantile import (
     warn_not_converged,
     weighted_quantile,
 )
-from sorel.risks import Deviation, Extremile, Risk, parse_risk
+from sorel.problem.risks import Deviation, Extremile, Risk, parse_risk
 from sorel.solvers import Solver
+from sorel.solvers.deviations import minimize_deviation
 
 __all__ = ["RankRegressor"]
 

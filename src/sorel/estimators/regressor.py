@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from sorel._defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._tensors import is_tensor
-from sorel.checkpoints import Checkpoint
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.tensors import is_tensor
 from sorel.estimators.base import (
     DEFAULT_RISK,
     SpectralFit,
@@ -23,9 +22,10 @@ from sorel.estimators.base import (
 )
 from sorel.estimators.constant import TARGET_SPREAD
 from sorel.estimators.progress import with_callbacks
-from sorel.losses import Loss, parse_loss
-from sorel.penalties import Penalty
-from sorel.risks import Risk
+from sorel.files.checkpoints import Checkpoint
+from sorel.problem.losses import Loss, parse_loss
+from sorel.problem.penalties import Penalty
+from sorel.problem.risks import Risk
 from sorel.solvers import Solver
 
 FloatArray = NDArray[np.float64]

@@ -14,11 +14,11 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from sorel._tensors import is_tensor, like, to_numpy
+from sorel._lib.tensors import is_tensor, like, to_numpy
 from sorel.engines.tensors.inputs import check_length, read_matrix, refuse_infinite, same_device
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import make_matrix
-from sorel.losses import Loss
+from sorel.problem.losses import Loss
 
 FloatArray = NDArray[np.float64]
 

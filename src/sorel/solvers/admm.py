@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from scipy.linalg.lapack import dpotrs
 
 from sorel.engines.base import FloatArray, Splitting
-from sorel.problem import Problem
-from sorel.quadratic import _factor, minimize_quadratic
+from sorel.models.quadratic import _factor, minimize_quadratic
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.engines.base import Dual, Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_flag
 

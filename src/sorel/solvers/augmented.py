@@ -22,7 +22,7 @@ import numpy as np
 
 from sorel.certificate import Certificate, Path, gap_wanted, noise, unit
 from sorel.engines.base import Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
 from sorel.solvers.constant import constant_optimum, losses_are_equal
 from sorel.solvers.directions import Cheapest

@@ -1,6 +1,6 @@
 """The default: a table of methods, each with when it applies, what it may spend and what follows.
 
-Costs are counted from shapes (:mod:`sorel.costs`) and never timed, so that a run is the same every
+Costs are counted from shapes (`costs.py`) and never timed, so that a run is the same every
 time. The methods of a problem are the rows of the table that apply to it, in their order. One that
 stalls, spends its budget or finds that others are cheaper hands its best iterate to the next.
 docs/choosing-a-solver.md shows the table.
@@ -15,11 +15,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sorel.costs import StepCosts, carrying_rows, classes_by_products
 from sorel.engines.base import Dual, FloatArray
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.costs import StepCosts, carrying_rows, classes_by_products
 from sorel.solvers.directions import PRODUCTS_PER_STEP
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import Newton, can_form_matrix, is_on_simplex
@@ -29,7 +29,7 @@ from sorel.solvers.row_space import RowSpace, pays
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.state import CostlyError
 from sorel.solvers.subgradient import Subgradient
-from sorel.working_sets import chooses_columns
+from sorel.solvers.working_sets import chooses_columns
 
 # Parameters up to which the matrix of all columns comes first where the penalty is not quadratic,
 # or where a product costs a journey to the data.

@@ -19,7 +19,7 @@ import numpy as np
 
 from sorel.certificate import Certificate, Certifier, KnownCurvature, Path
 from sorel.engines.base import Dual, FloatArray, Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 
 
 class Iterate(NamedTuple):

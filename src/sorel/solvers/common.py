@@ -11,7 +11,7 @@ import numpy as np
 
 from sorel.certificate import Certificate, gap_wanted
 from sorel.engines.base import Dual, FloatArray, Plan, Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 
 # A run whose objective exceeds its first value by this factor will not come back.

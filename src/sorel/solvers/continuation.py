@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.batches import Batches
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
 from sorel.solvers.stochastic_pd import measured_coupling

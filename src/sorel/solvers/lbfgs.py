@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sorel.engines.base import FloatArray
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, check_count
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
 from sorel.solvers.directions import Columns, Rows
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.state import Direction, State
-from sorel.working_sets import (
+from sorel.solvers.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
     can_rest,

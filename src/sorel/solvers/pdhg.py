@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sorel.engines.base import FloatArray, Splitting
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.admm import first_rho
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive

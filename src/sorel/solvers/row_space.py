@@ -16,7 +16,7 @@ from sorel.certificate import gap_wanted
 from sorel.engines.base import Dual, FloatArray
 from sorel.engines.rotated import Rotated, rotate
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import (
     Iterate,
     Iterates,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
     FirstOrder,

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
 

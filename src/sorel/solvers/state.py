@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Point
-from sorel.line_search import search
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
+from sorel.solvers.line_search import search
 
 __all__ = ["CostlyError", "Direction", "State"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.batches import Batches
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.apd import Restarts
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_flag

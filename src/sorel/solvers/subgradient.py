@@ -17,7 +17,7 @@ import numpy as np
 
 from sorel.certificate import unit
 from sorel.engines.base import Point
-from sorel.problem import Problem
+from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 

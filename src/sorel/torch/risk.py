@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.utils._pytree as _pytree
 
-from sorel.risks import (
+from sorel.problem.risks import (
     ESRM,
     CustomSpectrum,
     CVaR,

@@ -18,9 +18,16 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from sorel._warnings import warn
-from sorel.permutahedron import Projector
-from sorel.risks import Deviation, FloatArray, Mean, Risk, normalised_sample_weight, parse_risk
+from sorel._lib.warnings import warn
+from sorel.problem.risks import (
+    Deviation,
+    FloatArray,
+    Mean,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+)
+from sorel.projection import Projector
 from sorel.torch.risk import gather
 
 __all__ = ["IndexedDataset", "SpectralObjective", "SpectralSampler"]

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sorel._files import write_atomically
-from sorel._warnings import warn
+from sorel._lib.warnings import warn
+from sorel.files.atomic import write_atomically
 
 __all__ = ["Kernels", "adjoint", "columns", "kernels_for", "margins", "serves", "weighted_squares"]
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sorel._copies import shallow_copy
+from sorel._lib.copies import shallow_copy
 from sorel.engines.base import (
     Curvature,
     Differences,
@@ -37,8 +37,8 @@ from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.tensors.losses import check_served, softmax_losses
 from sorel.engines.tensors.matrices import Matrix, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
-from sorel.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.risks import CVaR
+from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
+from sorel.problem.risks import CVaR
 
 _EPS = float(np.finfo(np.float64).eps)
 

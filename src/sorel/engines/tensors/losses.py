@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sorel.losses import LOSSES, Loss
+from sorel.problem.losses import LOSSES, Loss
 
 
 def check_served(loss: Loss) -> None:

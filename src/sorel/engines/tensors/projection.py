@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sorel._copies import shallow_copy
+from sorel._lib.copies import shallow_copy
 from sorel.engines.tensors.cuda import THREADS, Kernels, kernels_for
-from sorel.permutahedron import Projector
-from sorel.risks import ESRM, CVaR, Extremile, FloatArray, Mean, Risk
+from sorel.problem.risks import ESRM, CVaR, Extremile, FloatArray, Mean, Risk
+from sorel.projection import Projector
 
 # Ranks that one thread takes, and threads of a block then: few, so that all multiprocessors have
 # some of them.

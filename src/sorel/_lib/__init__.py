@@ -1,0 +1,1 @@
+"""What knows no risk: threads, warnings, inputs, names."""

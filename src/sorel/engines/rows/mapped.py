@@ -1,0 +1,372 @@
+"""Rows of memory-mapped arrays and of folders of .npy blocks.
+
+The operating system reads the pages; those that were read long ago are handed back to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import tokenize
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel.engines.rows.source import PiecedRows, RowSource, natural
+from sorel.files.archives import bounded_json
+
+# Pages of mapped files that stay in memory, and files that stay open.
+_MAPPED_BYTES = 64 << 20
+_OPEN_FILES = 64
+
+# What NumPy raises on headers that are no headers: it evaluates them as Python's literals.
+_GARBLED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
+
+# Files of a folder of blocks that hold no rows.
+TARGETS = "y.npy"
+COLUMNS = "columns.json"
+
+
+class _Pages:
+    """Ranges of mapped files that were read lately; those of long ago leave memory.
+
+    Dropping a page that is still looked at costs time and nothing else: it is read again. So no
+    reader needs to say when it is done.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[mmap.mmap, int, int]] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def note(self, mapping: mmap.mmap, start: int, stop: int) -> None:
+        """Say that the bytes ``start`` to ``stop`` of a shared mapping are being read."""
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        with self._lock:
+            self._recent.append((mapping, start, stop))
+            self._size += stop - start
+            while self._size > _MAPPED_BYTES and len(self._recent) > 1:
+                self._drop()
+
+    def clear(self) -> None:
+        """Drop all."""
+        with self._lock:
+            while self._recent:
+                self._drop()
+
+    def _drop(self) -> None:
+        mapping, start, stop = self._recent.popleft()
+        self._size -= stop - start
+        start -= start % mmap.PAGESIZE
+        with contextlib.suppress(ValueError, OSError):  # closed by its owner
+            mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+class _Mapped:
+    """A two-dimensional array in a mapped file, read by rows."""
+
+    def __init__(self, array: NDArray[Any], dtype: np.dtype[Any], pages: _Pages) -> None:
+        self._array, self._dtype, self._pages = array, dtype, pages
+        owner = backed_by_file(array)
+        self._mapping: mmap.mmap | None = None
+        # The pages of a private mapping hold what the user wrote to it, and must stay.
+        if owner is not None and owner.mode != "c":
+            self._mapping = _mapping_of(owner)
+        if self._mapping is not None:
+            begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
+            low, high = np.lib.array_utils.byte_bounds(array)
+            self._low, self._high = low - begin, high - begin
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        rows = self._array[start:stop]
+        if rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == self._dtype:
+            result = np.asarray(rows)
+        else:
+            result = np.array(rows, dtype=self._dtype, order="C", subok=False)
+        if self._mapping is not None and start < stop:
+            stride = self._array.strides[0]
+            if self._array.flags.c_contiguous:
+                low, high = self._low + start * stride, self._low + stop * stride
+            else:
+                low, high = self._low, self._high
+            self._pages.note(self._mapping, low, high)
+        return result
+
+
+def backed_by_file(array: Any) -> np.memmap | None:
+    """The memory-mapped array that `array` is, or is a view of; None where there is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sorel.rows import backed_by_file
+    >>> backed_by_file(np.zeros(3)) is None
+    True
+    """
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap) and _mapping_of(array) is not None:
+            return array
+        array = array.base
+    return None
+
+
+def _mapping_of(array: np.memmap) -> mmap.mmap | None:
+    # NumPy's only name for it; a copy of a memmap has the type and no mapping.
+    return getattr(array, "_mmap", None)
+
+
+class MemmapRows(RowSource):
+    """Rows of a memory-mapped array; one in memory serves as well.
+
+    The pages of the file that were read are let go again, so that the array takes little memory
+    although all of it is mapped. A copy-on-write array (mode "c") is the exception: its pages hold
+    changes that exist nowhere else.
+
+    Parameters
+    ----------
+    array : memmap
+        Two-dimensional and numeric; also a view of one, in any order.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from sorel.rows import MemmapRows
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "X.npy")
+    ...     np.save(path, np.arange(6.0).reshape(3, 2))
+    ...     rows = MemmapRows(np.load(path, mmap_mode="r"))
+    ...     rows.shape, rows.read(1, 3).tolist()
+    ((3, 2), [[2.0, 3.0], [4.0, 5.0]])
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        owner = backed_by_file(array)
+        self._name = "X" if owner is None or owner.filename is None else str(owner.filename)
+        if array.ndim != 2:
+            hint = "; reshape one feature with X.reshape(-1, 1)" if array.ndim == 1 else ""
+            raise ValueError(f"{self._name} must be two-dimensional, got shape {array.shape}{hint}")
+        self.dtype = _float_type([array.dtype], [self._name])
+        self.n_samples, self.n_features = array.shape
+        self._settle([0, self.n_samples])
+        self._pages = _Pages()
+        self._mapped = _Mapped(array, self.dtype, self._pages)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._mapped.read(start, stop)
+
+    def where(self, row: int, column: int) -> str:
+        return f"{self._name}[{row}, {column}]"
+
+    def _identity(self) -> Iterator[Any]:
+        yield os.path.basename(self._name)
+
+    def close(self) -> None:
+        self._pages.clear()
+
+
+class _Header(NamedTuple):
+    """What a .npy file says of itself."""
+
+    path: Path
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    offset: int
+    size: int
+
+    def map(self) -> np.memmap:
+        order: Any = "F" if self.fortran else "C"
+        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order)
+
+    def load(self) -> NDArray[Any]:
+        array = np.fromfile(
+            self.path, self.dtype, count=int(np.prod(self.shape)), offset=self.offset
+        )
+        return array.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+        # The third differs from the second in the letters that names of fields may have.
+        (3, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"format {version[0]}.{version[1]} is not known")
+    with warnings.catch_warnings():
+        # A garbled text may be a number or an escape that Python would rather not see.
+        warnings.simplefilter("ignore")
+        shape, fortran, dtype = readers[version](stream)
+    return shape, bool(fortran), dtype
+
+
+def read_header(path: Path) -> _Header:
+    """The header of a .npy file, checked against the length of the file."""
+    with path.open("rb") as stream:
+        try:
+            shape, fortran, dtype = _read_header(stream)
+        except _GARBLED as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"{path} is not a whole .npy file: {reason}") from None
+        offset = stream.tell()
+    if any(length < 0 for length in shape):
+        raise ValueError(f"{path} is damaged: it gives its array the shape {shape}")
+    if dtype.hasobject:
+        raise ValueError(f"{path} holds Python objects (dtype {dtype}); save it as numbers")
+    size = path.stat().st_size
+    expected = offset + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if size < expected:
+        raise ValueError(
+            f"{path} is truncated: an array of shape {shape} and dtype {dtype} takes {expected} "
+            f"bytes, the file has {size}; write or copy it again"
+        )
+    return _Header(path, shape, fortran, dtype, offset, size)
+
+
+class BlockFolderRows(PiecedRows):
+    """Rows of the .npy files in a folder, one file after the other.
+
+    The files are taken in natural order, ``block_2.npy`` before ``block_10.npy``. All are
+    two-dimensional and of the same width. ``y.npy`` is left out: :func:`write_blocks` puts the
+    targets there, and the names of the columns into ``columns.json``.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from sorel.rows import BlockFolderRows
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in range(11):
+    ...         np.save(os.path.join(folder, f"block_{number}.npy"), np.full((2, 3), number))
+    ...     rows = BlockFolderRows(folder)
+    ...     rows.shape, rows.read(19, 22)[:, 0].tolist()
+    ((22, 3), [9.0, 10.0, 10.0])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        paths = [path for path in npy_files(self.folder) if path.name != TARGETS]
+        if not paths:
+            raise ValueError(f"folder {str(folder)!r} has no .npy files with rows")
+        self._blocks = [read_header(path) for path in paths]
+        first = self._blocks[0]
+        for block in self._blocks:
+            if len(block.shape) != 2:
+                raise ValueError(
+                    f"{block.path} has shape {block.shape}; a block of rows is two-dimensional"
+                )
+            if block.shape[1] != first.shape[1]:
+                raise ValueError(
+                    f"blocks must have the same number of columns: {first.path} has "
+                    f"{first.shape[1]}, {block.path} has {block.shape[1]}"
+                )
+        self.dtype = _float_type(
+            [block.dtype for block in self._blocks], [str(block.path) for block in self._blocks]
+        )
+        self.n_features = first.shape[1]
+        self._edges = np.cumsum([0, *(block.shape[0] for block in self._blocks)]).tolist()
+        self.n_samples = self._edges[-1]
+        self.columns = self._read_columns()
+        self._settle(self._edges)
+        self._pages = _Pages()
+        self._open: OrderedDict[int, _Mapped] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _read_columns(self) -> list[str] | None:
+        path = self.folder / COLUMNS
+        if not path.exists():
+            return None
+        try:
+            # Names of at most 255 letters, in at most six bytes each.
+            limit = 2000 * (self.n_features + 1)
+            if path.stat().st_size > limit:
+                raise ValueError("too long")
+            columns = bounded_json(path.read_bytes(), limit, max(1000, self.n_features))
+        except (ValueError, RecursionError):
+            columns = None
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise ValueError(f"{path} is not a list of column names")
+        if len(columns) != self.n_features:
+            raise ValueError(
+                f"{path} names {len(columns)} columns, but {self._blocks[0].path} has "
+                f"{self.n_features}"
+            )
+        return columns
+
+    def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
+        return self._mapped(piece).read(start, stop)
+
+    def _mapped(self, block: int) -> _Mapped:
+        with self._lock:
+            mapped = self._open.pop(block, None)
+            if mapped is None:
+                mapped = _Mapped(self._blocks[block].map(), self.dtype, self._pages)
+                if len(self._open) >= _OPEN_FILES:
+                    self._open.popitem(last=False)
+            self._open[block] = mapped
+            return mapped
+
+    def where(self, row: int, column: int) -> str:
+        block, inside = self._place(row)
+        return f"{self._blocks[block].path}[{inside}, {column}]"
+
+    def _identity(self) -> Iterator[Any]:
+        for block in self._blocks:
+            yield block.path.name, block.size
+
+    def close(self) -> None:
+        self._pages.clear()
+        with self._lock:
+            self._open.clear()
+
+
+def npy_files(folder: Path) -> list[Path]:
+    """The .npy files in a folder, in natural order; hidden ones are left out."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(folder)!r}")
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() == ".npy" and not path.name.startswith(".")
+    ]
+    return sorted(found, key=natural)
+
+
+def _float_type(dtypes: Sequence[np.dtype[Any]], names: Sequence[str]) -> np.dtype[Any]:
+    """The type to compute in: float32 if all are, else float64."""
+    for dtype, name in zip(dtypes, names, strict=True):
+        if dtype.kind not in "fiub":
+            _refuse_type(dtype, name)
+    single = all(dtype.newbyteorder("=") == np.float32 for dtype in dtypes)
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def _refuse_type(dtype: np.dtype[Any], name: str) -> NoReturn:
+    raise ValueError(f"{name} must be numeric, got dtype {dtype}; encode text columns first")

@@ -1,0 +1,733 @@
+"""How a model fares in the tail: risks of held-out losses, reports by group, scorers.
+
+Everything starts from one loss per sample, ``l_i = phi(y_i, prediction_i)``; a score is then
+``sum_i sigma_i l_[i]``, the same risk that training minimises, without the penalty.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sorel._lib.frames import as_table
+from sorel._lib.inputs import check_meaning, check_numbers
+from sorel._lib.warnings import warn
+from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
+from sorel.problem.risks import CVaR, Max, Mean, Risk, parse_risk
+
+__all__ = [
+    "SCORERS",
+    "TailScorer",
+    "cvar_loss",
+    "gamma_deviance",
+    "get_scorer",
+    "make_tail_scorer",
+    "neg_cvar_01",
+    "neg_cvar_05",
+    "neg_cvar_10",
+    "neg_cvar_50",
+    "neg_worst",
+    "poisson_deviance",
+    "sample_losses",
+    "spectral_risk_score",
+    "tail_report",
+]
+
+FloatArray = NDArray[np.float64]
+LossLike = str | Loss | Callable[[Any, Any], ArrayLike]
+
+# Losses beside those of sorel.losses.
+_OTHER_LOSSES = ("log_loss", "absolute", "zero_one")
+
+# A label that a model gives no probability at all is charged this many nats, not infinitely many.
+_LEAST_LOG_PROBABILITY = math.log(np.finfo(np.float64).tiny)
+
+
+def sample_losses(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    loss: LossLike | None = None,
+    labels: ArrayLike | None = None,
+) -> FloatArray:
+    """Loss of each sample.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Targets or labels.
+    y_pred : array-like of shape (n,) or (n, n_classes)
+        What the loss compares them with; see `loss`.
+    loss : str, Loss or callable, optional
+        - "squared", "huber", "absolute": predictions of a regressor. As in
+          training, the squared loss is *half* the squared residual: double it for scikit-learn's
+          mean squared error;
+        - "poisson", "gamma": predicted means, above 0. As in training, half the deviance;
+        - "logistic", "squared_hinge", "multinomial": margins, as from ``decision_function``;
+        - "log_loss": probabilities, as from ``predict_proba``;
+        - "zero_one": predicted labels;
+        - an instance from :mod:`sorel.losses`, or a function of (y_true, y_pred) that returns one
+          loss per sample.
+
+        When not given it is "squared", for targets that are numbers; labels need to be told how
+        they were predicted.
+    labels : array-like, optional
+        All labels in the order of the columns of `y_pred`; the sorted labels of `y_true` when not
+        given.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        The losses.
+
+    Raises
+    ------
+    ValueError
+        If `y_pred` is not what the loss takes: probabilities or labels where it takes margins, or
+        labels in `y_true` without a loss.
+
+    Warns
+    -----
+    UserWarning
+        If margins all lie between 0 and 1, as probabilities do.
+
+    Examples
+    --------
+    >>> from sorel.metrics import sample_losses
+    >>> sample_losses([1.0, 2.0], [1.0, 4.0])
+    array([0., 2.])
+    >>> sample_losses(["no", "yes"], [-1.0, -1.0], loss="squared_hinge")
+    array([0., 4.])
+    """
+    check_meaning(y_true, "y_true")
+    check_meaning(y_pred, "y_pred")
+    truth, prediction = (
+        array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        for array in (np.asarray(y_true), np.asarray(y_pred))
+    )
+    if truth.ndim != 1 or len(truth) == 0:
+        raise ValueError(f"y_true must be a non-empty vector, got shape {truth.shape}")
+    if prediction.ndim not in (1, 2) or len(prediction) != len(truth):
+        raise ValueError(
+            f"y_true has {len(truth)} values, but y_pred has shape {prediction.shape}; they must "
+            "agree in the first dimension"
+        )
+    if loss is None:
+        _refuse_labels(truth, prediction)
+        loss = "squared"
+    values = _evaluate(truth, prediction, loss, labels)
+    if values.shape != truth.shape:
+        raise ValueError(f"the loss must give one value per sample, got shape {values.shape}")
+    if np.isnan(values).any():
+        row = int(np.flatnonzero(np.isnan(values))[0])
+        raise ValueError(f"the loss of sample {row} is NaN; y_pred there is {prediction[row]}")
+    return values
+
+
+def _evaluate(
+    truth: NDArray[Any], prediction: NDArray[Any], loss: LossLike, labels: ArrayLike | None
+) -> FloatArray:
+    if loss == "log_loss":
+        return _log_losses(truth, prediction, labels)
+    if not isinstance(loss, (str, Loss)):
+        if not callable(loss):
+            raise TypeError(f"loss must be a name, a Loss or a function, got {loss!r}")
+        return np.asarray(loss(truth, prediction), dtype=np.float64)
+    parsed = None if loss in ("absolute", "zero_one") else _parse_loss(loss)
+    if parsed is not None and parsed.is_classifier:
+        _refuse_other_than_margins(truth, prediction, parsed.name)
+        return _margin_losses(truth, prediction, parsed, labels)
+    name = loss if parsed is None else parsed.name
+    if prediction.ndim > 1:
+        raise ValueError(
+            f"loss={name!r} takes one prediction per sample, got y_pred of shape {prediction.shape}"
+        )
+    if loss == "zero_one":
+        return np.asarray(truth != prediction, dtype=np.float64)
+    check_numbers(truth, "y_true")
+    if parsed is None:
+        return np.abs(np.asarray(truth, dtype=np.float64) - prediction)
+    if parsed.link == "log" and not (prediction > 0.0).all():
+        row = int(np.flatnonzero(~(prediction > 0.0))[0])
+        raise ValueError(
+            f"loss={name!r} takes predicted means above 0, as from predict, got "
+            f"y_pred[{row}] = {prediction[row]}"
+        )
+    return parsed.value(parsed.encode(truth)[0], parsed.margins(prediction))
+
+
+def _parse_loss(loss: str | Loss) -> Loss:
+    if isinstance(loss, str) and loss not in LOSSES:
+        known = ", ".join([*LOSSES, *_OTHER_LOSSES])
+        raise ValueError(f"unknown loss {loss!r}; known losses: {known}")
+    return parse_loss(loss)
+
+
+def _log_losses(
+    truth: NDArray[Any], probabilities: NDArray[Any], labels: ArrayLike | None
+) -> FloatArray:
+    low, high = probabilities.min(), probabilities.max()
+    if low < 0.0 or high > 1.0:
+        raise ValueError(
+            f"loss='log_loss' takes probabilities between 0 and 1, got values from {low:g} to "
+            f"{high:g}; margins go with loss='logistic'"
+        )
+    if probabilities.ndim == 1:
+        probabilities = np.column_stack([1.0 - probabilities, probabilities])
+    with np.errstate(divide="ignore"):
+        logs = np.log(probabilities)
+    return _negative_log_likelihood(_codes(truth, probabilities, labels), logs)
+
+
+def _margin_losses(
+    truth: NDArray[Any], margins: NDArray[Any], loss: Loss, labels: ArrayLike | None
+) -> FloatArray:
+    codes = _codes(truth, margins, labels)
+    if margins.ndim == 1:
+        loss = Logistic() if isinstance(loss, Multinomial) else loss
+        return loss.value(np.where(codes == 1, 1.0, -1.0), margins)
+    if type(loss) not in (Logistic, Multinomial):
+        raise ValueError(
+            f"loss={loss.name!r} takes one margin per sample, got y_pred of shape {margins.shape}"
+        )
+    return Multinomial().value(codes, margins)
+
+
+_HOW_PREDICTED = (
+    "say how they were predicted: loss='log_loss' for predict_proba, loss='logistic' for "
+    "decision_function, loss='zero_one' for predict"
+)
+
+
+def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
+    """Half the squared error is for numbers; it would be computed for labels without a word."""
+    whole = truth.dtype.kind in "iu"
+    # pandas may give numbers as objects.
+    if truth.dtype.kind not in "iuf" and not all(
+        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        for value in truth
+    ):
+        raise ValueError(
+            f"y_true holds labels such as {truth[:1].tolist()[0]!r}, and the default loss is for "
+            f"numbers; {_HOW_PREDICTED}"
+        )
+    if prediction.ndim > 1:
+        raise ValueError(
+            "the default loss takes one prediction per sample, got y_pred of shape "
+            f"{prediction.shape}; if y_true holds labels, {_HOW_PREDICTED}"
+        )
+    values = np.unique(truth).tolist()
+    found = None
+    if values in ([0, 1], [-1, 1]) or (len(values) == 2 and whole):
+        found = f"y_true holds {values[0]:g} and {values[1]:g} only"
+    elif (
+        whole
+        and prediction.dtype.kind in "iu"
+        and len(values) > 1
+        and np.isin(prediction, values).all()
+    ):
+        found = "y_true and y_pred hold the same whole numbers"
+    if found is not None:
+        raise ValueError(
+            f"{found}, which look like labels, and the default loss is for numbers; "
+            f"{_HOW_PREDICTED}; loss='squared' if they are numbers after all"
+        )
+
+
+def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], loss: str) -> None:
+    takes = f"loss={loss!r} takes margins, as from decision_function,"
+    if prediction.dtype.kind not in "iuf":
+        first = prediction.ravel()[0]
+        raise ValueError(f"{takes} got y_pred with values such as {first!r}; {_HOW_PREDICTED}")
+    if prediction.dtype.kind in "iu" and prediction.ndim == 1 and np.isin(prediction, truth).all():
+        raise ValueError(
+            f"{takes} and y_pred holds labels; labels from predict go with loss='zero_one'"
+        )
+    low, high = prediction.min(), prediction.max()
+    if not (low >= 0.0 and high <= 1.0):
+        return
+    if prediction.ndim == 2 and np.allclose(prediction.sum(axis=1), 1.0, rtol=0.0, atol=1e-6):
+        raise ValueError(
+            f"{takes} and the rows of y_pred are probabilities: they lie between 0 and 1 and add "
+            "up to 1; probabilities from predict_proba go with loss='log_loss'"
+        )
+    if prediction.ndim == 1:
+        # Margins of a model that always favours one label may look the same.
+        warn(
+            f"loss={loss!r} takes margins, and y_pred lies between {low:g} and {high:g}; if these "
+            "are probabilities, use loss='log_loss'"
+        )
+
+
+def _codes(
+    truth: NDArray[Any], prediction: NDArray[Any], labels: ArrayLike | None
+) -> NDArray[np.int64]:
+    """Column of each label."""
+    known = np.unique(truth) if labels is None else np.asarray(labels)
+    columns = 2 if prediction.ndim == 1 else prediction.shape[1]
+    if len(known) != columns:
+        raise ValueError(
+            f"y_pred tells {columns} classes apart, but there are {len(known)} labels: "
+            f"{known[:5].tolist()}; give all labels, in the order of the columns, as labels="
+        )
+    codes = _positions(truth, known)
+    if (codes < 0).any():
+        stranger = truth[codes < 0][:1].tolist()[0]
+        raise ValueError(f"y_true has the label {stranger!r}, which is not among {known.tolist()}")
+    return codes
+
+
+def _positions(truth: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
+    """Position of each label among the known ones, -1 where it is not."""
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known, truth, sorter=order), len(known) - 1)
+    codes = order[place]
+    return np.where(known[codes] == truth, codes, -1).astype(np.int64)
+
+
+def _negative_log_likelihood(codes: NDArray[np.int64], logs: NDArray[Any]) -> FloatArray:
+    """-log p of each sample's label; a code of -1 is a label the model does not know."""
+    chosen = np.where(codes >= 0, logs[np.arange(len(codes)), codes], -np.inf)
+    return -np.maximum(chosen, _LEAST_LOG_PROBABILITY)
+
+
+def spectral_risk_score(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str,
+    loss: LossLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the losses of predictions; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Targets or labels.
+    y_pred : array-like of shape (n,) or (n, n_classes)
+        Predictions, margins or probabilities, whichever the loss takes.
+    risk : Risk or str
+        Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
+    sample_weight : array-like of shape (n,), optional
+        Weights; 2 is the sample twice.
+    labels : array-like, optional
+        See :func:`sample_losses`.
+
+    Returns
+    -------
+    float
+        The risk.
+
+    Examples
+    --------
+    >>> from sorel.metrics import spectral_risk_score
+    >>> spectral_risk_score([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 3.0], "cvar:0.5")
+    2.5
+    """
+    return parse_risk(risk)(sample_losses(y_true, y_pred, loss, labels), sample_weight)
+
+
+def cvar_loss(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    alpha: float = 0.1,
+    *,
+    loss: LossLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+) -> float:
+    """Mean loss of the worst fraction alpha of the samples; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Targets or labels.
+    y_pred : array-like of shape (n,) or (n, n_classes)
+        Predictions, margins or probabilities, whichever the loss takes.
+    alpha : float, default=0.1
+        The fraction, in (0, 1]. 1 is the mean.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
+    sample_weight : array-like of shape (n,), optional
+        Weights; 2 is the sample twice.
+    labels : array-like, optional
+        See :func:`sample_losses`.
+
+    Returns
+    -------
+    float
+        The conditional value at risk of the losses.
+
+    Examples
+    --------
+    >>> from sorel.metrics import cvar_loss
+    >>> cvar_loss([0.0, 0.0], [1.0, 3.0], alpha=0.5, loss="absolute")
+    3.0
+    """
+    return spectral_risk_score(y_true, y_pred, CVaR(alpha), loss, sample_weight, labels)
+
+
+def poisson_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the Poisson deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Counts or rates, at least 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_poisson_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights, such as exposures.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "poisson", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import poisson_deviance
+    >>> poisson_deviance([0.0, 1.0], [1.0, 1.0])
+    1.0
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "poisson", sample_weight)
+
+
+def gamma_deviance(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    risk: Risk | str = "mean",
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Spectral risk of the gamma deviances of predicted means; lower is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Amounts, above 0.
+    y_pred : array-like of shape (n,)
+        Predicted means, above 0.
+    risk : Risk or str, default="mean"
+        Weights of the ordered deviances. Under the mean this is scikit-learn's
+        ``mean_gamma_deviance``.
+    sample_weight : array-like of shape (n,), optional
+        Weights.
+
+    Returns
+    -------
+    float
+        Twice the risk of the loss "gamma", which is half the deviance.
+
+    Examples
+    --------
+    >>> from sorel.metrics import gamma_deviance
+    >>> round(gamma_deviance([1.0, 2.0], [1.0, 1.0], risk="cvar:0.5"), 3)
+    0.614
+    """
+    return 2.0 * spectral_risk_score(y_true, y_pred, risk, "gamma", sample_weight)
+
+
+def tail_report(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    groups: ArrayLike | None = None,
+    levels: Sequence[float] = (0.5, 0.1, 0.05, 0.01),
+    loss: LossLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+) -> Any:
+    """Mean, conditional values at risk and worst loss, for all samples and for each group.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n,)
+        Targets or labels.
+    y_pred : array-like of shape (n,) or (n, n_classes)
+        Predictions, margins or probabilities, whichever the loss takes.
+    groups : array-like of shape (n,), optional
+        A value per sample; samples with the same value are reported together.
+    levels : sequence of float, default=(0.5, 0.1, 0.05, 0.01)
+        Fractions whose mean loss is shown, as columns ``cvar_0.5`` and so on. A fraction of less
+        than one sample is the worst sample.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`; half the squared error when not given.
+    sample_weight : array-like of shape (n,), optional
+        Weights; 2 is the sample twice.
+    labels : array-like, optional
+        See :func:`sample_losses`.
+
+    Returns
+    -------
+    DataFrame or table
+        Columns ``n``, ``mean``, the levels and ``worst``; a row "all" and one per group, sorted. A
+        pandas DataFrame where pandas is installed, else a dictionary of its columns.
+
+    Examples
+    --------
+    >>> from sorel.metrics import tail_report
+    >>> report = tail_report([0, 0, 0, 0], [1, 2, 3, 5], groups=list("aabb"), levels=[0.5])
+    >>> list(report.index), list(report["cvar_0.5"]), list(report["worst"])
+    (['all', 'a', 'b'], [8.5, 2.0, 12.5], [12.5, 2.0, 12.5])
+    """
+    losses = sample_losses(y_true, y_pred, loss, labels)
+    check_numbers(sample_weight, "sample_weight")
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight is not None and weight.shape != losses.shape:
+        raise ValueError(f"sample_weight must have shape {losses.shape}, got {weight.shape}")
+    risks: dict[str, Risk] = {"mean": Mean()}
+    risks.update({f"cvar_{level:g}": CVaR(level) for level in levels})
+    risks["worst"] = Max()
+    names: list[Any] = ["all"]
+    members: list[Any] = [slice(None)]
+    if groups is not None:
+        values, codes = group_codes(groups, len(losses))
+        names += values
+        members += [np.flatnonzero(codes == code) for code in range(len(values))]
+    columns: dict[str, list[Any]] = {"n": [len(losses[rows]) for rows in members]}
+    for name, risk in risks.items():
+        columns[name] = [
+            _risk_of(risk, losses[rows], None if weight is None else weight[rows])
+            for rows in members
+        ]
+    return as_table(columns, index=names, index_name="group")
+
+
+def _risk_of(risk: Risk, losses: FloatArray, weight: FloatArray | None) -> float:
+    if weight is not None and not weight.any():
+        return math.nan  # a group of which nothing counts
+    return risk(losses, weight)
+
+
+def group_codes(groups: ArrayLike, n: int) -> tuple[list[Any], NDArray[np.intp]]:
+    """The different values of `groups` in the order of a report, and which of them each row has."""
+    array = np.asarray(groups)
+    if array.shape != (n,):
+        raise ValueError(f"groups must have one value per sample, shape ({n},), got {array.shape}")
+    try:
+        values, codes = np.unique(array, return_inverse=True)
+    except TypeError:  # mixed types and missing values have an order only as text
+        values, codes = np.unique(array.astype(str), return_inverse=True)
+    return values.tolist(), codes
+
+
+class TailScorer:
+    """A scorer for scikit-learn: the negative spectral risk of a model's losses.
+
+    Works with any fitted regressor or classifier, inside a pipeline or not.
+
+    Parameters
+    ----------
+    risk : Risk or str
+        Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
+    loss : str, Loss or callable, optional
+        See :func:`sample_losses`. The logistic losses are read from ``predict_log_proba`` or
+        ``predict_proba`` where the classifier has them, and from ``decision_function`` elsewhere;
+        the squared hinge always from ``decision_function``; all others from ``predict``. When not
+        given it is "squared" for regressors and "logistic" for classifiers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sorel.metrics import TailScorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> cross_val_score(Ridge(), X, y, scoring=TailScorer("cvar:0.1")).shape
+    (5,)
+    """
+
+    def __init__(self, risk: Risk | str, loss: LossLike | None = None) -> None:
+        self.risk = parse_risk(risk)
+        self.loss = loss
+        self._request: bool | str | None = None
+        if isinstance(loss, str) and loss not in _OTHER_LOSSES:
+            parse_loss(loss)
+
+    def __call__(
+        self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Score of a fitted model; higher is better.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted regressor or classifier.
+        X : array-like of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets or labels.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the sample twice.
+
+        Returns
+        -------
+        float
+            Minus the risk of the losses.
+        """
+        return -self.risk(self.losses(estimator, X, y), sample_weight)
+
+    def losses(self, estimator: Any, X: Any, y: ArrayLike) -> FloatArray:
+        """Loss of each sample.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted regressor or classifier.
+        X : array-like of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets or labels.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            The losses.
+        """
+        loss: LossLike | None = self.loss
+        if loss is None:
+            from sklearn.base import is_classifier
+
+            loss = "logistic" if is_classifier(estimator) else "squared"
+        if isinstance(loss, str) and loss in LOSSES:
+            loss = parse_loss(loss)
+        if loss == "log_loss" or type(loss) in (Logistic, Multinomial):
+            codes = _positions(np.asarray(y), np.asarray(estimator.classes_))
+            with np.errstate(divide="ignore"):
+                if hasattr(estimator, "predict_log_proba"):
+                    logs = np.asarray(estimator.predict_log_proba(X))
+                    return _negative_log_likelihood(codes, logs)
+                if hasattr(estimator, "predict_proba"):
+                    return _negative_log_likelihood(codes, np.log(estimator.predict_proba(X)))
+            if loss == "log_loss":
+                raise TypeError(
+                    f"{type(estimator).__name__} gives no probabilities; use loss='logistic', "
+                    "which reads margins"
+                )
+        if isinstance(loss, Loss) and loss.is_classifier:
+            margins = np.asarray(estimator.decision_function(X))
+            return _margin_losses(np.asarray(y), margins, loss, estimator.classes_)
+        return sample_losses(y, estimator.predict(X), loss)
+
+    def set_score_request(self, *, sample_weight: bool | str | None = True) -> TailScorer:
+        """A copy of the scorer that asks scikit-learn's metadata routing for sample weights.
+
+        Parameters
+        ----------
+        sample_weight : bool, str or None, default=True
+            True asks for ``sample_weight``, False for none; a string asks for it under that name.
+
+        Returns
+        -------
+        TailScorer
+            The copy.
+        """
+        copy = TailScorer(self.risk, self.loss)
+        copy._request = sample_weight
+        return copy
+
+    def get_metadata_routing(self) -> Any:
+        """What the scorer asks scikit-learn's metadata routing for.
+
+        Returns
+        -------
+        MetadataRequest
+            The request.
+        """
+        from sklearn.utils.metadata_routing import MetadataRequest
+
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="sample_weight", alias=self._request)
+        return request
+
+    def __repr__(self) -> str:
+        shown = "" if self.loss is None else f", loss={self.loss!r}"
+        return f"TailScorer({self.risk!r}{shown})"
+
+
+def make_tail_scorer(risk: Risk | str, loss: LossLike | None = None) -> TailScorer:
+    """Make a scorer for ``GridSearchCV``, ``cross_val_score`` and their like.
+
+    Parameters
+    ----------
+    risk : Risk or str
+        Weights of the ordered losses, such as ``CVaR(0.1)`` or ``"cvar:0.1"``.
+    loss : str, Loss or callable, optional
+        See :class:`TailScorer`.
+
+    Returns
+    -------
+    TailScorer
+        A function of (estimator, X, y) that returns minus the risk: higher is better.
+
+    Examples
+    --------
+    >>> from sorel.metrics import make_tail_scorer
+    >>> make_tail_scorer("cvar:0.2", loss="absolute")
+    TailScorer(CVaR(alpha=0.2), loss='absolute')
+    """
+    return TailScorer(risk, loss)
+
+
+neg_cvar_50 = TailScorer(CVaR(0.5))
+neg_cvar_10 = TailScorer(CVaR(0.1))
+neg_cvar_05 = TailScorer(CVaR(0.05))
+neg_cvar_01 = TailScorer(CVaR(0.01))
+neg_worst = TailScorer(Max())
+
+SCORERS = {
+    "neg_cvar_50": neg_cvar_50,
+    "neg_cvar_10": neg_cvar_10,
+    "neg_cvar_05": neg_cvar_05,
+    "neg_cvar_01": neg_cvar_01,
+    "neg_worst": neg_worst,
+}
+
+
+def get_scorer(scoring: Any) -> Any:
+    """The scorer of that name, sorel's or scikit-learn's; a scorer is passed through.
+
+    Parameters
+    ----------
+    scoring : str or callable
+        A key of ``SCORERS`` such as "neg_cvar_10", one of scikit-learn's names, or a function of
+        (estimator, X, y).
+
+    Returns
+    -------
+    callable
+        The scorer.
+
+    Examples
+    --------
+    >>> from sorel.metrics import get_scorer
+    >>> get_scorer("neg_cvar_10")
+    TailScorer(CVaR(alpha=0.1))
+    """
+    if isinstance(scoring, str) and scoring in SCORERS:
+        return SCORERS[scoring]
+    if callable(scoring):
+        return scoring
+    import sklearn.metrics
+
+    try:
+        return sklearn.metrics.get_scorer(scoring)
+    except ValueError:
+        raise ValueError(
+            f"unknown scoring {scoring!r}; sorel's are {', '.join(SCORERS)}, scikit-learn's are "
+            "listed by sklearn.metrics.get_scorer_names()"
+        ) from None

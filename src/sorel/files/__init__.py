@@ -1,0 +1,1 @@
+"""Tables, models and checkpoints: written whole or not at all."""

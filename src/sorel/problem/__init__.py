@@ -1,0 +1,1 @@
+"""What is solved: risks, losses, penalties, and the data that make a `Problem`."""

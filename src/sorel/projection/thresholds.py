@@ -1,0 +1,210 @@
+"""Two-level sets: a box cut by a plane, where one threshold does the work of a sort.
+
+    q_i = clip(zeta_i - t, low, high)    with    sum_i w_i q_i = total
+
+The left side of the plane's equation falls with t and is linear between kinks, so a few Newton
+steps find t, each a sweep over the items. Thresholds are kept as ``t = reference + tau`` with the
+reference one of the items: differences of near numbers are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sorel._core import (
+    exact_tau,
+    excess_at,
+    fill_clipped,
+    gather,
+    level_sums,
+    nearest,
+    next_tau,
+    project_levels,
+)
+from sorel._lib.copies import shallow_copy
+from sorel._lib.threads import Team, by_ranges
+from sorel.problem.risks import FloatArray
+
+__all__ = [
+    "BlockArray",
+    "Thresholder",
+    "exact_tau",
+    "excess_at",
+    "fill_clipped",
+    "level_sums",
+    "nearest",
+    "next_tau",
+    "select",
+    "totals",
+]
+
+BlockArray = npt.NDArray[np.int32]
+
+# Trials of the threshold search: first from the last threshold, then from a safe bracket.
+WARM_TRIALS = 12
+COLD_TRIALS = 200
+# A value at a rank is looked for among those that a sample puts near it: how many values make that
+# pay, the size of the sample, at most and as a share of them, and the ranks of the sample to either
+# side that are taken in, in units of the square root of its size.
+_SAMPLE_FROM, _SAMPLE, _SAMPLE_SHARE, _SAMPLE_MARGIN = 12_000, 10_000, 16, 2.0
+
+
+class Thresholder:
+    """The threshold of a two-level set, found from where it was at the last call.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (n,) or None
+        Positive weights w; None means 1 each.
+    low, high : float
+        The levels.
+    total : float
+        What the weighted q sum to.
+    rank : int
+        For equal weights, the number of items at the low level when no two are tied.
+    """
+
+    def __init__(
+        self, weight: FloatArray | None, low: float, high: float, total: float, rank: int
+    ) -> None:
+        self.weight = weight
+        self.low, self.high, self.total = low, high, total
+        self.rank = rank
+        self.forget()
+
+    def forget(self) -> None:
+        # Index of the item that is the reference, and the threshold relative to it.
+        self.pivot = -1
+        self.tau = 0.0
+
+    def fork(self) -> Thresholder:
+        fork = shallow_copy(self)
+        fork.forget()
+        return fork
+
+    def project(
+        self, zeta: FloatArray, out: FloatArray, block: BlockArray, team: Team | None = None
+    ) -> int:
+        """Write q and its blocks; return how many blocks there are, or -1 without luck."""
+        if self.low == self.high:
+            out.fill(self.low)
+            block.fill(-1)
+            return 0
+        count = -1
+        if self.pivot >= 0:
+            start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
+            count = self._find(zeta, out, block, team, start, WARM_TRIALS)
+        if count < 0:
+            count = self._find(zeta, out, block, team, self.bracket(zeta, team), COLD_TRIALS)
+        if count == 1:
+            # A single free item takes what the others leave, and does not move.
+            block.fill(-1)
+            return 0
+        return min(count, 1)
+
+    def bracket(
+        self, zeta: FloatArray, team: Team | None = None
+    ) -> tuple[float, float, float, float]:
+        """A reference, the first tau to try, and bounds between which tau must lie."""
+        if self.weight is None:
+            # The threshold lies between z_(rank) - high and z_(rank) - low.
+            reference = select(zeta, self.rank, team)
+            below, above = -self.high, -self.low
+        else:
+            least, most = float(zeta.min()), float(zeta.max())
+            reference = 0.5 * least + 0.5 * most
+            below, above = (least - reference) - self.high, (most - reference) - self.low
+        # Rounding may put the threshold a hair outside; the first step would then be refused.
+        slack = 0.01 * (self.high - self.low)
+        below, above = below - slack, above + slack
+        return reference, 0.5 * (below + above), below, above
+
+    def _find(
+        self,
+        zeta: FloatArray,
+        out: FloatArray,
+        block: BlockArray,
+        team: Team | None,
+        start: tuple[float, float, float, float],
+        trials: int,
+    ) -> int:
+        """Search from (reference, tau, below, above); the number of free items, or -1."""
+        level = (self.low, self.high, self.total)
+        if team is None:
+            count, pivot, tau = project_levels(
+                zeta, self.weight, *level, *start, trials, out, block
+            )
+        else:
+            count, pivot, tau = _share_project_levels(
+                team, zeta, self.weight, *level, *start, trials, out, block
+            )
+        if count >= 0:
+            self.pivot, self.tau = pivot, tau
+        return count
+
+
+def _share_project_levels(
+    team: Team, zeta: FloatArray, weight: FloatArray | None,
+    low: float, high: float, total: float, reference: float, tau: float, below: float, above: float,
+    trials: int, out: FloatArray, block: BlockArray,
+) -> tuple[int, int, float]:  # fmt: skip
+    """`project_levels` with its sweeps shared among threads."""
+    span = math.inf
+    for trial in range(trials):
+        sums = totals(by_ranges(team, level_sums, zeta, weight, reference, tau, low, high))
+        excess, free = excess_at(sums, tau, below, above, low, high, total), sums[2]
+        place = 0
+        if excess == 0.0 or free == 0.0:
+            found = by_ranges(team, nearest, zeta, reference, tau, low, excess >= 0.0)
+            places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
+            best = min if excess >= 0.0 else max
+            place = best(places, key=zeta.__getitem__, default=0)
+        item = float(zeta[place])
+        if excess != 0.0:
+            tau, below, above, span = next_tau(
+                trial, tau, below, above, span, excess, free, item - reference, low, high
+            )
+            continue
+        if item == reference:
+            tau = exact_tau(sums, tau, low, high, total)
+            counts = by_ranges(team, fill_clipped, zeta, reference, tau, low, high, out, block)
+            return sum(counts), place, tau
+        tau -= item - reference
+        reference = item
+        below, above, span = -math.inf, math.inf, math.inf
+    return -1, -1, 0.0
+
+
+def totals(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The sums of the first entries, of the second ones, and so on."""
+    return tuple(sum(column) for column in zip(*parts, strict=True))
+
+
+def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
+    """The value at a rank of the ascending order, from the few that a sample puts near it."""
+    n = values.size
+    if n > _SAMPLE_FROM:
+        stride = max(n // _SAMPLE, _SAMPLE_SHARE)
+        sample = np.sort(values[::stride])
+        place, margin = rank / stride, _SAMPLE_MARGIN * math.sqrt(sample.size)
+        left, right = int(place - margin), int(place + margin)
+        least = sample[left] if left >= 0 else -np.inf
+        most = sample[right] if right < sample.size else np.inf
+        parts = by_ranges(team, _gather, values, least, most)
+        below = sum(count for count, _ in parts)
+        near = np.concatenate([found for _, found in parts])
+        if below <= rank < below + near.size:
+            return float(np.partition(near, rank - below)[rank - below])
+    # Few values, or a sample that misled: sort out all of them.
+    return float(np.partition(values, rank)[rank])
+
+
+def _gather(values: FloatArray, least: float, most: float) -> tuple[int, FloatArray]:
+    """How many values lie below `least`, and those from there to `most`, or none if too many."""
+    found = np.empty(values.size // 4 + 64)
+    below, count = gather(values, least, most, found)
+    return below, found[:count]

@@ -1,0 +1,297 @@
+"""The five regression sets of the paper, and their preparation for the experiments.
+
+They travel with the package; a folder given, or ``$SOREL_DATA``, goes first, and the sources can be
+asked again. Whatever file a set comes from, its numbers are known by a checksum.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import warnings
+import zlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel.files.atomic import write_atomically
+from sorel.research.datasets.download import DownloadError, fetch_table
+from sorel.research.datasets.preparation import Split, split_standardized
+from sorel.research.datasets.published import PAPER, PaperDataset, dataset_fingerprint, read_csv
+
+FloatArray = NDArray[np.float64]
+
+PAPER_DATASETS: tuple[str, ...] = tuple(PAPER)
+"""Names that :func:`load_paper_dataset` knows."""
+
+
+def load_paper_dataset(
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the training part of one of the paper's five regression sets.
+
+    The preparation is that of the experiments: 80% of the rows (seed 42), X standardised, y
+    centred and divided by its sample standard deviation, both by the training part. See
+    :func:`load_paper_split` for the held-out part, and :func:`load_paper_table` for the numbers
+    as published, their sources and where they are looked for.
+
+    Parameters
+    ----------
+    name : {"yacht", "energy", "concrete", "kin8nm", "power"}
+    folder : path, optional
+        Where ``<name>.csv`` is looked for first.
+    download : bool, optional
+        True fetches the set from its source; see :func:`load_paper_table`.
+
+    Returns
+    -------
+    X_train : ndarray of shape (n, d)
+    y_train : ndarray of shape (n,)
+
+    Raises
+    ------
+    FileNotFoundError
+        If the set was found nowhere and could not be downloaded.
+    ValueError
+        If the name is unknown or a file found is not the expected one.
+
+    Examples
+    --------
+    >>> from sorel.datasets import load_paper_dataset
+    >>> X, y = load_paper_dataset("yacht")
+    >>> X.shape
+    (244, 6)
+    """
+    data = load_paper_split(name, folder, download=download)
+    return data.X_train, data.y_train
+
+
+def load_paper_split(
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+) -> Split:
+    """Return both parts of one of the paper's five regression sets.
+
+    Parameters
+    ----------
+    name : {"yacht", "energy", "concrete", "kin8nm", "power"}
+        See :func:`load_paper_table` for what they are and where they come from.
+    folder : path, optional
+        Where ``<name>.csv`` is looked for first.
+    download : bool, optional
+        True fetches the set from its source; see :func:`load_paper_table`.
+
+    Returns
+    -------
+    Split
+        80% for training, 20% held out (seed 42). The first two rows of yacht are left out, as in
+        the experiments, which read them as a header: n = 244.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the set was found nowhere and could not be downloaded.
+    ValueError
+        If the name is unknown or a file found is not the expected one.
+
+    Warns
+    -----
+    UserWarning
+        If a file in `folder` or ``SOREL_DATA`` has the right shape but not the published numbers.
+
+    Examples
+    --------
+    >>> from sorel.datasets import load_paper_split
+    >>> data = load_paper_split("yacht")
+    >>> data.X_train.shape, data.X_test.shape
+    ((244, 6), (62, 6))
+    """
+    X, y = _load(name, folder, download)
+    skipped = PAPER[name].skipped_rows
+    return split_standardized(X[skipped:], y[skipped:])
+
+
+def load_paper_table(
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return one of the paper's five regression sets as it was published, in its own units.
+
+    The sets travel with the package. ``<name>.csv`` (a header, the target last) in `folder`, or in
+    the folder that the environment variable ``SOREL_DATA`` names, takes their place.
+
+    Parameters
+    ----------
+    name : {"yacht", "energy", "concrete", "kin8nm", "power"}
+    folder : path, optional
+        Where ``<name>.csv`` is looked for first.
+    download : bool, optional
+        True fetches the set from its source instead of taking the copy in the package, which checks
+        that the two agree: another table is refused. The answer is kept in the user's cache, which
+        is asked first the next time. This needs the extra ``sorel[data]``. False never uses the
+        network; None, the default, uses it only where the copy in the package is missing.
+
+    Returns
+    -------
+    X : ndarray of shape (n, d)
+    y : ndarray of shape (n,)
+
+    Raises
+    ------
+    FileNotFoundError
+        If the set was found nowhere and could not be downloaded.
+    ValueError
+        If the name is unknown or a file found is not the expected one.
+
+    Warns
+    -----
+    UserWarning
+        If a file in `folder` or ``SOREL_DATA`` has the right shape but not the published numbers.
+
+    Notes
+    -----
+    Four of the sets come from the UCI Machine Learning Repository and are licensed under CC BY 4.0:
+
+    - yacht: J. Gerritsma, R. Onnink, A. Versluis, *Yacht Hydrodynamics*, 1981,
+      doi:10.24432/C5XG7R. 308 rows, 6 features.
+    - energy: A. Tsanas, A. Xifara, *Energy Efficiency*, 2012, doi:10.24432/C51307. 768 rows, 8
+      features; the target is the cooling load, and the heating load is left out.
+    - concrete: I-C. Yeh, *Concrete Compressive Strength*, 1998, doi:10.24432/C5PK67. 1030 rows, 8
+      features.
+    - power: P. Tüfekci, H. Kaya, *Combined Cycle Power Plant*, 2014, doi:10.24432/C5002N. 9568
+      rows, 4 features.
+
+    kin8nm is Delve's (Z. Ghahramani, University of Toronto, 1996; OpenML 189): 8192 rows, 8
+    features.
+
+    The sources publish archives, spreadsheets, ARFF and plain text. Formats are recognised and
+    checked by content: each table found is read as numbers and accepted only if their fingerprint
+    is the known one. A download is tried several times; a truncated or altered one is never kept.
+    The environment variables ``SOREL_UCI_URL`` and ``SOREL_OPENML_URL`` replace the addresses of
+    the two sources, for instance by a mirror.
+
+    Examples
+    --------
+    >>> from sorel.datasets import load_paper_table
+    >>> X, y = load_paper_table("yacht")
+    >>> X.shape, y.max()
+    ((308, 6), np.float64(62.42))
+    """
+    return _load(name, folder, download)
+
+
+def _load(
+    name: str, folder: str | os.PathLike[str] | None, download: bool | None
+) -> tuple[FloatArray, FloatArray]:
+    """Features and target."""
+    if name not in PAPER:
+        known = ", ".join(PAPER_DATASETS)
+        raise ValueError(f"unknown dataset {name!r}; known: {known}")
+    entry = PAPER[name]
+    header, table = _find(f"{name}.csv", entry, folder, download)
+    features = [j for j, column in enumerate(header[:-1]) if column not in entry.not_features]
+    return table[:, features], table[:, -1]
+
+
+def _find(
+    filename: str, entry: PaperDataset, folder: str | os.PathLike[str] | None, download: bool | None
+) -> tuple[Sequence[str], FloatArray]:
+    """Header and whole table, from the first place that has them."""
+    missed, variable = [], os.environ.get("SOREL_DATA")
+    for label, place in (("folder", folder), ("SOREL_DATA", variable)):
+        if place and (path := Path(place) / filename).is_file():
+            return _read_given(path, entry)
+        if place:
+            missed.append(f"{label} {str(place)!r} does not hold it")
+    if not variable:
+        missed.append("SOREL_DATA is not set")
+    if not download:
+        shipped = _read_shipped(filename, entry)
+        if shipped is not None:
+            return entry.columns, shipped
+        missed.append("the package has no intact copy")
+    cache = _cache_folder()
+    if cache is not None:
+        found = _read_cached(cache / filename, entry)
+        if found is not None:
+            return entry.columns, found
+        missed.append(f"the cache {str(cache)!r} has no intact copy")
+    if download is False:
+        missed.append("download=False forbids to fetch it")
+    elif cache is None:
+        missed.append('to download it, pip install "sorel[data]"')
+    else:
+        try:
+            table = fetch_table(entry)
+        except DownloadError as error:
+            missed.append(f"the download failed: {error}")
+        else:
+            _keep(cache / filename, entry.to_csv(table))
+            return entry.columns, table
+    raise FileNotFoundError(
+        f"{filename} was found nowhere: {'; '.join(missed)}. Put {filename} in a folder and set "
+        "the environment variable SOREL_DATA to it, or try again with a network connection"
+    )
+
+
+def _read_shipped(filename: str, entry: PaperDataset) -> FloatArray | None:
+    """The table in the package, or None if it is missing or not the one that the entry means."""
+    file = resources.files("sorel.research.datasets") / "files" / f"{filename}.gz"
+    try:
+        data = gzip.decompress(file.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return None
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        return None
+    return read_csv(data, filename)[1]
+
+
+def _cache_folder() -> Path | None:
+    """The user's cache folder, or None without pooch, which knows where it is."""
+    try:
+        import pooch
+    except ModuleNotFoundError:
+        return None
+    return Path(pooch.os_cache("sorel"))
+
+
+def _read_given(path: Path, entry: PaperDataset) -> tuple[list[str], FloatArray]:
+    """A file that the user provides: the shape must be right, other numbers are their affair."""
+    data = path.read_bytes()
+    header, table = read_csv(data, str(path))
+    if len(table) != entry.rows or header[-1] != entry.target:
+        raise ValueError(
+            f"{str(path)!r} should have {entry.rows} rows and the target {entry.target!r} last; "
+            f"it has {len(table)} rows and {header[-1]!r} last"
+        )
+    if hashlib.sha256(data).hexdigest() != entry.sha256 and not entry.verified(table):
+        warnings.warn(
+            f"{str(path)!r} does not hold the numbers of the paper's experiments (checksum "
+            f"{dataset_fingerprint(table[:, :-1], table[:, -1])[:12]}..., expected "
+            f"{entry.fingerprint[:12]}...); results will differ",
+            stacklevel=5,
+        )
+    return header, table
+
+
+def _read_cached(path: Path, entry: PaperDataset) -> FloatArray | None:
+    """The table of a cached file, or None if it is missing or not intact."""
+    try:
+        header, table = read_csv(path.read_bytes(), str(path))
+    except (OSError, ValueError):
+        return None
+    return table if tuple(header) == entry.columns and entry.verified(table) else None
+
+
+def _keep(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    except OSError as error:
+        warnings.warn(
+            f"{path.name} was downloaded but could not be kept in the cache, and will be "
+            f"downloaded again next time: {error}",
+            stacklevel=5,
+        )

@@ -1,0 +1,133 @@
+"""What the sets of the paper hold: columns, checksums, and where they are published."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import tomllib
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+# Where the sources are; a mirror or a test sets the environment variable instead.
+_SOURCES = {
+    "UCI": ("SOREL_UCI_URL", "https://archive.ics.uci.edu"),
+    "OpenML": ("SOREL_OPENML_URL", "https://www.openml.org"),
+}
+
+
+class PaperDataset(NamedTuple):
+    """What a set of the paper holds and where it comes from.
+
+    `sha256` is that of the canonical CSV, `fingerprint` that of its numbers
+    (:func:`dataset_fingerprint` of all columns before the target and the target).
+    """
+
+    rows: int
+    columns: tuple[str, ...]
+    source: str
+    addresses: tuple[str, ...]
+    sha256: str
+    fingerprint: str
+    whole: tuple[str, ...] = ()
+    not_features: tuple[str, ...] = ()
+    skipped_rows: int = 0
+
+    @property
+    def target(self) -> str:
+        return self.columns[-1]
+
+    @property
+    def urls(self) -> list[str]:
+        variable, address = _SOURCES[self.source]
+        base = os.environ.get(variable) or address
+        return [f"{base.rstrip('/')}/{path}" for path in self.addresses]
+
+    def verified(self, table: FloatArray) -> bool:
+        """Whether the numbers are the published ones."""
+        shape = (self.rows, len(self.columns))
+        return table.shape == shape and (
+            dataset_fingerprint(table[:, :-1], table[:, -1]) == self.fingerprint
+        )
+
+    def to_csv(self, table: FloatArray) -> bytes:
+        """The canonical file: shortest decimals that read back exactly, whole numbers without."""
+        whole = [column in self.whole for column in self.columns]
+        lines = [",".join(self.columns)]
+        for row in table.tolist():
+            cells = zip(whole, row, strict=True)
+            lines.append(",".join(str(int(v)) if w and v == int(v) else str(v) for w, v in cells))
+        return ("\n".join(lines) + "\n").encode()
+
+
+def _published() -> dict[str, PaperDataset]:
+    file = resources.files("sorel.research.datasets") / "files" / "published.toml"
+    entries = tomllib.loads(file.read_text(encoding="utf-8"))
+    lists = ("columns", "addresses", "whole", "not_features")
+    for entry in entries.values():
+        entry.update({name: tuple(entry[name]) for name in lists if name in entry})
+    return {name: PaperDataset(**entry) for name, entry in entries.items()}
+
+
+PAPER = _published()
+
+
+def dataset_fingerprint(X: ArrayLike, y: ArrayLike) -> str:
+    """Return a checksum of the numbers in a dataset, whatever file they came from.
+
+    It is the SHA-256 of the shape and of all values, row by row with the target last, rounded to 12
+    significant digits: the same for a text file and a spreadsheet that differ in the last bits.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    y : array of shape (n,)
+        Numbers; labels that are text have no fingerprint.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Examples
+    --------
+    >>> from sorel.datasets import dataset_fingerprint
+    >>> dataset_fingerprint([[1.0], [2.0]], [3.0, 4.0])[:16]
+    '9e656c85e8443c70'
+    >>> dataset_fingerprint([[1.0], [2.0 + 1e-15]], [3, 4])[:16]
+    '9e656c85e8443c70'
+    """
+    matrix, target = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if matrix.ndim != 2 or target.shape != matrix.shape[:1]:
+        raise ValueError(
+            f"X must be two-dimensional with one row per value of y, got shapes {matrix.shape} "
+            f"and {target.shape}"
+        )
+    digest = hashlib.sha256(f"{matrix.shape[0]} {matrix.shape[1]}\n".encode())
+    for first in range(0, len(target), 4096):
+        rows = slice(first, first + 4096)
+        # Adding zero turns -0.0 into 0.0.
+        block = np.column_stack([matrix[rows], target[rows]]) + 0.0
+        digest.update("\n".join(map("{:.11e}".format, block.ravel().tolist())).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def read_csv(data: bytes, label: str) -> tuple[list[str], FloatArray]:
+    """Header and numbers of a CSV file; `label` is its name in messages."""
+    try:
+        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        header = [column.strip() for column in next(reader, [])]
+        if not header:
+            raise ValueError("it is empty")
+        table = np.array([row for row in reader if row], dtype=np.float64)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{label!r} is not a table of numbers: {error}") from None
+    if table.ndim != 2 or table.shape[1] != len(header):
+        raise ValueError(f"{label!r} has rows that do not match its {len(header)} columns")
+    return header, table

@@ -1,0 +1,255 @@
+"""The columns that a second-order step may move: the others are inactive, and cost nothing.
+
+Under a penalty with kinks or bounds most coefficients of a solution are at 0 or at a bound, where
+the gradient holds them. A proximal Newton step then needs the Hessian of the others alone, and of
+those that the gradient pulls away. Which ones these are is seen at every step from the gradient in
+all coordinates, and no certificate depends on the choice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sorel.engines.base import Engine, FloatArray
+from sorel.problem.penalties import SIMPLEX, Penalty
+
+__all__ = [
+    "LARGEST_HESSIAN",
+    "Part",
+    "TooManyColumnsError",
+    "WorkingSets",
+    "can_rest",
+    "carried_by_few",
+    "chooses_columns",
+    "on_few_columns",
+]
+
+Indices = NDArray[np.intp]
+
+# Parameters up to which a Hessian of all of them may be formed.
+LARGEST_HESSIAN = 5000
+
+# Parameters of a working set at most, where there are more than that.
+_LARGEST_SET = 3000
+
+# Entries that all columns of a Hessian take from X, below which choosing among them does not pay.
+_LEAST_WORK = 1_000_000
+
+# Columns that a working set may always have.
+_LEAST_SET = 64
+
+# Columns that it may have for each one that is free.
+_GROWTH = 3
+
+# Columns over which the weight of a simplex may be spread evenly at the start.
+_SPREAD = 300
+
+# A set of more than this share of the columns gives way to all of them.
+_WORTH_CHOOSING = 0.6
+
+# So does one whose copy takes more bytes.
+_LARGEST_COPY = 1 << 28
+
+# Columns that were chosen before stay where the set is no more than this factor larger for it.
+_SPARE = 1.3
+
+
+class TooManyColumnsError(ArithmeticError):
+    """More coefficients move than a Hessian is formed of."""
+
+
+class Part:
+    """Some of the parameters: coefficients of the chosen columns, and the intercepts.
+
+    Parameters
+    ----------
+    engine : Engine
+        The home of these columns.
+    penalty : Penalty
+        The penalty on their coefficients.
+    rows : array of int or None
+        Their rows in a parameter array of the problem, intercepts last; None for all of them.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.working_sets import Part
+    >>> problem = sorel.Problem(np.eye(4), [1.0, 2.0, 3.0, 4.0], penalty=sorel.NonNegative(1.0))
+    >>> chosen = np.array([1, 3])
+    >>> part = Part(problem.engine.columns(chosen), problem.penalty, chosen)
+    >>> part.take(np.array([5.0, 6.0, 7.0, 8.0]))
+    array([6., 8.])
+    >>> part.put(np.zeros(4), np.array([1.0, 2.0]))
+    array([0., 1., 0., 2.])
+    """
+
+    def __init__(self, engine: Engine, penalty: Penalty, rows: Indices | None = None) -> None:
+        self.engine, self.penalty, self.rows = engine, penalty, rows
+        self.n_penalized = engine.n_features * engine.n_outputs
+
+    @property
+    def columns(self) -> Indices | slice:
+        """The columns of X that belong to it."""
+        return slice(None) if self.rows is None else self.rows[: self.engine.n_features]
+
+    def take(self, w: FloatArray) -> FloatArray:
+        """The entries of an array shaped like w that belong to the part, flat."""
+        return (w if self.rows is None else w[self.rows]).ravel()
+
+    def put(self, w: FloatArray, u: FloatArray) -> FloatArray:
+        """A copy of w with these entries in place of the part's."""
+        if self.rows is None:
+            return u.reshape(w.shape)
+        new = w.copy()
+        new[self.rows] = u.reshape(self.engine.shape)
+        return new
+
+
+class WorkingSets:
+    """Chooses parts of a problem for second-order steps, and keeps the last one.
+
+    Parameters
+    ----------
+    engine, penalty
+        The parts of the problem that it depends on.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.working_sets import WorkingSets
+    >>> X = np.random.default_rng(0).standard_normal((200, 300))
+    >>> problem = sorel.Problem(X, X[:, 0], risk="mean", penalty=sorel.ElasticNet(0.1, 0.3))
+    >>> w = np.zeros(300)
+    >>> gradient = -X.T @ X[:, 0] / 200
+    >>> part = WorkingSets(problem.engine, problem.penalty).choose(w, gradient)
+    >>> bool(np.array_equal(part.rows, np.flatnonzero(np.abs(gradient) > 0.3)))
+    True
+    """
+
+    def __init__(self, engine: Engine, penalty: Penalty) -> None:
+        self.engine, self.penalty = engine, penalty
+        self._all = Part(engine, penalty)
+        self._last: Part | None = None
+        work = engine.n_samples * engine.size * engine.n_features
+        self._useful = can_rest(engine, penalty) and work >= _LEAST_WORK
+
+    def choose(self, w: FloatArray, gradient: FloatArray) -> Part:
+        """The part that a step from w should move, given the gradient of the losses.
+
+        Raises
+        ------
+        TooManyColumnsError
+            If that are too many for a Hessian.
+        """
+        if not self._useful:
+            return self._all
+        engine, d = self.engine, self.engine.n_features
+        pull, free = _pulls(self.penalty, w[:d], gradient[:d])
+        wanted = free | (pull > 0.0)
+        size, count = int(np.count_nonzero(wanted)), int(np.count_nonzero(free))
+        kept = wanted
+        if self._last is not None:
+            # Columns that come and go are worth keeping, and so is the copy of them.
+            kept = wanted.copy()
+            kept[self._last.columns] = True
+            total = int(np.count_nonzero(kept))
+            if total > min(_SPARE * size, _WORTH_CHOOSING * d):
+                kept = wanted
+            elif total == self._last.engine.n_features:
+                return self._last
+        most = max(_LEAST_SET, _GROWTH * count)
+        if not self.penalty.separable:
+            # On a simplex few more are ever needed, and models of many take longest.
+            most = min(most, count + 2 * _LEAST_SET)
+        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
+            raise TooManyColumnsError(
+                f"{size} of {d} coefficients move, and a Hessian is formed of "
+                f"{_LARGEST_SET // engine.n_outputs} at most"
+            )
+        if size > most:
+            # What is free comes first, then what is pulled most.
+            pull[free] += pull.max() + 1.0
+            chosen, size = np.sort(np.argpartition(-pull, most - 1)[:most]), most
+        else:
+            # Where all rest, a column that does not move keeps the arrays from being empty.
+            chosen = np.flatnonzero(kept) if size else np.zeros(1, np.intp)
+            size = len(chosen)
+        large = size * engine.n_samples * engine.data_type.itemsize > _LARGEST_COPY
+        if engine.size <= LARGEST_HESSIAN and (large or size > _WORTH_CHOOSING * d):
+            return self._all
+        rows = np.append(chosen, d) if engine.fit_intercept else chosen
+        self._last = Part(engine.columns(chosen), self.penalty.on(chosen), rows)
+        return self._last
+
+
+def can_rest(engine: Engine, penalty: Penalty) -> bool:
+    """Whether coefficients may rest under this penalty, and the engine can leave them out."""
+    return penalty.compiled and not penalty.quadratic and engine.obstacle("columns") is None
+
+
+def chooses_columns(engine: Engine, penalty: Penalty) -> bool:
+    """Whether second-order steps form the Hessian of no more columns than they move."""
+    return penalty.separable and can_rest(engine, penalty)
+
+
+def carried_by_few(engine: Engine, w: FloatArray) -> bool:
+    """Whether so few columns carry the weight of a simplex that steps should be taken from there.
+
+    Where a Hessian of all columns is at hand, they should be unless the weight is spread evenly:
+    then nobody has chosen the columns, and most are in vain.
+    """
+    coef = w[: engine.n_features].reshape(engine.n_features, -1)
+    carrying = np.count_nonzero(coef.any(axis=1))
+    chosen = engine.size <= LARGEST_HESSIAN and not np.allclose(coef, coef[0, 0])
+    return bool(carrying <= _SPREAD or chosen)
+
+
+def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:
+    """Parameters that carry the weight of each simplex on the columns of least slope.
+
+    Where it is spread evenly no coefficient rests, so that a Hessian would be one of all.
+
+    Examples
+    --------
+    >>> import numpy as np, sorel
+    >>> from sorel.solvers.working_sets import carried_by_few, on_few_columns
+    >>> X = np.random.default_rng(0).standard_normal((3, 4000))
+    >>> problem = sorel.Problem(X, np.ones(3), penalty=sorel.Simplex(1.0))
+    >>> carried_by_few(problem.engine, problem.start())
+    False
+    >>> w = on_few_columns(problem.engine, problem.start(), -X.sum(axis=0))
+    >>> int(np.count_nonzero(w)), float(w.sum()), carried_by_few(problem.engine, w)
+    (64, 1.0, True)
+    """
+    d, outputs = engine.n_features, engine.n_outputs
+    few = max(1, _LEAST_SET // outputs)
+    chosen = np.argpartition(gradient[:d].reshape(d, outputs), few - 1, axis=0)[:few]
+    sums = w[:d].reshape(d, outputs).sum(axis=0)
+    new = w.copy()
+    new[:d] = 0.0
+    np.put_along_axis(new[:d].reshape(d, outputs), chosen, sums / few, axis=0)
+    return new
+
+
+def _pulls(
+    penalty: Penalty, coef: FloatArray, slope: FloatArray
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """How strongly each column is pulled from its rest, and whether it is free to move anyway."""
+    code, l2, l1, lower, upper = penalty.kernel(len(coef))
+    if coef.ndim > 1:
+        lower, upper = lower[:, None], upper[:, None]
+    if code == SIMPLEX:
+        free = coef > 0.0
+        slope = slope + l2 * coef
+        # Weight moves to where the slope is less, from where it is largest.
+        top = np.where(free, slope, -np.inf).max(axis=0)
+        pull = np.where(free, 0.0, np.maximum(top - slope, 0.0))
+    else:
+        free = np.logical_and(coef > lower, coef < upper)
+        if l1 > 0.0:
+            free &= coef != 0.0
+        pull = np.abs(penalty.shortest_subgradient(coef, slope))
+    if coef.ndim > 1:
+        return pull.max(axis=1), np.any(free, axis=1)
+    return pull, free
