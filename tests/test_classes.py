@@ -8,7 +8,7 @@ import sorel
 from sorel.engines import dense, intercepts
 from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
-from sorel.solvers import costs
+from sorel.models import costs
 
 K = 4
 

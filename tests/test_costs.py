@@ -10,7 +10,7 @@ import scipy.sparse
 
 from sorel import Problem
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.solvers.costs import StepCosts, carrying_rows, classes_by_products, sampled_rows
+from sorel.models.costs import StepCosts, carrying_rows, classes_by_products, sampled_rows
 
 
 def engine(n, d, classes=1, density=None, risk="cvar:0.25"):

@@ -169,7 +169,7 @@ def test_a_signal_that_python_loses_ends_the_next_step():
 @pytest.fixture
 def leftover():
     """The name that a process gave a temporary file before it was killed."""
-    code = "from sorel._leftovers import owned_name; print(owned_name())"
+    code = "from sorel.files.leftovers import owned_name; print(owned_name())"
     source = os.path.dirname(os.path.dirname(sorel.__file__))
     run = [sys.executable, "-c", code]
     paths = {**os.environ, "PYTHONPATH": source}

@@ -58,7 +58,7 @@ def test_limits_of_threadpoolctl_are_respected(monkeypatch):
 
 
 def test_settings_of_the_environment_are_respected():
-    code = "from sorel._threads import thread_count; print(thread_count())"
+    code = "from sorel._lib.threads import thread_count; print(thread_count())"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

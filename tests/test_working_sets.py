@@ -14,9 +14,9 @@ from sorel.losses import parse_loss
 
 import sorel
 from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
+from sorel.models import working_sets as module
+from sorel.models.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
 from sorel.solvers import newton
-from sorel.solvers import working_sets as module
-from sorel.solvers.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
 
 PENALTIES = {
     "elastic": ElasticNet(1e-2, 2e-2),

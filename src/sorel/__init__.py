@@ -102,19 +102,18 @@ _LAZY = {
     "SpectralRiskRegressor": "sorel.estimators",
     "SpectralRiskRegressorCV": "sorel.estimators.model_selection",
     "load_model": "sorel.files.saving",
-    "metrics": "sorel.estimators.metrics",
     "path": "sorel.estimators.paths",
-    "plots": "sorel.estimators.plots",
     "save_model": "sorel.files.saving",
-    "torch": "sorel.torch",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if f"sorel.{name}" in aliases.PUBLIC or name == "torch":
+        value: Any = importlib.import_module(f"sorel.{name}")
+    elif name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    else:
         raise AttributeError(f"module 'sorel' has no attribute {name!r}")
-    module = importlib.import_module(_LAZY[name])
-    value = module if name in ("metrics", "plots", "torch") else getattr(module, name)
     globals()[name] = value
     return value
 

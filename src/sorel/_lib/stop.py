@@ -29,8 +29,8 @@ def check() -> None:
 
     Examples
     --------
-    >>> from sorel import _stop
-    >>> _stop.check()
+    >>> from sorel._lib import stop
+    >>> stop.check()
     """
     if _requested:
         raise KeyboardInterrupt

@@ -23,10 +23,10 @@ from sorel.certificate.known import KnownCurvature
 from sorel.certificate.rounding import UNIT, CertificateError, Path, Rounding, negative_gap
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.models.conjugate import minimize_model
+from sorel.models.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.models.quadratic import minimize_quadratic
+from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
 from sorel.problem.risks import Deviation, Mixture
-from sorel.solvers.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
-from sorel.solvers.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
 
 if TYPE_CHECKING:
     from sorel.problem.problem import Problem

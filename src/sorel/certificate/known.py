@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.solvers.working_sets import Part, WorkingSets
+from sorel.models.working_sets import Part, WorkingSets
 
 if TYPE_CHECKING:
     from sorel.problem.problem import Problem

@@ -5,14 +5,20 @@ relative gap of `tol`. They read what scikit-learn's users give (data frames, la
 weights, callbacks), hand a :class:`sorel.Problem` to :func:`sorel.solve`, and keep the result.
 """
 
-from sorel.estimators.classifier import SpectralRiskClassifier
-from sorel.estimators.constant import ConstantModelWarning as ConstantModelWarning
-from sorel.estimators.portfolio import Frontier as Frontier
-from sorel.estimators.portfolio import SpectralRiskPortfolio
-from sorel.estimators.progress import ProgressLine as ProgressLine
-from sorel.estimators.quantile import QuantileRegressor
-from sorel.estimators.rank import RankRegressor
-from sorel.estimators.regressor import SpectralRiskRegressor
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sorel.estimators.classifier import SpectralRiskClassifier
+    from sorel.estimators.constant import ConstantModelWarning as ConstantModelWarning
+    from sorel.estimators.portfolio import Frontier as Frontier
+    from sorel.estimators.portfolio import SpectralRiskPortfolio
+    from sorel.estimators.progress import ProgressLine as ProgressLine
+    from sorel.estimators.quantile import QuantileRegressor
+    from sorel.estimators.rank import RankRegressor
+    from sorel.estimators.regressor import SpectralRiskRegressor
 
 __all__ = [
     "QuantileRegressor",
@@ -21,3 +27,21 @@ __all__ = [
     "SpectralRiskPortfolio",
     "SpectralRiskRegressor",
 ]
+
+# Loaded when first asked for: metrics and paths are of use without scikit-learn's import.
+_HOMES = {
+    "ConstantModelWarning": "constant",
+    "Frontier": "portfolio",
+    "ProgressLine": "progress",
+    "QuantileRegressor": "quantile",
+    "RankRegressor": "rank",
+    "SpectralRiskClassifier": "classifier",
+    "SpectralRiskPortfolio": "portfolio",
+    "SpectralRiskRegressor": "regressor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

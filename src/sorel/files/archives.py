@@ -64,7 +64,7 @@ def unpacked(stream: BinaryIO, limit: int, only: str | None = None) -> dict[str,
     >>> unpacked(stream, limit=10_000)
     Traceback (most recent call last):
     ...
-    sorel._archives.TooLargeError: it unfolds to 1 MB, and may take 0.01 MB
+    sorel.files.archives.TooLargeError: it unfolds to 1 MB, and may take 0.01 MB
     """
     with zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
@@ -123,7 +123,7 @@ def bounded_json(text: bytes, limit: int, max_lists: int = 90_000) -> Any:
     >>> bounded_json(b"[" + b"[]," * 1_000_000 + b"0]", 10**7)
     Traceback (most recent call last):
     ...
-    sorel._archives.TooLargeError: its text has 1000001 lists, more than 90000
+    sorel.files.archives.TooLargeError: its text has 1000001 lists, more than 90000
     """
     if len(text) > limit:
         raise TooLargeError(

@@ -276,9 +276,9 @@ def refuse_misread(frame: pd.DataFrame, columns: Iterable[str]) -> None:
     >>> refuse_misread(pd.DataFrame({"when": ["2024-01-05", "2024-02-11"]}), ["when"])
     Traceback (most recent call last):
     ...
-    sorel.tables.TableError: column 'when' holds dates, such as '2024-01-05', which would become 2 \
-indicator columns; turn it into a number of days with --dates 'when', leave it out with --drop \
-'when', or take the values as names with --categorical 'when'
+    sorel.files.tables.TableError: column 'when' holds dates, such as '2024-01-05', which would \
+become 2 indicator columns; turn it into a number of days with --dates 'when', leave it out with \
+--drop 'when', or take the values as names with --categorical 'when'
     """
     for column in columns:
         texts = frame[column].head(_ROWS_LOOKED_AT).dropna().drop_duplicates().head(_LOOKED_AT)
@@ -329,8 +329,8 @@ def refuse_stray_texts(values: pd.Series, name: str) -> None:
     >>> refuse_stray_texts(pd.Series(["1.5", "2.25", "oops", "4"]), "y")
     Traceback (most recent call last):
     ...
-    sorel.tables.TableError: target 'y' is mostly numbers, but row 3 (the header not counted) \
-holds 'oops'; correct it, or say --task classification if all of them are labels
+    sorel.files.tables.TableError: target 'y' is mostly numbers, but row 3 (the header not \
+counted) holds 'oops'; correct it, or say --task classification if all of them are labels
     """
     numbers = _pandas().to_numeric(values.astype(object), errors="coerce")
     strange = (numbers.isna() & values.notna()).to_numpy()
@@ -383,7 +383,7 @@ def select_columns(
     >>> select_columns(table, {"age": "numeric", "city": "text"})
     Traceback (most recent call last):
     ...
-    sorel.tables.TableError: column 'city' has no value in row 2
+    sorel.files.tables.TableError: column 'city' has no value in row 2
     """
     pandas = _pandas()
     require_columns(frame.columns, kinds)
@@ -409,8 +409,8 @@ def require_columns(columns: Iterable[str], named: Iterable[str]) -> None:
     >>> require_columns(["arr_delay"], ["delay"])
     Traceback (most recent call last):
     ...
-    sorel.tables.TableError: there is no column 'delay'; did you mean 'arr_delay'? The columns are \
-'arr_delay'
+    sorel.files.tables.TableError: there is no column 'delay'; did you mean 'arr_delay'? The \
+columns are 'arr_delay'
     """
     present = dict.fromkeys(columns)
     absent = [name for name in named if name not in present]
@@ -757,8 +757,8 @@ def check_width(columns: int, name: str) -> None:
     >>> check_width(100_000, "wide.csv")
     Traceback (most recent call last):
     ...
-    sorel.tables.TableError: wide.csv has 100000 columns, and a table may have 25000; if rows and \
-columns are swapped, turn it, else fit a matrix in Python
+    sorel.files.tables.TableError: wide.csv has 100000 columns, and a table may have 25000; if rows \
+and columns are swapped, turn it, else fit a matrix in Python
     """
     if columns > _MAX_COLUMNS:
         raise TableError(

@@ -16,10 +16,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray
+from sorel.models.costs import StepCosts, carrying_rows, classes_by_products
+from sorel.models.working_sets import chooses_columns
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.costs import StepCosts, carrying_rows, classes_by_products
 from sorel.solvers.directions import PRODUCTS_PER_STEP
 from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import Newton, can_form_matrix, is_on_simplex
@@ -29,7 +30,6 @@ from sorel.solvers.row_space import RowSpace, pays
 from sorel.solvers.sorel import SOREL
 from sorel.solvers.state import CostlyError
 from sorel.solvers.subgradient import Subgradient
-from sorel.solvers.working_sets import chooses_columns
 
 # Parameters up to which the matrix of all columns comes first where the penalty is not quadratic,
 # or where a product costs a journey to the data.

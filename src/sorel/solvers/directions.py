@@ -14,18 +14,18 @@ import numpy as np
 
 from sorel.engines.base import FloatArray
 from sorel.models.conjugate import minimize_model
-from sorel.models.quadratic import minimize_quadratic, step_of_few
-from sorel.problem.problem import Problem
-from sorel.solvers.base import Run
-from sorel.solvers.costs import (
+from sorel.models.costs import (
     FEW_PARAMETERS,
     StepCosts,
     carrying_rows,
     classes_by_products,
     sampled_rows,
 )
+from sorel.models.quadratic import minimize_quadratic, step_of_few
+from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError
+from sorel.problem.problem import Problem
+from sorel.solvers.base import Run
 from sorel.solvers.state import CostlyError, Direction, State
-from sorel.solvers.working_sets import LARGEST_HESSIAN, TooManyColumnsError
 
 __all__ = ["PRODUCTS_PER_STEP", "Columns", "Products", "Cheapest", "Rows"]
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.problem.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian
-from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
-from sorel.solvers.directions import Columns, Rows
-from sorel.solvers.newton_cg import NewtonCG
-from sorel.solvers.state import Direction, State
-from sorel.solvers.working_sets import (
+from sorel.models.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
     can_rest,
     carried_by_few,
     on_few_columns,
 )
+from sorel.problem.problem import Problem
+from sorel.solvers.augmented import AugmentedLagrangian
+from sorel.solvers.base import Iterates, Run, UnsupportedProblemError
+from sorel.solvers.directions import Columns, Rows
+from sorel.solvers.newton_cg import NewtonCG
+from sorel.solvers.state import Direction, State
 
 # Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
 # does without it, and others with that of the coefficients that move.

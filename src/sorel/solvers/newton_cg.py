@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from sorel.models.costs import StepCosts
 from sorel.problem.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian
 from sorel.solvers.base import Run, UnsupportedProblemError
-from sorel.solvers.costs import StepCosts
 from sorel.solvers.directions import Products
 from sorel.solvers.schedule import Pace
 from sorel.solvers.state import Direction, State

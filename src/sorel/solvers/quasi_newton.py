@@ -19,10 +19,10 @@ import numpy as np
 
 from sorel.certificate import unit
 from sorel.engines.base import FloatArray
+from sorel.models.costs import sampled_rows
 from sorel.problem.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError, rehearse
-from sorel.solvers.costs import sampled_rows
 from sorel.solvers.schedule import Pace
 from sorel.solvers.state import CostlyError, Direction, State
 

@@ -31,20 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 _GLANCE = 0.5
 
 # Modules and packages that shape output and input but no number of an experiment.
-_NOT_NUMERIC = {
-    "__main__.py",
-    "_archives.py",
-    "_leftovers.py",
-    "_text.py",
-    "cli",
-    "demo.py",
-    "estimators",
-    "metrics.py",
-    "model_selection.py",
-    "plots.py",
-    "saving.py",
-    "tables.py",
-}
+_NOT_NUMERIC = {"__main__.py", "cli", "estimators", "files"}
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class StepCosts:
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.solvers.costs import StepCosts
+    >>> from sorel.models.costs import StepCosts
     >>> X = np.ones((100, 2000))
     >>> costs = StepCosts(sorel.Problem(X, np.ones(100)).engine, 100)
     >>> costs.product < costs.by_rows < costs.matrix, costs.rows_are_cheaper

@@ -74,7 +74,7 @@ class Part:
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.solvers.working_sets import Part
+    >>> from sorel.models.working_sets import Part
     >>> problem = sorel.Problem(np.eye(4), [1.0, 2.0, 3.0, 4.0], penalty=sorel.NonNegative(1.0))
     >>> chosen = np.array([1, 3])
     >>> part = Part(problem.engine.columns(chosen), problem.penalty, chosen)
@@ -117,7 +117,7 @@ class WorkingSets:
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.solvers.working_sets import WorkingSets
+    >>> from sorel.models.working_sets import WorkingSets
     >>> X = np.random.default_rng(0).standard_normal((200, 300))
     >>> problem = sorel.Problem(X, X[:, 0], risk="mean", penalty=sorel.ElasticNet(0.1, 0.3))
     >>> w = np.zeros(300)
@@ -213,7 +213,7 @@ def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> Float
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.solvers.working_sets import carried_by_few, on_few_columns
+    >>> from sorel.models.working_sets import carried_by_few, on_few_columns
     >>> X = np.random.default_rng(0).standard_normal((3, 4000))
     >>> problem = sorel.Problem(X, np.ones(3), penalty=sorel.Simplex(1.0))
     >>> carried_by_few(problem.engine, problem.start())
