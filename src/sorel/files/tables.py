@@ -757,8 +757,8 @@ def check_width(columns: int, name: str) -> None:
     >>> check_width(100_000, "wide.csv")
     Traceback (most recent call last):
     ...
-    sorel.files.tables.TableError: wide.csv has 100000 columns, and a table may have 25000; if rows \
-and columns are swapped, turn it, else fit a matrix in Python
+    sorel.files.tables.TableError: wide.csv has 100000 columns, and a table may have 25000; if \
+rows and columns are swapped, turn it, else fit a matrix in Python
     """
     if columns > _MAX_COLUMNS:
         raise TableError(
