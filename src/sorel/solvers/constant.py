@@ -65,8 +65,10 @@ def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Ru
     w = start.point.w
     del start.point
     state = State(problem, point, start.center, eta)
-    del point
-    yield from _multipliers_at_constant(start, w, state, find, run)
+    steps = _multipliers_at_constant(start, w, state, find, run)
+    # Vectors of length n: the steps alone hold them, and let go of those that they leave.
+    del point, state
+    yield from steps
     start.point = engine.point(w)
 
 
