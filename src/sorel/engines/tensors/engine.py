@@ -65,8 +65,8 @@ class TensorPoint(Point):
         super().__init__(w)
         self._engine = engine
         self.margins = margins
-        self._losses: Tensor | None = None
-        self._slopes: Tensor | None = None
+        self._losses: Any = None
+        self._slopes: Any = None
 
     @property
     def losses(self) -> Any:

@@ -1,8 +1,8 @@
 """Projections of tensors onto the dual set of a risk, in density form.
 
 Where the tensors are in host memory, or samples have weights under a spectrum of more than two
-levels, the compiled projection of :mod:`sorel.permutahedron` does the work, on views of the tensors
-or on copies.
+levels, the compiled projection of :mod:`sorel.projection` does the work, on views of the tensors or
+on copies.
 """
 
 from __future__ import annotations
