@@ -38,7 +38,7 @@ _MAX_STEPS = 10
 # of the solver gains more.
 _FEW_PRODUCTS = 40
 
-# Those that are tried in any case where a matrix nearby is known.
+# Those that are tried in any case where the matrix of an earlier step is known.
 _LEAST_PRODUCTS = 6
 
 # The same for a user who asks, and for the last certificate of a run. A matrix that costs more is

@@ -578,7 +578,7 @@ class MemoryEngine(Engine):
 
     @shared_property
     def _rank_mass(self) -> FloatArray:
-        """sigma by rank as densities; only without sample weights do ranks alone settle it."""
+        """sigma by rank as densities; only without sample weights do ranks alone determine it."""
         if self._weighted:
             raise UnsupportedOperationError("tables of ranked weights take no sample weights")
         return self.spec.risk.weights(self.n_samples) * self.n_samples

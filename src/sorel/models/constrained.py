@@ -5,7 +5,7 @@
 
 Block principal pivoting (Judice and Pires 1994) begins with the active set of the start, which most
 steps of a Newton method keep: one Cholesky factor of the free coordinates and one look at signs,
-after which all that is wrong changes at once. Where guesses do not settle, the interior-point code
+after which all that is wrong changes at once. Where guesses do not converge, the interior-point code
 PIQP (Schwan, Jiang, Kuhn and Jones 2023) finds the active set, on the sides of the kinks to which
 the point is pulled, and another guess takes its answer to rounding level.
 
@@ -103,7 +103,7 @@ class Solution(NamedTuple):
         cancel in it.
     factors : int
         Cholesky factors, and steps of the interior-point code.
-    settled : bool
+    solved : bool
         Whether x is the minimiser up to rounding. If not, sums may be missed by more than that.
     """
 
@@ -111,7 +111,7 @@ class Solution(NamedTuple):
     multipliers: Array
     kkt: float
     factors: int
-    settled: bool
+    solved: bool
 
 
 class _Face(NamedTuple):
@@ -144,7 +144,7 @@ def minimize(model: Model, start: Array) -> Solution:
     found, factors = _guess(model, face), 0
     for _ in range(_ROUNDS):
         factors += found.factors
-        if found.settled:
+        if found.solved:
             break
         face, steps = _interior(model, face)
         before, value = value, model.value(face.x)
@@ -156,7 +156,7 @@ def minimize(model: Model, start: Array) -> Solution:
 
 
 def _guess(model: Model, face: _Face) -> Solution:
-    """Block principal pivoting from a face on; the point of the face where that does not settle."""
+    """Block principal pivoting from a face on; the point of the face where that does not converge."""
     A, slope, w, kink, cost, lower, upper, rows, sums = model
     x, free, side = face.x.copy(), face.free.copy(), face.side.copy()
     curvature = np.maximum(A.diagonal(), _TINY)

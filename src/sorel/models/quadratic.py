@@ -53,7 +53,7 @@ class QuadraticInfo(NamedTuple):
     shift : float
         Largest multiple of the diagonal that had to be added for a Cholesky factorisation to
         exist; zero unless the curvature is singular to working precision. One where an intercept
-        had no curvature at all, and borrowed that of the stiffest coordinate.
+        had no curvature at all, and got that of the stiffest coordinate.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def _minimize_constrained(
     off = len(rows) and np.abs(rows @ w - sums).max() > _FEASIBLE
     start = inside(w) if off or (w < lower).any() or (w > upper).any() else w
     found = minimize(Model(A, slope, w, kink, cost, lower, upper, rows, sums), start)
-    u = found.x if found.settled else inside(found.x)
+    u = found.x if found.solved else inside(found.x)
     return u, QuadraticInfo(found.factors, found.kkt, lent)
 
 

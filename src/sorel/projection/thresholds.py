@@ -196,9 +196,9 @@ def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
         most = sample[right] if right < sample.size else np.inf
         parts = by_ranges(team, _gather, values, least, most)
         below = sum(count for count, _ in parts)
-        near = np.concatenate([found for _, found in parts])
-        if below <= rank < below + near.size:
-            return float(np.partition(near, rank - below)[rank - below])
+        candidates = np.concatenate([found for _, found in parts])
+        if below <= rank < below + candidates.size:
+            return float(np.partition(candidates, rank - below)[rank - below])
     # Few values, or a sample that misled: sort out all of them.
     return float(np.partition(values, rank)[rank])
 

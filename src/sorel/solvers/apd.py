@@ -83,8 +83,8 @@ class APD(FirstOrder):
         while True:
             while True:
                 sigma = gamma * tau
-                ascended = engine.dual_step(dual, point, sigma, previous, last_sigma / sigma)
-                gradient = engine.gradient(point, ascended)
+                new_dual = engine.dual_step(dual, point, sigma, previous, last_sigma / sigma)
+                gradient = engine.gradient(point, new_dual)
                 w = point.w - tau * gradient
                 coef = problem.coefficients(w)
                 coef[...] = problem.penalty.prox(coef, tau)
@@ -92,15 +92,15 @@ class APD(FirstOrder):
                 run.passes += 1
                 step = w - point.w
                 square = float(np.vdot(step, step))
-                bend = engine.expected(moved, ascended) - engine.expected(point, ascended)
+                bend = engine.expected(moved, new_dual) - engine.expected(point, new_dual)
                 bend -= float(np.vdot(gradient, step))
-                change = engine.differences(ascended, dual, moved, point).losses
+                change = engine.differences(new_dual, dual, moved, point).losses
                 price = max(bend, 0.0) + sigma * change / (2.0 * _SHARE)
                 tiny = square <= _ROUNDING**2 * float(np.vdot(w, w))
                 if price <= square / (2.0 * tau) or tiny or run.exhausted:
                     break
                 tau *= _SHORTER
-            previous, point, dual, last_sigma = point, moved, ascended, sigma
+            previous, point, dual, last_sigma = point, moved, new_dual, sigma
             run.n_iter += 1
             run.latest = Iterate(point, dual)
             if self.adaptive:

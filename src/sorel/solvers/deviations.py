@@ -234,16 +234,16 @@ class _Search:
             return False
         return self.best.gap <= gap_wanted(self.problem, self.tol, abs(self.best.objective))
 
-    def solve_program(self, program: TailProgram, near: FloatArray | None) -> None:
+    def solve_program(self, program: TailProgram, start: FloatArray | None) -> None:
         """Solve the linear program, and once more for what rounding has left of the residuals."""
         for _ in range(2):
-            found = program.solve(near)
+            found = program.solve(start)
             if found is None:
                 return
             self.add(found.w, found.weights, found.passes, found.n_iter)
             if self.done:
                 return
-            near = found.w
+            start = found.w
 
     def run_stages(
         self,

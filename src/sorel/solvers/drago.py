@@ -145,7 +145,7 @@ class _Tables:
             part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
             renewed = batches.correct(self._losses, 1.0, part, self._losses)
             target = batches.correct(renewed, scale, probe, self._losses)
-            dual = batches.ascend(dual, target, share / nu, pull * share, share)
+            dual = batches.dual_step(dual, target, share / nu, pull * share, share)
             self._losses = renewed
             batches.copy(self._before, self._renewed, self._slopes)
             self._renewed = k

@@ -81,24 +81,24 @@ class TailProgram:
     ) -> None:
         self._X, self._y, self._omega, self._share, self._l1 = X, y, omega, share, l1
         self._low, self._high = levels
-        # Nonzero numbers in X, and in the samples that enter the first round by themselves.
+        # Nonzero entries of X, and in the samples that enter the first round by themselves.
         self.entries = int(X.nnz if scipy.sparse.issparse(X) else np.count_nonzero(X))
         n, d = X.shape
         few = _FEW_ENTRIES * n // max(self.entries, 1)
         self._first_count = min(n, max(few, _SAMPLES_PER_PARAMETER * (d + 1)))
         self.first_entries = self.entries * self._first_count / n
 
-    def solve(self, near: FloatArray | None = None) -> Solution | None:
+    def solve(self, start: FloatArray | None = None) -> Solution | None:
         """The optimum; None if HiGHS does not find it.
 
         Parameters
         ----------
-        near : array of length d, optional
-            Coefficients near the optimum; those of least squares, where it is not given.
+        start : array of length d, optional
+            Coefficients to start from; those of least squares, where it is not given.
         """
         n = len(self._y)
         count, n_iter, passes = self._first_count, 0, 0
-        w = near
+        w = start
         if w is None:
             w, passes = self._least_squares() if count < n else (np.zeros(self._X.shape[1]), 0)
         excess = self._excess(w)

@@ -14,7 +14,7 @@ from sorel.engines.row_gram import MAX_ROWS
 from sorel.models.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
-    can_rest,
+    may_be_inactive,
     carried_by_few,
     on_few_columns,
 )
@@ -54,7 +54,7 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
-        inactive = can_rest(problem.engine, problem.penalty)
+        inactive = may_be_inactive(problem.engine, problem.penalty)
         if size > MAX_SIZE and not problem.penalty.quadratic and not inactive:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
@@ -98,4 +98,4 @@ def can_form_matrix(problem: Problem) -> bool:
 
 def is_on_simplex(problem: Problem) -> bool:
     """Whether coefficients share a sum, and most of them may be 0."""
-    return can_rest(problem.engine, problem.penalty) and not problem.penalty.separable
+    return may_be_inactive(problem.engine, problem.penalty) and not problem.penalty.separable

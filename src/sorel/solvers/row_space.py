@@ -61,15 +61,15 @@ class RowSpace(Solver):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        turned = rotate(problem.engine)
+        rotated = rotate(problem.engine)
         run.passes += 1.0
-        if turned is None:
+        if rotated is None:
             run.note = "the rows of X are all but dependent"
             return
-        small = problem.with_engine(turned.engine)
+        small = problem.with_engine(rotated.engine)
         began, cheaper = run.passes, problem.engine.entries / problem.n_samples**2
         inner = Run(
-            turned.into(run.w),
+            rotated.into(run.w),
             run.dual,
             _SHARE * run.tol,
             _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
@@ -89,20 +89,20 @@ class RowSpace(Solver):
                 if least <= inner.tol or inner.passes - since > _PATIENCE:
                     break
                 if run.wants_check and best is not None:
-                    yield _back(problem, turned, *best, 0.0)
+                    yield _back(problem, rotated, *best, 0.0)
         except (KeyboardInterrupt, SystemError):
             # Inside compiled code Ctrl-C comes out as the other.
             if best is not None:
-                run.latest = _back(problem, turned, *best, target)
+                run.latest = _back(problem, rotated, *best, target)
             raise
         if best is not None:
             run.passes += 2.0
-            yield _back(problem, turned, *best, target)
+            yield _back(problem, rotated, *best, target)
 
 
-def _back(problem: Problem, turned: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
+def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
     """What was found in the space of the rows, as parameters of the problem."""
-    return Iterate(problem.engine.point(turned.back(v)), dual, None, refine)
+    return Iterate(problem.engine.point(rotated.back(v)), dual, None, refine)
 
 
 def pays(problem: Problem) -> bool:

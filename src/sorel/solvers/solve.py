@@ -383,7 +383,7 @@ def solve(
     ConvergenceWarning
         If the tolerance was not reached; the message says whether rounding errors keep it away.
     PrecisionWarning
-        If the tolerance is below the rounding of the numbers in X: 1.2e-7 for float32, 9.8e-4 for
+        If the tolerance is below the rounding of the entries of X: 1.2e-7 for float32, 9.8e-4 for
         float16. Sums are taken in float64, so such a tolerance can be reached, but it certifies the
         problem of the rounded numbers, whose optimum differs from that of the original ones by
         about as much. Integers are exact, and count as float64.

@@ -189,7 +189,7 @@ def _round(
         changes += blocks**2 * batches.square_distance(now, last)
         target = batches.correct(losses, blocks, now, losses)
         target = batches.correct(target, blocks, now, last)
-        dual = batches.ascend(dual, target, sigma)
+        dual = batches.dual_step(dual, target, sigma)
         change = batches.gradient(batches.evaluate(i, w), dual, slopes)
         before, w = w, w - tau * (gradient + blocks * change)
         coef = problem.coefficients(w)

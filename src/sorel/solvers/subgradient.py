@@ -38,7 +38,7 @@ class Subgradient(FirstOrder):
     """Full-batch subgradient method.
 
     The weighting of a single subgradient jumps at the kinks; the running mean of the weightings
-    along the way settles, and is what the certificate gets. One iteration is one pass, with a check
+    along the way converges, and is what the certificate gets. One iteration is one pass, with a check
     after every fifth.
 
     Parameters

@@ -72,7 +72,7 @@ class Tails:
         self._failures = 0
 
     def solve(self, problem: Problem, start: Result) -> Result | None:
-        """Solve a problem near one that is solved.
+        """Solve a problem similar to one that is solved.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class Tails:
         few = share <= _MOST_ROWS and self._failures < _IN_VAIN
         return enough and few and self._tol >= max(_LEAST_TOL, np.finfo(problem.data_type).eps)
 
-    def _choose(self, problem: Problem, alpha: float, losses: FloatArray, near: Result) -> None:
+    def _choose(self, problem: Problem, alpha: float, losses: FloatArray, start: Result) -> None:
         """Choose the rows of the worst losses, and those that share a tie."""
         self._engine = None
         engine = problem.engine
@@ -130,7 +130,7 @@ class Tails:
         worst, least = losses[order[edge]], losses[order[last]]
         if not worst - least > _LEVEL * abs(worst):
             return
-        density = near.weights if omega is None else _quotient(near.weights, omega)
+        density = start.weights if omega is None else _quotient(start.weights, omega)
         chosen = (density > 0.0) & (density < (1.0 - _WHOLE) * density.max())
         chosen[order[: last + 1]] = True
         rows = np.flatnonzero(chosen)
@@ -145,7 +145,7 @@ class Tails:
             self._engine, self._rows, self._mass = part.for_run(sequence=True), rows, mass
 
     def _solve_part(
-        self, problem: Problem, engine: Engine, alpha: float, near: Result
+        self, problem: Problem, engine: Engine, alpha: float, start: Result
     ) -> tuple[Result, FloatArray]:
         """The solution for the chosen rows, certified for all of them, and the losses of all."""
         rows = self._rows
@@ -158,7 +158,7 @@ class Tails:
             _SHARE * self._tol,
             self._max_passes,
             random_state=self._random_state,
-            warm_start=replace(near, weights=near.weights[rows], curvature=None),
+            warm_start=replace(start, weights=start.weights[rows], curvature=None),
         )
         point = problem.engine.point(problem.from_user(found.w))
         objective, error = Certifier(problem).upper_bound(point)

@@ -167,7 +167,7 @@ class MemmapRows(RowSource):
             raise ValueError(f"{self._name} must be two-dimensional, got shape {array.shape}{hint}")
         self.dtype = _float_type([array.dtype], [self._name])
         self.n_samples, self.n_features = array.shape
-        self._settle([0, self.n_samples])
+        self._set_spans([0, self.n_samples])
         self._pages = _Pages()
         self._mapped = _Mapped(array, self.dtype, self._pages)
 
@@ -294,7 +294,7 @@ class BlockFolderRows(PiecedRows):
         self._edges = np.cumsum([0, *(block.shape[0] for block in self._blocks)]).tolist()
         self.n_samples = self._edges[-1]
         self.columns = self._read_columns()
-        self._settle(self._edges)
+        self._set_spans(self._edges)
         self._pages = _Pages()
         self._open: OrderedDict[int, _Mapped] = OrderedDict()
         self._lock = threading.Lock()

@@ -140,7 +140,7 @@ class RowSource(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
-    def _settle(self, edges: Sequence[int]) -> None:
+    def _set_spans(self, edges: Sequence[int]) -> None:
         """Check that there is data, and divide it into spans; `edges` are its natural borders."""
         if self.n_samples == 0 or self.n_features == 0:
             raise ValueError(f"X is empty: shape {self.shape}; at least one row and one column")
