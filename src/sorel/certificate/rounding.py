@@ -37,6 +37,9 @@ from sorel.problem.penalties import Penalty, Simplex
 # The unit roundoff of doubles.
 UNIT = 2.0**-53
 
+# Relative error of an objective, of a margin or of a difference of sums: eight roundings.
+ROUNDINGS = 8.0 * UNIT
+
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
 

@@ -184,7 +184,7 @@ class WorkingSets:
 
 
 def may_be_inactive(engine: Engine, penalty: Penalty) -> bool:
-    """Whether coefficients may be inactive under this penalty, and the engine can leave them out."""
+    """Whether the penalty has inactive coefficients, and the engine can leave them out."""
     return penalty.compiled and not penalty.quadratic and engine.obstacle("columns") is None
 
 

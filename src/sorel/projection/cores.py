@@ -22,9 +22,9 @@ from sorel.projection.ordering import (
     MOVES_PER_ITEM,
     ONE_ORDER_FROM,
     Order,
-    work_arrays,
     index_type,
     moves_per_item,
+    work_arrays,
 )
 from sorel.projection.pooling import project_sorted, project_weighted
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals

@@ -29,11 +29,13 @@ __all__ = ["Solution", "TailProgram"]
 
 FloatArray = NDArray[np.float64]
 
-# Samples that enter the first round by themselves: so many per parameter, but all that have this
-# many entries together, which HiGHS takes in about 10 ms. Each round doubles them.
-_SAMPLES_PER_PARAMETER, _FEW_ENTRIES = 5, 10_000
+# Samples per parameter that enter the first round by themselves. Each round doubles them.
+_SAMPLES_PER_PARAMETER = 5
 
-# Iterations of least squares, which says where the threshold may be.
+# Entries of X that enter the first round in any case: about 10 ms of HiGHS.
+_FEW_ENTRIES = 10_000
+
+# Iterations of LSMR for the least-squares start, which says where the threshold may be.
 _MAX_LSMR = 50
 
 # A step that leaves more than this share of the samples on the wrong side is not taken.

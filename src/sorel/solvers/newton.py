@@ -14,8 +14,8 @@ from sorel.engines.row_gram import MAX_ROWS
 from sorel.models.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
-    may_be_inactive,
     carried_by_few,
+    may_be_inactive,
     on_few_columns,
 )
 from sorel.problem.problem import Problem

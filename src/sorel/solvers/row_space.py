@@ -27,11 +27,17 @@ from sorel.solvers.base import (
 )
 from sorel.solvers.newton_cg import NewtonCG
 
-# Numbers in X for each one in L, and numbers in X, from which on the way there and back pays.
-_WORTH_TURNING, _LEAST_NUMBERS = 2, 200_000
+# Entries of X for each entry of L from which on the rotation pays.
+_COLUMNS_PER_ROW = 2
 
-# The share of the tolerance that is used up on the way, and that of the passes that are left.
-_SHARE, _SHARE_OF_PASSES = 0.7, 0.75
+# Entries of X from which on it pays.
+_LEAST_ENTRIES = 200_000
+
+# Share of the tolerance that the rotated problem may use up.
+_SHARE_OF_TOL = 0.7
+
+# Share of the passes left that it may take.
+_SHARE_OF_PASSES = 0.75
 
 # Passes over the small matrix without a tenth of the gap gone after which others have their turn.
 _PATIENCE = 1000
@@ -56,8 +62,8 @@ class RowSpace(Solver):
         if not pays(problem):
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
-                f"most {MAX_ROWS} rows and {_WORTH_TURNING} times as many columns, "
-                f"{_LEAST_NUMBERS} numbers in all; use solver='auto'"
+                f"most {MAX_ROWS} rows and {_COLUMNS_PER_ROW} times as many columns, "
+                f"{_LEAST_ENTRIES} entries in all; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
@@ -71,7 +77,7 @@ class RowSpace(Solver):
         inner = Run(
             rotated.into(run.w),
             run.dual,
-            _SHARE * run.tol,
+            _SHARE_OF_TOL * run.tol,
             _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
             run.deadline,
             run.random_state,
@@ -108,7 +114,7 @@ def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine:
 def pays(problem: Problem) -> bool:
     """Whether the space of the rows is so much smaller that it is worth the way there."""
     engine, n = problem.engine, problem.n_samples
-    if n > MAX_ROWS or engine.entries < max(_WORTH_TURNING * n * n, _LEAST_NUMBERS):
+    if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
         return False
     served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
     return served and problem.has_two_levels and not problem.loss.affine
