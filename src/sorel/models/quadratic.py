@@ -1,4 +1,4 @@
-"""The small quadratic models of second-order steps under a penalty.
+"""The small quadratic models of proximal Newton steps (Lee, Sun and Saunders 2014).
 
     min_u  gradient.(u - w) + 1/2 (u - w)^T H (u - w) + g(u[:n_penalized])
 

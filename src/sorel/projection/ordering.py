@@ -54,7 +54,7 @@ class Order:
 
     def sort(self, values: FloatArray, attempt: int) -> None:
         self.known = True
-        # The fast sorts leave near ties in an arbitrary order. Where those are too many to repair, a
+        # The fast sorts leave near ties in an arbitrary order. Where too many are left to repair, a
         # stable sort makes the order, hence every result, independent of the history.
         if attempt == 0 and _RADIX_FROM <= values.size < 2**32:
             sample = np.sort(values[:: values.size // _MIDDLE_SAMPLE])

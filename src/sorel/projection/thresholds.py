@@ -3,8 +3,9 @@
     q_i = clip(zeta_i - t, low, high)    with    sum_i w_i q_i = total
 
 The left side of the plane's equation falls with t and is linear between kinks, so a few Newton
-steps find t, each a sweep over the items. Thresholds are kept as ``t = reference + tau`` with the
-reference one of the items: differences of close floats are exact (Sterbenz 1974).
+steps find t, each a sweep over the items (Cominetti, Mascarenhas and Silva 2014). Thresholds are
+kept as ``t = reference + tau`` with the reference one of the items: differences of close floats are
+exact (Sterbenz 1974).
 """
 
 from __future__ import annotations

@@ -33,16 +33,16 @@ from sorel.solvers.state import Direction, State
 _MAX_IDLE = 4
 
 # Margins are computed afresh after a certificate of which rounding is this share of the gap wanted.
-_BLUR = 0.1
+_ROUNDING_SHARE = 0.1
 
-# Margins that are moved along and along drift away from X w: they are computed afresh before the
-# drift reaches this share of the tolerance.
+# Margins that are updated step by step drift away from X w by rounding. They are computed afresh
+# before the drift reaches this share of the tolerance.
 _DRIFT = 0.04
 
-# Passes after which a check is made though it will hardly succeed: others may want to step in.
+# Passes after which a check is made though it will hardly succeed: `auto` changes methods at checks.
 _HEARTBEAT = 50
 
-# The spread of the losses is measured again when the objective has come down to this share.
+# Share of its value at the last measurement at which the spread of the losses is measured again.
 _FAR_BETTER = 0.01
 
 
@@ -80,7 +80,7 @@ class _Checks:
         """Have the state checked by a certificate that is worth a Hessian."""
         reply = yield Iterate(state.point, state.dual, state.gradient, target, self.path)
         self.last, self.resumed = run.passes, run.passes + reply.passes
-        self.blurred = self.path.moves > 0 and reply.rounding > _BLUR * target
+        self.blurred = self.path.moves > 0 and reply.rounding > _ROUNDING_SHARE * target
 
     def glance(self, state: State, run: Run, target: float) -> Iterates:
         """Have it checked as it is, if somebody wants that or it may succeed."""

@@ -39,7 +39,7 @@ _FEW_COLUMNS = 1000
 # spare cost more products.
 _GRADIENT_STEPS = 50.0
 
-# Matrices that they spare, where the curvature of the losses changes.
+# Matrices that those steps spare, where the curvature of the losses changes.
 _MATRICES = 10.0
 
 # Steps from gradients alone at most.

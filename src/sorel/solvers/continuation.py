@@ -2,7 +2,8 @@
 
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
-problem is easy; each solution is a good start for a penalty ten times weaker.
+problem is easy; each solution is a good start for a penalty ten times weaker (continuation as in
+Hale, Yin and Zhang 2008).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Deviations of residuals without strong convexity: what quantile and rank regression minimise.
 
+For quantiles see Koenker and Bassett (1978), for ranks Jaeckel (1972).
+
     min_w  F(w) = R(u) - share mean(u) + l1 |w|_1 + l2/2 |w|^2,    u = y - X w,    l1, l2 >= 0.
 
 A weighting lam of the samples has the signed weights s = lam - share omega. Where |X^T s| <= l1,

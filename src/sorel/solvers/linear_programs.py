@@ -1,4 +1,4 @@
-"""Deviations of residuals under a risk of two levels, such as CVaR: the linear program of it.
+"""The linear program of deviations of residuals under a two-level risk, such as CVaR.
 
 The dual set is a box cut by a plane, in densities q_i = lam_i / omega_i. With u = y - X w,
 

@@ -1,9 +1,9 @@
-"""Semismooth Newton steps from a matrix, inside the augmented Lagrangian.
+"""Semismooth Newton steps from a matrix, inside the augmented Lagrangian (Li, Sun and Toh 2018).
 
-The step minimises the quadratic model of the losses plus the penalty itself, so every penalty of
-the package is served. Where rows are many, the Hessian is estimated from some of them. Where the
-rows with curvature are fewer than the parameters and the penalty is quadratic, a system of as many
-equations as there are rows takes its place.
+The step minimises the quadratic model of the losses plus the penalty itself (proximal Newton: Lee,
+Sun and Saunders 2014), so every penalty of the package is served. Where rows are many, the Hessian
+is estimated from some of them. Where the rows with curvature are fewer than the parameters and the
+penalty is quadratic, a system of as many equations as there are rows takes its place.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A problem of few rows and many columns, solved in the space of its rows.
 
-Under L2 the solution is a combination of the rows of X. With X X^T = L L^T, the problem with L in
-the place of X has the same losses, risk and norm at v as this one at w = X^T L^-T v, and products
-with L take n^2 operations instead of n d. Where samples tie by the hundred, as under CVaR, that is
-worth the matrix. What is found is certified as a point of the problem itself.
+Under L2 the solution is a combination of the rows of X (Kimeldorf and Wahba 1970). With X X^T = L
+L^T, the problem with L in the place of X has the same losses, risk and norm at v as this one at w =
+X^T L^-T v, and products with L take n^2 operations instead of n d. That pays where hundreds of
+samples tie, as under CVaR. What is found is certified as a point of the problem itself.
 """
 
 from __future__ import annotations

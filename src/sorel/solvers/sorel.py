@@ -1,4 +1,4 @@
-"""SOREL: a primal-dual method with a stochastic inner loop.
+"""SOREL (Ge and Jiang 2024): a primal-dual method with a stochastic inner loop.
 
     v_k       = (1 + theta_k) l(w_k) - theta_k l(w_{k-1}),
     lam_{k+1} = Proj(lam_k + eta_k v_k)  onto P(sigma),

@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from sorel.engines.rows.source import PiecedRows, RowSource, natural
 from sorel.files.archives import bounded_json
 
-# Pages of mapped files that stay in memory, and files that stay open.
+# Bytes of the pages of mapped files that stay in memory.
 _MAPPED_BYTES = 64 << 20
+
+# Files that stay open.
 _OPEN_FILES = 64
 
 # What NumPy raises on headers that are no headers: it evaluates them as Python's literals.

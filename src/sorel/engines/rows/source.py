@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A span of rows is this many bytes, up to twice as many, and never fewer rows than this. Around
-# 8 MB a full pass is fastest: calls no longer count, and the pages of a span are still in a cache.
+# Bytes of a span of rows, up to twice as many. Around 8 MB a full pass is fastest: calls no longer
+# count, and the pages of a span are still in a cache.
 SPAN_BYTES = 8 << 20
+
+# Rows of a span, at least.
 MIN_SPAN_ROWS = 1024
 
-# A fingerprint looks at so many places, and at so many rows in each.
+# Places that a fingerprint looks at.
 SAMPLED_PLACES = 64
+
+# Rows that it looks at in each place.
 SAMPLED_ROWS = 64
 
 
