@@ -4,7 +4,7 @@
     with   lower <= x <= upper  and  rows x = sums
 
 Block principal pivoting (Judice and Pires 1994) begins with the active set of the start, which most
-steps of a Newton method keep: one Cholesky factor of the free coordinates and one look at signs,
+steps of a Newton method keep: one Cholesky factor of the free coordinates and one check of signs,
 after which every coordinate with a wrong sign changes sides. Where that does not converge, the
 interior-point code PIQP (Schwan, Jiang, Kuhn and Jones 2023) finds the active set, on the sides of
 the kinks to which the point is pulled. One more pivoting takes its answer to rounding errors.

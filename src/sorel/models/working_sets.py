@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.engines.base import Engine, FloatArray
+from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.penalties import SIMPLEX, Penalty
 
 __all__ = [
@@ -28,8 +29,8 @@ __all__ = [
 
 Indices = NDArray[np.intp]
 
-# Parameters up to which a Hessian of all of them may be formed.
-LARGEST_HESSIAN = 5000
+# Parameters up to which a Hessian of all of them may be formed: 200 MB, as for rows.
+LARGEST_HESSIAN = MAX_ROWS
 
 # Parameters of a working set at most, where there are more than that.
 _LARGEST_SET = 3000
@@ -197,8 +198,8 @@ def chooses_columns(engine: Engine, penalty: Penalty) -> bool:
 def carried_by_few(engine: Engine, w: FloatArray) -> bool:
     """Whether so few columns carry the weight of a simplex that steps should be taken from there.
 
-    Where a Hessian of all columns is at hand, they should be unless the weight is spread evenly:
-    then nobody has chosen the columns, and most are in vain.
+    Where a Hessian of all columns can be formed, they should be unless the weight is spread evenly:
+    such a start says nothing about the columns of the solution.
     """
     coef = w[: engine.n_features].reshape(engine.n_features, -1)
     carrying = np.count_nonzero(coef.any(axis=1))

@@ -143,7 +143,7 @@ def _first_step(problem: Problem, point: Point, dual: Dual) -> float:
 
 
 class Restarts:
-    """When to begin anew, and how the steps of the next round are balanced."""
+    """When to restart, and the ratio gamma of dual and primal steps after it."""
 
     def __init__(self, point: Point, dual: Dual, gap: float) -> None:
         self.begin(point, dual, gap, 0)

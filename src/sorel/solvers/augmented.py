@@ -39,7 +39,7 @@ _ROUNDING_SHARE = 0.1
 # before the drift reaches this share of the tolerance.
 _DRIFT = 0.04
 
-# Passes after which a check is made though it will hardly succeed: `auto` changes methods at checks.
+# Passes after which a check is made in any case: `auto` changes methods at checks.
 _HEARTBEAT = 50
 
 # Share of its value at the last measurement at which the spread of the losses is measured again.
@@ -82,8 +82,8 @@ class _Checks:
         self.last, self.resumed = run.passes, run.passes + reply.passes
         self.blurred = self.path.moves > 0 and reply.rounding > _ROUNDING_SHARE * target
 
-    def glance(self, state: State, run: Run, target: float) -> Iterates:
-        """Have it checked as it is, if somebody wants that or it may succeed."""
+    def check(self, state: State, run: Run, target: float) -> Iterates:
+        """Have it checked as it is, if a check is wanted or may succeed."""
         due = run.wants_check or run.passes > self.last + _HEARTBEAT
         if due or state.fenchel_young() <= target:
             yield Iterate(state.point, state.dual, state.gradient, path=self.path)
@@ -114,7 +114,7 @@ class AugmentedLagrangian(Solver):
         if point is None:
             return
         schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.is_weighted)
-        # With an infinite eta nobody asks for a centre, and to find it may be work.
+        # With an infinite eta no centre is needed, and finding one may cost a pass.
         center = run.dual if schedule.eta < np.inf else None
         state = State(problem, point, center or engine.uniform(), schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
@@ -134,7 +134,7 @@ class AugmentedLagrangian(Solver):
             if promising and run.passes >= checks.resumed:
                 yield from checks.refine(state, run, target)
             else:
-                yield from checks.glance(state, run, target)
+                yield from checks.check(state, run, target)
             # Update the centre and eta.
             if schedule.is_solved(state.gained, state.predicted, state.length, used, rounding):
                 run.n_iter += 1

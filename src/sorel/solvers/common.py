@@ -132,7 +132,7 @@ def alternatives(problem: Problem) -> list[str]:
     able = []
     for name, cls in SOLVERS.items():
         if name == "auto":
-            # It takes what one of the others takes, and would ask them, who would ask here.
+            # It takes what any other solver takes, and asking it would recurse.
             continue
         solver = cls()
         if isinstance(solver, FirstOrder):

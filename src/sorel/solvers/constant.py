@@ -84,8 +84,8 @@ def _multipliers_at_constant(
         gap = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
         first = first or gap
         if find.by_products and gap > first:
-            # Most steps that lead to multipliers come nearer to them from the start, and those by
-            # products cost too much for the others.
+            # Where multipliers exist, most runs reduce the gap from the first step on. The others
+            # are not worth the cost of their products.
             return
         if gap <= _PROMISING * target:
             point = engine.point(w)

@@ -25,8 +25,8 @@ from sorel.solvers.directions import Columns, Rows
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.state import Direction, State
 
-# Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
-# does without it, and others with that of the coefficients that move.
+# Parameters beyond which no p x p Hessian is formed. A quadratic penalty then takes products, and
+# another one the Hessian of a working set.
 MAX_SIZE = LARGEST_HESSIAN
 
 

@@ -39,7 +39,7 @@ _SHARE_OF_TOL = 0.7
 # Share of the passes left that it may take.
 _SHARE_OF_PASSES = 0.75
 
-# Passes over the small matrix without a tenth of the gap gone after which others have their turn.
+# Passes over the small matrix without a tenth of the gap gone after which the run ends.
 _PATIENCE = 1000
 
 
@@ -112,7 +112,7 @@ def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine:
 
 
 def pays(problem: Problem) -> bool:
-    """Whether the space of the rows is so much smaller that it is worth the way there."""
+    """Whether the space of the rows is so much smaller that the rotation pays."""
     engine, n = problem.engine, problem.n_samples
     if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
         return False

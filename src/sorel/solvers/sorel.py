@@ -65,7 +65,7 @@ _PAPER_TAU = 20.0
 # "paper": eta_k / k where the user gives none.
 _PAPER_DUAL_STEP = 0.1
 
-# "stable": outer iterations before the debt of the steps is counted, and after each setback.
+# "stable": outer iterations before the debt of the steps is counted, and after k was halved.
 _WARM_UP = 20
 
 # "stable": factor of the debt from one outer iteration to the next.
@@ -73,9 +73,6 @@ _DEBT_MEMORY = 0.9
 
 # "stable": share of what the proof can spare that a step may use.
 _SPARE_SHARE = 0.5
-
-# "stable": factor of the iteration counter k when the debt is positive.
-_SETBACK = 0.5
 
 # "stable": relative rounding error of a product of losses and weights.
 _ROUNDING = 1e-14
@@ -406,7 +403,7 @@ class Brake:
             return
         self._debt = _DEBT_MEMORY * self._debt + cross - _SPARE_SHARE * spare
         if self._debt > 0.0:
-            self.limit = _SETBACK * time
+            self.limit = 0.5 * time
             self._age, self._debt = 0, 0.0
 
 
