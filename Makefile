@@ -23,7 +23,7 @@ TORCH_VENV ?= $(VENV)-torch
 GPU_PYTHON ?= python3
 
 # The tests of the compiled code, which `make sanitize` runs.
-CORE_TESTS := $(addprefix tests/test_,kernels.py dense.py sparse.py sparse_steps.py permutahedron.py thresholds.py epochs.py)
+CORE_TESTS := $(addprefix tests/test_,kernels.py sparse.py sparse_steps.py permutahedron.py thresholds.py epochs.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
@@ -46,7 +46,7 @@ sanitize: $(VENV)/.installed-dev ## Run the compiled loops under the address and
 		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
-	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_tensors.py $(PYTEST_ARGS)
+	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_lib/tensors.py $(PYTEST_ARGS)
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)
