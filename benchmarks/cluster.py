@@ -119,7 +119,7 @@ def evaluate(problem: sorel.Problem, w: np.ndarray) -> None:
     """Losses, dual step and gradient: what a line search asks for at every trial."""
     engine = problem.engine
     point = engine.point(w)
-    dual = engine.ascend(engine.uniform(), point, 1.0)
+    dual = engine.dual_step(engine.uniform(), point, 1.0)
     engine.expected(point, dual)
     engine.gradient(point, dual)
 

@@ -87,11 +87,11 @@ def positive(size, seed, rank=None):
     return A @ A.T
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_preconditioner_solves_with_the_kronecker_product(turned):
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_preconditioner_solves_with_the_kronecker_product(rotated):
     p = 6
-    G = positive(p, 0) if turned else np.diag(np.random.default_rng(0).uniform(0.1, 3.0, p))
-    spectrum = Spectrum(*np.linalg.eigh(G)) if turned else Spectrum(np.diag(G).copy(), None)
+    G = positive(p, 0) if rotated else np.diag(np.random.default_rng(0).uniform(0.1, 3.0, p))
+    spectrum = Spectrum(*np.linalg.eigh(G)) if rotated else Spectrum(np.diag(G).copy(), None)
     classes = positive(K, 1)
     R = np.random.default_rng(2).standard_normal((p, K))
     expected = np.linalg.solve(np.kron(G, classes) + 0.3 * np.eye(p * K), R.ravel())

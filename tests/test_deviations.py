@@ -48,7 +48,7 @@ def test_the_gap_of_a_tighter_tolerance_is_no_larger():
 
 
 def test_a_program_that_cannot_be_solved_is_left_to_the_runs(monkeypatch):
-    monkeypatch.setattr(TailProgram, "solve", lambda program, near=None: None)
+    monkeypatch.setattr(TailProgram, "solve", lambda program, start=None: None)
     fit = minimize_deviation(X, Y, CVaR(0.3))
     assert fit.converged
     assert fit.result is not None

@@ -37,22 +37,22 @@ def make_problem(n=60, d=6000, kind="rows", loss="squared", intercept=True, **mo
 @pytest.mark.parametrize("intercept", [True, False])
 def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     problem = make_problem(kind=kind, intercept=intercept)
-    turned = rotate(problem.engine)
-    small = problem.with_engine(turned.engine)
+    rotated = rotate(problem.engine)
+    small = problem.with_engine(rotated.engine)
     assert small.engine.n_features == small.n_samples == 60
     rng = np.random.default_rng(0)
     v = rng.standard_normal(60 + intercept)
-    w = turned.back(v)
+    w = rotated.back(v)
     assert w.shape == problem.engine.shape
     w, v = problem.for_user(w), small.for_user(v)
     np.testing.assert_allclose(problem.losses(w), small.losses(v), rtol=1e-6, atol=1e-9)
     assert problem.objective(w) == pytest.approx(small.objective(v), rel=1e-8)
     assert np.linalg.norm(w[:6000]) == pytest.approx(np.linalg.norm(v[:60]), rel=1e-8)
-    into = turned.into(problem.from_user(w))
+    into = rotated.into(problem.from_user(w))
     np.testing.assert_allclose(small.for_user(into), v, atol=1e-8)
     # What margins do not depend on is lost, and nothing else.
     anywhere = rng.standard_normal(problem.engine.shape)
-    there = turned.into(anywhere)
+    there = rotated.into(anywhere)
     np.testing.assert_allclose(
         problem.losses(problem.for_user(anywhere)), small.losses(small.for_user(there)), rtol=1e-8
     )

@@ -286,7 +286,7 @@ def test_moduli_of_a_penalty():
         problem, run = make_problem(penalty=penalty), make_run(make_problem())
         moduli = Continuation()._moduli(problem, run)
         strongest = np.mean(X**2)
-        weakest = least or continuation._WEAKEST_WITHOUT * strongest
+        weakest = least or continuation._LEAST_L2_WITHOUT * strongest
         assert moduli[0] == pytest.approx(strongest)
         assert len(moduli) == math.ceil(math.log10(strongest / weakest) - 1e-9)
         ratios = np.array([*moduli[1:], weakest]) / moduli

@@ -21,7 +21,7 @@ paths = importlib.import_module("sorel.paths")
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Parts of small problems, so that the tests are fast."""
-    monkeypatch.setattr(tails, "_WORTH_A_PART", 0)
+    monkeypatch.setattr(tails, "_LEAST_ENTRIES", 0)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, parts, monkeypatch
     assert len(served) >= len(found) // 2
     assert all(result.converged for result in served)
     assert "rows of the tail" in served[-1].status
-    monkeypatch.setattr(tails, "_WORTH_A_PART", np.inf)
+    monkeypatch.setattr(tails, "_LEAST_ENTRIES", np.inf)
     whole = sorel.path(X, y, risks=risks, l2=l2, tol=1e-8)
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, whole.objective, rtol=2e-8)
@@ -150,7 +150,7 @@ def test_what_a_part_misses_is_left_to_all_rows(parts, monkeypatch):
         cold = sorel.solve(sorel.Problem(X, y, risk=risk, fit_intercept=True), tol=1e-8)
         assert objective == pytest.approx(cold.objective, rel=2e-7)
     # After some in vain they are left alone.
-    assert [result is None for result in parts] == [False] * tails._IN_VAIN + [True] * 2
+    assert [result is None for result in parts] == [False] * tails._MAX_FAILURES + [True] * 2
     # What was spent in vain is part of the bill.
     assert found.passes[1] > parts[0].passes
 

@@ -7,10 +7,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from sorel.permutahedron import thresholds
-from sorel.permutahedron.thresholds import Thresholder
 
 from sorel._lib.threads import Team
+from sorel.permutahedron import thresholds
+from sorel.permutahedron.thresholds import Thresholder
 
 LOW, HIGH = 0.5, 2.0
 
@@ -160,7 +160,7 @@ def test_the_value_at_a_rank(n):
         looked_at = partition.call_args.args[0].size
         assert looked_at == n if n <= thresholds._SAMPLE_FROM else looked_at < n // 4
     # A sample that misleads: all of it is of one kind.
-    values[:: max(n // thresholds._SAMPLE, thresholds._SAMPLE_SHARE)] += 100.0
+    values[:: max(n // thresholds._SAMPLE_SIZE, thresholds._LEAST_STRIDE)] += 100.0
     assert thresholds.select(values, n // 2) == np.sort(values)[n // 2]
 
 

@@ -4,7 +4,8 @@ For a weighting lam in the dual set and v = -X^T (lam phi'), the gap
 
     [ sum_i sigma_i l_[i](w) - lam . l(w) ] + [ g(w) + g*(v) - v . w ]  >=  F(w) - F*
 
-is a sum of two brackets, neither of them negative: order, and the inequality of Fenchel and Young.
+is a sum of two brackets, neither of them negative: order, and the inequality of Fenchel and Young
+(Rockafellar 1970, section 31).
 With a small modulus mu the second, |grad|^2 / (2 mu), stays large long after w is good. The
 minimum of lam . l + g is then bounded at another point, some Newton steps from w.
 """
@@ -38,7 +39,7 @@ _MAX_STEPS = 10
 # of the solver gains more.
 _FEW_PRODUCTS = 40
 
-# Those that are tried in any case where a matrix nearby is known.
+# Those that are tried in any case where the matrix of an earlier step is known.
 _LEAST_PRODUCTS = 6
 
 # The same for a user who asks, and for the last certificate of a run. A matrix that costs more is

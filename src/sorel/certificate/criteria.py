@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sorel._lib.tensors import to_numpy
+from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines import trusting_engine
 from sorel.problem.risks import Deviation, Mean
 
@@ -27,11 +28,6 @@ _PERFECT_FIT = 1e-6
 
 # Gap of a perfect fit, in the same units.
 _PERFECT_GAP = 1e-12
-
-_EPS = float(np.finfo(np.float64).eps)
-
-# Rounding errors of an objective, relative to it, from rounding each margin once.
-_ROUNDINGS = 4.0 * _EPS
 
 
 def unit(problem: Problem, objective: float, point: Point) -> float:
@@ -123,4 +119,4 @@ def noise(problem: Problem, unit: float) -> float:
 
     Each margin is rounded once, relative to targets whose loss at zero margins is known.
     """
-    return _ROUNDINGS * max(unit, math.sqrt(problem.zero_loss) * math.sqrt(unit))
+    return ROUNDINGS * max(unit, math.sqrt(problem.zero_loss) * math.sqrt(unit))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.models.working_sets import Part, WorkingSets
+from sorel.models.working_sets import WorkingSet, WorkingSets
 
 if TYPE_CHECKING:
     from sorel.problem.problem import Problem
@@ -70,7 +70,7 @@ class KnownCurvature:
         factor = self._factor[2]
         return None if factor is None else lambda residual: dpotrs(factor, residual, lower=1)[0]
 
-    def part(self, problem: Problem, w: FloatArray, gradient: FloatArray) -> Part:
+    def part(self, problem: Problem, w: FloatArray, gradient: FloatArray) -> WorkingSet:
         """The parameters that a second-order step from w should move."""
         sets = self._sets
         if sets is None or sets.engine is not problem.engine or sets.penalty is not problem.penalty:

@@ -4,8 +4,8 @@ With u the unit roundoff, a margin x_i . w is known up to
 
     e = a u sum_j m_j |w_j|,      m_j = max_i |x_ij|,
 
-where `a` grows with the number of terms. The margins z in a bound on the optimum need not be those
-of w: convexity at z gives, for every x and c = X^T (lam phi'(z)),
+where `a` grows with the number of terms (Higham 2002, chapter 3). The margins z in a bound on the
+optimum need not be those of w: convexity at z gives, for every x and c = X^T (lam phi'(z)),
 
     F(x) >= lam . l(z) - lam . (phi'(z) z) + c . x + g(x),
 
@@ -36,6 +36,9 @@ from sorel.problem.penalties import Penalty, Simplex
 
 # The unit roundoff of doubles.
 UNIT = 2.0**-53
+
+# Relative error of an objective, of a margin or of a difference of sums: eight roundings.
+ROUNDINGS = 8.0 * UNIT
 
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0

@@ -512,12 +512,12 @@ class Engine(ABC):
 
     @property
     def data_type(self) -> np.dtype[Any]:
-        """Type of the numbers in X, whose rounding limits what a tolerance means."""
+        """Type of the entries of X, whose rounding limits what a tolerance means."""
         return np.dtype(np.float64)
 
     @property
     def entries(self) -> int:
-        """Numbers in X that a product with it reads."""
+        """Entries of X that a product with it reads."""
         return self.n_samples * self.n_features
 
     def stored(self) -> tuple[Any, Any] | None:
@@ -703,7 +703,7 @@ class Engine(ABC):
         Parameters
         ----------
         rows : array
-            Their numbers, in ascending order. Their sample weights are normalised anew.
+            Their indices, in ascending order. Their sample weights are normalised anew.
 
         Returns
         -------

@@ -28,8 +28,8 @@ IntArray = NDArray[np.int64]
 # Bytes of rows that are shuffled together.
 _BUFFER_BYTES = 64 << 20
 
-# Spans that should be among them even if few rows are drawn from each: neighbours in a file often
-# resemble each other.
+# Spans that should be among them even if few rows are drawn from each: neighbours in a file are
+# often alike.
 _BUFFER_SPANS = 8
 
 # Copying some columns would cost as much as a Hessian of all of them, and steps on single samples

@@ -39,7 +39,7 @@ WORTH_SAMPLING = 3
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
 
-# Numbers in a tile of block sums: 16 MB.
+# Entries of a tile of block sums: 16 MB.
 _BLOCK_TILE = 2_000_000
 
 # The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
@@ -74,7 +74,7 @@ class MemoryCurvature(Curvature):
         raise NotImplementedError
 
     @cached_property
-    def _numbers(self) -> NDArray[np.intp]:
+    def _carrying(self) -> NDArray[np.intp]:
         return np.flatnonzero(self._active())
 
     @cached_property
@@ -82,19 +82,19 @@ class MemoryCurvature(Curvature):
         """The rows that have curvature, where leaving out the others pays."""
         engine = self._engine
         # On disk a span is read whole, whichever rows are wanted.
-        if not engine.in_memory or len(self._numbers) > WORTH_SELECTING * engine.n_samples:
+        if not engine.in_memory or len(self._carrying) > WORTH_SELECTING * engine.n_samples:
             return None
-        return engine._rows.select(self._numbers)
+        return engine._rows.select(self._carrying)
 
     @property
     def share(self) -> float:
         if self._selection is None:
             return 1.0
-        return len(self._numbers) / self._engine.n_samples
+        return len(self._carrying) / self._engine.n_samples
 
     def _own(self, vector: Any) -> Any:
         """The entries of a vector for the rows that products are taken with."""
-        return vector if self._selection is None else vector[self._numbers]
+        return vector if self._selection is None else vector[self._carrying]
 
     @property
     def _rows(self) -> RowMatrix:
@@ -156,7 +156,7 @@ class OneMargin(MemoryCurvature):
     @property
     def rows(self) -> int | None:
         served = self._engine.in_memory and self._vectors is None
-        return len(self._numbers) if served and len(self._numbers) <= MAX_ROWS else None
+        return len(self._carrying) if served and len(self._carrying) <= MAX_ROWS else None
 
     def matrix(self, n_rows: int | None = None) -> FloatArray:
         engine, h, factor = self._engine, self._h, None
@@ -223,11 +223,11 @@ class OneMargin(MemoryCurvature):
         moving = self._moving
         if self._selection is not None:
             return moving
-        rows = self._numbers
+        rows = self._carrying
         return Weights(moving.h[rows], moving.pull[rows], moving.block[rows], moving.scale)
 
     def solve(self, gradient: FloatArray, l2: float) -> FloatArray:
-        engine, rows, d = self._engine, self._numbers, self._engine.n_features
+        engine, rows, d = self._engine, self._carrying, self._engine.n_features
         if not len(rows):
             if engine.fit_intercept:
                 raise np.linalg.LinAlgError("no row has curvature")
@@ -266,8 +266,8 @@ class OneMargin(MemoryCurvature):
         engine, stored = self._engine, self._engine.stored()
         if stored is None:
             return None
-        X = stored[0][self._numbers]
-        A = np.ones((len(self._numbers), engine.size))
+        X = stored[0][self._carrying]
+        A = np.ones((len(self._carrying), engine.size))
         A[:, : engine.n_features] = X.toarray() if hasattr(X, "toarray") else X
         return self._weights_of_rows().rooted(A)
 

@@ -18,7 +18,7 @@ from sorel.engines.base import FloatArray, Spec
 from sorel.engines.matrix import FEW_COLUMNS, MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
 
-# Numbers in a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
+# Entries of a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
 # Rows that the Gram matrix of few columns takes at a time. Not a power of 2, which would put the

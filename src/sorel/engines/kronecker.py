@@ -56,11 +56,11 @@ class KroneckerPreconditioner:
         self._curvature = curvature
 
     def __call__(self, residual: FloatArray) -> FloatArray:
-        turned = residual @ self._classes
+        rotated = residual @ self._classes
         if self._rows is None:
-            turned /= self._curvature
+            rotated /= self._curvature
         else:
-            turned = self._rows.T @ turned
-            turned /= self._curvature
-            turned = self._rows @ turned
-        return turned @ self._classes.T
+            rotated = self._rows.T @ rotated
+            rotated /= self._curvature
+            rotated = self._rows @ rotated
+        return rotated @ self._classes.T

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-# Share of the rows with weight up to which changes are added to the last matrix.
-_FEW = 0.4
+# Changed rows, as a share of the rows with weight, up to which the last matrix is updated.
+_CHANGED_SHARE = 0.4
 
-# Changes in a row after which a matrix is formed afresh: each adds its rounding errors.
-_MANY_TIMES = 30
+# Updates in a row after which the matrix is formed afresh: each adds its rounding errors.
+_MAX_UPDATES = 30
 
-# Share of what it was that the diagonal may come down to since then: digits are lost with the rest.
-_LEFT = 0.1
+# Share of its largest value that the diagonal may fall to by updates: cancellation costs digits.
+_LEAST_DIAGONAL = 0.1
 
-# Weights that differ by less, relative to them, differ by rounding.
-_SAME = 1e-15
+# Relative difference of two weights that is rounding.
+_ROUNDING = 1e-15
 
 
 class LastGram:
@@ -74,22 +74,22 @@ class LastGram:
     ) -> FloatArray | None:
         """The last matrix with what has changed; None where that is too much."""
         scale, change = 1.0, h - last
-        few = _FEW * np.count_nonzero(h)
+        few = _CHANGED_SHARE * np.count_nonzero(h)
         if np.count_nonzero(change) > few:
-            # Another level of a tail risk changes what one row may have, and so most rows alike.
+            # Another alpha of a tail risk changes the largest weight, and so most rows alike.
             scale = _typical(h) / _typical(last)
             change = h - scale * last
-            change[np.abs(change) <= _SAME * np.abs(h)] = 0.0
+            change[np.abs(change) <= _ROUNDING * np.abs(h)] = 0.0
             if not 0.0 < scale < np.inf or np.count_nonzero(change) > few:
                 return None
-        if self._times == _MANY_TIMES:
+        if self._times == _MAX_UPDATES:
             return None
         # Weights of one sign take half the time of others.
         matrix = scale * self._matrix
         matrix += gram(np.maximum(change, 0.0))
         self._largest = np.maximum(scale * self._largest, matrix.diagonal())
         matrix += gram(np.minimum(change, 0.0))
-        if not np.all(matrix.diagonal() >= _LEFT * self._largest):
+        if not np.all(matrix.diagonal() >= _LEAST_DIAGONAL * self._largest):
             return None
         self._times += 1
         return matrix

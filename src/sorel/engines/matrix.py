@@ -47,7 +47,7 @@ class RowMatrix(ABC):
     n, d, p : int
         Rows, columns, and columns with that of the intercept.
     entries : int
-        Numbers in X that a product with it reads.
+        Entries of X that a product with it reads.
     form : object
         X as the compiled loops take it.
     steps : Steps

@@ -209,7 +209,7 @@ class MemoryEngine(Engine):
         elif self.n_outputs == 1:
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         # Exponentials of samples without weight may overflow: 0 times that is not 0. Their margins
-        # stay at 0, where it matters to nobody.
+        # stay at 0, which changes no result.
         self._unused = np.empty(0, np.intp)
         if self._weighted and not spec.loss.curvature_bound < np.inf:
             self._unused = np.flatnonzero(self._omega == 0.0)
@@ -578,7 +578,7 @@ class MemoryEngine(Engine):
 
     @shared_property
     def _rank_mass(self) -> FloatArray:
-        """sigma by rank as densities; only without sample weights do ranks alone settle it."""
+        """sigma by rank as densities; only without sample weights do ranks alone determine it."""
         if self._weighted:
             raise UnsupportedOperationError("tables of ranked weights take no sample weights")
         return self.spec.risk.weights(self.n_samples) * self.n_samples

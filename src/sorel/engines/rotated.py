@@ -18,8 +18,7 @@ from sorel.engines.dense import DenseEngine
 from sorel.engines.memory import MemoryEngine
 from sorel.engines.row_gram import MAX_ROWS
 
-# Rows are too near to dependent where a pivot of their inner products is less than this share of
-# the largest: what they have of their own drowns in rounding errors.
+# Pivots of X X^T below this share of the largest: rows are dependent up to rounding errors.
 _LEAST_PIVOT = 1e-5
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 IntArray = NDArray[np.int64]
 
 # Share of the importance-sampling probabilities that is uniform, so that no row is forgotten.
+# Share of the draws of an epoch that is uniform, so that no sample is left out.
 UNIFORM_SHARE = 0.05
 
 # The operations that step on single samples, in compiled loops.

@@ -51,7 +51,7 @@ def _slopes(loss: Loss, y: Any, margins: Any) -> FloatArray:
     return _formula(loss, "derivative", y, margins)
 
 
-def _curvatures(loss: Loss, y: Any, margins: Any, caution: float) -> FloatArray:
+def _curvatures(loss: Loss, y: Any, margins: Any, damping: float) -> FloatArray:
     curvature = _formula(loss, "curvature", y, margins)
     if len(curvature) and curvature.min() < 0.0:
         i = int(curvature.argmin())
@@ -59,8 +59,8 @@ def _curvatures(loss: Loss, y: Any, margins: Any, caution: float) -> FloatArray:
             f"{type(loss).__name__}.curvature is {curvature[i]:g} at y={y[i]:g}, margin "
             f"{margins[i]:g}; a convex loss has no negative curvature"
         )
-    if caution > 0.0:
-        curvature = curvature + caution * (_formula(loss, "majorant", y, margins) - curvature)
+    if damping > 0.0:
+        curvature = curvature + damping * (_formula(loss, "majorant", y, margins) - curvature)
     return curvature
 
 
@@ -76,10 +76,10 @@ def slopes_at(loss: Loss, delta: float, y: Any, margins: Any, slopes: Any) -> No
 
 def augmented_curvature(
     loss: Loss, delta: float, y: Any, margins: Any, density: Any, block: Any, eta: float,
-    caution: float, omega: Any, weighted: bool, h: Any,
+    damping: float, omega: Any, weighted: bool, h: Any,
 ) -> None:  # fmt: skip
     """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
-    np.multiply(_curvatures(loss, y, margins, caution), density, out=h)
+    np.multiply(_curvatures(loss, y, margins, damping), density, out=h)
     if eta > 0.0:
         inside = block >= 0
         h[inside] += eta * _slopes(loss, y, margins)[inside] ** 2

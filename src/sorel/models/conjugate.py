@@ -1,7 +1,8 @@
 """Preconditioned conjugate gradients for the quadratic models of problems with many parameters.
 
 The matrix is only ever multiplied by a vector, through a handle of the engine, and the penalty is
-the smooth one: a multiple of the identity on the penalised parameters.
+the smooth one: a multiple of the identity on the penalised parameters. The method is that of
+Hestenes and Stiefel (1952), stopped early as in Steihaug (1983).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     with   lower <= x <= upper  and  rows x = sums
 
 Block principal pivoting (Judice and Pires 1994) begins with the active set of the start, which most
-steps of a Newton method keep: one Cholesky factor of the free coordinates and one look at signs,
-after which all that is wrong changes at once. Where guesses do not settle, the interior-point code
-PIQP (Schwan, Jiang, Kuhn and Jones 2023) finds the active set, on the sides of the kinks to which
-the point is pulled, and another guess takes its answer to rounding level.
+steps of a Newton method keep: one Cholesky factor of the free coordinates and one check of signs,
+after which every coordinate with a wrong sign changes sides. Where that does not converge, the
+interior-point code PIQP (Schwan, Jiang, Kuhn and Jones 2023) finds the active set, on the sides of
+the kinks to which the point is pulled. One more pivoting takes its answer to rounding errors.
 
 Rows with two sides, l <= R x <= h, fit in as R x - s = 0 with bounds of a slack coordinate s.
 """
@@ -34,7 +34,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
 # Optimality is asked for up to this multiple of the rounding errors of its terms.
-_TOLERANCE = 8.0 * _EPS
+TOLERANCE = 8.0 * _EPS
 
 # Guesses in a row that may have no fewer wrong coordinates than the best before them.
 _PATIENCE = 3
@@ -103,7 +103,7 @@ class Solution(NamedTuple):
         cancel in it.
     factors : int
         Cholesky factors, and steps of the interior-point code.
-    settled : bool
+    solved : bool
         Whether x is the minimiser up to rounding. If not, sums may be missed by more than that.
     """
 
@@ -111,7 +111,7 @@ class Solution(NamedTuple):
     multipliers: Array
     kkt: float
     factors: int
-    settled: bool
+    solved: bool
 
 
 class _Face(NamedTuple):
@@ -144,7 +144,7 @@ def minimize(model: Model, start: Array) -> Solution:
     found, factors = _guess(model, face), 0
     for _ in range(_ROUNDS):
         factors += found.factors
-        if found.settled:
+        if found.solved:
             break
         face, steps = _interior(model, face)
         before, value = value, model.value(face.x)
@@ -156,7 +156,7 @@ def minimize(model: Model, start: Array) -> Solution:
 
 
 def _guess(model: Model, face: _Face) -> Solution:
-    """Block principal pivoting from a face on; the point of the face where that does not settle."""
+    """Block principal pivoting from a face; the point of that face where it does not converge."""
     A, slope, w, kink, cost, lower, upper, rows, sums = model
     x, free, side = face.x.copy(), face.free.copy(), face.side.copy()
     curvature = np.maximum(A.diagonal(), _TINY)
@@ -200,7 +200,7 @@ def _guess(model: Model, face: _Face) -> Solution:
         kkt = max(kkt, float(np.abs(sums - rows @ x).max())) if len(rows) else kkt
         if not math.isfinite(kkt) or since > _PATIENCE:
             break
-        if wrong == 0 and (kkt <= _TOLERANCE or not kkt < 0.5 * last):
+        if wrong == 0 and (kkt <= TOLERANCE or not kkt < 0.5 * last):
             # Work off what rounding has left as long as that helps.
             if kkt > _ACCURACY:
                 break

@@ -9,29 +9,41 @@ from __future__ import annotations
 import math
 
 from sorel.engines.base import Engine
+from sorel.engines.curvature import WORTH_SAMPLING
 from sorel.engines.row_gram import MAX_ROWS
 
-# Time of an operation in a product of matrices, and of one in a product of sparse rows with each
-# other.
-_DENSE, _SCATTERED = 0.5, 8.0
+# Time of an operation in a product of dense matrices.
+_DENSE_TIME = 0.5
 
-# How much longer an operation of a product takes where X does not fit into the cache, and the
-# numbers that do.
-_FROM_MEMORY, _CACHED = 2.0, 2e6
+# Time of an operation in a product of sparse rows with each other.
+_SPARSE_TIME = 8.0
 
-# What calls cost whatever they compute: of a product, and of a factorisation.
-_CALL, _FACTORISATION = 4e5, 6e5
+# Time of an operation in a product with X where X does not fit into the cache.
+_MEMORY_TIME = 2.0
 
-# With this many rows for each parameter, and at least so many, a Hessian estimated from them steers
-# well enough. It pays where there are so many times more rows.
-ROWS_PER_PARAMETER, LEAST_ROWS, _WORTH_SAMPLING = 100, 10_000, 3
+# Entries of X that fit into the cache.
+_CACHED_ENTRIES = 2e6
+
+# Operations that the calls of a product cost, whatever its size.
+_CALL = 4e5
+
+# Operations that the calls of a factorisation cost, whatever its size.
+_FACTORISATION = 6e5
+
+# Sampled rows for each parameter from which a Hessian is estimated well enough.
+ROWS_PER_PARAMETER = 100
+
+# Sampled rows for that, at least.
+LEAST_ROWS = 10_000
 
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
 FEW_PARAMETERS = 128
 
-# The same for several classes, whose matrix takes K^2 weighted Gram matrices, and operations up to
-# which it takes no time anyway.
-_FEW_OF_CLASSES, _NO_TIME = 64, 1e7
+# The same for several classes, whose matrix takes K^2 weighted Gram matrices.
+_FEW_BY_CLASSES = 64
+
+# Operations up to which the matrix of several classes takes no time anyway.
+_NO_TIME = 1e7
 
 
 class StepCosts:
@@ -68,15 +80,17 @@ class StepCosts:
     def __init__(self, engine: Engine, rows: float) -> None:
         size = engine.size
         length = engine.entries / engine.n_samples * engine.n_outputs
-        waiting = _FROM_MEMORY if rows * length > _CACHED else 1.0
+        waiting = _MEMORY_TIME if rows * length > _CACHED_ENTRIES else 1.0
         self.product = 4.0 * waiting * rows * length + _CALL
         dense = engine.entries == engine.n_samples * engine.n_features
-        pairs = _DENSE * size**2 if dense else _SCATTERED * length**2
+        pairs = _DENSE_TIME * size**2 if dense else _SPARSE_TIME * length**2
         sample = sampled_rows(engine.size)
-        used = rows if rows <= _WORTH_SAMPLING * sample else sample
-        self.matrix = used * pairs + _DENSE * size**3 + _FACTORISATION
-        self.row_gram = rows * (_DENSE * rows * length if dense else _SCATTERED * length**2 + rows)
-        self.by_rows = _DENSE * rows**3 + 4.0 * self.product + _FACTORISATION
+        used = rows if rows <= WORTH_SAMPLING * sample else sample
+        self.matrix = used * pairs + _DENSE_TIME * size**3 + _FACTORISATION
+        self.row_gram = rows * (
+            _DENSE_TIME * rows * length if dense else _SPARSE_TIME * length**2 + rows
+        )
+        self.by_rows = _DENSE_TIME * rows**3 + 4.0 * self.product + _FACTORISATION
         if rows > MAX_ROWS or not engine.in_memory or engine.n_outputs > 1:
             self.row_gram = self.by_rows = math.inf
 
@@ -98,7 +112,7 @@ def classes_by_products(engine: Engine) -> bool:
     if engine.n_outputs == 1 or not engine.in_memory:
         return False
     matrix = float(engine.n_samples) * engine.size**2
-    return engine.size > _FEW_OF_CLASSES and matrix > _NO_TIME
+    return engine.size > _FEW_BY_CLASSES and matrix > _NO_TIME
 
 
 def sampled_rows(size: int) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
+from sorel.models.constrained import TOLERANCE
 from sorel.problem.penalties import Penalty
 
 __all__ = ["ProximalModel"]
@@ -30,28 +31,33 @@ Array = NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
 
-# Optimality is asked for up to this multiple of the rounding errors, or until what is left to gain
-# is this share of what was gained.
-_TOLERANCE = 8.0 * _EPS
+# A model is solved when what is left to gain is this share of what was gained.
 _FORCING = 1e-6
 
 # Steps of FISTA for each parameter: they cost what a Newton step or two do, whose matrix takes
-# proximal maps for every column. At least so many, and as many between two looks.
-_STEPS_EACH, _LOOK_EVERY = 2, 25
+# proximal maps for every column.
+_FISTA_STEPS = 2
+
+# Steps of FISTA between two checks of optimality.
+_CHECK_EVERY = 25
 
 # Newton steps and multipliers at most.
-_STEPS = 200
+_MAX_STEPS = 200
 
-# The step s of the multiplier becomes this much shorter each time, down to this share of the
-# inverse of the largest curvature.
-_SHORTER, _SHORTEST = 0.1, 1e-2
+# Factor of the step s from one multiplier to the next.
+_STEP_FACTOR = 0.1
+
+# Least step s, in units of the inverse of the largest curvature.
+_LEAST_STEP = 1e-2
 
 # Newton steps of one multiplier end when the gradient is this share of what moves the next.
 _INNER_SHARE = 0.1
 
-# Relative length of the differences that stand for the derivative of prox, and the shortest part of
-# a Newton step.
-_DIFFERENCE, _SHORTEST_STEP = 1e-5, 1e-4
+# Relative length of the differences that stand for the derivative of prox.
+_DIFFERENCE = 1e-5
+
+# Least length of a Newton step in its line search.
+_LEAST_LENGTH = 1e-4
 
 
 class ProximalModel:
@@ -107,13 +113,13 @@ class ProximalModel:
         x = self._best
         multiplier = -self._gradient(x)
         step = 1.0 / max(self._typical, _EPS * self._largest)
-        while self.n_iter < _STEPS:
+        while self.n_iter < _MAX_STEPS:
             x, z, u = self._descend(x, multiplier, step)
             multiplier = (z - u) / step
             if self._solved(u, multiplier):
                 break
             self.n_iter += 1
-            step = max(_SHORTER * step, _SHORTEST / self._largest)
+            step = max(_STEP_FACTOR * step, _LEAST_STEP / self._largest)
         return self._best
 
     def _solved(self, u: Array, subgradient: Array) -> bool:
@@ -127,12 +133,12 @@ class ProximalModel:
             self.kkt = residual / max(sum(map(_norm, terms)), _TINY)
         # No more than residual^2 / (2 l2) is left to gain.
         enough = 2.0 * l2 * _FORCING * (self._start - value)
-        return self.kkt <= _TOLERANCE or (l2 > 0.0 and residual**2 <= enough)
+        return self.kkt <= TOLERANCE or (l2 > 0.0 and residual**2 <= enough)
 
     def _accelerate(self, u: Array) -> bool:
         """Accelerated proximal gradient steps; whether they have solved the model."""
         step, y, inertia = 1.0 / self._largest, u, 1.0
-        for k in range(1, max(_STEPS_EACH * u.size, 2 * _LOOK_EVERY) + 1):
+        for k in range(1, max(_FISTA_STEPS * u.size, 2 * _CHECK_EVERY) + 1):
             z = y - step * self._gradient(y)
             new = self._prox(z, step)
             grown = 0.5 + math.sqrt(0.25 + inertia * inertia)
@@ -141,7 +147,7 @@ class ProximalModel:
             else:
                 y = new + ((inertia - 1.0) / grown) * (new - u)
             u, inertia = new, grown
-            if k % _LOOK_EVERY == 0 and self._solved(u, (z - u) / step):
+            if k % _CHECK_EVERY == 0 and self._solved(u, (z - u) / step):
                 return True
         return False
 
@@ -168,7 +174,7 @@ class ProximalModel:
 
         z, u, slope = split(x)
         relative = _DIFFERENCE
-        while self.n_iter < _STEPS:
+        while self.n_iter < _MAX_STEPS:
             terms = _norm(self._slope) + self._largest * _norm(x - self._w) + _norm(z) / step
             size = _norm(slope)
             if size <= max(4.0 * _EPS * terms, _INNER_SHARE * _norm(x - u) / step):
@@ -180,7 +186,7 @@ class ProximalModel:
                 break
             z, u, new = split(x + direction)
             # Back until the slope along the direction is no steeper than half of what it was.
-            while float(new @ direction) > -0.5 * along and t > _SHORTEST_STEP:
+            while float(new @ direction) > -0.5 * along and t > _LEAST_LENGTH:
                 t *= 0.5
                 z, u, new = split(x + t * direction)
             x, slope = x + t * direction, new

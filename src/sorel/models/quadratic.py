@@ -1,4 +1,4 @@
-"""The small quadratic models of second-order steps under a penalty.
+"""The small quadratic models of proximal Newton steps (Lee, Sun and Saunders 2014).
 
     min_u  gradient.(u - w) + 1/2 (u - w)^T H (u - w) + g(u[:n_penalized])
 
@@ -20,7 +20,7 @@ from sorel._core import minimize_few
 from sorel.models.constrained import RIDGE, Model, minimize
 from sorel.models.proximal import ProximalModel
 from sorel.problem.penalties import Penalty
-from sorel.problem.penalties.builtin import Declared
+from sorel.problem.penalties.builtin import FEASIBILITY, Declared
 
 __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
 
@@ -31,9 +31,6 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 # Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
 FEW = 24
-
-# What is no further from the domain of a penalty is in it, but for rounding.
-_FEASIBLE = 1e-12
 
 _NOT_FINITE = (
     "The curvature, the gradient or the centre of the model has entries that are not finite."
@@ -53,7 +50,7 @@ class QuadraticInfo(NamedTuple):
     shift : float
         Largest multiple of the diagonal that had to be added for a Cholesky factorisation to
         exist; zero unless the curvature is singular to working precision. One where an intercept
-        had no curvature at all, and borrowed that of the stiffest coordinate.
+        had no curvature at all, and got that of the stiffest coordinate.
 
     Examples
     --------
@@ -144,7 +141,7 @@ def _minimize_constrained(
         low, high = (bound[:n].reshape(-1, n_outputs) for bound in (lower, upper))
         high[high >= terms.total - low.sum(axis=0) + low] = math.inf
     # Bounds that differ by rounding leave a point, and an interior-point code no interior.
-    upper = np.where(upper - lower < _FEASIBLE * np.maximum(1.0, np.abs(lower)), lower, upper)
+    upper = np.where(upper - lower < FEASIBILITY * np.maximum(1.0, np.abs(lower)), lower, upper)
 
     A, slope = np.array(H, dtype=np.float64, order="C"), np.array(gradient, dtype=np.float64)
     if penalty.l2 == 0.0 and not A.diagonal().min() >= 0.0:
@@ -157,10 +154,10 @@ def _minimize_constrained(
         u[:n] = penalty.project(u[:n].reshape(shape)).ravel()
         return np.clip(u, lower, upper)
 
-    off = len(rows) and np.abs(rows @ w - sums).max() > _FEASIBLE
+    off = len(rows) and np.abs(rows @ w - sums).max() > FEASIBILITY
     start = inside(w) if off or (w < lower).any() or (w > upper).any() else w
     found = minimize(Model(A, slope, w, kink, cost, lower, upper, rows, sums), start)
-    u = found.x if found.settled else inside(found.x)
+    u = found.x if found.solved else inside(found.x)
     return u, QuadraticInfo(found.factors, found.kkt, lent)
 
 

@@ -4,7 +4,7 @@ With A the rows that have curvature, C = B B^T their weights and K = A A^T, the 
 
     (mu I + A^T C A) s = -g
 
-is solved by s = -(g - A^T B (mu I + B^T K B)^-1 B^T A g) / mu,
+is solved by s = -(g - A^T B (mu I + B^T K B)^-1 B^T A g) / mu (Woodbury 1950),
 so that r rows need an r x r matrix, however many columns X has. Inside a block that the projection
 pools, C is a diagonal less a matrix of rank one, and so has a root B that is never formed.
 """

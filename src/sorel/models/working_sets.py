@@ -3,7 +3,8 @@
 Under a penalty with kinks or bounds most coefficients of a solution are at 0 or at a bound, where
 the gradient holds them. A proximal Newton step then needs the Hessian of the others alone, and of
 those that the gradient pulls away. Which ones these are is seen at every step from the gradient in
-all coordinates, and no certificate depends on the choice.
+all coordinates, and no certificate depends on the choice. Working sets that grow with the solution
+are those of Massias, Gramfort and Salmon (2018).
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.engines.base import Engine, FloatArray
+from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.penalties import SIMPLEX, Penalty
 
 __all__ = [
     "LARGEST_HESSIAN",
-    "Part",
+    "WorkingSet",
     "TooManyColumnsError",
     "WorkingSets",
-    "can_rest",
+    "may_be_inactive",
     "carried_by_few",
     "chooses_columns",
     "on_few_columns",
@@ -27,8 +29,8 @@ __all__ = [
 
 Indices = NDArray[np.intp]
 
-# Parameters up to which a Hessian of all of them may be formed.
-LARGEST_HESSIAN = 5000
+# Parameters up to which a Hessian of all of them may be formed: 200 MB, as for rows.
+LARGEST_HESSIAN = MAX_ROWS
 
 # Parameters of a working set at most, where there are more than that.
 _LARGEST_SET = 3000
@@ -59,7 +61,7 @@ class TooManyColumnsError(ArithmeticError):
     """More coefficients move than a Hessian is formed of."""
 
 
-class Part:
+class WorkingSet:
     """Some of the parameters: coefficients of the chosen columns, and the intercepts.
 
     Parameters
@@ -74,10 +76,10 @@ class Part:
     Examples
     --------
     >>> import numpy as np, sorel
-    >>> from sorel.models.working_sets import Part
+    >>> from sorel.models.working_sets import WorkingSet
     >>> problem = sorel.Problem(np.eye(4), [1.0, 2.0, 3.0, 4.0], penalty=sorel.NonNegative(1.0))
     >>> chosen = np.array([1, 3])
-    >>> part = Part(problem.engine.columns(chosen), problem.penalty, chosen)
+    >>> part = WorkingSet(problem.engine.columns(chosen), problem.penalty, chosen)
     >>> part.take(np.array([5.0, 6.0, 7.0, 8.0]))
     array([6., 8.])
     >>> part.put(np.zeros(4), np.array([1.0, 2.0]))
@@ -129,12 +131,12 @@ class WorkingSets:
 
     def __init__(self, engine: Engine, penalty: Penalty) -> None:
         self.engine, self.penalty = engine, penalty
-        self._all = Part(engine, penalty)
-        self._last: Part | None = None
+        self._all = WorkingSet(engine, penalty)
+        self._last: WorkingSet | None = None
         work = engine.n_samples * engine.size * engine.n_features
-        self._useful = can_rest(engine, penalty) and work >= _LEAST_WORK
+        self._useful = may_be_inactive(engine, penalty) and work >= _LEAST_WORK
 
-    def choose(self, w: FloatArray, gradient: FloatArray) -> Part:
+    def choose(self, w: FloatArray, gradient: FloatArray) -> WorkingSet:
         """The part that a step from w should move, given the gradient of the losses.
 
         Raises
@@ -172,32 +174,32 @@ class WorkingSets:
             pull[free] += pull.max() + 1.0
             chosen, size = np.sort(np.argpartition(-pull, most - 1)[:most]), most
         else:
-            # Where all rest, a column that does not move keeps the arrays from being empty.
+            # Where all are inactive, a column that does not move keeps the arrays from being empty.
             chosen = np.flatnonzero(kept) if size else np.zeros(1, np.intp)
             size = len(chosen)
         large = size * engine.n_samples * engine.data_type.itemsize > _LARGEST_COPY
         if engine.size <= LARGEST_HESSIAN and (large or size > _WORTH_CHOOSING * d):
             return self._all
         rows = np.append(chosen, d) if engine.fit_intercept else chosen
-        self._last = Part(engine.columns(chosen), self.penalty.on(chosen), rows)
+        self._last = WorkingSet(engine.columns(chosen), self.penalty.on(chosen), rows)
         return self._last
 
 
-def can_rest(engine: Engine, penalty: Penalty) -> bool:
-    """Whether coefficients may rest under this penalty, and the engine can leave them out."""
+def may_be_inactive(engine: Engine, penalty: Penalty) -> bool:
+    """Whether the penalty has inactive coefficients, and the engine can leave them out."""
     return penalty.compiled and not penalty.quadratic and engine.obstacle("columns") is None
 
 
 def chooses_columns(engine: Engine, penalty: Penalty) -> bool:
     """Whether second-order steps form the Hessian of no more columns than they move."""
-    return penalty.separable and can_rest(engine, penalty)
+    return penalty.separable and may_be_inactive(engine, penalty)
 
 
 def carried_by_few(engine: Engine, w: FloatArray) -> bool:
     """Whether so few columns carry the weight of a simplex that steps should be taken from there.
 
-    Where a Hessian of all columns is at hand, they should be unless the weight is spread evenly:
-    then nobody has chosen the columns, and most are in vain.
+    Where a Hessian of all columns can be formed, they should be unless the weight is spread evenly:
+    such a start says nothing about the columns of the solution.
     """
     coef = w[: engine.n_features].reshape(engine.n_features, -1)
     carrying = np.count_nonzero(coef.any(axis=1))
@@ -208,7 +210,7 @@ def carried_by_few(engine: Engine, w: FloatArray) -> bool:
 def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:
     """Parameters that carry the weight of each simplex on the columns of least slope.
 
-    Where it is spread evenly no coefficient rests, so that a Hessian would be one of all.
+    Where it is spread evenly none is inactive, so that a Hessian would be one of all.
 
     Examples
     --------
@@ -235,7 +237,7 @@ def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> Float
 def _pulls(
     penalty: Penalty, coef: FloatArray, slope: FloatArray
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """How strongly each column is pulled from its rest, and whether it is free to move anyway."""
+    """How strongly the gradient pulls each column off its bound, and whether it is free anyway."""
     code, l2, l1, lower, upper = penalty.kernel(len(coef))
     if coef.ndim > 1:
         lower, upper = lower[:, None], upper[:, None]

@@ -22,9 +22,9 @@ from sorel.projection.ordering import (
     MOVES_PER_ITEM,
     ONE_ORDER_FROM,
     Order,
-    borrow,
     index_type,
     moves_per_item,
+    work_arrays,
 )
 from sorel.projection.pooling import project_sorted, project_weighted
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals
@@ -88,7 +88,7 @@ class Uniform(Core):
         n = mass.size
         super().__init__(n, pool)
         self.threshold = None
-        # As mass ascends, the first entry above the lowest level and the one after it settle
+        # As mass ascends, the first entry above the lowest level and the one after it tell
         # whether there are two levels, with at most one entry between them.
         bend = min(int(np.searchsorted(mass, mass[0], side="right")), n - 1)
         self._bend = bend if mass[min(bend + 1, n - 1)] == mass[-1] else None
@@ -97,7 +97,7 @@ class Uniform(Core):
             low, middle, high = self._levels
             total = math.fsum((low * bend, middle, high * (n - 1 - bend)))
             self.threshold = Thresholder(None, low, high, total, bend)
-        # Three numbers tell all about two levels: large vectors of them need not be kept.
+        # Three values tell all about two levels: large vectors of them need not be kept.
         self._select = self._bend is not None and n > _SELECT_FROM
         self._mass = None if self._select else mass
 
@@ -119,13 +119,13 @@ class Uniform(Core):
         keep, bounds = self._general()
         if self._work is None and self.n < WORTH_POOLING:
             # What is too short to be kept by the pool is kept here.
-            self._work = borrow(self.pool, self.n, 2)
+            self._work = work_arrays(self.pool, self.n, 2)
         attempt, moves = 0, moves_per_item(self.n)
         if not keep.known:
             keep.sort(zeta, 0)
             attempt, moves = 1, MOVES_PER_ITEM
         while True:
-            work = self._work or borrow(self.pool, self.n, 2)
+            work = self._work or work_arrays(self.pool, self.n, 2)
             count = project_sorted(
                 zeta, self.mass, keep.order, keep.key, moves, bounds, work[0], work[1], out, block
             )
@@ -138,7 +138,7 @@ class Uniform(Core):
 
     def _ordered(self, losses: FloatArray) -> Order:
         if self._value_order is None:
-            # The weights follow the losses, so the two orders are near: long lists share one.
+            # The weights follow the losses, so the two orders are similar: long lists share one.
             own = self.n < ONE_ORDER_FROM
             self._value_order = Order(self.n, self.pool) if own else self._general()[0]
         self._value_order.update(losses, self._project_order)
@@ -219,7 +219,7 @@ class Weighted(Core):
         keep.update(zeta)
         weight = self.weight[keep.order]
         mass = self._mass(keep.order)
-        levels, spills, heavies = borrow(self.pool, zeta.size, 3)
+        levels, spills, heavies = work_arrays(self.pool, zeta.size, 3)
         count = project_weighted(
             keep.key, mass, weight, keep.order, bounds, levels, spills, heavies, out, block
         )

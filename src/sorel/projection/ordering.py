@@ -14,7 +14,7 @@ from sorel._core import radix_order, repair
 from sorel._lib.pool import Pool
 from sorel.problem.risks import FloatArray
 
-__all__ = ["Order", "borrow", "index_type", "moves_per_item", "repair"]
+__all__ = ["Order", "work_arrays", "index_type", "moves_per_item", "repair"]
 
 # Moves per item that repairing what a sort leaves may take: all of it is nearby.
 MOVES_PER_ITEM = 8
@@ -38,7 +38,7 @@ def moves_per_item(n: int) -> int:
     return MOVES_PER_ITEM if n < _RADIX_FROM else _MOVES_PER_ITEM_OF_MANY
 
 
-def borrow(pool: Pool, n: int, count: int) -> tuple[FloatArray, ...]:
+def work_arrays(pool: Pool, n: int, count: int) -> tuple[FloatArray, ...]:
     """Vectors of length n from the pool."""
     return tuple(pool.take((n,)) for _ in range(count))
 
@@ -54,11 +54,11 @@ class Order:
 
     def sort(self, values: FloatArray, attempt: int) -> None:
         self.known = True
-        # The fast sorts leave near ties in an arbitrary order. The stable one settles what
-        # repairing cannot, and makes the order, hence every result, independent of the history.
+        # The fast sorts leave near ties in an arbitrary order. Where too many are left to repair, a
+        # stable sort makes the order, hence every result, independent of the history.
         if attempt == 0 and _RADIX_FROM <= values.size < 2**32:
             sample = np.sort(values[:: values.size // _MIDDLE_SAMPLE])
-            work = borrow(self.pool, values.size, 2)
+            work = work_arrays(self.pool, values.size, 2)
             source, target = (part.view(np.uint64) for part in work)
             radix_order(values, sample.item(sample.size // 2), source, target, self.order)
             self.pool.give(*work)

@@ -1,4 +1,4 @@
-"""Pooling adjacent violators: the projection of a sorted vector onto the permutahedron."""
+"""Pooling adjacent violators (Ayer et al. 1955): sorted vectors onto the permutahedron."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
     q_i = clip(zeta_i - t, low, high)    with    sum_i w_i q_i = total
 
 The left side of the plane's equation falls with t and is linear between kinks, so a few Newton
-steps find t, each a sweep over the items. Thresholds are kept as ``t = reference + tau`` with the
-reference one of the items: differences of near numbers are exact.
+steps find t, each a sweep over the items (Cominetti, Mascarenhas and Silva 2014). Thresholds are
+kept as ``t = reference + tau`` with the reference one of the items: differences of close floats are
+exact (Sterbenz 1974).
 """
 
 from __future__ import annotations
@@ -44,13 +45,23 @@ __all__ = [
 
 BlockArray = npt.NDArray[np.int32]
 
-# Trials of the threshold search: first from the last threshold, then from a safe bracket.
+# Trials of the threshold search from the last threshold.
 WARM_TRIALS = 12
+
+# Trials from a safe bracket after those.
 COLD_TRIALS = 200
-# A value at a rank is looked for among those that a sample puts near it: how many values make that
-# pay, the size of the sample, at most and as a share of them, and the ranks of the sample to either
-# side that are taken in, in units of the square root of its size.
-_SAMPLE_FROM, _SAMPLE, _SAMPLE_SHARE, _SAMPLE_MARGIN = 12_000, 10_000, 16, 2.0
+
+# Values from which on a sample narrows the search for a rank (Floyd and Rivest 1975).
+_SAMPLE_FROM = 12_000
+
+# Size of the sample, about.
+_SAMPLE_SIZE = 10_000
+
+# Values for each one of the sample, at least.
+_LEAST_STRIDE = 16
+
+# Ranks of the sample on either side, in units of the square root of its size.
+_SAMPLE_MARGIN = 2.0
 
 
 class Thresholder:
@@ -188,7 +199,7 @@ def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
     """The value at a rank of the ascending order, from the few that a sample puts near it."""
     n = values.size
     if n > _SAMPLE_FROM:
-        stride = max(n // _SAMPLE, _SAMPLE_SHARE)
+        stride = max(n // _SAMPLE_SIZE, _LEAST_STRIDE)
         sample = np.sort(values[::stride])
         place, margin = rank / stride, _SAMPLE_MARGIN * math.sqrt(sample.size)
         left, right = int(place - margin), int(place + margin)
@@ -196,9 +207,9 @@ def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
         most = sample[right] if right < sample.size else np.inf
         parts = by_ranges(team, _gather, values, least, most)
         below = sum(count for count, _ in parts)
-        near = np.concatenate([found for _, found in parts])
-        if below <= rank < below + near.size:
-            return float(np.partition(near, rank - below)[rank - below])
+        candidates = np.concatenate([found for _, found in parts])
+        if below <= rank < below + candidates.size:
+            return float(np.partition(candidates, rank - below)[rank - below])
     # Few values, or a sample that misled: sort out all of them.
     return float(np.partition(values, rank)[rank])
 

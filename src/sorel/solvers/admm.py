@@ -23,11 +23,13 @@ from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
 
-# Over-relaxation of X w, and iterations between two checks, at which rho may move.
+# Over-relaxation of X w (Boyd et al. 2011, section 3.4.3).
 _RELAX = 1.6
+
+# Iterations between two checks, at which rho may change.
 _LOOK_EVERY = 10
 
-# Looks after which rho moves ever more rarely: a method that changes it for ever need not converge.
+# Checks after which rho changes ever more rarely: under endless changes ADMM need not converge.
 _FREE_LOOKS = 20
 
 

@@ -22,17 +22,30 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_flag
 
-# The constant c of the test above; by what tau shrinks when the test fails, and grows after a step.
-_SHARE = 0.9
-_SHORTER, _LONGER = 0.7, 1.02
+# The constant c of the test above.
+_STEP_TEST = 0.9
+
+# Factor of tau when the test fails.
+_SHRINKAGE = 0.7
+
+# Factor of tau after a step.
+_GROWTH = 1.02
 
 # A step shorter than this, relative to w, is rounding, and so is what the test compares.
 _ROUNDING = 1e-14
 
-# Iterations between two checks. A restart comes when the gap is down to the first share of that at
-# the last restart, to the second and rising, or when a round is this part of all iterations.
-_CHECK_EVERY = 20
-_ENOUGH, _SOME, _LONG = 0.2, 0.8, 0.36
+# Iterations between two checks.
+CHECK_EVERY = 20
+
+# Restart when the gap is down to this share of that at the last restart. This and the next two are
+# those of cuPDLP (Lu and Yang 2023).
+SUFFICIENT_DECAY = 0.2
+
+# Restart when it is down to this share and rising.
+NECESSARY_DECAY = 0.8
+
+# Restart when a round is this share of all iterations.
+LONG_ROUND = 0.36
 
 
 class APD(FirstOrder):
@@ -83,8 +96,8 @@ class APD(FirstOrder):
         while True:
             while True:
                 sigma = gamma * tau
-                ascended = engine.dual_step(dual, point, sigma, previous, last_sigma / sigma)
-                gradient = engine.gradient(point, ascended)
+                new_dual = engine.dual_step(dual, point, sigma, previous, last_sigma / sigma)
+                gradient = engine.gradient(point, new_dual)
                 w = point.w - tau * gradient
                 coef = problem.coefficients(w)
                 coef[...] = problem.penalty.prox(coef, tau)
@@ -92,23 +105,23 @@ class APD(FirstOrder):
                 run.passes += 1
                 step = w - point.w
                 square = float(np.vdot(step, step))
-                bend = engine.expected(moved, ascended) - engine.expected(point, ascended)
+                bend = engine.expected(moved, new_dual) - engine.expected(point, new_dual)
                 bend -= float(np.vdot(gradient, step))
-                change = engine.differences(ascended, dual, moved, point).losses
-                price = max(bend, 0.0) + sigma * change / (2.0 * _SHARE)
+                change = engine.differences(new_dual, dual, moved, point).losses
+                price = max(bend, 0.0) + sigma * change / (2.0 * _STEP_TEST)
                 tiny = square <= _ROUNDING**2 * float(np.vdot(w, w))
                 if price <= square / (2.0 * tau) or tiny or run.exhausted:
                     break
-                tau *= _SHORTER
-            previous, point, dual, last_sigma = point, moved, ascended, sigma
+                tau *= _SHRINKAGE
+            previous, point, dual, last_sigma = point, moved, new_dual, sigma
             run.n_iter += 1
             run.latest = Iterate(point, dual)
             if self.adaptive:
-                tau *= _LONGER
+                tau *= _GROWTH
             else:
                 growth = 1.0 + problem.penalty.l2 * tau
                 gamma, tau = gamma * growth, tau / math.sqrt(growth)
-            if run.n_iter % _CHECK_EVERY == 0 or run.exhausted:
+            if run.n_iter % CHECK_EVERY == 0 or run.exhausted:
                 reply = yield Iterate(point, dual, None, watch.refine())
                 watch.saw(reply)
                 if self.adaptive and restarts.due(reply.gap, run.n_iter):
@@ -130,7 +143,7 @@ def _first_step(problem: Problem, point: Point, dual: Dual) -> float:
 
 
 class Restarts:
-    """When to begin anew, and how the steps of the next round are balanced."""
+    """When to restart, and the ratio gamma of dual and primal steps after it."""
 
     def __init__(self, point: Point, dual: Dual, gap: float) -> None:
         self.begin(point, dual, gap, 0)
@@ -139,12 +152,14 @@ class Restarts:
         self._w, self._dual = point.w, dual
         self._first, self._last, self._n_iter = gap, math.inf, n_iter
 
-    def due(self, gap: float, n_iter: int, least: int = _CHECK_EVERY) -> bool:
+    def due(self, gap: float, n_iter: int, least: int = CHECK_EVERY) -> bool:
         """Whether a round ends here; one of `least` iterations is too short to have failed."""
         rising, self._last = gap > self._last, gap
-        enough = gap <= _ENOUGH * self._first or (rising and gap <= _SOME * self._first)
+        enough = gap <= SUFFICIENT_DECAY * self._first or (
+            rising and gap <= NECESSARY_DECAY * self._first
+        )
         length = n_iter - self._n_iter
-        return enough or (length > least and length >= _LONG * n_iter)
+        return enough or (length > least and length >= LONG_ROUND * n_iter)
 
     def balanced(self, problem: Problem, point: Point, dual: Dual, gamma: float) -> float:
         """gamma halfway to the square of how far q has gone over how far w has."""

@@ -33,16 +33,16 @@ from sorel.solvers.state import Direction, State
 _MAX_IDLE = 4
 
 # Margins are computed afresh after a certificate of which rounding is this share of the gap wanted.
-_BLUR = 0.1
+_ROUNDING_SHARE = 0.1
 
-# Margins that are moved along and along drift away from X w: they are computed afresh before the
-# drift reaches this share of the tolerance.
+# Margins that are updated step by step drift away from X w by rounding. They are computed afresh
+# before the drift reaches this share of the tolerance.
 _DRIFT = 0.04
 
-# Passes after which a check is made though it will hardly succeed: others may want to step in.
+# Passes after which a check is made in any case: `auto` changes methods at checks.
 _HEARTBEAT = 50
 
-# The spread of the losses is measured again when the objective has come down to this share.
+# Share of its value at the last measurement at which the spread of the losses is measured again.
 _FAR_BETTER = 0.01
 
 
@@ -80,10 +80,10 @@ class _Checks:
         """Have the state checked by a certificate that is worth a Hessian."""
         reply = yield Iterate(state.point, state.dual, state.gradient, target, self.path)
         self.last, self.resumed = run.passes, run.passes + reply.passes
-        self.blurred = self.path.moves > 0 and reply.rounding > _BLUR * target
+        self.blurred = self.path.moves > 0 and reply.rounding > _ROUNDING_SHARE * target
 
-    def glance(self, state: State, run: Run, target: float) -> Iterates:
-        """Have it checked as it is, if somebody wants that or it may succeed."""
+    def check(self, state: State, run: Run, target: float) -> Iterates:
+        """Have it checked as it is, if a check is wanted or may succeed."""
         due = run.wants_check or run.passes > self.last + _HEARTBEAT
         if due or state.fenchel_young() <= target:
             yield Iterate(state.point, state.dual, state.gradient, path=self.path)
@@ -114,7 +114,7 @@ class AugmentedLagrangian(Solver):
         if point is None:
             return
         schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.is_weighted)
-        # With an infinite eta nobody asks for a centre, and to find it may be work.
+        # With an infinite eta no centre is needed, and finding one may cost a pass.
         center = run.dual if schedule.eta < np.inf else None
         state = State(problem, point, center or engine.uniform(), schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
@@ -134,7 +134,7 @@ class AugmentedLagrangian(Solver):
             if promising and run.passes >= checks.resumed:
                 yield from checks.refine(state, run, target)
             else:
-                yield from checks.glance(state, run, target)
+                yield from checks.check(state, run, target)
             # Update the centre and eta.
             if schedule.is_solved(state.gained, state.predicted, state.length, used, rounding):
                 run.n_iter += 1

@@ -39,7 +39,7 @@ _FEW_COLUMNS = 1000
 # spare cost more products.
 _GRADIENT_STEPS = 50.0
 
-# Matrices that they spare, where the curvature of the losses changes.
+# Matrices that those steps spare, where the curvature of the losses changes.
 _MATRICES = 10.0
 
 # Steps from gradients alone at most.
@@ -278,7 +278,7 @@ class Auto(Solver):
                     break
                 iterate = iterates.send(certificate)
         except CostlyError as reason:
-            # No better than others at finding the way, and further along it than at any check.
+            # The latest iterate is better than that of any check.
             if run.latest is not None:
                 best = None if reason.far else (run.latest.point.w, run.latest.dual)
         except (StopIteration, np.linalg.LinAlgError):
@@ -309,7 +309,7 @@ def _takes(solver: Solver, problem: Problem) -> bool:
 
 
 def _will_miss(first: float, gap: float, tol: float, passes: float, trial: float) -> bool:
-    """Whether a method that goes on as from its first gap will spend its trial in vain."""
+    """Whether a method that goes on at its rate so far will miss the tolerance in its trial."""
     if trial == math.inf or passes < _TRIAL / 10 or gap <= tol:
         return False
     digits = math.log(max(first / gap, 1.0))

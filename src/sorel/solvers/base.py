@@ -73,7 +73,7 @@ class Run:
     known : KnownCurvature
         What the run has learnt of the curvature.
     watched : bool
-        Whether somebody looks on, so that checks are wanted even where none can succeed.
+        Whether there is a callback, so that checks are wanted even where none can succeed.
     save_at : float
         Time on the clock from which on a check is wanted, so that there is something to save.
     latest : Iterate or None
@@ -107,7 +107,7 @@ class Run:
     save_at: float = math.inf
 
     def find_dual_later(self, find: Callable[[], Dual]) -> None:
-        """Have the starting weighting found when somebody asks for it: perhaps nobody does."""
+        """Have the starting weighting computed at its first use."""
         self._find_dual = find
         del self.dual
 

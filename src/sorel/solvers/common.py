@@ -17,9 +17,14 @@ from sorel.solvers.base import Run, Solver, UnsupportedProblemError
 # A run whose objective exceeds its first value by this factor will not come back.
 _BLOW_UP = 1e6
 
-# From this many samples on an iterate is checked only where that may succeed, or after so many
-# passes.
+# Without a step size, variance-reduced methods take 1 / (this multiple of the largest curvature of
+# a term), as SAGA does (Defazio, Bach and Lacoste-Julien 2014).
+SAFE_CURVATURE = 3.0
+
+# Samples from which on an iterate is checked only where that may succeed.
 _MANY_SAMPLES = 100_000
+
+# Passes after which it is checked in any case.
 _HEARTBEAT = 10
 
 # Up to this many parameters a Hessian costs no more than a few passes: every check may use one.
@@ -127,7 +132,7 @@ def alternatives(problem: Problem) -> list[str]:
     able = []
     for name, cls in SOLVERS.items():
         if name == "auto":
-            # It takes what one of the others takes, and would ask them, who would ask here.
+            # It takes what any other solver takes, and asking it would recurse.
             continue
         solver = cls()
         if isinstance(solver, FirstOrder):

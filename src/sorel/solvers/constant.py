@@ -1,8 +1,8 @@
 """Whether the constant model is the solution, where all losses are equal at the start.
 
 The losses of labels are equal at w = 0, so all weightings attain the risk there, and the start is
-the solution if one of them balances the gradients of the losses. For noisy labels and a risk of
-the tail that is the rule. At a very large eta the augmented Lagrangian sees the losses as linear,
+the solution if one of them makes the weighted gradient zero. Under a tail risk noisy labels make
+that the rule. At a very large eta the augmented Lagrangian sees the losses as linear,
 and its minimiser has the multipliers nearest to uniform weights, if there are any.
 """
 
@@ -18,22 +18,22 @@ from sorel.solvers.state import Direction, State
 
 __all__ = ["constant_optimum", "losses_are_equal"]
 
-# Losses that differ by less, relative to them, count as equal.
-_EQUAL = 1e-12
+# Shortfall of uniform weights, relative to the loss, below which losses are equal.
+_EQUAL_LOSSES = 1e-12
 
-# The eta at which they all but stay equal, relative to their inverse.
+# The eta at which losses all but stay equal, in units of 1 / loss.
 _ETA = 1e6
 
-# What the weights leave of the curvature at least, as a share.
-_LEAST_SHARE = 1e-3
+# Share of the curvature that the weights leave, at least.
+_LEAST_CURVATURE = 1e-3
 
 # The Fenchel-Young gap, in units of the gap wanted, from which on a certificate is worth a try.
 _PROMISING = 100.0
 
-# Steps cut shorter than this come to limits of the weights.
-_SHORT = 0.2
+# Length of a step below which weights have come to their bounds.
+_SHORT_STEP = 0.2
 
-# Steps in a row that may fail to halve it.
+# Steps in a row that may fail to halve the Fenchel-Young gap.
 _MAX_FAILURES = 2
 
 
@@ -42,7 +42,7 @@ def losses_are_equal(state: State) -> bool:
     problem = state.problem
     if problem.has_fixed_weights or not problem.loss.is_classifier or np.any(state.point.w):
         return False
-    return problem.engine.shortfall(state.point, state.dual) < _EQUAL * state.value
+    return problem.engine.shortfall(state.point, state.dual) < _EQUAL_LOSSES * state.value
 
 
 def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Run) -> Iterates:
@@ -54,7 +54,7 @@ def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Ru
     problem, engine = start.problem, start.problem.engine
     rounding, eta = noise(problem, start.value), _ETA / start.value
     # The weights know the losses less their mean, which takes a share of the curvature away.
-    length = 1.0 / (max(1.0 - direction.descent, _LEAST_SHARE) * eta)
+    length = 1.0 / (max(1.0 - direction.descent, _LEAST_CURVATURE) * eta)
     change = engine.direction(direction.delta)
     point = engine.moved(start.point, direction.delta, change, length)
     del change
@@ -86,8 +86,8 @@ def _multipliers_at_constant(
         gap = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
         first = first or gap
         if find.by_products and gap > first:
-            # Most steps that lead to multipliers come nearer to them from the start, and those by
-            # products cost too much for the others.
+            # Where multipliers exist, most runs reduce the gap from the first step on. The others
+            # are not worth the cost of their products.
             return
         if gap <= _PROMISING * target:
             point = engine.point(w)
@@ -100,5 +100,5 @@ def _multipliers_at_constant(
         state = state.line_search(find(state, run, 0.0))
         run.passes += 1
         # Steps are cut short where weights come to their limits: there are no multipliers.
-        if state.length < _SHORT or state.value + off < start.value - target:
+        if state.length < _SHORT_STEP or state.value + off < start.value - target:
             return

@@ -2,7 +2,8 @@
 
 With a tiny l2 and data that a linear model fits exactly, the optimum lies where most losses have a
 kink, and Newton steps from afar are cut short at one kink after another. Under a strong penalty the
-problem is easy; each solution is a good start for a penalty ten times weaker.
+problem is easy; each solution is a good start for a penalty ten times weaker (continuation as in
+Hale, Yin and Zhang 2008).
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
-# Each stage lowers l2 by this factor, down to the problem's own or to this share of the first, the
-# second where there is none, is solved to this relative gap, and has so many passes. Where a stage
-# ends as many samples tie as where the next one does: a gap that leaves them open loses all that
-# the stage was for.
-_FACTOR = 0.1
-_WEAKEST, _WEAKEST_WITHOUT = 1e-24, 1e-9
+# Factor of l2 from one stage to the next, down to that of the problem.
+_L2_FACTOR = 0.1
+
+# Least l2 of a stage, as a share of the first.
+_LEAST_L2 = 1e-24
+
+# The same where the problem has no l2.
+_LEAST_L2_WITHOUT = 1e-9
+
+# Relative gap of a stage. It has to identify the ties, which the next stage begins with.
 _STAGE_TOL = 1e-5
+
+# Passes of a stage, at most.
 _STAGE_PASSES = 200
 
 
@@ -60,11 +67,11 @@ class Continuation(Newton):
             diagonal = engine.curvature(engine.point(w), engine.uniform()).diagonal()
             run.passes += 1
             strongest = max(strongest, float(np.mean(diagonal)))
-        weakest = _WEAKEST if problem.penalty.l2 > 0.0 else _WEAKEST_WITHOUT
+        weakest = _LEAST_L2 if problem.penalty.l2 > 0.0 else _LEAST_L2_WITHOUT
         own = max(problem.penalty.l2, weakest * strongest)
-        if not own < strongest * _FACTOR < math.inf:
+        if not own < strongest * _L2_FACTOR < math.inf:
             return []
-        count = int(np.ceil(np.log(strongest / own) / -np.log(_FACTOR)))
+        count = int(np.ceil(np.log(strongest / own) / -np.log(_L2_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
 
     def _solve_stage(self, stage: Problem, run: Run, tol: float, passes: float) -> None:

@@ -1,5 +1,7 @@
 """Deviations of residuals without strong convexity: what quantile and rank regression minimise.
 
+For quantiles see Koenker and Bassett (1978), for ranks Jaeckel (1972).
+
     min_w  F(w) = R(u) - share mean(u) + l1 |w|_1 + l2/2 |w|^2,    u = y - X w,    l1, l2 >= 0.
 
 A weighting lam of the samples has the signed weights s = lam - share omega. Where |X^T s| <= l1,
@@ -234,16 +236,16 @@ class _Search:
             return False
         return self.best.gap <= gap_wanted(self.problem, self.tol, abs(self.best.objective))
 
-    def solve_program(self, program: TailProgram, near: FloatArray | None) -> None:
+    def solve_program(self, program: TailProgram, start: FloatArray | None) -> None:
         """Solve the linear program, and once more for what rounding has left of the residuals."""
         for _ in range(2):
-            found = program.solve(near)
+            found = program.solve(start)
             if found is None:
                 return
             self.add(found.w, found.weights, found.passes, found.n_iter)
             if self.done:
                 return
-            near = found.w
+            start = found.w
 
     def run_stages(
         self,

@@ -39,8 +39,11 @@ _MAX_PRODUCTS = 250
 # Products of a step at least, where a matrix costs next to nothing.
 _LEAST_PRODUCTS = 8
 
-# The share of what as many steps would cost from a matrix that products may cost, and steps ahead.
-_SHARE_OF_MATRIX, _STEPS_ON_CREDIT = 0.7, 2
+# Cost of the products so far, as a share of what as many steps from a matrix would have cost.
+_SHARE_OF_MATRIX = 0.7
+
+# Steps that this account begins with.
+_STEPS_ON_CREDIT = 2
 
 # Products that a step takes about where no more is known. A matrix that costs more comes later.
 PRODUCTS_PER_STEP = 18.0

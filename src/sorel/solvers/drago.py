@@ -24,14 +24,18 @@ from sorel.solvers.stochastic_pd import measured_coupling
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
 
-# A rate that is not given is halved when the gap was above this many times the lowest under the
-# same rate, and what the smoothing allows, in so many cycles and so large a part of them. The run
-# goes on from the best iterate.
+# A cycle is bad if its gap exceeds this multiple of the lowest gap under the same rate, or of what
+# the smoothing allows.
 _WORSE = 2.0
-_PATIENCE, _MOST = 100, 0.7
 
-# The rate a is this part of the largest that curvature, coupling and the number of blocks suggest.
-_SAFE = 0.5
+# Bad cycles under one rate, at least, before the rate is halved at the best iterate.
+_PATIENCE = 100
+
+# Share of the cycles under one rate that have to be bad for the same.
+_BAD_SHARE = 0.7
+
+# The rate a, as a share of the largest that curvature, coupling and number of blocks suggest.
+_SAFETY = 0.5
 
 
 class Drago(FirstOrder):
@@ -114,7 +118,7 @@ class Drago(FirstOrder):
             lowest = min(lowest, gap)
             bad += gap > _WORSE * max(lowest, allowed)
             cycles += 1
-            failed = bad >= max(_PATIENCE, _MOST * cycles)
+            failed = bad >= max(_PATIENCE, _BAD_SHARE * cycles)
             if self.rate is None and (moved is None or failed):
                 rate, lowest, bad, cycles, run.note = 0.5 * rate, math.inf, 0, 0, remark
                 tables = _Tables(problem, batches, *best[1:])
@@ -145,7 +149,7 @@ class _Tables:
             part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
             renewed = batches.correct(self._losses, 1.0, part, self._losses)
             target = batches.correct(renewed, scale, probe, self._losses)
-            dual = batches.ascend(dual, target, share / nu, pull * share, share)
+            dual = batches.dual_step(dual, target, share / nu, pull * share, share)
             self._losses = renewed
             batches.copy(self._before, self._renewed, self._slopes)
             self._renewed = k
@@ -183,4 +187,4 @@ def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
         rates.append(mu / curvature)
     if coupling > 0.0:
         rates.append(math.sqrt(mu * nu / (blocks * coupling)))
-    return _SAFE * min(rates)
+    return _SAFETY * min(rates)

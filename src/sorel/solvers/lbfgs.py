@@ -1,7 +1,8 @@
-"""scipy's L-BFGS-B on the nonsmooth objective: what a clever user would do without this library.
+"""SciPy's L-BFGS-B on the nonsmooth objective: what a clever user would do without this library.
 
 The gradient at w is that of lam . l + g with lam the weights of the sorted losses. Nothing is
-guaranteed: at a kink the line search may find no descent, and the run ends.
+guaranteed: at a kink the line search may find no descent, and the run ends (Lewis and Overton 2013
+say when it goes well).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, check_count
 
-# Iterations of the first segment, and how much longer each next one is.
-_SEGMENT, _GROWTH = 20, 2
+# Iterations of the first segment; each next one is twice as long.
+_SEGMENT = 20
 
 # A segment that lowers the objective by less than this, relatively, has found nothing.
 _ROUNDING = 1e-15
@@ -81,7 +82,7 @@ class LBFGS(FirstOrder):
                 },
             )
             run.n_iter += int(outcome.nit)
-            length *= _GROWTH
+            length *= 2
             if not best.value < before - _ROUNDING * abs(before):
                 run.note = "the line search found no descent, at an optimum or a kink"
                 break

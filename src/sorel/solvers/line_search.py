@@ -1,9 +1,9 @@
 """A line search on the derivative of a convex function.
 
 A convex function falls towards its minimum along a line and rises beyond it. So two lengths bracket
-the minimum, and a secant through their derivatives says where in between to look. The derivative
-of the augmented Lagrangian costs no product with X, and with a large eta it has kinks at which a
-test on values would stop short.
+the minimum, and a safeguarded secant through their derivatives gives the next trial (Brent 1973).
+The derivative of the augmented Lagrangian costs no product with X, and with a large eta it has
+kinks at which a test on values would stop short.
 """
 
 from __future__ import annotations

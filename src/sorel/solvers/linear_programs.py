@@ -1,4 +1,4 @@
-"""Deviations of residuals under a risk of two levels, such as CVaR: the linear program of it.
+"""The linear program of deviations of residuals under a two-level risk, such as CVaR.
 
 The dual set is a box cut by a plane, in densities q_i = lam_i / omega_i. With u = y - X w,
 
@@ -29,11 +29,13 @@ __all__ = ["Solution", "TailProgram"]
 
 FloatArray = NDArray[np.float64]
 
-# Samples that enter the first round by themselves: so many per parameter, but all that have this
-# many entries together, which HiGHS takes in about 10 ms. Each round doubles them.
-_SAMPLES_PER_PARAMETER, _FEW_ENTRIES = 5, 10_000
+# Samples per parameter that enter the first round by themselves. Each round doubles them.
+_SAMPLES_PER_PARAMETER = 5
 
-# Iterations of least squares, which says where the threshold may be.
+# Entries of X that enter the first round in any case: about 10 ms of HiGHS.
+_FEW_ENTRIES = 10_000
+
+# Iterations of LSMR for the least-squares start, which says where the threshold may be.
 _MAX_LSMR = 50
 
 # A step that leaves more than this share of the samples on the wrong side is not taken.
@@ -81,24 +83,24 @@ class TailProgram:
     ) -> None:
         self._X, self._y, self._omega, self._share, self._l1 = X, y, omega, share, l1
         self._low, self._high = levels
-        # Nonzero numbers in X, and in the samples that enter the first round by themselves.
+        # Nonzero entries of X, and in the samples that enter the first round by themselves.
         self.entries = int(X.nnz if scipy.sparse.issparse(X) else np.count_nonzero(X))
         n, d = X.shape
         few = _FEW_ENTRIES * n // max(self.entries, 1)
         self._first_count = min(n, max(few, _SAMPLES_PER_PARAMETER * (d + 1)))
         self.first_entries = self.entries * self._first_count / n
 
-    def solve(self, near: FloatArray | None = None) -> Solution | None:
+    def solve(self, start: FloatArray | None = None) -> Solution | None:
         """The optimum; None if HiGHS does not find it.
 
         Parameters
         ----------
-        near : array of length d, optional
-            Coefficients near the optimum; those of least squares, where it is not given.
+        start : array of length d, optional
+            Coefficients to start from; those of least squares, where it is not given.
         """
         n = len(self._y)
         count, n_iter, passes = self._first_count, 0, 0
-        w = near
+        w = start
         if w is None:
             w, passes = self._least_squares() if count < n else (np.zeros(self._X.shape[1]), 0)
         excess = self._excess(w)

@@ -13,6 +13,7 @@ from typing import ClassVar
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
+    SAFE_CURVATURE,
     FirstOrder,
     Watch,
     check_count,
@@ -20,9 +21,6 @@ from sorel.solvers.common import (
     check_positive,
     step_for,
 )
-
-# With each component's curvature at most L, a step of 1/(3 L) is safe for SVRG in practice.
-_SAFE = 3.0
 
 
 class LSVRG(FirstOrder):
@@ -75,7 +73,9 @@ class LSVRG(FirstOrder):
             watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
             step = self.step_size
             if step is None:
-                step = step_for(_SAFE * steps.smoothness(dual).component + problem.penalty.l2)
+                step = step_for(
+                    SAFE_CURVATURE * steps.smoothness(dual).component + problem.penalty.l2
+                )
             plan = self.plan(problem, step, self.batch_size)
             w = steps.epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1

@@ -1,9 +1,9 @@
-"""Semismooth Newton steps from a matrix, inside the augmented Lagrangian.
+"""Semismooth Newton steps from a matrix, inside the augmented Lagrangian (Li, Sun and Toh 2018).
 
-The step minimises the quadratic model of the losses plus the penalty itself, so every penalty of
-the package is served. Where rows are many, the Hessian is estimated from some of them. Where the
-rows with curvature are fewer than the parameters and the penalty is quadratic, a system of as many
-equations as there are rows takes its place.
+The step minimises the quadratic model of the losses plus the penalty itself (proximal Newton: Lee,
+Sun and Saunders 2014), so every penalty of the package is served. Where rows are many, the Hessian
+is estimated from some of them. Where the rows with curvature are fewer than the parameters and the
+penalty is quadratic, a system of as many equations as there are rows takes its place.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sorel.engines.row_gram import MAX_ROWS
 from sorel.models.working_sets import (
     LARGEST_HESSIAN,
     TooManyColumnsError,
-    can_rest,
     carried_by_few,
+    may_be_inactive,
     on_few_columns,
 )
 from sorel.problem.problem import Problem
@@ -25,8 +25,8 @@ from sorel.solvers.directions import Columns, Rows
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.state import Direction, State
 
-# Beyond this many parameters the p x p Hessian costs more than it gains: a quadratic penalty then
-# does without it, and others with that of the coefficients that move.
+# Parameters beyond which no p x p Hessian is formed. A quadratic penalty then takes products, and
+# another one the Hessian of a working set.
 MAX_SIZE = LARGEST_HESSIAN
 
 
@@ -54,7 +54,7 @@ class Newton(AugmentedLagrangian):
 
     def check(self, problem: Problem) -> None:
         size = problem.engine.size
-        inactive = can_rest(problem.engine, problem.penalty)
+        inactive = may_be_inactive(problem.engine, problem.penalty)
         if size > MAX_SIZE and not problem.penalty.quadratic and not inactive:
             raise UnsupportedProblemError(
                 f"solver {self.name!r} builds a {size} x {size} matrix for {problem.penalty!r} and "
@@ -98,4 +98,4 @@ def can_form_matrix(problem: Problem) -> bool:
 
 def is_on_simplex(problem: Problem) -> bool:
     """Whether coefficients share a sum, and most of them may be 0."""
-    return can_rest(problem.engine, problem.penalty) and not problem.penalty.separable
+    return may_be_inactive(problem.engine, problem.penalty) and not problem.penalty.separable

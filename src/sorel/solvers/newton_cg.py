@@ -1,7 +1,7 @@
 """Semismooth Newton steps by conjugate gradients, inside the augmented Lagrangian.
 
 For problems with more parameters than a p x p matrix can serve, and for sparse X: the Hessian is
-only ever multiplied by a vector.
+only ever multiplied by a vector (Zhao, Sun and Toh 2010).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 the second by Moreau's identity from the pooled proximal map of R. With T(x) = (w+, s+), the iterate
 is x <- (k+1)/(k+2) (2 T(x) - x) + 1/(k+2) x_0, and x_0 moves up when the residual |T(x) - x| has
-fallen enough.
+fallen enough (Lu and Yang 2024; restarts: Applegate et al. 2021).
 """
 
 from __future__ import annotations
@@ -19,21 +19,15 @@ import numpy as np
 from sorel.engines.base import FloatArray, Splitting
 from sorel.problem.problem import Problem
 from sorel.solvers.admm import first_rho
+from sorel.solvers.apd import CHECK_EVERY, LONG_ROUND, NECESSARY_DECAY, SUFFICIENT_DECAY
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 
-# Products of the power method, and what its estimate from below is lengthened by.
-_POWER = 20
-_LONGER = 1.05
+# Steps of the power method for the norm of X.
+_POWER_STEPS = 20
 
-# Restart when the residual is down to the first share of that at the last restart, to the second
-# and rising, or when a round is this share of all iterations.
-_ENOUGH, _SOME, _LONG = 0.2, 0.8, 0.36
-
-# How far the balance of primal and dual steps goes towards what a round has measured.
-_SMOOTH = 0.5
-
-_CHECK_EVERY = 20
+# Factor of its estimate, which is from below.
+_NORM_SAFETY = 1.05
 
 
 class PDHG(FirstOrder):
@@ -71,7 +65,7 @@ class PDHG(FirstOrder):
         split = engine.splitting()
         run.passes += 1
         watch.saw((yield Iterate(point, dual, None, watch.refine())))
-        norm = _LONGER * _norm(problem, split, run)
+        norm = _NORM_SAFETY * _norm(problem, split, run)
         balance = self.balance
         if balance is None:
             balance = (first_rho(problem, run) * norm) ** 2
@@ -84,9 +78,9 @@ class PDHG(FirstOrder):
             run.passes += 1
             run.n_iter += 1
             spent += 1
-            norm = max(norm, _LONGER * _seen_norm(split, x, moved))
+            norm = max(norm, _NORM_SAFETY * _seen_norm(split, x, moved))
             residual = _distance(split, x, moved, balance)
-            if run.n_iter % _CHECK_EVERY == 0 or run.exhausted:
+            if run.n_iter % CHECK_EVERY == 0 or run.exhausted:
                 w = watch.point(moved.w, "give a balance between primal and dual steps")
                 run.passes += 1
                 if w is None:
@@ -94,8 +88,10 @@ class PDHG(FirstOrder):
                 watch.saw((yield Iterate(w, split.weighting(), None, watch.refine())))
             if k == 0:
                 first = residual
-            done = residual <= _ENOUGH * first or (residual <= _SOME * first and residual > last)
-            if k > 0 and (done or k >= _LONG * spent):
+            done = residual <= SUFFICIENT_DECAY * first or (
+                residual <= NECESSARY_DECAY * first and residual > last
+            )
+            if k > 0 and (done or k >= LONG_ROUND * spent):
                 if self.balance is None:
                     balance = _rebalanced(split, anchor, moved, balance)
                 x = anchor = moved
@@ -156,20 +152,20 @@ def _seen_norm(split: Splitting, x: _Pair, y: _Pair) -> float:
 
 
 def _rebalanced(split: Splitting, anchor: _Pair, x: _Pair, balance: float) -> float:
-    """The balance that makes a round's primal and dual ways equally long, approached halfway."""
+    """The geometric mean of the balance and of what a round has measured."""
     w = x.w - anchor.w
     s = split.combine((1.0, x.s), (-1.0, anchor.s))
     primal, dual = float(np.vdot(w, w)), split.dot(s, s)
     if not (primal > 0.0 and dual > 0.0):
         return balance
-    return math.exp(_SMOOTH * math.log(dual / primal) + (1.0 - _SMOOTH) * math.log(balance))
+    return math.sqrt(balance * dual / primal)
 
 
 def _norm(problem: Problem, split: Splitting, run: Run) -> float:
     """The largest singular value of X in the norm of the sample weights, from below."""
     v = np.random.default_rng(0).standard_normal(problem.engine.shape)
     value = 0.0
-    for _ in range(_POWER):
+    for _ in range(_POWER_STEPS):
         v /= np.linalg.norm(v)
         v = split.adjoint(split.vector(v))
         value = float(np.linalg.norm(v))

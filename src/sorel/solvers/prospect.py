@@ -15,15 +15,13 @@ from typing import ClassVar
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
+    SAFE_CURVATURE,
     FirstOrder,
     Watch,
     check_count,
     check_nonnegative,
     check_positive,
 )
-
-# With each component's curvature at most L, a step of 1/(3 L) is safe for SAGA in practice.
-_SAFE = 3.0
 
 
 class Prospect(FirstOrder):
@@ -74,7 +72,7 @@ class Prospect(FirstOrder):
         run.passes += 1
         step = self.step_size
         if step is None:
-            step = 1.0 / (_SAFE * steps.smoothness().component + problem.penalty.l2)
+            step = 1.0 / (SAFE_CURVATURE * steps.smoothness().component + problem.penalty.l2)
         plan = self.plan(problem, step, self.batch_size)
         if self.nu > 0:
             dual = engine.dual_step(engine.uniform(), point, 1.0 / self.nu)

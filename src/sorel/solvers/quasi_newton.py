@@ -98,7 +98,7 @@ class QuasiNewton(AugmentedLagrangian):
         try:
             yield from super().iterates(problem, run)
         finally:
-            # What others come to know is not in these pairs.
+            # These pairs know nothing of what later methods find out.
             run.known.approximate_inverse = None
 
     def direction(self, state: State, run: Run, damping: float) -> Direction:
@@ -107,7 +107,7 @@ class QuasiNewton(AugmentedLagrangian):
         # The step for the plain average, from where the run starts.
         pairs = self._begin(state, run, damping)
         if not (pairs.rough or state.problem.has_fixed_weights or state.problem.bends_evenly):
-            # The matrix of equal weights is not that of others.
+            # The matrix for equal weights is of no use for the weights of the risk.
             self._pairs = run.known.matrix = None
         return pairs.direction(state.slope)
 
@@ -245,7 +245,7 @@ def _start_on_sample(problem: Problem, run: Run) -> None:
     engine, n, rows = problem.engine, problem.n_samples, sampled_rows(problem.engine.size)
     if _WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
         return
-    # Always the same rows: nobody expects chance in a method without settings.
+    # Always the same rows, so that a run is the same every time.
     part = engine.on_rows(np.sort(np.random.default_rng(0).choice(n, rows, replace=False)))
     if part is None:
         return

@@ -1,9 +1,9 @@
 """A problem of few rows and many columns, solved in the space of its rows.
 
-Under L2 the solution is a combination of the rows of X. With X X^T = L L^T, the problem with L in
-the place of X has the same losses, risk and norm at v as this one at w = X^T L^-T v, and products
-with L take n^2 operations instead of n d. Where samples tie by the hundred, as under CVaR, that is
-worth the matrix. What is found is certified as a point of the problem itself.
+Under L2 the solution is a combination of the rows of X (Kimeldorf and Wahba 1970). With X X^T = L
+L^T, the problem with L in the place of X has the same losses, risk and norm at v as this one at w =
+X^T L^-T v, and products with L take n^2 operations instead of n d. That pays where hundreds of
+samples tie, as under CVaR. What is found is certified as a point of the problem itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from sorel.solvers.base import (
 )
 from sorel.solvers.newton_cg import NewtonCG
 
-# Numbers in X for each one in L, and numbers in X, from which on the way there and back pays.
-_WORTH_TURNING, _LEAST_NUMBERS = 2, 200_000
+# Entries of X for each entry of L from which on the rotation pays.
+_COLUMNS_PER_ROW = 2
 
-# The share of the tolerance that is used up on the way, and that of the passes that are left.
-_SHARE, _SHARE_OF_PASSES = 0.7, 0.75
+# Entries of X from which on it pays.
+_LEAST_ENTRIES = 200_000
 
-# Passes over the small matrix without a tenth of the gap gone after which others have their turn.
+# Share of the tolerance that the rotated problem may use up.
+_SHARE_OF_TOL = 0.7
+
+# Share of the passes left that it may take.
+_SHARE_OF_PASSES = 0.75
+
+# Passes over the small matrix without a tenth of the gap gone after which the run ends.
 _PATIENCE = 1000
 
 
@@ -56,22 +62,22 @@ class RowSpace(Solver):
         if not pays(problem):
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
-                f"most {MAX_ROWS} rows and {_WORTH_TURNING} times as many columns, "
-                f"{_LEAST_NUMBERS} numbers in all; use solver='auto'"
+                f"most {MAX_ROWS} rows and {_COLUMNS_PER_ROW} times as many columns, "
+                f"{_LEAST_ENTRIES} entries in all; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        turned = rotate(problem.engine)
+        rotated = rotate(problem.engine)
         run.passes += 1.0
-        if turned is None:
+        if rotated is None:
             run.note = "the rows of X are all but dependent"
             return
-        small = problem.with_engine(turned.engine)
+        small = problem.with_engine(rotated.engine)
         began, cheaper = run.passes, problem.engine.entries / problem.n_samples**2
         inner = Run(
-            turned.into(run.w),
+            rotated.into(run.w),
             run.dual,
-            _SHARE * run.tol,
+            _SHARE_OF_TOL * run.tol,
             _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
             run.deadline,
             run.random_state,
@@ -89,26 +95,26 @@ class RowSpace(Solver):
                 if least <= inner.tol or inner.passes - since > _PATIENCE:
                     break
                 if run.wants_check and best is not None:
-                    yield _back(problem, turned, *best, 0.0)
+                    yield _back(problem, rotated, *best, 0.0)
         except (KeyboardInterrupt, SystemError):
             # Inside compiled code Ctrl-C comes out as the other.
             if best is not None:
-                run.latest = _back(problem, turned, *best, target)
+                run.latest = _back(problem, rotated, *best, target)
             raise
         if best is not None:
             run.passes += 2.0
-            yield _back(problem, turned, *best, target)
+            yield _back(problem, rotated, *best, target)
 
 
-def _back(problem: Problem, turned: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
+def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine: float) -> Iterate:
     """What was found in the space of the rows, as parameters of the problem."""
-    return Iterate(problem.engine.point(turned.back(v)), dual, None, refine)
+    return Iterate(problem.engine.point(rotated.back(v)), dual, None, refine)
 
 
 def pays(problem: Problem) -> bool:
-    """Whether the space of the rows is so much smaller that it is worth the way there."""
+    """Whether the space of the rows is so much smaller that the rotation pays."""
     engine, n = problem.engine, problem.n_samples
-    if n > MAX_ROWS or engine.entries < max(_WORTH_TURNING * n * n, _LEAST_NUMBERS):
+    if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
         return False
     served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
     return served and problem.has_two_levels and not problem.loss.affine

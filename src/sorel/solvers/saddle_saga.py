@@ -16,15 +16,13 @@ from typing import ClassVar
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
+    SAFE_CURVATURE,
     FirstOrder,
     Watch,
     check_count,
     check_nonnegative,
     check_positive,
 )
-
-# With each component's curvature at most L, a step of 1/(3 L) is safe for SAGA in practice.
-_SAFE = 3.0
 
 
 class SaddleSAGA(FirstOrder):
@@ -88,10 +86,10 @@ class SaddleSAGA(FirstOrder):
         run.passes += 1
         step, dual_step = self.step_size, self.dual_step
         if step is None:
-            step = 1.0 / (_SAFE * steps.smoothness().component + problem.penalty.l2)
+            step = 1.0 / (SAFE_CURVATURE * steps.smoothness().component + problem.penalty.l2)
         if dual_step is None:
             norm = steps.jacobian_bound(engine.expected(point, engine.uniform()))
-            dual_step = 1.0 / max(_SAFE * problem.n_samples * step * norm, 1e-300)
+            dual_step = 1.0 / max(SAFE_CURVATURE * problem.n_samples * step * norm, 1e-300)
         plan = self.plan(problem, step, self.batch_size)
         dual = run.dual if run.dual is not None else engine.worst_case(point)
         table = steps.table(point, dual)

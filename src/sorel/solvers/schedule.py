@@ -1,7 +1,7 @@
 """The step eta of the augmented Lagrangian: how it grows, and when an inner problem is over.
 
-An inner problem is a centre and an eta, solved by Newton steps; see
-:mod:`sorel.solvers.augmented`. A larger eta needs fewer centres and harder inner problems.
+An inner problem is a centre and an eta, solved by Newton steps; see :mod:`sorel.solvers.augmented`.
+A larger eta needs fewer centres (Rockafellar 1976) and makes inner problems harder.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Per step, w <- w - alpha sum_b sigma_b grad_(b)(w), the losses of the batch in ascending order and
 sigma of the batch's size. The risk of a batch is not the risk of the sample on average, and the
-method converges to the wrong point however long it runs: it is the paper's baseline.
+method converges to the wrong point however long it runs (Levy, Carmon, Duchi and Sidford 2020
+bound how wrong): it is the paper's baseline.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from sorel.certificate import (
     unit,
     vanishes,
 )
-from sorel.certificate.rounding import UNIT, negative_gap
+from sorel.certificate.rounding import ROUNDINGS, negative_gap
 from sorel.engines.base import Dual, FloatArray
 from sorel.files.checkpoints import Checkpoint, Keeper, State, generator_state
 from sorel.problem.problem import Problem
@@ -39,9 +39,6 @@ _PATIENCE = 50.0
 
 # A stalled run ends where its gap is no more than this multiple of its rounding errors.
 _ALL_ROUNDING = 10.0
-
-# Relative error of a difference of sums, and of margins: eight roundings.
-_ROUNDINGS = 8.0 * UNIT
 
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
@@ -291,7 +288,7 @@ class _Ledger:
             return w, False
         rounded = problem.from_user(problem.for_user(w))
         size = self.certifier.rounding.margin_size(w)
-        moved = abs(rounded[-1] - w[-1]) > _ROUNDINGS * size
+        moved = abs(rounded[-1] - w[-1]) > ROUNDINGS * size
         return (rounded, True) if moved else (w, False)
 
     def save(self, keeper: Keeper, solver: str, seconds: float, *, last: bool = False) -> None:
@@ -318,7 +315,7 @@ class _Ledger:
 def _lower_bound(found: Certificate) -> float:
     """A bound on F* without the error of its objective, but for that of the difference."""
     upper = found.primal + found.primal_rounding
-    lost = _ROUNDINGS * (abs(upper) + found.gap)
+    lost = ROUNDINGS * (abs(upper) + found.gap)
     return max(found.dual, upper - found.gap - lost)
 
 
@@ -383,7 +380,7 @@ def solve(
     ConvergenceWarning
         If the tolerance was not reached; the message says whether rounding errors keep it away.
     PrecisionWarning
-        If the tolerance is below the rounding of the numbers in X: 1.2e-7 for float32, 9.8e-4 for
+        If the tolerance is below the rounding of the entries of X: 1.2e-7 for float32, 9.8e-4 for
         float16. Sums are taken in float64, so such a tolerance can be reached, but it certifies the
         problem of the rounded numbers, whose optimum differs from that of the original ones by
         about as much. Integers are exact, and count as float64.

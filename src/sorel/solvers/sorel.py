@@ -1,4 +1,4 @@
-"""SOREL: a primal-dual method with a stochastic inner loop.
+"""SOREL (Ge and Jiang 2024): a primal-dual method with a stochastic inner loop.
 
     v_k       = (1 + theta_k) l(w_k) - theta_k l(w_{k-1}),
     lam_{k+1} = Proj(lam_k + eta_k v_k)  onto P(sigma),
@@ -21,39 +21,67 @@ import numpy as np
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, step_for
+from sorel.solvers.common import (
+    SAFE_CURVATURE,
+    FirstOrder,
+    Watch,
+    check_count,
+    check_positive,
+    step_for,
+)
 
 SCHEDULES = ("auto", "paper", "stable", "theory")
 
-# Without a step size, 1 over this many times the largest curvature of a term.
-_SAFE = 3.0
+# "auto": the inner loop takes steps 1 / (this L). The factor doubles when a loop fails.
+_AUTO_SAFETY = 1.5
 
-# "auto": step 1 / (1.5 L) of the inner loop, doubled when the loop fails; pairs of its quasi-Newton
-# start; values that the guard of the dual step looks back on, and how often in a row it may refuse.
-_AUTO_STEP, _AUTO_MAX_SAFETY = 1.5, 48.0
+# The largest such factor.
+_AUTO_MAX_SAFETY = 48.0
+
+# Relative increase of an inner objective that is rounding.
 _INNER_SLACK = 1e-9
 
-# Steps of the first inner loop: all n up to the first number, then this share of n, since with many
-# samples a part of them often suffices. They double, up to n/2, when a loop leaves more to gain
-# than this share of what it has gained.
-_FEW_SAMPLES, _SHARE = 20_000, 0.125
-_UNFINISHED = 0.5
-_MEMORY = 10
-_WINDOW, _MAX_REJECTIONS = 10, 3
+# Samples up to which the first inner loop has n steps.
+_FEW_SAMPLES = 20_000
 
-# The constant of the published schedule's centre, and the dual step used where none is given.
+# Steps of the first inner loop beyond that, as a share of n: many samples are redundant.
+_SHARE = 0.125
+
+# Inner loops double, up to n/2 steps, when they leave more than this share of what they gained.
+_UNFINISHED = 0.5
+
+# Pairs of the quasi-Newton start of an inner loop.
+_MEMORY = 10
+
+# Values that the guard of the dual step compares with.
+_WINDOW = 10
+
+# Dual steps in a row that the guard may reject.
+_MAX_REJECTIONS = 3
+
+# "paper": tau_k = 20 n / k, as published.
 _PAPER_TAU = 20.0
+
+# "paper": eta_k / k where the user gives none.
 _PAPER_DUAL_STEP = 0.1
 
-# "stable": how many outer iterations pass before the account of the steps is opened, and again
-# after the clock was set back; how fast it forgets; the part of what the proof can spare that a
-# step may use; how far the clock is set back; and the rounding of a product of losses and weights.
-_SETTLING, _FORGET = 20, 0.9
-_ALLOWED, _BACK = 0.5, 0.5
+# "stable": outer iterations before the debt of the steps is counted, and after k was halved.
+_WARM_UP = 20
+
+# "stable": factor of the debt from one outer iteration to the next.
+_DEBT_MEMORY = 0.9
+
+# "stable": share of what the proof can spare that a step may use.
+_SPARE_SHARE = 0.5
+
+# "stable": relative rounding error of a product of losses and weights.
 _ROUNDING = 1e-14
 
-# Proximal SVRG with steps 1/(12 L) and epochs of 96 L / mu + 2 steps (Lemma 3 of the paper).
-_THEORY_STEP, _THEORY_EPOCH = 12.0, 96.0
+# "theory": proximal SVRG takes steps 1 / (12 L) (Lemma 3 of the paper).
+_THEORY_STEP = 12.0
+
+# "theory": epochs of 96 L / mu + 2 steps (Lemma 3 of the paper).
+_THEORY_EPOCH = 96.0
 
 
 class SOREL(FirstOrder):
@@ -186,7 +214,7 @@ class SOREL(FirstOrder):
         yield Iterate(point, dual)
         memory = _Memory()
         ascent = _DualAscent()
-        safety, steps = _AUTO_STEP, _inner_steps(problem.n_samples)
+        safety, steps = _AUTO_SAFETY, _inner_steps(problem.n_samples)
         while not run.exhausted:
             run.latest = Iterate(point, dual)
             loss_gradient = engine.gradient(point, dual)
@@ -247,7 +275,7 @@ class SOREL(FirstOrder):
             step = self.step_size
             if step is None:
                 component = engine.stochastic().smoothness(dual).component
-                step = 1.0 / (_SAFE * component + problem.penalty.l2 + 1.0 / tau)
+                step = 1.0 / (SAFE_CURVATURE * component + problem.penalty.l2 + 1.0 / tau)
             plan = self.plan(problem, step, self.batch_size, center=point.w, tau=tau)
             w = engine.stochastic().epoch(point, dual, gradient, plan, run.rng)
             run.n_iter += 1
@@ -371,11 +399,11 @@ class Brake:
         spare = 0.25 * (squares + self._squares)
         self._squares = squares
         self._age += 1
-        if self._age <= _SETTLING:
+        if self._age <= _WARM_UP:
             return
-        self._debt = _FORGET * self._debt + cross - _ALLOWED * spare
+        self._debt = _DEBT_MEMORY * self._debt + cross - _SPARE_SHARE * spare
         if self._debt > 0.0:
-            self.limit = _BACK * time
+            self.limit = 0.5 * time
             self._age, self._debt = 0, 0.0
 
 

@@ -16,7 +16,7 @@ __all__ = ["CostlyError", "Direction", "State"]
 class CostlyError(Exception):
     """The next steps would cost more than those of another method: `auto` knows which.
 
-    `far` says that these had better begin where the run began.
+    `far` says that the next method should begin where the run began.
     """
 
     def __init__(self, far: bool = False) -> None:
@@ -66,7 +66,7 @@ class State:
         engine = problem.engine
         self.problem, self.point, self.eta = problem, point, eta
         self.dual = engine.dual_step(center, point, eta) if dual is None else dual
-        # A centre is a vector of length n: none is held that nobody asks for.
+        # A centre is a vector of length n: it is kept only where it is used.
         self.center = center if eta < np.inf else self.dual
         self.gained = 0.0
         if 0.0 < eta < np.inf:

@@ -1,4 +1,4 @@
-"""Variance-reduced accelerated primal-dual steps on mini-batches, after Hamedani and Jalilzadeh.
+"""Variance-reduced accelerated primal-dual steps on mini-batches (Hamedani and Jalilzadeh 2023).
 
 With a snapshot (w~, q~), its losses l~ and its gradient, and random blocks I and J of N in all,
 
@@ -22,23 +22,29 @@ from sorel.solvers.apd import Restarts
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_flag
 
-# Adaptive steps take this part of the bound on the curvature, which few problems come near.
-_CURVATURE = 0.5
+# Share of the bound on the curvature that adaptive steps take: few problems attain the bound.
+_CURVATURE_SHARE = 0.5
 
-# What the measured coupling of w and q forgets in a round, and how much of it at least goes into
-# the steps: a smaller gamma would slow down q and gain nothing for w.
+# Factor of the measured coupling of w and q from one round to the next.
 _MEMORY = 0.95
-_LEAST = 0.25
 
-# A round that multiplies the best gap by this is undone, with steps of half the length after it,
-# down to this part of the first.
-_WORSE = 1e3
-_SHORTEST = 1e6
+# Share of the coupling in the steps, at least: a smaller gamma slows q and gains nothing for w.
+_LEAST_COUPLING = 0.25
 
-# Blocks double when the best gap has not fallen to this share for so many rounds, and for so long a
-# part of the run: what is left is noise then.
-_BETTER = 0.8
-_PATIENCE, _PART = 50, 0.5
+# A round that multiplies the best gap by this is undone, and steps are halved.
+_DIVERGED = 1e3
+
+# The first step over the shortest.
+_MAX_SAFETY = 1e6
+
+# A round is idle if the gap is above this share of the best.
+_PROGRESS = 0.8
+
+# Idle rounds in a row, at least, after which blocks double in size: what is left is noise.
+_PATIENCE = 50
+
+# Share of the rounds of a run that have to be idle for the same.
+_IDLE_SHARE = 0.5
 
 
 class _Best(NamedTuple):
@@ -101,7 +107,7 @@ class StochasticPD(FirstOrder):
     ) -> Iterates:
         engine, before = problem.engine, point.w
         gradient = engine.gradient(point, dual)
-        curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+        curvature = _CURVATURE_SHARE * _curvature(problem, batches.n_blocks)
         coupling = batches.n_blocks * measured_coupling(problem, point, gradient, 1.0 / curvature)
         run.passes += 1
         gamma, safety = curvature / problem.loss_scale(point), 1.0
@@ -109,7 +115,7 @@ class StochasticPD(FirstOrder):
         best, idle = _Best(math.inf, point, dual), 0
         while True:
             if coupling > 0.0:
-                gamma = max(gamma, _LEAST * curvature**2 / coupling)
+                gamma = max(gamma, _LEAST_COUPLING * curvature**2 / coupling)
             tau = _step(curvature, gamma * coupling) / safety
             w, last, new, seen = _round(
                 problem, run, batches, point, before, dual, gradient, tau, gamma * tau
@@ -121,22 +127,22 @@ class StochasticPD(FirstOrder):
                 reply = yield Iterate(moved, new, new_gradient, watch.refine())
                 watch.saw(reply)
                 gap = reply.gap
-            if moved is None or gap > _WORSE * best.gap:
-                if safety >= _SHORTEST:
+            if moved is None or gap > _DIVERGED * best.gap:
+                if safety >= _MAX_SAFETY:
                     return
                 run.note, safety = "", 2.0 * safety
                 point, dual, before = best.point, best.dual, best.point.w
                 gradient = engine.gradient(point, dual)
                 continue
             point, before, dual, gradient = moved, last, new, new_gradient
-            idle = 0 if gap < _BETTER * best.gap else idle + 1
+            idle = 0 if gap < _PROGRESS * best.gap else idle + 1
             if gap < best.gap:
                 best = _Best(gap, point, dual)
-            if idle > max(_PATIENCE, _PART * run.n_iter) and batches.n_blocks > 1:
+            if idle > max(_PATIENCE, _IDLE_SHARE * run.n_iter) and batches.n_blocks > 1:
                 coupling /= batches.n_blocks
                 batches, idle = engine.stochastic().batches(-(-batches.n_blocks // 2), run.rng), 0
                 coupling *= batches.n_blocks
-                curvature = _CURVATURE * _curvature(problem, batches.n_blocks)
+                curvature = _CURVATURE_SHARE * _curvature(problem, batches.n_blocks)
             if restarts.due(gap, run.n_iter, 1):
                 gamma = restarts.balanced(problem, point, dual, gamma)
                 restarts.begin(point, dual, gap, run.n_iter)
@@ -189,7 +195,7 @@ def _round(
         changes += blocks**2 * batches.square_distance(now, last)
         target = batches.correct(losses, blocks, now, losses)
         target = batches.correct(target, blocks, now, last)
-        dual = batches.ascend(dual, target, sigma)
+        dual = batches.dual_step(dual, target, sigma)
         change = batches.gradient(batches.evaluate(i, w), dual, slopes)
         before, w = w, w - tau * (gradient + blocks * change)
         coef = problem.coefficients(w)

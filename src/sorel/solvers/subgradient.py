@@ -21,13 +21,13 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 
-# Iterations without the promised descent before the margin shrinks, and by how much it moves.
+# Iterations without the promised descent before the margin is halved.
 _PATIENCE = 6
-_GROWTH, _SHRINKAGE = 2.0, 0.5
 
 # Share of a new subgradient's weighting in the running mean that is certified.
 _MEMORY = 0.1
 
+# Iterations between two checks.
 _CHECK_EVERY = 5
 
 # A margin below this, relative to the objective, is rounding.
@@ -38,8 +38,8 @@ class Subgradient(FirstOrder):
     """Full-batch subgradient method.
 
     The weighting of a single subgradient jumps at the kinks; the running mean of the weightings
-    along the way settles, and is what the certificate gets. One iteration is one pass, with a check
-    after every fifth.
+    along the way converges, and is what the certificate gets. One iteration is one pass. A check
+    follows every fifth.
 
     Parameters
     ----------
@@ -88,11 +88,11 @@ class Subgradient(FirstOrder):
             if k == 0:
                 promised = best
             elif best <= promised - 0.5 * delta:
-                promised, stuck, delta = best, 0, min(_GROWTH * delta, best - bound)
+                promised, stuck, delta = best, 0, min(2.0 * delta, best - bound)
             else:
                 stuck += 1
                 if stuck >= _PATIENCE:
-                    promised, stuck, delta = best, 0, _SHRINKAGE * delta
+                    promised, stuck, delta = best, 0, 0.5 * delta
             if delta <= _ROUNDING * unit(problem, best, lowest):
                 run.note = "rounding errors allow no further progress"
                 break

@@ -23,25 +23,47 @@ from sorel.solvers.solve import Record, Result, solve_quietly
 
 FloatArray = NDArray[np.float64]
 
-# The mass of the rows in units of alpha: when they are chosen, and the range in which they serve.
-_CHOSEN, _LEAST, _MOST = 1.3, 1.05, 2.0
+# Mass of the rows T when they are chosen, in units of alpha.
+_CHOSEN_MASS = 1.3
 
-# Rows are taken apart up to this share of all, or this many bytes of X, and from so many numbers in
-# X on: a small problem is solved in the time that it takes to choose. Where they are fewer than
-# so many parameters, each of them counts, and which ones they are depends on all coefficients.
-_MOST_ROWS, _MAX_COPY, _WORTH_A_PART, _ROWS_PER_PARAMETER = 0.8, 256 << 20, 100_000, 4
+# Mass of T in units of alpha below which it may miss rows of the tail.
+_LEAST_MASS = 1.05
 
-# Times that rows are chosen for one problem, problems in vain after which it is left, and the share
-# of the tolerance that the part may use up.
-_ROUNDS, _IN_VAIN, _SHARE = 2, 3, 0.9
+# Mass of T in units of alpha above which a smaller T is cheaper.
+_LARGEST_MASS = 2.0
 
-# Losses that differ by less, relative to them, are equal: the worst of them are then any of them.
-# A weight that misses the largest by more, relative to it, is that of a sample in a tie.
-_LEVEL, _WHOLE = 1e-9, 1e-6
+# Share of all rows up to which T is worth a problem of its own.
+_LARGEST_SHARE = 0.8
 
-# The tail of the part is larger by this, so that rounding makes no weight larger than the risk of
-# all rows allows. Far smaller tolerances are not for gaps that are differences.
-_ROOM, _LEAST_TOL = 1e-13, 1e-10
+# Bytes of the copy of T's rows, at most.
+_MAX_COPY = 256 << 20
+
+# Entries of X from which on T pays: a smaller problem is solved while T is chosen.
+_LEAST_ENTRIES = 100_000
+
+# Rows of T for each parameter, at least. With fewer, T depends on every coefficient.
+_ROWS_PER_PARAMETER = 4
+
+# Choices of T for one problem, at most.
+_MAX_CHOICES = 2
+
+# Problems that T failed to solve, after which no more are tried.
+_MAX_FAILURES = 3
+
+# Share of the tolerance that the problem on T may use up.
+_SHARE_OF_TOL = 0.9
+
+# Relative difference below which losses are equal. Any of them may then be the worst.
+_EQUAL_LOSSES = 1e-9
+
+# Relative distance from the largest weight above which a sample is in a tie.
+_FULL_WEIGHT = 1e-6
+
+# Relative increase of alpha on T, so that rounding makes no weight exceed its bound on all rows.
+_ALPHA_SLACK = 1e-13
+
+# Least tolerance: the gap is a difference of objectives.
+_LEAST_TOL = 1e-10
 
 
 class Tails:
@@ -72,7 +94,7 @@ class Tails:
         self._failures = 0
 
     def solve(self, problem: Problem, start: Result) -> Result | None:
-        """Solve a problem near one that is solved.
+        """Solve a problem similar to one that is solved.
 
         Parameters
         ----------
@@ -91,11 +113,11 @@ class Tails:
             return None
         begin, passes = now(), 0.0
         alpha = float(problem.risk.alpha)  # type: ignore[attr-defined] # of CVaR
-        if self._engine is None or not _LEAST * alpha <= self._mass <= _MOST * alpha:
+        if self._engine is None or not _LEAST_MASS * alpha <= self._mass <= _LARGEST_MASS * alpha:
             self._choose(problem, alpha, problem.losses(start.w), start)
             passes += 1.0
         result = None
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_CHOICES):
             if self._engine is None:
                 self._failures += 1
                 break
@@ -110,55 +132,55 @@ class Tails:
 
     def _serves(self, problem: Problem) -> bool:
         """Whether a few of the rows carry the risk, and they are worth a problem of their own."""
-        if type(problem.risk) is not CVaR or problem.engine.entries < _WORTH_A_PART:
+        if type(problem.risk) is not CVaR or problem.engine.entries < _LEAST_ENTRIES:
             return False
         if problem.engine.obstacle("on_rows") is not None:
             return False
-        share = _CHOSEN * float(problem.risk.alpha)
+        share = _CHOSEN_MASS * float(problem.risk.alpha)
         enough = share * problem.n_samples >= _ROWS_PER_PARAMETER * problem.engine.size
-        few = share <= _MOST_ROWS and self._failures < _IN_VAIN
+        few = share <= _LARGEST_SHARE and self._failures < _MAX_FAILURES
         return enough and few and self._tol >= max(_LEAST_TOL, np.finfo(problem.data_type).eps)
 
-    def _choose(self, problem: Problem, alpha: float, losses: FloatArray, near: Result) -> None:
+    def _choose(self, problem: Problem, alpha: float, losses: FloatArray, start: Result) -> None:
         """Choose the rows of the worst losses, and those that share a tie."""
         self._engine = None
         engine = problem.engine
         omega, n = engine.spec.sample_weight, engine.n_samples
         order = np.argsort(losses)[::-1]
         masses = (1.0 + np.arange(n)) / n if omega is None else np.cumsum(omega[order])
-        edge, last = np.searchsorted(masses, [alpha, _CHOSEN * alpha])
+        edge, last = np.searchsorted(masses, [alpha, _CHOSEN_MASS * alpha])
         worst, least = losses[order[edge]], losses[order[last]]
-        if not worst - least > _LEVEL * abs(worst):
+        if not worst - least > _EQUAL_LOSSES * abs(worst):
             return
-        density = near.weights if omega is None else _quotient(near.weights, omega)
-        chosen = (density > 0.0) & (density < (1.0 - _WHOLE) * density.max())
+        density = start.weights if omega is None else _quotient(start.weights, omega)
+        chosen = (density > 0.0) & (density < (1.0 - _FULL_WEIGHT) * density.max())
         chosen[order[: last + 1]] = True
         rows = np.flatnonzero(chosen)
         share = len(rows) / n
         size = share * engine.entries * engine.data_type.itemsize
         mass = share if omega is None else float(omega[rows].sum())
         # Losses that are all but equal may share weight far beyond the worst of them.
-        if share > _MOST_ROWS or mass > _MOST * alpha or size > _MAX_COPY:
+        if share > _LARGEST_SHARE or mass > _LARGEST_MASS * alpha or size > _MAX_COPY:
             return
         part = engine.on_rows(rows)
         if part is not None:
             self._engine, self._rows, self._mass = part.for_run(sequence=True), rows, mass
 
     def _solve_part(
-        self, problem: Problem, engine: Engine, alpha: float, near: Result
+        self, problem: Problem, engine: Engine, alpha: float, start: Result
     ) -> tuple[Result, FloatArray]:
         """The solution for the chosen rows, certified for all of them, and the losses of all."""
         rows = self._rows
-        tail = engine.with_risk(CVaR(min((1.0 + _ROOM) * alpha / self._mass, 1.0)))
+        tail = engine.with_risk(CVaR(min((1.0 + _ALPHA_SLACK) * alpha / self._mass, 1.0)))
         assert tail is not None, "rows in memory take any risk"
         part = problem.with_engine(tail)
         found, _ = solve_quietly(
             part,
             "auto",
-            _SHARE * self._tol,
+            _SHARE_OF_TOL * self._tol,
             self._max_passes,
             random_state=self._random_state,
-            warm_start=replace(near, weights=near.weights[rows], curvature=None),
+            warm_start=replace(start, weights=start.weights[rows], curvature=None),
         )
         point = problem.engine.point(problem.from_user(found.w))
         objective, error = Certifier(problem).upper_bound(point)

@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from sorel.engines.rows.source import PiecedRows, RowSource, natural
 from sorel.files.archives import bounded_json
 
-# Pages of mapped files that stay in memory, and files that stay open.
+# Bytes of the pages of mapped files that stay in memory.
 _MAPPED_BYTES = 64 << 20
+
+# Files that stay open.
 _OPEN_FILES = 64
 
 # What NumPy raises on headers that are no headers: it evaluates them as Python's literals.
@@ -167,7 +169,7 @@ class MemmapRows(RowSource):
             raise ValueError(f"{self._name} must be two-dimensional, got shape {array.shape}{hint}")
         self.dtype = _float_type([array.dtype], [self._name])
         self.n_samples, self.n_features = array.shape
-        self._settle([0, self.n_samples])
+        self._set_spans([0, self.n_samples])
         self._pages = _Pages()
         self._mapped = _Mapped(array, self.dtype, self._pages)
 
@@ -294,7 +296,7 @@ class BlockFolderRows(PiecedRows):
         self._edges = np.cumsum([0, *(block.shape[0] for block in self._blocks)]).tolist()
         self.n_samples = self._edges[-1]
         self.columns = self._read_columns()
-        self._settle(self._edges)
+        self._set_spans(self._edges)
         self._pages = _Pages()
         self._open: OrderedDict[int, _Mapped] = OrderedDict()
         self._lock = threading.Lock()

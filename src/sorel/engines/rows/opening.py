@@ -24,6 +24,7 @@ from sorel.engines.rows.parquet import PARQUET_ENDINGS, ParquetRows, parquet_fil
 from sorel.engines.rows.source import MIN_SPAN_ROWS, SPAN_BYTES, RowSource
 from sorel.files.atomic import write_folder_atomically
 
+# Bytes of a block that is written.
 _BLOCK_BYTES = 64 << 20
 
 

@@ -110,7 +110,7 @@ class ParquetRows(PiecedRows):
                 self._edges.append(self._edges[-1] + group.num_rows)
                 first += group.num_rows
         self.n_samples = self._edges[-1]
-        self._settle(self._edges)
+        self._set_spans(self._edges)
         self._decoded: OrderedDict[int, NDArray[Any]] = OrderedDict()
         self._lock = threading.Lock()
         self._busy: dict[int, threading.Lock] = {}

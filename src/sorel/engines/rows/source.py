@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# A span of rows is this many bytes, up to twice as many, and never fewer rows than this. Around
-# 8 MB a full pass is fastest: calls no longer count, and the pages of a span are still in a cache.
+# Bytes of a span of rows, up to twice as many. Around 8 MB a full pass is fastest: calls no longer
+# count, and the pages of a span are still in a cache.
 SPAN_BYTES = 8 << 20
+
+# Rows of a span, at least.
 MIN_SPAN_ROWS = 1024
 
-# A fingerprint looks at so many places, and at so many rows in each.
+# Places that a fingerprint looks at.
 SAMPLED_PLACES = 64
+
+# Rows that it looks at in each place.
 SAMPLED_ROWS = 64
 
 
@@ -140,7 +144,7 @@ class RowSource(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
-    def _settle(self, edges: Sequence[int]) -> None:
+    def _set_spans(self, edges: Sequence[int]) -> None:
         """Check that there is data, and divide it into spans; `edges` are its natural borders."""
         if self.n_samples == 0 or self.n_features == 0:
             raise ValueError(f"X is empty: shape {self.shape}; at least one row and one column")

@@ -12,10 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.problem.penalties.base import Array, check_number
-from sorel.problem.penalties.builtin import OWN, Declared, Terms, check_arrays, check_bounds
-
-# A sum of bounds that misses the budget by less than this, relative to it, was rounded.
-_FEASIBILITY = 1e-12
+from sorel.problem.penalties.builtin import (
+    FEASIBILITY,
+    OWN,
+    Declared,
+    Terms,
+    check_arrays,
+    check_bounds,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +103,7 @@ class Budget(Declared):
     def _complete(self, terms: Terms, d: int) -> Terms:
         """The same with bounds that the budget implies; refuses those that leave no weights."""
         lower, upper = (np.broadcast_to(bound, d) for bound in (terms.lower, terms.upper))
-        slack = _FEASIBILITY * max(1.0, abs(self.budget))
+        slack = FEASIBILITY * max(1.0, abs(self.budget))
         for side, total, sign in (("lower", lower.sum(), 1.0), ("upper", upper.sum(), -1.0)):
             if sign * (float(total) - self.budget) > slack:
                 where, remedy = ("above", "lower") if sign > 0.0 else ("below", "raise")

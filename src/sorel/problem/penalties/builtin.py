@@ -24,7 +24,7 @@ from sorel.problem.penalties.base import Array, Kernel, Penalty, check_number, c
 _EPS = float(np.finfo(np.float64).eps)
 
 # A point that leaves the domain by less than this, relative to its size, was rounded out of it.
-_FEASIBILITY = 1e-12
+FEASIBILITY = 1e-12
 
 # A coefficient no further from its kink, relative to its size, is at the kink.
 _AT_KINK = 8.0 * _EPS
@@ -61,13 +61,13 @@ class Terms(NamedTuple):
     def contain(self, w: Array) -> bool:
         """Whether w is in the domain, up to rounding."""
         size = np.abs(w)
-        slack = _FEASIBILITY * np.maximum(1.0, size)
+        slack = FEASIBILITY * np.maximum(1.0, size)
         if (w < self.lower - slack).any() or (w > self.upper + slack).any():
             return False
         if self.total is None:
             return True
         size = np.maximum(size.sum(axis=0), max(1.0, abs(self.total), math.sqrt(len(w))))
-        return bool((np.abs(w.sum(axis=0) - self.total) <= _FEASIBILITY * size).all())
+        return bool((np.abs(w.sum(axis=0) - self.total) <= FEASIBILITY * size).all())
 
     def nearest(self, z: Array) -> Array:
         """argmin_x ||x - z||^2 / 2 + cost.|x - kink| in the domain."""
