@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-
-import sorel
 from sorel.risks import (
     ESRM,
     CustomSpectrum,
@@ -28,6 +26,8 @@ from sorel.risks import (
     normalised_sample_weight,
     parse_risk,
 )
+
+import sorel
 
 EXTREMES = [
     Mean(),
