@@ -18,10 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sorel.datasets import PAPER_DATASETS
-
 from benchmarks import network_cells as cells
 from benchmarks.network_cells import BATCHES, RISKS, Cell
+from sorel.datasets import PAPER_DATASETS
 from sorel.files.atomic import write_atomically
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 from helpers import LOSSES, make_data, make_loss
-from sorel.rows import open_rows, write_blocks
 
 import sorel
 from sorel.certificate import certify
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
+from sorel.rows import open_rows, write_blocks
 
 N, D = 60, 4
 

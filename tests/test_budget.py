@@ -7,10 +7,10 @@ import pickle
 
 import numpy as np
 import pytest
-from sorel.penalties import check_penalty
 
 from sorel import Budget, Simplex
 from sorel.models.quadratic import minimize_quadratic
+from sorel.penalties import check_penalty
 
 TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
 

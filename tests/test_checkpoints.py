@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from sorel.checkpoints import read_passes
-from sorel.losses import Huber
 
 import sorel
 from sorel import (
@@ -32,7 +30,9 @@ from sorel import (
     solve,
 )
 from sorel import checkpoints as module
+from sorel.checkpoints import read_passes
 from sorel.files import fingerprints
+from sorel.losses import Huber
 from sorel.solvers import SOLVERS
 
 N, D = 400, 8

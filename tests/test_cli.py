@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sorel.rows
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
-from sorel.saving import read_summary
-from sorel.tables import read_table
 
 import sorel
+import sorel.rows
 from sorel import cli
 from sorel.research import demo
+from sorel.saving import read_summary
+from sorel.tables import read_table
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
 pytest.importorskip("skops", reason="skops is an extra")

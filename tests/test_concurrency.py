@@ -12,12 +12,12 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-from sorel.rows import open_rows, write_blocks
 
 import sorel
 from sorel._lib.pool import WORTH_POOLING
 from sorel._lib.threads import limit_blas, thread_count
 from sorel.engines import BlocksEngine
+from sorel.rows import open_rows, write_blocks
 from sorel.solvers import SOLVERS
 
 THREADS = 8

@@ -18,12 +18,12 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 from sklearn.svm import SVR
-from sorel.saving import ModelFileError, load_model, read_summary, save_model
-from sorel.tables import column_kinds, restore_pipeline
-from sorel.tables import make_pipeline as make_table_pipeline
 
 import sorel
 from sorel import cli
+from sorel.saving import ModelFileError, load_model, read_summary, save_model
+from sorel.tables import column_kinds, restore_pipeline
+from sorel.tables import make_pipeline as make_table_pipeline
 
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
 pytest.importorskip("skops", reason="skops is an extra")

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sorel.datasets import make_two_populations
 
+from sorel.datasets import make_two_populations
 from sorel.research import demo
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import sklearn
-import sorel.datasets
 from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -25,12 +24,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.fixes import parse_version
-from sorel.losses import Huber
-from sorel.rows import write_blocks
 
 import sorel
+import sorel.datasets
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators import ProgressLine
+from sorel.losses import Huber
+from sorel.rows import write_blocks
 from sorel.solvers import SOREL, Newton
 
 HAS_CALLBACKS = hasattr(SpectralRiskRegressor(), "set_callbacks")

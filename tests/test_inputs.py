@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 import pytest
-from sorel.metrics import cvar_loss, sample_losses, tail_report
 
 import sorel
 from sorel._lib.inputs import check_numbers
+from sorel.metrics import cvar_loss, sample_losses, tail_report
 
 N = 12
 X = np.random.default_rng(0).normal(size=(N, 2))

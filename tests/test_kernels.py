@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-import sorel._core as _core
 from scipy.special import expit
+
+import sorel._core as _core
 from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
 
 LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from sorel.losses import Huber
 
 import sorel
+from sorel.losses import Huber
 
 PENALTIES = (
     sorel.L2(1e-7),

@@ -7,7 +7,6 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-import sorel.datasets
 from helpers import make_data
 from joblib import parallel_config
 from sklearn.base import clone
@@ -17,10 +16,10 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
 from test_estimators import Interrupted, classification
 
 import sorel
+import sorel.datasets
 from sorel import (
     ESRM,
     CVaR,
@@ -30,6 +29,7 @@ from sorel import (
     SpectralRiskRegressor,
     SpectralRiskRegressorCV,
 )
+from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
 
 # scikit-learn's metric of that name knows no sample weights.
 WORST = make_scorer(max_error, greater_is_better=False)

@@ -7,9 +7,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from sorel.permutahedron.ordering import Order, index_type, repair
 
 from sorel._lib.pool import Pool
+from sorel.permutahedron.ordering import Order, index_type, repair
 
 
 def test_items_are_numbered_by_as_few_bytes_as_they_need():

@@ -8,15 +8,15 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse
-import sorel._core as _core
 from helpers import RISKS
-from sorel._core import PARAMETERS, pool_losses
-from sorel.losses import Huber, Logistic, Loss, Squared
-from sorel.rows import open_rows, write_blocks
 
 import sorel
+import sorel._core as _core
+from sorel._core import PARAMETERS, pool_losses
 from sorel.engines import BlocksEngine, vectorised
 from sorel.engines.base import UnsupportedOperationError
+from sorel.losses import Huber, Logistic, Loss, Squared
+from sorel.rows import open_rows, write_blocks
 from sorel.solvers.base import UnsupportedProblemError
 
 FULL_PASSES = ["auto", "newton", "newton_cg", "continuation", "lbfgs", "subgradient"]

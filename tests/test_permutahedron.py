@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import isotonic_regression
+
+from sorel._lib.pool import Pool
 from sorel.permutahedron import Projector, project_permutahedron, thresholds
 from sorel.permutahedron.cores import Uniform
 from sorel.risks import ESRM, CustomSpectrum, CVaR, Extremile, Max, Mean, Mixture, Risk
-
-from sorel._lib.pool import Pool
 
 EXAMPLES = settings(deadline=None, max_examples=150)
 LARGE = 3000

@@ -7,12 +7,12 @@ from unittest import mock
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+
+from sorel._lib.pool import WORTH_POOLING, Pool
 from sorel.permutahedron import Projector, cores, project_permutahedron
 from sorel.permutahedron.cores import Uniform
 from sorel.permutahedron.ordering import Order
 from sorel.risks import ESRM, CVaR, Max, Mean, Mixture
-
-from sorel._lib.pool import WORTH_POOLING, Pool
 
 RISKS = [Mean(), Max(), CVaR(0.3), ESRM(2.0), Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5])]
 

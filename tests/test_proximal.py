@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from own_penalties import Ball, GroupLasso, Pseudohuber
-from sorel.penalties import Box, ElasticNet, NonNegative, Penalty, Simplex
 
 from sorel.models.proximal import ProximalModel
 from sorel.models.quadratic import minimize_quadratic
+from sorel.penalties import Box, ElasticNet, NonNegative, Penalty, Simplex
 
 
 class Shown(Penalty):

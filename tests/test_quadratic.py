@@ -8,13 +8,13 @@ import math
 import numpy as np
 import pytest
 from own_penalties import Ball
-from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
 
 from sorel.models.quadratic import (
     QuadraticInfo,
     minimize_quadratic,
     step_of_few,
 )
+from sorel.penalties import L2, Box, ElasticNet, NonNegative, Penalty, Simplex
 
 EXACT = 1e-14
 NAMES = ["l2", "elastic", "nonnegative", "box", "simplex"]

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+
+import sorel
 from sorel.risks import (
     ESRM,
     CustomSpectrum,
@@ -26,8 +28,6 @@ from sorel.risks import (
     normalised_sample_weight,
     parse_risk,
 )
-
-import sorel
 
 EXTREMES = [
     Mean(),

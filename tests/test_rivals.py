@@ -10,14 +10,14 @@ import pytest
 import scipy.sparse
 from helpers import make_data
 from rivals import RIVALS, Group, attempt, level, random_problem
-from sorel._core import LOGISTIC, pool_losses
-from sorel.datasets import load_paper_dataset
-from sorel.losses import Huber, Loss
-from sorel.rows import open_rows, write_blocks
 
 import sorel
+from sorel._core import LOGISTIC, pool_losses
 from sorel.certificate import certify
+from sorel.datasets import load_paper_dataset
 from sorel.engines import BlocksEngine
+from sorel.losses import Huber, Loss
+from sorel.rows import open_rows, write_blocks
 from sorel.solvers import (
     ADMM,
     APD,

@@ -15,10 +15,10 @@ import sklearn
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sorel.saving import ModelFileError, load_model, read_summary, save_model
 
 import sorel
 from sorel.files.atomic import write_atomically
+from sorel.saving import ModelFileError, load_model, read_summary, save_model
 
 pytest.importorskip("skops", reason="skops is an extra")
 

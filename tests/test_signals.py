@@ -11,13 +11,13 @@ import time
 
 import numpy as np
 import pytest
-from sorel.rows import write_blocks
 
 import sorel
 from sorel import cli
 from sorel.cli.signals import stopped_by_signals
 from sorel.files.atomic import scratch_folder, write_atomically, write_folder_atomically
 from sorel.files.leftovers import owned_name, remove_leftovers
+from sorel.rows import write_blocks
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 

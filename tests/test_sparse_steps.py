@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse
-import sorel._core as _core
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+import sorel._core as _core
 from sorel._core import PURE_L2, SEPARABLE, SQUARED
 
 STEP = 0.1

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
-from sorel.permutahedron import Projector
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import sorel
 from sorel._lib import threads as _threads
 from sorel._lib.threads import Team, limit_blas, thread_count
 from sorel.engines import matrix, memory
+from sorel.permutahedron import Projector
 
 RISKS = [sorel.CVaR(0.3), sorel.ESRM(2.0), sorel.Max(), sorel.Mean()]
 

@@ -7,10 +7,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from sorel.permutahedron import thresholds
-from sorel.permutahedron.thresholds import Thresholder
 
 from sorel._lib.threads import Team
+from sorel.permutahedron import thresholds
+from sorel.permutahedron.thresholds import Thresholder
 
 LOW, HIGH = 0.5, 2.0
 

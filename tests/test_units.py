@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.optimize import linprog
-from sorel.losses import Huber
-from sorel.permutahedron import Projector
 
 import sorel
 from sorel.certificate.rounding import CertificateError
 from sorel.engines import DenseEngine
+from sorel.losses import Huber
+from sorel.permutahedron import Projector
 
 RISKS = ["mean", "cvar:0.1", "esrm:2", "extremile:3", "max"]
 SCALES = [1e-9, 1e-3, 1e3, 1e9]

@@ -10,10 +10,10 @@ import scipy.sparse
 from helpers import CASES, conic_optimum, make_data, make_loss
 from own_penalties import Ball
 from partitioned import PartitionedEngine
-from sorel.losses import parse_loss
 
 import sorel
 from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
+from sorel.losses import parse_loss
 from sorel.models import working_sets as module
 from sorel.models.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
 from sorel.solvers import newton

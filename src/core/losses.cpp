@@ -50,18 +50,18 @@ SOREL_CLONES void curvatures_at(int code, double delta, Values y, Values margins
     });
 }
 
-// h = omega (q phi'' + eta phi'^2 [in a block]), the diagonal of the generalised Hessian. `caution`
+// h = omega (q phi'' + eta phi'^2 [in a block]), the diagonal of the generalised Hessian. `damping`
 // moves phi'' towards the majorant, from 0 (Newton) to 1.
 SOREL_CLONES void augmented_curvature(int code, double delta, Values y, Values margins,
-                                      Values density, Blocks block, double eta, double caution,
+                                      Values density, Blocks block, double eta, double damping,
                                       Values omega, bool weighted, Vector<double> h) {
     const index n = margins.size();
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        if (caution > 0.0) {
+        if (damping > 0.0) {
 #pragma omp simd
             for (index i = 0; i < n; ++i) {
                 const double t = loss.curvature(y[i], margins[i]);
-                h[i] = (t + caution * (loss.majorant(y[i], margins[i]) - t)) * density[i];
+                h[i] = (t + damping * (loss.majorant(y[i], margins[i]) - t)) * density[i];
             }
         } else {
 #pragma omp simd
@@ -208,7 +208,7 @@ void bind_losses(nb::module_& m) {
     define(m, "slopes_at", "code delta y margins slopes", slopes_at);
     define(m, "curvatures_at", "code delta y margins out", curvatures_at);
     define(m, "augmented_curvature",
-           "code delta y margins density block eta caution omega weighted h", augmented_curvature);
+           "code delta y margins density block eta damping omega weighted h", augmented_curvature);
     define(m, "weighted_slopes", "code delta y margins density omega weighted c", weighted_slopes);
     define(m, "block_slopes", "code delta y margins block factor sampled omega weighted c",
            block_slopes);

@@ -1,4 +1,4 @@
-// The losses phi(y, z) of one margin, one class each, under the codes of sorel.kernels.losses.
+// The losses phi(y, z) of one margin, one class each, under the codes of LossCode.
 //
 // `curvature` is a generalised second derivative at a kink. `majorant` is the curvature of a
 // parabola that touches phi at z and lies above it everywhere: never below the second derivative,
@@ -137,7 +137,7 @@ struct Linear {
 
 [[noreturn]] inline void refuse_loss(int code) {
     throw std::invalid_argument("no loss has the code " + std::to_string(code) +
-                                "; those of sorel.kernels.losses.CODES have formulas");
+                                "; those of LossCode in src/core/losses.hpp have formulas");
 }
 
 // f(loss) for the loss under a code. Write f as a lambda with SOREL_INLINED.

@@ -10,7 +10,7 @@
 namespace sorel {
 
 // What a penalty is to the loops: a square alone, which is linear in a step, a map of each
-// coefficient by itself, or one that ties all of them. The codes of sorel.kernels.prox.
+// coefficient by itself, or one that ties all of them.
 enum PenaltyCode { kPureL2 = 0, kSeparable = 1, kSimplex = 2 };
 
 // A penalty as the loops take it: l2/2 |w|^2 + l1 |w|_1 and bounds, or the simplex.
