@@ -285,8 +285,7 @@ class _Ledger:
             found = certify(engine.point(w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS)
             if moved:
                 self.objective = self._upper = math.inf  # of parameters that nobody gets
-            sharper = found.primal + found.primal_rounding < self._upper
-            if moved or sharper or _lower_bound(found) > self._lower:
+            if moved or _lower_bound(found) > self._lower:
                 self._enter(w, self.dual, found)
             else:
                 self.run.passes += found.passes
