@@ -645,7 +645,7 @@ def test_margins_that_cancel_at_the_start(row):
 @pytest.mark.parametrize("loss", ["gamma", "poisson"])
 def test_exponentials_of_samples_without_weight_may_overflow(loss, kind):
     """0 times infinity is not a number, and a sample without weight is nobody's concern."""
-    X = np.array([[-950.0, 830.0], [-24000.0, 3500.0], [670.0, -1000.0]])
+    X = np.array([[-28500.0, 24800.0], [-722000.0, 105000.0], [20000.0, -30000.0]])
     X, y, weight = -X if loss == "poisson" else X, [14.9, 4.5, 2.0], [1.0, 0.0, 0.0]
     more = {"risk": "esrm:2", "loss": loss, "penalty": sorel.Simplex(2e-4)}
     problem = Problem(kind(X), y, sample_weight=weight, **more)

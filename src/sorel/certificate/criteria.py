@@ -104,14 +104,15 @@ def constant_loss(problem: Problem) -> float:
     return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
 
 
-def vanishes(problem: Problem, objective: float, least: float, rounding: float) -> bool:
-    """Whether an objective is its least value up to rounding, and so is a constant model's.
+def vanishes(problem: Problem, objective: float, gap: float, rounding: float) -> bool:
+    """Whether nothing but rounding is left of an objective, and of a constant model's.
 
     Nothing is left then that a gap could be relative to: a deviation of 0, targets all alike.
     """
     if isinstance(problem.risk, Deviation):
-        return problem.risk.share == 1.0 and objective <= rounding
-    return objective - least <= rounding and problem.constant_loss == 0.0
+        perfect = problem.risk.share == 1.0 and objective <= rounding
+        return perfect and gap <= _PERFECT_GAP * problem.largest_loss
+    return problem.constant_loss == 0.0 and gap <= _PERFECT_GAP**2 * problem.largest_loss
 
 
 def noise(problem: Problem, unit: float) -> float:

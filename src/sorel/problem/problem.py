@@ -26,9 +26,9 @@ from sorel.certificate import (
 )
 from sorel.engines.base import Engine, FloatArray, Point, Spec
 from sorel.files.fingerprints import describe, fingerprint_array
-from sorel.problem.losses import Loss, Squared, parse_loss
+from sorel.problem.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.problem.penalties import L2, Penalty, check_penalty, sample_values
-from sorel.problem.risks import CVaR, Risk, parse_risk
+from sorel.problem.risks import CVaR, Max, Risk, parse_risk
 from sorel.problem.validation import check_affine, check_data, counting
 
 # Losses whose spread is a smaller share of their mean tie, as those of labels do at w = 0.
@@ -36,6 +36,9 @@ _TIED = 1e-3
 
 # What a user's weighting may be away from the nearest one of the dual set, in the sum of sizes.
 _NEAR_DUAL = 1e-6
+
+# A margin whose exponential overflows.
+_OVERFLOWS = 1e4
 
 
 class Problem:
@@ -331,6 +334,35 @@ class Problem:
             make, X = self._made_by
             engine = make(X, replace(self.engine.spec, risk=risk, sample_weight=weight))
         return self.with_engine(engine)
+
+    def phase_one(self) -> Problem | None:
+        """A problem that takes all margins to the side where this loss does not overflow.
+
+        None where the data cannot be had again.
+        """
+        if self._made_by is None:
+            return None
+        (make, X), spec, loss = self._made_by, self.engine.spec, SquaredHinge()
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = self.loss.value(to_numpy(spec.targets), np.full(self.n_samples, _OVERFLOWS))
+        side = np.full(self.n_samples, 1.0 if np.isfinite(far).all() else -1.0)
+        engine = make(X, replace(spec, targets=side, loss=loss, risk=Max()))
+        return Problem.from_engine(engine, self.penalty)
+
+    @cached_property
+    def largest_loss(self) -> float:
+        """Mean loss at zero margins of the targets as they were given, or at the start if larger.
+
+        Rounding of margins and of the intercept is a share of those.
+        """
+        largest = self.zero_loss
+        if self.loss.curvature_bound < np.inf:  # exponentials may be of any size
+            start = self.engine.point(self.start())
+            largest = max(largest, self.engine.sizes(start).absolute)
+        if self.engine.spec.offset and self._given_targets is not None:
+            y = to_numpy(self._given_targets)
+            largest = max(largest, float(np.mean(np.abs(self.loss.value(y, np.zeros(len(y)))))))
+        return largest
 
     def gap_wanted(self, tol: float, objective: float, point: Point) -> float:
         """The gap at which a point is a solution, for a relative gap of `tol`."""

@@ -63,7 +63,8 @@ _TRIAL = 100.0
 # The share of the passes left that a method may take where another follows.
 _SHARE_OF_PASSES = 0.8
 
-# Passes without a tenth of the gap gone after which the next method has its turn.
+# Passes without a tenth of the gap gone, or of the objective, which falls first where l2 is tiny,
+# after which the next method has its turn.
 _PATIENCE = 250.0
 
 # The same for Newton steps under L2, which take two each: elsewhere ties may take longer.
@@ -252,6 +253,7 @@ class Auto(Solver):
         note, before, run.latest = run.note, run.latest, None
         best: tuple[FloatArray, Dual | None] | None = None
         best_gap, first_gap, since, began = np.inf, 0.0, run.passes, run.passes
+        lowest = np.inf
         # The gap of affine losses is large until the last, since none can be refined.
         slow = not problem.penalty.quadratic or problem.loss.affine
         patience = max(row.patience, _PATIENCE) if slow else row.patience
@@ -268,6 +270,8 @@ class Auto(Solver):
                     if certificate.relative_gap < 0.9 * best_gap:
                         since = run.passes
                     best_gap = certificate.relative_gap
+                if certificate.primal < lowest - 0.1 * certificate.unit:
+                    lowest, since = certificate.primal, run.passes
                 # A gap that is larger tells nothing of how far the tolerance is.
                 first_gap = first_gap or min(best_gap, 1.0)
                 if _will_miss(first_gap, best_gap, run.tol, run.passes - began, trial):

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from sorel.certificate import gap_wanted, relative
 from sorel.engines.base import Dual, Engine, Point
+from sorel.models.conjugate import minimize_model
 from sorel.problem.losses import Linear
 from sorel.problem.penalties import L2, ElasticNet, Penalty
 from sorel.problem.problem import Problem
@@ -345,8 +346,19 @@ class _Search:
 
     def _explain(self, slope: FloatArray) -> FloatArray:
         """A vector whose image under the covariance of the columns is nearest to the slopes."""
+        curvature = self._engine.curvature(*self._pooled())
+        if slope.size > self._engine.n_samples:
+            # The covariance has no more eigenvalues than there are rows: few products do.
+            return minimize_model(
+                curvature,
+                np.zeros_like(slope),
+                -slope,
+                enough=lambda left, *_: left <= _ROUNDED**2,
+                max_products=2 * self._engine.n_samples,
+                precondition=lambda r: r / self._scale**2,
+            ).step
         if self._covariance is None:
-            self._covariance = self._engine.curvature(*self._pooled()).matrix()
+            self._covariance = curvature.matrix()
         squares = np.diag(self._covariance)
         # Columns of unequal size are made equal.
         root = np.where(squares > 0.0, np.sqrt(np.maximum(squares, 0.0)), 1.0)

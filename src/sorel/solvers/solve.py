@@ -43,8 +43,15 @@ _ALL_ROUNDING = 10.0
 # Entries of X beyond which sums of their squares may overflow.
 _LARGEST_ENTRY = 1e150
 
-# A step along a gradient that leads to the border of a bounded domain.
-_FAR = 1e8
+# Losses that grow like exponentials start elsewhere where they are beyond this multiple of those at
+# zero margins: Newton steps climb down an exponential one by one.
+_MODERATE = 1e6
+
+# Relative gap of that other start.
+_PHASE_ONE_TOL = 1e-2
+
+# Passes on the way to it, at most.
+_PHASE_ONE_PASSES = 200
 
 # Ends of a run that nobody needs to be warned of, and one that a warning names.
 _STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
@@ -198,7 +205,7 @@ class _Ledger:
         tol, error = self.run.tol, self._upper - self.objective
         if self.gap <= gap_wanted(self.problem, tol, self.unit):
             return True
-        return tol > 0.0 and vanishes(self.problem, self.objective, self.certifier.least, error)
+        return tol > 0.0 and vanishes(self.problem, self.objective, self.gap, error)
 
     def ending(self) -> str | None:
         """Why the run is to end; None where it goes on."""
@@ -279,6 +286,9 @@ class _Ledger:
                 self._enter(w, self.dual, found)
             else:
                 self.run.passes += found.passes
+            better = self.certifier.candidate
+            if better is not None and self.relative_gap > self.run.tol:
+                self._enter(better, self.dual, certify(engine.point(better), self.dual))
         return self.w, self.dual
 
     def _rounded(self, w: FloatArray) -> tuple[FloatArray, bool]:
@@ -700,22 +710,17 @@ def _check_warm_start(result: Any, shape: tuple[int, ...]) -> None:
 
 
 def _start_where_finite(problem: Problem, run: Run) -> None:
-    """Start losses that grow like exponentials at one of a few points where they are finite."""
+    """Phase one: start losses that grow like exponentials where they are of a moderate size."""
     if problem.loss.curvature_bound < math.inf or not np.any(run.w):
         return
-    engine, d = problem.engine, problem.n_features
-    slope = engine.gradient(engine.point(np.zeros(engine.shape)), engine.uniform())[:d]
-    scale, least, start = engine.column_scale(), math.inf, run.w
-    for coef in (start[:d], *(problem.penalty.project(far * slope) for far in (-_FAR, _FAR))):
-        # An intercept can take all margins to the side where they do not overflow.
-        size = float(scale @ np.abs(coef)) if problem.fit_intercept and scale is not None else 0.0
-        for intercept in (0.0, size, -size):
-            w = np.append(coef, intercept) if problem.fit_intercept else coef
-            with np.errstate(over="ignore", invalid="ignore"):
-                objective = engine.risk(engine.point(w)) + problem.penalty_value(w)
-            if objective < least:
-                least, run.w = objective, w
-    run.passes += 1
+    engine = problem.engine
+    with np.errstate(over="ignore", invalid="ignore"):
+        if engine.sizes(engine.point(run.w)).absolute <= _MODERATE * problem.zero_loss:
+            return
+    phase_one = problem.phase_one()
+    if phase_one is not None:
+        result, _ = solve_quietly(phase_one, "newton", _PHASE_ONE_TOL, _PHASE_ONE_PASSES)
+        run.w, run.passes = result.w, result.passes
 
 
 def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterates) -> Iterates:
