@@ -259,8 +259,8 @@ def test_only_a_whole_deviation_is_bounded_by_zero():
 @pytest.mark.parametrize("home", [np.asarray, scipy.sparse.csr_array])
 def test_bounds_of_large_columns_hold_in_exact_arithmetic(penalty, seed, home):
     rng = np.random.default_rng(seed)
-    X = 3e3 * rng.standard_normal((250, 2))
-    y = 0.01 * (X @ [1.0, 2.0] / 3e3 + rng.standard_normal(250))
+    X = 3e6 * rng.standard_normal((250, 2))
+    y = 0.01 * (X @ [1.0, 2.0] / 3e6 + rng.standard_normal(250))
     risk = Deviation(CVaR(0.5), 0.5)
     result = sorel.solve(sorel.Problem(home(X), y, risk=risk, loss="linear", penalty=penalty))
     assert result.converged

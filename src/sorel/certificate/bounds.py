@@ -50,6 +50,9 @@ MANY_PRODUCTS = 500
 # Newton steps end when this share of what they have gained is slack, and so do products in a step.
 _SLACK = 0.01
 
+# Share of the unit of a gap above which rounding errors of affine losses are worth a closer look.
+_WORTH_SUMS = 1e-7
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -233,7 +236,8 @@ class Certifier:
         point, coef = self.engine.point(w), self.problem.coefficients(w)
         expected, error = self.engine.expected(point, dual), self.rounding.margins(w)
         lost, slopes = self.rounding.losses(point, dual, expected, error)
-        return lost + self.rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0)
+        sums = self.rounding.affine_sums(dual) if self.problem.loss.affine else None
+        return lost + self.rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0, sums)
 
     def _can_refine(self, point: Point) -> bool:
         """Whether Newton steps lead to a better bound: affine losses equal their linearisation."""
@@ -276,7 +280,11 @@ class Certifier:
             drop, residual = rounding.intercept(point, dual, gradient[problem.n_features], slopes)
             error += drop + lost
         error += rounding.penalty_value(penalty, point.w)
-        error += rounding.bracket(bracket, coef, slope, slopes, residual)
+        spread = rounding.bracket(bracket, coef, slope, slopes, residual)
+        if problem.loss.affine and spread > _WORTH_SUMS * unit(problem, expected + penalty, point):
+            sums = rounding.affine_sums(dual)
+            spread = min(spread, rounding.bracket(bracket, coef, slope, slopes, residual, sums))
+        error += spread
         return _Bound(excess + bracket + error, error)
 
     def _refined_bound(

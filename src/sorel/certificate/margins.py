@@ -18,7 +18,7 @@ import numpy as np
 
 from sorel._lib.tensors import to_numpy
 from sorel.engines.base import Dual, FloatArray, Point
-from sorel.problem.penalties.builtin import Declared
+from sorel.problem.penalties.builtin import OWN, Declared
 from sorel.problem.risks import Deviation
 
 if TYPE_CHECKING:
@@ -55,14 +55,18 @@ def margin_bound(problem: Problem, point: Point, dual: Dual) -> MarginBound | No
     Served are few rows with one output and no intercept, under a penalty with l2.
     """
     engine, penalty, loss = problem.engine, problem.penalty, problem.loss
-    if not isinstance(penalty, Declared) or penalty.l2 == 0.0 or problem.fit_intercept:
+    if type(penalty) not in OWN or penalty.l2 == 0.0 or problem.fit_intercept:
         return None
     if engine.n_outputs > 1 or isinstance(problem.risk, Deviation) or engine.spec.targets is None:
         return None
     if engine.n_samples > _FEW_ROWS or engine.n_features > _FEW_COLUMNS:
         return None
+    stored = engine.stored()
+    if stored is None:
+        return None
     used = np.flatnonzero(engine.weights(engine.uniform()))
-    X = np.array([to_numpy(engine.direction(e))[used] for e in np.eye(engine.n_features)]).T
+    X = stored[0][used]
+    X = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
     y, origin, factor = loss.centred(to_numpy(engine.spec.targets)[used])
     lam = engine.weights(dual)[used] * factor
     t = X @ point.w - origin

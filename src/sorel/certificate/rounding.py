@@ -33,6 +33,7 @@ import numpy as np
 from sorel.engines import intercepts
 from sorel.engines.base import Dual, Engine, FloatArray, Point, RoundingFacts
 from sorel.problem.penalties import Penalty, Simplex
+from sorel.problem.risks import Deviation
 
 # The unit roundoff of doubles.
 UNIT = 2.0**-53
@@ -45,6 +46,9 @@ _OPERATIONS = 8.0
 
 # What is far from every point of a bounded domain, for a gradient of unit length or about that.
 _FAR = 1e9
+
+# Entries of X up to which the sizes of the terms of a gradient are added up.
+_MOST_ENTRIES = 1_000_000
 
 # What the weights of a projection may miss a sum of 1 by: more is no rounding.
 _MOST_MASS_ERROR = 1e-6
@@ -224,6 +228,18 @@ class Rounding:
             error += abs(value - self.penalty.value(inside))
         return error
 
+    def affine_sums(self, dual: Dual) -> FloatArray | None:
+        """sum_i |lam_i phi'_i x_ij| of an affine loss, or a bound on it; None for a large X."""
+        engine = self.engine
+        stored, spec, n = engine.stored(), engine.spec, engine.n_samples
+        if stored is None or n * engine.n_features > _MOST_ENTRIES:
+            return None
+        weights = engine.weights(dual)
+        if isinstance(spec.risk, Deviation):
+            omega = 1.0 / n if spec.sample_weight is None else spec.sample_weight
+            weights = weights + abs(float(spec.risk.share)) * omega
+        return self.loss.lipschitz * np.asarray(np.abs(stored[0]).T @ weights)
+
     def bracket(
         self,
         value: float,
@@ -231,11 +247,13 @@ class Rounding:
         gradient: FloatArray,
         slopes: float,
         residual: float,
+        sums: FloatArray | None = None,
     ) -> float:
         """Error of the Fenchel-Young bracket at coefficients and the gradient of lam . l in them.
 
         `slopes` is sum_i lam_i |phi'_i|. `residual` is an error of the gradient in units of the
-        columns of X, on top of its rounding.
+        columns of X, on top of its rounding. `sums` is sum_i |lam_i phi'_i x_ij| where that is
+        known, instead of a bound from the slopes and the largest |x_ij|.
         """
         columns, l2 = self._columns, self.penalty.l2
         if columns is None:
@@ -246,12 +264,14 @@ class Rounding:
         own = _OPERATIONS * UNIT * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:
-            error = (self._likely_sum * slopes + residual) * largest + own
+            summed = slopes * largest if sums is None else _norm(sums)
+            error = self._likely_sum * summed + residual * largest + own
             spread = error / math.sqrt(2.0 * l2)
             total = spread * (2.0 * math.sqrt(value) + spread)
         if l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None:
             sizes = np.abs(gradient) if columns is None else columns
-            delta = (self._long_sum * slopes + residual) * sizes + own
+            terms = slopes * sizes if sums is None else sums
+            delta = self._long_sum * terms + residual * sizes + own
             total = min(total, self._gain(delta, coef, gradient))
         if not self.penalty.separable:
             # Rounding may have put the coefficients beside the domain, where g is taken as smooth.
