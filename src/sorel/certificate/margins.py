@@ -55,7 +55,9 @@ def margin_bound(problem: Problem, point: Point, dual: Dual) -> MarginBound | No
     Served are few rows with one output and no intercept, under a penalty with l2.
     """
     engine, penalty, loss = problem.engine, problem.penalty, problem.loss
-    if type(penalty) not in OWN or penalty.l2 == 0.0 or problem.fit_intercept:
+    if not isinstance(penalty, Declared) or type(penalty) not in OWN:
+        return None  # a class derived from one of these may have other formulas
+    if penalty.l2 == 0.0 or problem.fit_intercept:
         return None
     if engine.n_outputs > 1 or isinstance(problem.risk, Deviation) or engine.spec.targets is None:
         return None
