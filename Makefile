@@ -43,7 +43,7 @@ sanitize: $(VENV)/.installed-dev ## Run the compiled loops under the address and
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps --upgrade --target $(SANITIZED)/site . \
 		--config-settings=cmake.define.SOREL_SANITIZE=ON --config-settings=build-dir=$(SANITIZED)/build
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/sanitized.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
+		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/run_on.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_lib/tensors.py $(PYTEST_ARGS)

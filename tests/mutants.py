@@ -193,7 +193,8 @@ class Laboratory:
 
     def passes(self, tests: list[str]) -> bool:
         command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+            sys.executable, str(ROOT / "tests" / "run_on.py"), str(self.source), "-x", "-q",
+            "-p", "no:cacheprovider",
             "--doctest-modules", *tests,
         ]  # fmt: skip
         try:

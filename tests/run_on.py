@@ -1,4 +1,4 @@
-"""pytest on the package in another folder: python tests/sanitized.py FOLDER [pytest's options].
+"""pytest on the package in another folder: python tests/run_on.py FOLDER [pytest's options].
 
 An editable install puts the package of the checkout before any path; it is taken out first.
 """
