@@ -74,6 +74,6 @@ def test_names_have_pages(pages):
     names = {path.stem for path in pages if path.parent.name == "generated"}
     assert {
         "sorel.SpectralRiskRegressor",
-        "sorel.solvers.solve",
+        "sorel.solve",
         "sorel.torch.SpectralRisk",
     } <= names
