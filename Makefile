@@ -46,7 +46,7 @@ sanitize: $(VENV)/.installed-dev ## Run the compiled loops under the address and
 		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/run_on.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
-	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_lib/tensors.py $(PYTEST_ARGS)
+	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_lib/devices.py $(PYTEST_ARGS)
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)

@@ -8,7 +8,7 @@ import pytest
 import sorel
 from sorel import L2, CVaR, Extremile
 from sorel.losses import Huber
-from sorel.solvers.constant import losses_are_equal
+from sorel.solvers.constant_optimum import losses_are_equal
 from sorel.solvers.state import State
 
 

@@ -988,7 +988,7 @@ def test_long_tables_are_predicted_and_measured_in_parts(tmp_path, monkeypatch):
     assert cli.main(["fit", str(table), "--target", "y", "-o", model, "--quiet"]) == 0
     written = []
     for count in (1 << 18, 7):
-        monkeypatch.setattr("sorel.cli.models._ROWS", count)
+        monkeypatch.setattr("sorel.cli.saved_models._ROWS", count)
         for command in (["predict", "--proba"], ["evaluate"]):
             path = tmp_path / f"{command[0]}{count}.csv"
             assert cli.main([*command, model, str(table), "-o", str(path)]) == 0

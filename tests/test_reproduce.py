@@ -23,8 +23,8 @@ from sorel.reproduce.cells import Dataset, Progress, Work, cell
 from sorel.reproduce.claims import HOLDS, HOLDS_NOT, NOT_ENOUGH, NOT_MEASURED, claims
 from sorel.reproduce.experiments import late, plane, toy, trace, trace_lbfgs
 from sorel.reproduce.plan import FIXED_RUNS, collect, load_data
+from sorel.reproduce.result_tables import knob_free, late_levels, number, reached, to_markdown
 from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, make_settings, risk_label
-from sorel.reproduce.tables import knob_free, late_levels, number, reached, to_markdown
 
 TINY = Settings(
     datasets=("generated",),

@@ -86,7 +86,7 @@ def test_sparse_tensors_and_weights(device, data):
 def test_a_constant_model_says_so(device, data):
     X, _, rng = data
     labels = torch.tensor(rng.integers(0, 2, 300), device=device)
-    with pytest.warns(sorel.estimators.constant.ConstantModelWarning, match="hardly depend on X"):
+    with pytest.warns(sorel.ConstantModelWarning, match="hardly depend on X"):
         model = sorel.SpectralRiskClassifier(risk="cvar:0.05").fit(
             torch.tensor(X, device=device), labels
         )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sorel
-from sorel._lib.tensors import as_tensor, is_tensor
+from sorel._lib.devices import as_tensor, is_tensor
 
 
 @pytest.fixture

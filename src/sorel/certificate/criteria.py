@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sorel._lib.tensors import to_numpy
+from sorel._lib.devices import to_numpy
 from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines import trusting_engine
 from sorel.problem.risks import Deviation, Mean

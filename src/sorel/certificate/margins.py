@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sorel._lib.tensors import to_numpy
+from sorel._lib.devices import to_numpy
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem.penalties.builtin import OWN, Declared
 from sorel.problem.risks import Deviation

@@ -17,7 +17,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options, add_command
-from sorel.cli.models import Data, finite_predictions, read_weight
+from sorel.cli.saved_models import Data, finite_predictions, read_weight
 from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _auc(positive: Any, margin: Any, weights: Any) -> float:
 def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
     import numpy as np
 
-    from sorel.estimators.constant import MARGIN_SPREAD, TARGET_SPREAD
+    from sorel.estimators.constant_model import MARGIN_SPREAD, TARGET_SPREAD
 
     if not hasattr(model, "classes_"):
         return bool(np.std(measured.outcome) < TARGET_SPREAD * np.std(y))

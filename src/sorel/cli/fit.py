@@ -49,7 +49,7 @@ from sorel.cli.arguments import (
     seed_number,
     separator,
 )
-from sorel.cli.models import columns_beside, read_weight
+from sorel.cli.saved_models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
             "ADDRESS, or give the folder that holds them"
         )
     if on_cluster:
-        from sorel.cli.cluster import fit_on_cluster
+        from sorel.cli.fit_on_cluster import fit_on_cluster
 
         fitted = fit_on_cluster(arguments)
     else:

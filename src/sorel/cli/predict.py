@@ -15,7 +15,7 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import OR_FOLDER, Options, add_command
-from sorel.cli.models import Data, finite_predictions
+from sorel.cli.saved_models import Data, finite_predictions
 from sorel.cli.shared import DONE, Misuse, check_outputs
 
 

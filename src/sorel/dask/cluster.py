@@ -85,7 +85,7 @@ class Partitions:
     client : distributed.Client
         How to reach the cluster.
     futures : list of Future
-        One :class:`~sorel.dask.shards.Block` each, in the order of the rows.
+        One :class:`~sorel.dask.shards.Partition` each, in the order of the rows.
     lengths, sizes : array
         Rows and bytes of each.
     layout : Layout

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sorel._lib.inputs import check_numbers
 from sorel.dask.cluster import ClusterError, check_versions, wait_for_worker
-from sorel.dask.shards import Block
+from sorel.dask.shards import Partition
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray
 
@@ -40,7 +40,7 @@ class TargetFacts(NamedTuple):
     total: float
 
 
-class Facts(NamedTuple):
+class PartitionFacts(NamedTuple):
     """What the driver learns of a partition."""
 
     rows: int
@@ -56,14 +56,14 @@ class Facts(NamedTuple):
     sums: tuple[FloatArray, float] | None
 
 
-class Rows(NamedTuple):
+class PartitionedRows(NamedTuple):
     """X, y and sample weights on the workers.
 
     Attributes
     ----------
     futures : list of Future
-        One :class:`~sorel.dask.shards.Block` for each partition.
-    facts : list of Facts
+        One :class:`~sorel.dask.shards.Partition` for each partition.
+    facts : list of PartitionFacts
         What is known of each.
     n_features : int
         Columns of X.
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
     """
 
     futures: list[Any]
-    facts: list[Facts]
+    facts: list[PartitionFacts]
     n_features: int
     names: list[str] | None
 
@@ -94,7 +94,7 @@ def load(
     loss: Loss,
     means: bool,
     name: str,
-) -> Rows:
+) -> PartitionedRows:
     """Check what a user gave, and have the workers hold it.
 
     Parameters
@@ -147,13 +147,15 @@ def load(
     finally:
         for future in facts:
             future.release()
-    loaded = Rows(_balanced(client, futures, found), found, d, names)
+    loaded = PartitionedRows(_balanced(client, futures, found), found, d, names)
     if loaded.n_samples == 0:
         raise ValueError(f"X has no rows in any of its {len(futures)} partitions")
     return loaded
 
 
-def _balanced(client: distributed.Client, futures: list[Any], facts: list[Facts]) -> list[Any]:
+def _balanced(
+    client: distributed.Client, futures: list[Any], facts: list[PartitionFacts]
+) -> list[Any]:
     """The same partitions, some of them moved where one worker holds far more than its share."""
     who = client.who_has(futures)
     holder = [(who.get(future.key) or who.get(str(future.key)) or [""])[0] for future in futures]
@@ -179,13 +181,13 @@ def _balanced(client: distributed.Client, futures: list[Any], facts: list[Facts]
     return moved
 
 
-def _same(block: Block) -> Block:
+def _same(block: Partition) -> Partition:
     return block
 
 
-def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[Facts]:
+def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[PartitionFacts]:
     try:
-        found: list[Facts] = client.gather(facts)
+        found: list[PartitionFacts] = client.gather(facts)
     except distributed.KilledWorker as error:
         raise ClusterError(
             f"a worker was killed again and again while it made a partition ({error}): most "
@@ -326,7 +328,7 @@ def _vector_blocks(y: Any, name: str, rows: _Parts) -> list[Any]:
 
 def make_block(
     x: Any, y: Any, weight: Any, place: int, d: int, names: list[str] | None, loss: Loss | None
-) -> Block:
+) -> Partition:
     """One checked partition; errors name it."""
     X = _checked_rows(x, place, d, names)
     targets = _checked_targets(y, place, loss)
@@ -350,7 +352,7 @@ def make_block(
                 f"partition {place}: sample_weight[{bad[0]}] = {weights[bad[0]]}; weights must be "
                 "finite and not negative"
             )
-    return Block(X, targets, weights)
+    return Partition(X, targets, weights)
 
 
 def _checked_rows(x: Any, place: int, d: int, names: list[str] | None) -> Any:
@@ -458,7 +460,7 @@ def _describe_targets(y: NDArray[Any], weight: FloatArray | None) -> TargetFacts
     return TargetFacts(float(used.min()), float(used.max()), float(total))
 
 
-def describe_block(block: Block, classes: bool, means: bool) -> Facts:
+def describe_block(block: Partition, classes: bool, means: bool) -> PartitionFacts:
     """What the driver wants to know of a partition."""
     X, y, weight = block
     labels = counts = weights = None
@@ -482,7 +484,7 @@ def describe_block(block: Block, classes: bool, means: bool) -> Facts:
         sums = scale @ X.astype(np.float64), float(scale @ y)
     n = len(y)
     size = X.data.nbytes if scipy.sparse.issparse(X) else X.nbytes
-    return Facts(
+    return PartitionFacts(
         n,
         int(size),
         str(X.dtype),

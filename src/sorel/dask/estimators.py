@@ -18,9 +18,9 @@ from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Weighted
+from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, WeightedRows
 from sorel.estimators.classifier import _classification_loss
-from sorel.estimators.constant import ConstantModelWarning, Level, advice
+from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
 from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.files.checkpoints import Checkpoint
@@ -62,7 +62,7 @@ class _OnCluster(SpectralFit):
         return Loaded(client, rows)
 
     def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
-        data = Weighted(loaded, np.empty(0), None, loaded.total, None)
+        data = WeightedRows(loaded, np.empty(0), None, loaded.total, None)
         try:
             with dropping_stopped_workers(loaded.client):
                 self._fit(data, loss, loaded.shape[0], given)
@@ -93,7 +93,7 @@ class _OnCluster(SpectralFit):
             text += f"; {partitions.lost_workers} lost and their shards rebuilt"
         return text
 
-    def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
+    def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
         engine = data.X.settle(
             parse_loss(loss),
             parse_risk(self.risk),
@@ -103,7 +103,7 @@ class _OnCluster(SpectralFit):
         )
         return Problem.from_engine(engine, penalty)
 
-    def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
+    def _note_constant(self, data: WeightedRows, problem: Problem, loss: str | Loss) -> None:
         self.constant_ = False
         if not self.converged_:
             return
@@ -337,7 +337,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         if not isinstance(self.fit_intercept, str):
             return
         # The checks of the estimator in memory, on a table that has nothing else to refuse.
-        self._check_means(Weighted(np.zeros((1, 1)), np.zeros(1), None, 1.0, None), loss)
+        self._check_means(WeightedRows(np.zeros((1, 1)), np.zeros(1), None, 1.0, None), loss)
 
     def predict(self, X: Any) -> Any:
         """Predict, lazily.

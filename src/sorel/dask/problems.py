@@ -10,7 +10,7 @@ import distributed
 import numpy as np
 
 from sorel.dask.cluster import Partitions, dropping_stopped_workers, find_client
-from sorel.dask.collections import Rows, load
+from sorel.dask.collections import PartitionedRows, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.shards import Layout
 from sorel.engines import Spec
@@ -24,7 +24,7 @@ from sorel.problem.validation import target_offset
 class Loaded:
     """Rows on the workers, with what the fit found out about them."""
 
-    def __init__(self, client: distributed.Client, rows: Rows) -> None:
+    def __init__(self, client: distributed.Client, rows: PartitionedRows) -> None:
         self.client, self.rows = client, rows
         self.shape = rows.shape
         facts = rows.facts

@@ -43,7 +43,7 @@ _WORTH_ALONE = 2 << 20
 _SKETCH = 1024
 
 
-class Block(NamedTuple):
+class Partition(NamedTuple):
     """One partition: rows, what y says of them, and their weights."""
 
     X: Any
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 class Home:
     """The rows of one worker, in engines."""
 
-    def __init__(self, blocks: list[Block], layout: Layout, n_jobs: int) -> None:
+    def __init__(self, blocks: list[Partition], layout: Layout, n_jobs: int) -> None:
         self.layout = layout
         self.blocks = blocks
         self.engines = [self._engine(group, n_jobs) for group in _groups(blocks)]
@@ -101,7 +101,7 @@ class Home:
         self.omega = np.concatenate(parts) if self.weighted else parts[0]
         self.sessions: dict[str, Session] = {}
 
-    def _engine(self, group: list[Block], n_jobs: int) -> MemoryEngine:
+    def _engine(self, group: list[Partition], n_jobs: int) -> MemoryEngine:
         layout = self.layout
         X = group[0].X if len(group) == 1 else _stacked([block.X for block in group])
         y = np.concatenate([block.y for block in group])
@@ -145,9 +145,9 @@ class Home:
         return self.sessions[run]
 
 
-def _groups(blocks: list[Block]) -> list[list[Block]]:
+def _groups(blocks: list[Partition]) -> list[list[Partition]]:
     """Neighbouring partitions that are to be joined; those without rows are left out."""
-    groups: list[list[Block]] = []
+    groups: list[list[Partition]] = []
     size = math.inf
     for block in blocks:
         if len(block.y) == 0:

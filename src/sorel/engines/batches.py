@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
 
 
-class Block(NamedTuple):
+class BlockSlopes(NamedTuple):
     """Losses and slopes of one block at some w; solvers only hand it back."""
 
     block: int
@@ -53,7 +53,7 @@ class Batches:
         """The table of lam_i phi'_i at a point."""
         return self._weigh(point.slopes[self._order], slice(None), dual)
 
-    def evaluate(self, block: int, w: FloatArray) -> Block:
+    def evaluate(self, block: int, w: FloatArray) -> BlockSlopes:
         """Losses and slopes of a block."""
         engine, rows = self._engine, self._slices[block]
         d = engine.n_features
@@ -66,25 +66,27 @@ class Batches:
         else:
             engine._loops.losses_at(*engine._loss_args[:2], y, z, losses)
             engine._loops.slopes_at(*engine._loss_args[:2], y, z, slopes)
-        return Block(block, losses, slopes)
+        return BlockSlopes(block, losses, slopes)
 
-    def correct(self, vector: FloatArray, factor: float, part: Block, other: Any) -> FloatArray:
+    def correct(
+        self, vector: FloatArray, factor: float, part: BlockSlopes, other: Any
+    ) -> FloatArray:
         """The vector with factor * (losses of the part - those of another) added in its block.
 
         The other is a part of the same block, or a vector of losses.
         """
         rows = self._slices[part.block]
-        before = other.losses if isinstance(other, Block) else other[rows]
+        before = other.losses if isinstance(other, BlockSlopes) else other[rows]
         out = vector.copy()
         out[rows] += factor * (part.losses - before)
         return out
 
-    def square_distance(self, part: Block, other: Block) -> float:
+    def square_distance(self, part: BlockSlopes, other: BlockSlopes) -> float:
         """sum_i omega_i (l_i - l'_i)^2 over the block of two parts."""
         change = part.losses - other.losses
         return float(np.sum(self._omega[self._slices[part.block]] * change**2))
 
-    def store(self, table: FloatArray, part: Block, dual: Dual) -> FloatArray:
+    def store(self, table: FloatArray, part: BlockSlopes, dual: Dual) -> FloatArray:
         """Put lam_i phi'_i of a block into the table; the change of the gradient."""
         rows = self._slices[part.block]
         fresh = self._weigh(part.slopes, rows, dual)
@@ -97,7 +99,7 @@ class Batches:
         rows = self._slices[block]
         table[rows] = source[rows]
 
-    def gradient(self, part: Block, dual: Dual, table: FloatArray) -> FloatArray:
+    def gradient(self, part: BlockSlopes, dual: Dual, table: FloatArray) -> FloatArray:
         """The gradient of lam . l over a block, less what the table holds there."""
         rows = self._slices[part.block]
         return self._adjoint(part.block, self._weigh(part.slopes, rows, dual) - table[rows])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sorel.estimators.classifier import SpectralRiskClassifier
-    from sorel.estimators.constant import ConstantModelWarning as ConstantModelWarning
+    from sorel.estimators.constant_model import ConstantModelWarning as ConstantModelWarning
     from sorel.estimators.portfolio import Frontier as Frontier
     from sorel.estimators.portfolio import SpectralRiskPortfolio
     from sorel.estimators.progress import ProgressLine as ProgressLine
@@ -30,7 +30,7 @@ __all__ = [
 
 # Loaded when first asked for: metrics and paths are of use without scikit-learn's import.
 _HOMES = {
-    "ConstantModelWarning": "constant",
+    "ConstantModelWarning": "constant_model",
     "Frontier": "portfolio",
     "ProgressLine": "progress",
     "QuantileRegressor": "quantile",

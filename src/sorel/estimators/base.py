@@ -22,13 +22,13 @@ from sklearn.utils.validation import (
 )
 
 from sorel._lib.defaults import RISK
+from sorel._lib.devices import is_on_device, is_tensor
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers, check_present
-from sorel._lib.tensors import is_on_device, is_tensor
 from sorel._lib.warnings import logger, warn
 from sorel.engines.csr import check_indices
 from sorel.engines.rows import RowSource, open_data, open_rows
-from sorel.estimators.constant import ConstantModelWarning, advice, first_level, sample_rows
+from sorel.estimators.constant_model import ConstantModelWarning, advice, first_level, sample_rows
 from sorel.estimators.progress import (
     CallbackSupportMixin,
     Hooks,
@@ -60,7 +60,7 @@ FITTED = (
 )  # fmt: skip
 
 
-class Weighted(NamedTuple):
+class WeightedRows(NamedTuple):
     """Rows with a positive weight, their targets, and what the weights add up to."""
 
     X: Any
@@ -73,7 +73,7 @@ class Weighted(NamedTuple):
 class Task(NamedTuple):
     """What a fit solves: rows with targets as the loss takes them, and what callbacks see."""
 
-    data: Weighted
+    data: WeightedRows
     loss: Loss
     n_samples: int
     given: dict[str, Any]
@@ -204,9 +204,9 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         check_is_fitted(self, "coef_")
         refuse_dask(self, X)
         if is_tensor(X):
-            from sorel.estimators import tensors
+            from sorel.estimators import tensor_data
 
-            return tensors.scores(self, X)
+            return tensor_data.scores(self, X)
         if not _is_small(X):
             names = getattr(self, "feature_names_in_", None)
             rows = open_rows(X, None if names is None else names.tolist())
@@ -264,12 +264,12 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
     ) -> tuple[Any, Any, FloatArray | None]:
         # Torch takes longer to import than all the rest.
-        from sorel.estimators import tensors
+        from sorel.estimators import tensor_data
 
         _refuse_many_targets(self, y)
         if numeric and not is_tensor(y):
             _refuse_texts(self, y)
-        X, y, sample_weight = tensors.read_arrays(X, y, sample_weight)
+        X, y, sample_weight = tensor_data.read_arrays(X, y, sample_weight)
         self._note_features(int(X.shape[1]), None)
         return X, y, sample_weight
 
@@ -311,7 +311,9 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             self._note_constant(data, problem, loss)
             yield
 
-    def _fit(self, data: Weighted, loss: str | Loss, n_samples: int, given: dict[str, Any]) -> None:
+    def _fit(
+        self, data: WeightedRows, loss: str | Loss, n_samples: int, given: dict[str, Any]
+    ) -> None:
         """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
         penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
         self.l2_ = float(penalty.l2)
@@ -362,7 +364,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         return result
 
-    def _problem(self, data: Weighted, loss: str | Loss, penalty: Penalty) -> Problem:
+    def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
         return Problem(
             data.X,
             data.y,
@@ -381,7 +383,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self._keep_outcome(result)
         self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
 
-    def _note_constant(self, data: Weighted, problem: Problem, loss: str | Loss) -> None:
+    def _note_constant(self, data: WeightedRows, problem: Problem, loss: str | Loss) -> None:
         """Say so if the optimum is nearly the constant model."""
         self.constant_ = False
         if not self.converged_:
@@ -445,18 +447,18 @@ def check_weights(sample_weight: Any, X: Any) -> FloatArray | None:
     return weights
 
 
-def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Weighted:
+def weighted_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> WeightedRows:
     """Leave out the rows of weight 0: they are not there."""
     if sample_weight is None:
-        return Weighted(X, y, None, float(X.shape[0]), None)
+        return WeightedRows(X, y, None, float(X.shape[0]), None)
     total = float(sample_weight.sum())
     if not total > 0.0:
         raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
     # Rows on disk or on a device cannot be left out cheaply; they stay, with the weight 0.
     if sample_weight.all() or isinstance(X, RowSource) or is_tensor(X):
-        return Weighted(X, y, sample_weight, total, None)
+        return WeightedRows(X, y, sample_weight, total, None)
     kept = sample_weight > 0.0
-    return Weighted(X[kept], y[kept], sample_weight[kept], total, kept)
+    return WeightedRows(X[kept], y[kept], sample_weight[kept], total, kept)
 
 
 def _is_small(X: Any) -> bool:

@@ -13,9 +13,9 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._lib.tensors import is_tensor, like, to_numpy
+from sorel._lib.devices import is_tensor, like, to_numpy
 from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, weighted_rows
-from sorel.estimators.constant import MARGIN_SPREAD, margin_spread
+from sorel.estimators.constant_model import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import available_if, with_callbacks
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
@@ -39,9 +39,9 @@ def _gives_probabilities(model: ClassifierFace) -> bool:
 
 def _tensors() -> Any:
     # Torch takes longer to import than all the rest.
-    from sorel.estimators import tensors
+    from sorel.estimators import tensor_data
 
-    return tensors
+    return tensor_data
 
 
 class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # untyped base

@@ -26,7 +26,7 @@ from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.warnings import warn
 from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
-from sorel.estimators.constant import ConstantModelWarning
+from sorel.estimators.constant_model import ConstantModelWarning
 from sorel.estimators.metrics import get_scorer, make_tail_scorer
 from sorel.estimators.paths import snake_order
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss

@@ -254,10 +254,10 @@ class Portfolios:
                 f"portfolio within the bounds is {highest:.8g}; lower the target"
             )
         target = min(target, highest)
-        return _Search(self, target, close).run()
+        return _RewardSearch(self, target, close).run()
 
 
-class _Search:
+class _RewardSearch:
     """The reward that belongs to a target, from both sides."""
 
     def __init__(self, family: Portfolios, target: float, close: float) -> None:

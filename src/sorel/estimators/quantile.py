@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from sorel.estimators.base import SpectralModel, Weighted, spread, weighted_rows
+from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
 from sorel.problem.risks import CVaR
 from sorel.solvers import SOLVERS, Solver
 from sorel.solvers.deviations import DeviationFit, minimize_deviation
@@ -211,7 +211,7 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
 
 
 def _with_intercept(
-    rows: Weighted, level: float, alpha: float, l2: float, options: dict[str, Any]
+    rows: WeightedRows, level: float, alpha: float, l2: float, options: dict[str, Any]
 ) -> tuple[DeviationFit, float]:
     """The fit, and the quantile of what is left."""
     share, weight = 1.0 - level, rows.sample_weight
@@ -221,7 +221,7 @@ def _with_intercept(
 
 
 def _without_intercept(
-    rows: Weighted, level: float, alpha: float, l2: float, options: dict[str, Any]
+    rows: WeightedRows, level: float, alpha: float, l2: float, options: dict[str, Any]
 ) -> DeviationFit:
     """The same without an intercept: a row of zeros, as heavy as all others, stands for 0.
 

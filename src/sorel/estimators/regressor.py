@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._lib.tensors import is_tensor
+from sorel._lib.devices import is_tensor
 from sorel.estimators.base import (
     DEFAULT_RISK,
     SpectralFit,
     SpectralModel,
     Task,
-    Weighted,
+    WeightedRows,
     weighted_rows,
 )
-from sorel.estimators.constant import TARGET_SPREAD
+from sorel.estimators.constant_model import TARGET_SPREAD
 from sorel.estimators.progress import with_callbacks
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, parse_loss
@@ -52,7 +52,7 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         """
         scores, loss = self._scores(X), regression_loss(self.loss)
         if is_tensor(X):
-            from sorel.estimators.tensors import predict_numbers
+            from sorel.estimators.tensor_data import predict_numbers
 
             return predict_numbers(loss, scores, X)
         return loss.predict(scores)
@@ -257,7 +257,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
 
     _means: tuple[FloatArray, float] | None = None
 
-    def _check_means(self, data: Weighted, loss: Loss) -> tuple[FloatArray, float]:
+    def _check_means(self, data: WeightedRows, loss: Loss) -> tuple[FloatArray, float]:
         """Weighted means of X and y, where the constraint on the residuals can be had."""
         if self.fit_intercept != "mean":
             raise ValueError(

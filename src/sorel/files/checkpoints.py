@@ -27,7 +27,7 @@ from sorel.files.archives import bounded_json, unpacked
 from sorel.files.atomic import check_writable, open_atomically
 from sorel.problem.problem import Problem
 
-__all__ = ["Checkpoint", "CheckpointError", "Keeper", "State", "read_passes"]
+__all__ = ["Checkpoint", "CheckpointError", "Keeper", "SavedRun", "read_passes"]
 
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
 _FORMAT = 3
@@ -93,7 +93,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class State:
+class SavedRun:
     """What a checkpoint holds of a run.
 
     Attributes
@@ -155,7 +155,7 @@ class Keeper:
         self._failing = False
         self.next = now() + self.every
 
-    def load(self) -> State | None:
+    def load(self) -> SavedRun | None:
         """The state to go on from, or None where there is no file yet."""
         found = _read(self._file, self.path)
         if found is None:
@@ -169,7 +169,7 @@ class Keeper:
         except Exception:
             raise _damaged(self.path) from None
 
-    def save(self, state: State, *, last: bool = False) -> None:
+    def save(self, state: SavedRun, *, last: bool = False) -> None:
         """Write the state. A failure is a warning: the run and the last checkpoint matter more."""
         try:
             self._write(state)
@@ -190,7 +190,7 @@ class Keeper:
             stacklevel=2,
         )
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: SavedRun) -> None:
         from sorel import __version__
 
         header = {
@@ -227,8 +227,8 @@ class Keeper:
                 f"{'; '.join(differences)}; give another path, or delete the file to start afresh"
             )
 
-    def _state(self, header: dict[str, Any], arrays: dict[str, FloatArray]) -> State:
-        state = State(
+    def _state(self, header: dict[str, Any], arrays: dict[str, FloatArray]) -> SavedRun:
+        state = SavedRun(
             **arrays,
             solver=str(header["solver"]),
             passes=_count(header["passes"]),

@@ -15,7 +15,7 @@ import numpy as np
 from sorel.engines.base import Curvature, FloatArray
 
 
-class Solution(NamedTuple):
+class ConjugateSolution(NamedTuple):
     """An approximate minimiser s of s.H s / 2 + gradient.s, and what it took.
 
     Attributes
@@ -47,7 +47,7 @@ def minimize_model(
     enough: Callable[[float, float, FloatArray], bool],
     max_products: int,
     precondition: Callable[[FloatArray], FloatArray] | None = None,
-) -> Solution:
+) -> ConjugateSolution:
     """Minimise the model of matrix H = curvature + diag(modulus), from s = 0.
 
     Parameters
@@ -84,4 +84,4 @@ def minimize_model(
         last, size = size, float(np.vdot(residual, scaled))
         conjugate *= size / last
         conjugate += scaled
-    return Solution(step, decrease, products, products * curvature.share + extra, reached)
+    return ConjugateSolution(step, decrease, products, products * curvature.share + extra, reached)

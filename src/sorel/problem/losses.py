@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, softmax
 
 import sorel._core as _core
-from sorel._lib.tensors import is_tensor
+from sorel._lib.devices import is_tensor
 
 __all__ = [
     "LOSSES",

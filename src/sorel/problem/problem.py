@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel._lib.copies import shallow_copy
-from sorel._lib.tensors import to_numpy
+from sorel._lib.devices import to_numpy
 from sorel.certificate import (
     MANY_PRODUCTS,
     Certificate,

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._lib.devices import is_on_device, is_tensor, to_numpy
 from sorel._lib.inputs import check_meaning, check_numbers
-from sorel._lib.tensors import is_on_device, is_tensor, to_numpy
 from sorel._lib.threads import thread_count
 from sorel.engines import trusting_engine
 from sorel.engines.base import Engine, FloatArray, Spec
@@ -23,7 +23,7 @@ from sorel.problem.risks import Deviation, Max, Mixture, Risk, normalised_sample
 WORTH_STREAMING = 256 << 20
 
 
-class Data(NamedTuple):
+class CheckedData(NamedTuple):
     """What a problem is made from.
 
     Attributes
@@ -54,7 +54,7 @@ def check_data(
     sample_weight: ArrayLike | None,
     n_jobs: int | None,
     make: Callable[[Any, Spec], Engine] | None,
-) -> Data:
+) -> CheckedData:
     """The data of a problem, or an error that says what is wrong with them."""
     if n_jobs is not None:
         thread_count(n_jobs)  # refuses what is not a number of threads
@@ -80,7 +80,7 @@ def check_data(
         targets, offset, error = _centred(targets, weight)
     counted = counting(weight, risk)
     spec = Spec(targets, loss, risk, classes, bool(fit_intercept), counted, n_jobs, offset, error)
-    return Data(make, X, spec, given, weight)
+    return CheckedData(make, X, spec, given, weight)
 
 
 def target_offset(low: float, high: float, mean: float) -> tuple[float, float]:

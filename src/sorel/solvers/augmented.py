@@ -24,7 +24,7 @@ from sorel.certificate import Certificate, Path, gap_wanted, noise, unit
 from sorel.engines.base import Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run, Solver
-from sorel.solvers.constant import constant_optimum, losses_are_equal
+from sorel.solvers.constant_optimum import constant_optimum, losses_are_equal
 from sorel.solvers.directions import Cheapest
 from sorel.solvers.schedule import EtaSchedule, Pace, next_damping
 from sorel.solvers.state import Direction, State

@@ -161,7 +161,7 @@ def minimize_deviation(
         X, y - shift, risk=Deviation(risk, share), loss=Linear(), penalty=L2(1.0),
         sample_weight=sample_weight, n_jobs=n_jobs,
     )  # fmt: skip
-    search = _Search(problem, l1, l2, center, tol)
+    search = _PenaltySearch(problem, l1, l2, center, tol)
     program = None
     if solver == "auto" and l2 == 0.0:
         program = _program(problem, risk, share, l1)
@@ -209,7 +209,7 @@ class _Certified(NamedTuple):
     weights: FloatArray
 
 
-class _Search:
+class _PenaltySearch:
     """The best fit so far under the penalties of the user, and what was spent on it."""
 
     def __init__(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse.linalg import LinearOperator, lsmr
 
-__all__ = ["Solution", "TailProgram"]
+__all__ = ["ProgramSolution", "TailProgram"]
 
 FloatArray = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ _FEW_WRONG = 0.1
 _TOLERANCE = 1e-9
 
 
-class Solution(NamedTuple):
+class ProgramSolution(NamedTuple):
     """Coefficients, the weighting lam that belongs to them, iterations, and passes over X."""
 
     w: FloatArray
@@ -90,7 +90,7 @@ class TailProgram:
         self._first_count = min(n, max(few, _SAMPLES_PER_PARAMETER * (d + 1)))
         self.first_entries = self.entries * self._first_count / n
 
-    def solve(self, start: FloatArray | None = None) -> Solution | None:
+    def solve(self, start: FloatArray | None = None) -> ProgramSolution | None:
         """The optimum; None if HiGHS does not find it.
 
         Parameters
@@ -109,7 +109,7 @@ class TailProgram:
             passes += 1
             size = float(self._omega @ np.abs(excess) + self._l1 * np.abs(w).sum())
             if not size > 0.0:
-                return Solution(w, self._omega, n_iter, passes)
+                return ProgramSolution(w, self._omega, n_iter, passes)
             # A number for those above, for those below, and for each that enters by itself.
             group = np.where(excess > 0.0, 0, 1)
             group[alone] = 2 + np.arange(np.count_nonzero(alone))
@@ -125,7 +125,7 @@ class TailProgram:
             if n_wrong <= _FEW_WRONG * np.count_nonzero(alone):
                 w = w + size * delta
                 if n_wrong == 0:
-                    return Solution(w, self._omega * density[group], n_iter, passes)
+                    return ProgramSolution(w, self._omega * density[group], n_iter, passes)
                 alone |= wrong
                 excess = self._excess(w)
             count *= 2

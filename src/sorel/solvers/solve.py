@@ -29,7 +29,7 @@ from sorel.certificate import (
 )
 from sorel.certificate.rounding import ROUNDINGS, negative_gap
 from sorel.engines.base import Dual, FloatArray
-from sorel.files.checkpoints import Checkpoint, Keeper, State, generator_state
+from sorel.files.checkpoints import Checkpoint, Keeper, SavedRun, generator_state
 from sorel.problem.problem import Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
@@ -305,7 +305,7 @@ class _Ledger:
         """Write a checkpoint, once there is something to go on from."""
         run = self.run
         if self.w is not None and self.dual is not None:
-            state = State(
+            state = SavedRun(
                 solver=solver,
                 w=self.problem.for_user(self.w),
                 weights=self.problem.engine.weights(self.dual),
@@ -552,7 +552,7 @@ def _status(
     converged: bool,
     ending: str,
     lost: float,
-    saved: State | None,
+    saved: SavedRun | None,
 ) -> str:
     passes = f"{run.passes:.4g} passes"
     if saved is not None:
@@ -668,7 +668,7 @@ def _choose_start(
     run: Run,
     warm_start: Result | None,
     w0: ArrayLike | None,
-    saved: State | None,
+    saved: SavedRun | None,
 ) -> None:
     """Set the run to where it begins: a checkpoint, another result, the user's parameters, or 0."""
     engine, d = problem.engine, problem.n_features
@@ -723,7 +723,7 @@ def _start_where_finite(problem: Problem, run: Run) -> None:
         run.w, run.passes = result.w, result.passes
 
 
-def _from_checkpoint(problem: Problem, run: Run, saved: State, iterates: Iterates) -> Iterates:
+def _from_checkpoint(problem: Problem, run: Run, saved: SavedRun, iterates: Iterates) -> Iterates:
     """The pair of the checkpoint first: it may be all that is needed, and is the one to beat."""
     assert run.dual is not None
     point = problem.engine.point(run.w)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sorel._lib.tensors import as_tensor, is_tensor
+from sorel._lib.devices import as_tensor, is_tensor
 from sorel.engines.tensors.engine import out_of_memory
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import Matrix, make_matrix

@@ -69,9 +69,9 @@ def reproduce(
 
 
 def _write(results: Results, folder: Path) -> None:
-    from sorel.research.reproduce import claims, figures, report, tables
+    from sorel.research.reproduce import claims, figures, report, result_tables
 
-    everything = [claims.claims_table(results), *tables.all_tables(results)]
+    everything = [claims.claims_table(results), *result_tables.all_tables(results)]
     drawn = figures.draw_all(results, folder / "figures")
     files = {"report.html": report.render(results, everything, drawn).encode()}
     frames = {"curves": results.curves, "late_curves": results.late, "grid": results.tuning}
@@ -82,7 +82,9 @@ def _write(results: Results, folder: Path) -> None:
     (folder / "tables").mkdir(exist_ok=True)
     for table in everything:
         files[f"tables/{table.name}.csv"] = table.frame.to_csv(index=False).encode()
-    parts = (f"## {t.title}\n\n{t.note}\n\n{tables.to_markdown(t.frame)}\n" for t in everything)
+    parts = (
+        f"## {t.title}\n\n{t.note}\n\n{result_tables.to_markdown(t.frame)}\n" for t in everything
+    )
     files["tables.md"] = "\n".join(parts).encode()
     for name, content in files.items():
         write_atomically(folder / name, content)

@@ -18,6 +18,13 @@ import pandas as pd
 
 from sorel.problem.risks import CVaR
 from sorel.research.reproduce.plan import FIXED_RUNS, INSTABILITY, LATE_RUNS, Results
+from sorel.research.reproduce.result_tables import (
+    Table,
+    knob_free,
+    late_levels,
+    make_table,
+    reached,
+)
 from sorel.research.reproduce.settings import (
     ALL_METHODS,
     FULL_METHODS,
@@ -27,7 +34,6 @@ from sorel.research.reproduce.settings import (
     risk_label,
     texts,
 )
-from sorel.research.reproduce.tables import Table, knob_free, late_levels, make_table, reached
 
 HOLDS, IN_PART, HOLDS_NOT = "holds", "holds in part", "does not hold"
 NOT_MEASURED = "not measured"

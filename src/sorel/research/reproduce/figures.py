@@ -12,8 +12,8 @@ import pandas as pd
 
 from sorel.files.atomic import write_atomically
 from sorel.research.reproduce.plan import FIXED_RUNS, INSTABILITY, Results
+from sorel.research.reproduce.result_tables import knob_free, summary_curves
 from sorel.research.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, LABELS, risk_label
-from sorel.research.reproduce.tables import knob_free, summary_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

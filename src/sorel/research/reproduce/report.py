@@ -15,8 +15,8 @@ import numpy as np
 
 from sorel.research.reproduce.claims import HOLDS, HOLDS_NOT, IN_PART, Claim, claims
 from sorel.research.reproduce.plan import Results
+from sorel.research.reproduce.result_tables import Table, knob_free, number
 from sorel.research.reproduce.settings import risk_label, texts
-from sorel.research.reproduce.tables import Table, knob_free, number
 
 # Which tables follow which figure.
 _SECTIONS: dict[str, tuple[str, ...]] = {

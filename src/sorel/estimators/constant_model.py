@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._lib.tensors import is_tensor, to_numpy
+from sorel._lib.devices import is_tensor, to_numpy
 from sorel.engines.rows import RowSource
 from sorel.problem.penalties import Penalty
 from sorel.problem.problem import Problem
@@ -77,7 +77,7 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
         elif not is_tensor(X):
             return Sample(X, y, sample_weight)
         if is_tensor(X):
-            from sorel.estimators.tensors import host_rows
+            from sorel.estimators.tensor_data import host_rows
 
             part = host_rows(X, rows)
         else:

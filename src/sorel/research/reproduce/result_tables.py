@@ -231,7 +231,7 @@ def number(value: Any) -> str:
 
     Examples
     --------
-    >>> from sorel.reproduce.tables import number
+    >>> from sorel.reproduce.result_tables import number
     >>> number(1234.5), number(3.14159), number(2e-13), number(float("inf"))
     ('1234', '3.14', '2.0e-13', '-')
     """

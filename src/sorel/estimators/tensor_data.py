@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from sorel._lib.tensors import is_tensor, like, to_numpy
+from sorel._lib.devices import is_tensor, like, to_numpy
 from sorel.engines.tensors.inputs import check_length, read_matrix, refuse_infinite, same_device
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import make_matrix

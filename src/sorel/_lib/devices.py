@@ -24,7 +24,7 @@ def is_tensor(X: Any) -> bool:
     Examples
     --------
     >>> import numpy as np
-    >>> from sorel._lib.tensors import is_tensor
+    >>> from sorel._lib.devices import is_tensor
     >>> is_tensor(np.zeros(3)), is_tensor([1.0, 2.0])
     (False, False)
     """
