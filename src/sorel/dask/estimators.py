@@ -18,7 +18,7 @@ from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, WeightedRows
+from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Task, WeightedRows
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
 from sorel.estimators.progress import with_callbacks
@@ -65,7 +65,7 @@ class _OnCluster(SpectralFit):
         data = WeightedRows(loaded, np.empty(0), None, loaded.total, None)
         try:
             with dropping_stopped_workers(loaded.client):
-                self._fit(data, loss, loaded.shape[0], given)
+                self._fit(Task(data, loss, given))
             self.status_ += self._account(loaded)
         except ClusterError as error:
             reached = None if loaded.partitions is None else loaded.partitions.reached
@@ -103,7 +103,7 @@ class _OnCluster(SpectralFit):
         )
         return Problem.from_engine(engine, penalty)
 
-    def _note_constant(self, data: WeightedRows, problem: Problem, loss: str | Loss) -> None:
+    def _note_constant(self, data: WeightedRows, problem: Problem) -> None:
         self.constant_ = False
         if not self.converged_:
             return
@@ -322,15 +322,13 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         if isinstance(loss, Poisson) and loaded.target_range[1] == 0.0:
             loaded.close()
             loss.encode(np.zeros(1))
+        self._means = None
         if isinstance(self.fit_intercept, str):
             sums = [fact.sums for fact in loaded.rows.facts if fact.sums is not None]
             mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
             loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
         given = {"X": X, "y": y, "sample_weight": sample_weight}
-        try:
-            self._fit_loaded(loaded, loss, given)
-        finally:
-            self._means = None
+        self._fit_loaded(loaded, loss, given)
         return self
 
     def _check_intercept(self, loss: Loss) -> None:
@@ -460,7 +458,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         try:
             facts = [fact for fact in loaded.rows.facts if fact.rows]
             labels = np.concatenate([np.asarray(fact.labels) for fact in facts])
-            _, loss = self._read_labels(labels)
+            _, loss = self._encode(labels)
             if self.class_weight is not None:
                 self._weigh_classes(loaded)
         except BaseException:

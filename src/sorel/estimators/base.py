@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -37,6 +37,7 @@ from sorel.estimators.progress import (
     all_of,
     log_record,
     stop_if_repeated,
+    with_callbacks,
 )
 from sorel.problem.losses import Loss
 from sorel.problem.penalties import Penalty, choose_penalty
@@ -75,7 +76,6 @@ class Task(NamedTuple):
 
     data: WeightedRows
     loss: Loss
-    n_samples: int
     given: dict[str, Any]
 
 
@@ -172,8 +172,13 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
             raise AttributeError(f"this {type(self).__name__} has no history_: fit it first")
         return as_table(dict(zip(Record._fields, self._history.T, strict=True)))
 
+    @property
+    def _numeric(self) -> bool:
+        """Whether targets are numbers, not labels."""
+        return not isinstance(self, ClassifierMixin)
+
     def _read(
-        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+        self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         """Validated X, y and sample weights."""
         refuse_dask(self, X, y)
@@ -188,10 +193,21 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
                 "them, e.g. with y.cpu()"
             )
         check_numbers(X, "X")
-        _check_targets(self, y, numeric)
+        self._check_targets(y)
         check_indices(X)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=numeric)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=self._numeric
+        )
         return X, y, check_weights(sample_weight, X)
+
+    def _check_targets(self, y: Any) -> None:
+        """Refuse targets that mean something else than what validation would read."""
+        check_meaning(y, "y")
+        _refuse_many_targets(self, y)
+        check_present(y, "y")
+        if self._numeric:
+            _refuse_texts(self, y)
+            check_numbers(y, "y")
 
     def _keep_outcome(self, found: Any) -> None:
         """Certificate and cost of what was found."""
@@ -225,6 +241,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         scores += self.intercept_
         return scores
 
+    def _encode(self, y: Any) -> tuple[Any, Loss]:
+        """Targets as the loss takes them, and that loss."""
+        raise NotImplementedError
+
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         """Whether the predictions that belong to scores differ from row to row."""
         raise NotImplementedError
@@ -241,17 +261,46 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     constant_: bool
     _speaks_of_constant = True
 
+    @with_callbacks
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
+        y : array-like of shape (n,)
+            Targets, or labels of any kind, two or more; or where they are on disk, as
+            :class:`sorel.Problem` takes them.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
+        """
+        self._fit(self._task(X, y, sample_weight))
+        return self
+
     def _read(
-        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+        self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, NDArray[Any], FloatArray | None]:
         refuse_dask(self, X, y)
         if is_tensor(X):
-            return self._read_tensors(X, y, sample_weight, numeric=numeric)
+            return self._read_tensors(X, y, sample_weight)
         rows, y = (None, y) if _is_small(X) else open_data(X, y)
         if rows is None:
-            return super()._read(X, y, sample_weight, numeric=numeric)
-        _check_targets(self, y, numeric)
-        y = _check_y(y, y_numeric=numeric, estimator=self)
+            return super()._read(X, y, sample_weight)
+        self._check_targets(y)
+        y = _check_y(y, y_numeric=self._numeric, estimator=self)
         if len(y) != rows.n_samples:
             raise ValueError(
                 f"X has {rows.n_samples} rows but y has {len(y)} values; they must agree"
@@ -261,13 +310,13 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         return rows, y, sample_weight
 
     def _read_tensors(
-        self, X: Any, y: Any, sample_weight: Any, *, numeric: bool
+        self, X: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, Any, FloatArray | None]:
         # Torch takes longer to import than all the rest.
         from sorel.estimators import tensor_data
 
         _refuse_many_targets(self, y)
-        if numeric and not is_tensor(y):
+        if self._numeric and not is_tensor(y):
             _refuse_texts(self, y)
         X, y, sample_weight = tensor_data.read_arrays(X, y, sample_weight)
         self._note_features(int(X.shape[1]), None)
@@ -287,7 +336,15 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         """Read and check what `fit` was given."""
-        raise NotImplementedError
+        X, y, sample_weight = self._read(X, y, sample_weight)
+        data = weighted_rows(X, y, self._row_weights(y, sample_weight))
+        targets, loss = self._encode(data.y)
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        return Task(data._replace(y=targets), loss, given)
+
+    def _row_weights(self, y: Any, sample_weight: FloatArray | None) -> FloatArray | None:
+        """Weights of the rows in the fit."""
+        return sample_weight
 
     def _method(self) -> str | Solver:
         """The solver, with the settings that the estimator has for it."""
@@ -295,32 +352,27 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
     def _fits_along(self, task: Task, pairs: Iterable[tuple[Risk, float | str]]) -> Iterator[None]:
         """Fit to every risk and l2 in turn, each from the last: the data are read once for all."""
-        data, loss = task.data, task.loss
         problem = previous = None
         for risk, l2 in pairs:
             self.risk, self.l2 = risk, l2
-            penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
-            self.l2_ = float(penalty.l2)
+            penalty = self._penalty(task.data)
             if problem is None:
-                problem = self._problem(data, loss, penalty)
+                problem = self._problem(task.data, task.loss, penalty)
             elif problem.risk != risk:
                 problem = problem.with_risk(risk)
             problem = problem.with_penalty(penalty)
             previous = self._solve(problem, self._method(), warm_start=previous)
-            self._keep(previous, problem.n_features, task.n_samples, data.kept)
-            self._note_constant(data, problem, loss)
+            self._keep(previous, problem, task.data)
+            self._note_constant(task.data, problem)
             yield
 
-    def _fit(
-        self, data: WeightedRows, loss: str | Loss, n_samples: int, given: dict[str, Any]
-    ) -> None:
-        """Solve the problem of `data` and keep the result; `given` is what callbacks see."""
-        penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
-        self.l2_ = float(penalty.l2)
-        problem = self._problem(data, loss, penalty)
+    def _fit(self, task: Task) -> None:
+        """Solve the problem of a task, and keep the result."""
+        data = task.data
+        problem = self._problem(data, task.loss, self._penalty(data))
         solver = self._method()
         previous = self._previous(problem, data.kept) if self.warm_start else None
-        hooks = Hooks(self, problem, given)
+        hooks = Hooks(self, problem, task.given)
         listeners: list[Callable[[Record], Any]] = []
         if hooks.wanted:
             solver = hooks.watched = Watched(make_solver(solver))
@@ -333,9 +385,9 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         result = self._solve(problem, solver, listeners, **options)
         if progress is not None:
             progress.close(result)
-        self._keep(result, problem.n_features, n_samples, data.kept)
+        self._keep(result, problem, data)
         hooks.end()
-        self._note_constant(data, problem, loss)
+        self._note_constant(data, problem)
         if result.status.startswith("interrupted"):
             stop_if_repeated()
             warn(
@@ -352,38 +404,29 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     ) -> Result:
         """Solve a problem, and log the result."""
         logged = [log_record] if logger.isEnabledFor(logging.DEBUG) else []
-        result = solve(
-            problem,
-            solver,
-            tol=self.tol,
-            max_passes=self.max_passes,
-            random_state=self.random_state,
-            callback=all_of([*listeners, *logged]),
-            **options,
-        )
+        options |= {"random_state": self.random_state, "callback": all_of([*listeners, *logged])}
+        result = solve(problem, solver, tol=self.tol, max_passes=self.max_passes, **options)
         logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         return result
 
-    def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
-        return Problem(
-            data.X,
-            data.y,
-            risk=self.risk,
-            loss=loss,
-            penalty=penalty,
-            fit_intercept=self._has_intercept,
-            sample_weight=data.sample_weight,
-            n_jobs=self.n_jobs,
-        )
+    def _penalty(self, data: WeightedRows) -> Penalty:
+        penalty = choose_penalty(self.penalty, self.l2, self.l1, self.positive, data.total)
+        self.l2_ = float(penalty.l2)
+        return penalty
 
-    def _keep(self, result: Result, d: int, n_samples: int, kept: NDArray[np.bool_] | None) -> None:
-        for name, value in self._parameters_of(result.w, d).items():
+    def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
+        settings = {"risk": self.risk, "loss": loss, "penalty": penalty, "n_jobs": self.n_jobs}
+        settings |= {"fit_intercept": self._has_intercept, "sample_weight": data.sample_weight}
+        return Problem(data.X, data.y, **settings)
+
+    def _keep(self, result: Result, problem: Problem, data: WeightedRows) -> None:
+        for name, value in self._parameters_of(result.w, problem.n_features).items():
             setattr(self, name, value)
-        self.risk_weights_ = spread(result.weights, n_samples, kept)
+        self.risk_weights_ = spread(result.weights, data.kept)
         self._keep_outcome(result)
         self._history = np.array(result.history, dtype=np.float64).reshape(-1, len(Record._fields))
 
-    def _note_constant(self, data: WeightedRows, problem: Problem, loss: str | Loss) -> None:
+    def _note_constant(self, data: WeightedRows, problem: Problem) -> None:
         """Say so if the optimum is nearly the constant model."""
         self.constant_ = False
         if not self.converged_:
@@ -395,15 +438,11 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             scores = product(sample.X, found["coef_"].T) + found["intercept_"]
             return self._varies(scores, sample.y)
 
-        self.constant_ = not self._varies(
-            product(sample.X, self.coef_.T) + self.intercept_, sample.y
-        )
+        scores = product(sample.X, self.coef_.T) + self.intercept_
+        self.constant_ = not self._varies(scores, sample.y)
         if self.constant_ and self._speaks_of_constant:
             self.status_ += "; the model is constant: its predictions hardly depend on X"
-            level = first_level(
-                problem.risk, sample, loss, problem.penalty, problem.fit_intercept, learns
-            )
-            warn(advice(problem.risk, level), ConstantModelWarning)
+            warn(advice(problem.risk, first_level(problem, sample, learns)), ConstantModelWarning)
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         """coef_ and intercept_ of the core's parameter array."""
@@ -427,11 +466,11 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         return Result(w, lam, nan, nan, nan, nan, 0.0, 0.0, 0, False, "", "", [])
 
 
-def spread(weights: FloatArray, n: int, kept: NDArray[np.bool_] | None) -> FloatArray:
-    """Weights of all n samples: 0 for those that were left out."""
+def spread(weights: FloatArray, kept: NDArray[np.bool_] | None) -> FloatArray:
+    """Weights of all samples: 0 for those that were left out."""
     if kept is None:
         return weights
-    out = np.zeros(n)
+    out = np.zeros(len(kept))
     out[kept] = weights
     return out
 
@@ -477,16 +516,6 @@ def _check_columns(model: Any, rows: RowSource) -> None:
         raise ValueError(
             f"the columns of X are {rows.columns}, and the model was fitted to {names.tolist()}"
         )
-
-
-def _check_targets(estimator: Any, y: Any, numeric: bool) -> None:
-    """Refuse targets that mean something else than what validation would read."""
-    check_meaning(y, "y")
-    _refuse_many_targets(estimator, y)
-    check_present(y, "y")
-    if numeric:
-        _refuse_texts(estimator, y)
-        check_numbers(y, "y")
 
 
 def refuse_dask(estimator: Any, *collections: Any) -> None:

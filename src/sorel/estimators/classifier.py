@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
@@ -14,9 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor, like, to_numpy
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, weighted_rows
+from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel
 from sorel.estimators.constant_model import MARGIN_SPREAD, margin_spread
-from sorel.estimators.progress import available_if, with_callbacks
+from sorel.estimators.progress import available_if
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.problem.penalties import Penalty
@@ -140,12 +140,12 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         return margin_spread(scores) >= MARGIN_SPREAD
 
-    def _read_labels(self, y: Any) -> tuple[Any, Loss]:
+    def _encode(self, y: Any) -> tuple[Any, Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
         if is_tensor(y):
             labels, codes = _tensors().distinct(y)
             # So many of each that nobody takes them for numbers.
-            return codes, self._read_labels(np.repeat(labels, 3))[1]
+            return codes, self._encode(np.repeat(labels, 3))[1]
         try:
             check_classification_targets(y)
         except ValueError as error:
@@ -302,47 +302,11 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> SpectralRiskClassifier:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or tensor of shape (n, d)
-            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
-        y : array-like of shape (n,)
-            Labels of any kind, two or more; or where they are on disk, as :class:`sorel.Problem`
-            takes them.
-        sample_weight : array-like of shape (n,), optional
-            Weights; 2 is the row twice.
-
-        Returns
-        -------
-        SpectralRiskClassifier
-            The fitted estimator.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If `tol` was not reached within `max_passes`, or fit was interrupted.
-        ConstantModelWarning
-            If the optimum is (nearly) the constant model, with the level at which it would learn.
-        """
-        self._fit(*self._task(X, y, sample_weight))
-        return self
-
-    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
-        X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
-        weight = sample_weight
-        if self.class_weight is not None:
-            weight = compute_sample_weight(self.class_weight, to_numpy(y))
-            weight = weight if sample_weight is None else weight * sample_weight
-        data = weighted_rows(X, y, weight)
-        codes, loss = self._read_labels(data.y)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
-        return Task(data._replace(y=codes), loss, X.shape[0], given)
+    def _row_weights(self, y: Any, sample_weight: FloatArray | None) -> FloatArray | None:
+        if self.class_weight is None:
+            return sample_weight
+        weight: FloatArray = compute_sample_weight(self.class_weight, to_numpy(y))
+        return weight if sample_weight is None else weight * sample_weight
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         table = w.reshape(len(w), -1).T

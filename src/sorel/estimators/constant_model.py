@@ -9,19 +9,18 @@ and useless, so a fit that ends there says so.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._lib.defaults import MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor, to_numpy
 from sorel.engines.rows import RowSource
-from sorel.problem.penalties import Penalty
 from sorel.problem.problem import Problem
 from sorel.problem.risks import ESRM, CVaR, Extremile, Mean, Risk
-from sorel.solvers.solve import solve
+from sorel.solvers.solve import solve_quietly
 
 FloatArray = NDArray[np.float64]
 
@@ -33,11 +32,7 @@ TARGET_SPREAD = 0.02
 
 # Rows that are looked at.
 _SAMPLE = 10_000
-# Relative gap of the fits that search for a level at which the model learns.
-_TOL = 1e-3
-# Passes that each of these fits may take.
-_MAX_PASSES = 200.0
-# Number of these fits, after the one to the mean.
+# Fits that search for a level at which the model learns, after the one to the mean.
 _BISECTIONS = 6
 # Features from which on the search is no longer cheap.
 _MAX_FEATURES = 500
@@ -92,24 +87,15 @@ def margin_spread(scores: FloatArray) -> float:
     return float(np.sqrt(np.mean((scores - scores.mean(axis=0)) ** 2)))
 
 
-def first_level(
-    risk: Risk,
-    sample: Sample,
-    loss: Any,
-    penalty: Penalty,
-    fit_intercept: bool,
-    learns: Callable[[FloatArray], bool],
-) -> Level:
+def first_level(problem: Problem, sample: Sample, learns: Callable[[FloatArray], bool]) -> Level:
     """The least mild risk of the same kind at which a fit to the sample learns, roughly.
 
     Parameters
     ----------
-    risk : Risk
-        The risk at which it does not.
+    problem : Problem
+        One whose optimum is constant.
     sample : Sample
-        Rows to fit to.
-    loss, penalty, fit_intercept
-        As in :class:`sorel.Problem`.
+        Some of its rows, to fit to.
     learns : callable
         Tells from fitted parameters whether predictions vary.
 
@@ -118,20 +104,17 @@ def first_level(
     Level
         Without a risk where not even the mean learns, or where finding out would not be cheap.
     """
+    risk = problem.risk
     if isinstance(risk, Mean):
         return Level(None, False)
     if sample.X.shape[1] > _MAX_FEATURES:
         return Level(None, None)
+    settings: dict[str, Any] = {"loss": problem.loss, "penalty": problem.penalty}
+    settings |= {"fit_intercept": problem.fit_intercept, "sample_weight": sample.sample_weight}
 
     def tried(candidate: Risk) -> bool:
-        settings = {"risk": candidate, "loss": loss, "penalty": penalty}
-        weight = sample.sample_weight
-        problem = Problem(
-            sample.X, sample.y, fit_intercept=fit_intercept, sample_weight=weight, **settings
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return learns(solve(problem, tol=_TOL, max_passes=_MAX_PASSES).w)
+        part = Problem(sample.X, sample.y, risk=candidate, **settings)
+        return learns(solve_quietly(part, "auto", MODEL_TOL, MAX_PASSES)[0].w)
 
     try:
         if not tried(Mean()):

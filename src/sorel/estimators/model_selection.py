@@ -13,11 +13,12 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter as now
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
+from sklearn.base import clone, is_classifier
 from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
@@ -29,15 +30,13 @@ from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant_model import ConstantModelWarning
 from sorel.estimators.metrics import get_scorer, make_tail_scorer
 from sorel.estimators.paths import snake_order
-from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor, regression_loss
+from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor
 from sorel.problem.losses import Loss, parse_loss
 from sorel.problem.penalties import Penalty, choose_penalty
 from sorel.problem.risks import Mean, Risk, parse_risk
 from sorel.solvers import Solver
 
 __all__ = ["SpectralRiskClassifierCV", "SpectralRiskRegressorCV"]
-
-Fit = TypeVar("Fit", bound=SpectralFit)
 
 _RISKS = ("mean", "cvar:0.5", "cvar:0.2", "cvar:0.1")
 _L2S = ("auto", 1e-4, 1e-2, 1.0)
@@ -50,16 +49,35 @@ _MEAN_SLACK = 0.25
 class SpectralSearch(SpectralModel):
     """The search that both estimators share."""
 
-    def _search(
+    _kind: type[SpectralFit]
+
+    def fit(
         self,
-        model: SpectralFit,
         X: Any,
-        y: NDArray[Any],
-        sample_weight: NDArray[np.float64] | None,
-        groups: ArrayLike | None,
-        *,
-        classifier: bool,
-    ) -> None:
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Search the grid, then fit the best pair on all rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets, or labels of any kind, two or more.
+        sample_weight : array-like of shape (n,), optional
+            Weights, for fitting and, where the scorer takes them, for scoring.
+        groups : array-like of shape (n,), optional
+            Groups, for splitters that need them.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+        """
+        X, y, weight = self._read(X, y, sample_weight)
+        self._encode(y if weight is None else y[weight > 0.0])
         risks = [parse_risk(risk) for risk in self.risks]
         l2s = list(self.l2s)
         if not risks or not l2s:
@@ -75,9 +93,10 @@ class SpectralSearch(SpectralModel):
             choose_penalty(self.penalty, l2, self.l1, self.positive, 1.0)
         scorer = _Scorer(self.scoring, self.mean_slack, self.loss)
         X, y, groups = indexable(X, y, groups)
-        splitter = check_cv(self.cv, y, classifier=classifier)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self))
+        model = self._model()
         tables = Parallel(n_jobs=self.n_jobs, verbose=max(0, self.verbose - 1))(
-            delayed(_score_fold)(model, risks, l2s, X, y, sample_weight, train, test, scorer)
+            delayed(_score_fold)(model, risks, l2s, X, y, weight, train, test, scorer)
             for train, test in splitter.split(X, y, groups)
         )
         named: list[float | str] = l2s if self.penalty is None else [self.penalty.l2]
@@ -95,17 +114,18 @@ class SpectralSearch(SpectralModel):
                     "were admitted; add milder risks to the grid, a smaller l2, or other features",
                     ConstantModelWarning,
                 )
-            return
+            return self
         model.set_params(risk=self.best_risk_, l2=l2s[at], verbose=self.verbose)
-        model.fit(X, y, sample_weight=sample_weight)
+        model.fit(X, y, sample_weight=weight)
         for name in FITTED:
             setattr(self, name, getattr(model, name))
+        return self
 
-    def _model(self, kind: type[Fit]) -> Fit:
+    def _model(self) -> SpectralFit:
         """An estimator with the settings of the search; threads and progress are their own."""
         own = self.get_params(deep=False)
-        shared = own.keys() & kind().get_params(deep=False).keys() - {"n_jobs", "verbose"}
-        return kind(**{name: own[name] for name in shared})
+        shared = own.keys() & self._kind().get_params(deep=False).keys() - {"n_jobs", "verbose"}
+        return self._kind(**{name: own[name] for name in shared})
 
 
 def _score_fold(
@@ -120,8 +140,6 @@ def _score_fold(
     scorer: _Scorer,
 ) -> NDArray[np.float64]:
     """What is known of every grid point on one fold (_FACTS), in the order of the grid."""
-    from sklearn.base import clone
-
     model = clone(model)
     # The search deals with constant models itself; the last fit speaks of its own.
     model._speaks_of_constant = False
@@ -322,6 +340,8 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
     (4, (3,))
     """
 
+    _kind = SpectralRiskRegressor
+
     def __init__(
         self,
         risks: Sequence[Risk | str] = _RISKS,
@@ -345,38 +365,6 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         verbose: int = 0,
     ) -> None:
         self._keep_settings(locals())
-
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> SpectralRiskRegressorCV:
-        """Search the grid, then fit the best pair on all rows.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
-        y : array-like of shape (n,)
-            Targets.
-        sample_weight : array-like of shape (n,), optional
-            Weights, for fitting and, where the scorer takes them, for scoring.
-        groups : array-like of shape (n,), optional
-            Groups, for splitters that need them.
-
-        Returns
-        -------
-        SpectralRiskRegressorCV
-            The fitted estimator.
-        """
-        regression_loss(self.loss)
-        X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
-        self._search(
-            self._model(SpectralRiskRegressor), X, y, sample_weight, groups, classifier=False
-        )
-        return self
 
 
 class SpectralRiskClassifierCV(ClassifierFace, SpectralSearch):
@@ -468,6 +456,8 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
     True
     """
 
+    _kind = SpectralRiskClassifier
+
     def __init__(
         self,
         risks: Sequence[Risk | str] = _RISKS,
@@ -492,35 +482,3 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         verbose: int = 0,
     ) -> None:
         self._keep_settings(locals())
-
-    def fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> SpectralRiskClassifierCV:
-        """Search the grid, then fit the best pair on all rows.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
-        y : array-like of shape (n,)
-            Labels of any kind, two or more.
-        sample_weight : array-like of shape (n,), optional
-            Weights, for fitting and, where the scorer takes them, for scoring.
-        groups : array-like of shape (n,), optional
-            Groups, for splitters that need them.
-
-        Returns
-        -------
-        SpectralRiskClassifierCV
-            The fitted estimator.
-        """
-        X, y, sample_weight = self._read(X, y, sample_weight, numeric=False)
-        self._read_labels(y if sample_weight is None else y[sample_weight > 0.0])
-        self._search(
-            self._model(SpectralRiskClassifier), X, y, sample_weight, groups, classifier=True
-        )
-        return self

@@ -447,9 +447,9 @@ class SpectralRiskPortfolio(SpectralModel):
             # The weighting is the worst one up to the gap, which is shared out by these sizes.
             parts += (found.risk - parts.sum()) * sizes / sizes.sum()
         self.risk_contributions_ = parts
-        kept = np.ones(family.R.shape[0], dtype=bool) if kept is None else kept
-        n, at = len(kept), np.flatnonzero(kept)
-        self.risk_weights_ = spread(found.lam, n, kept)
+        self.risk_weights_ = spread(found.lam, kept)
+        n = len(self.risk_weights_)
+        at = np.arange(n) if kept is None else np.flatnonzero(kept)
         carry = np.flatnonzero(found.lam > _CARRIES * found.lam.max())
         returns = np.asarray(family.R @ found.w, dtype=np.float64)
         carry = carry[np.argsort(returns[carry], kind="stable")]

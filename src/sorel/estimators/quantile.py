@@ -9,7 +9,6 @@ so the best intercept is the q-quantile of what is left, and the coefficients mi
 from __future__ import annotations
 
 import numbers
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from sorel._lib.warnings import warn
 from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
-from sorel.problem.risks import CVaR
+from sorel.problem.risks import CVaR, Risk
 from sorel.solvers import SOLVERS, Solver
 from sorel.solvers.deviations import DeviationFit, minimize_deviation
-from sorel.solvers.solve import convergence_warning
+from sorel.solvers.solve import Result, convergence_warning
 
 __all__ = ["QuantileRegressor", "weighted_quantile"]
 
@@ -32,7 +32,48 @@ FloatArray = NDArray[np.float64]
 _LINEAR_PROGRAMS = ("highs", "highs-ds", "highs-ipm")
 
 
-class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class DeviationModel(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+    """What the regressors share that minimise a deviation of the residuals."""
+
+    tol: float
+
+    def _read_rows(self, X: Any, y: Any, sample_weight: Any) -> WeightedRows:
+        """Check penalties and data; rows of weight 0 are left out."""
+        for name in ("alpha", "l1", "l2"):
+            if hasattr(self, name):
+                check_nonnegative(name, getattr(self, name))
+        X, y, weight = self._read(X, y, sample_weight)
+        return weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
+
+    def _minimize(self, what: str, X: Any, y: FloatArray, risk: Risk, **settings: Any) -> Any:
+        """The certified fit, with a warning where it missed the tolerance."""
+        settings |= {"tol": self.tol, "max_passes": self.max_passes, "n_jobs": self.n_jobs}
+        found = minimize_deviation(X, y, risk, solver=check_solver(self.solver), **settings)
+        if not found.converged:
+            warn(
+                f"{what}: relative gap {found.relative_gap:.3g} is above tol={self.tol:g}; raise "
+                "max_passes, scale the columns, or give a small l2",
+                convergence_warning(),
+            )
+        return found
+
+    def predict(self, X: Any) -> FloatArray:
+        """Predict the target.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n,) or (n, n_quantiles)
+            Predicted values; with several quantiles, columns in their order.
+        """
+        return self._scores(X)
+
+
+class QuantileRegressor(DeviationModel):
     """Linear quantile regression with a certified optimum, for any number of rows.
 
     It minimises ``mean(pinball) + alpha ||w||_1 + l2/2 ||w||^2``, as scikit-learn's estimator of
@@ -153,31 +194,23 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
             If `tol` was not reached within `max_passes`.
         """
         levels = _levels(self.quantile)
-        for name in ("alpha", "l2"):
-            check_nonnegative(name, getattr(self, name))
-        solver = check_solver(self.solver)
-        X, y, weight = self._read(X, y, sample_weight, numeric=True)
-        rows = weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
-        options: dict[str, Any] = {"tol": self.tol, "max_passes": self.max_passes}
-        options.update(solver=solver, n_jobs=self.n_jobs)
+        rows = self._read_rows(X, y, sample_weight)
         fits: list[dict[str, Any]] = []
         found: DeviationFit | None = None
         for level in levels:
+            intercept, scale = 0.0, 1.0
             if self.fit_intercept:
-                options["warm_start"] = None if found is None else found.result
-                found, intercept = _with_intercept(rows, level, self.alpha, self.l2, options)
-                scale = 1.0 - level
+                found = self._fit_centered(rows, level, None if found is None else found.result)
+                residual, scale = rows.y - np.asarray(rows.X @ found.w), 1.0 - level
+                intercept = weighted_quantile(residual, level, rows.sample_weight)
             else:
-                found = _without_intercept(rows, level, self.alpha, self.l2, options)
-                intercept, scale = 0.0, 1.0
-            if not found.converged:
-                warn_not_converged(found, self.tol, f"quantile {level:g}")
-            # Without an intercept the last row of zeros is no sample.
-            weights = spread(found.weights[: len(rows.y)], X.shape[0], rows.kept)
+                found = self._fit_from_zero(rows, level)
             fits.append({
                 "coef_": found.w, "intercept_": intercept, "objective_": scale * found.objective,
                 "gap_": scale * found.gap, "relative_gap_": found.relative_gap,
-                "risk_weights_": weights, "n_iter_": found.n_iter, "n_passes_": found.passes,
+                # Without an intercept the last row of zeros is no sample.
+                "risk_weights_": spread(found.weights[: len(rows.y)], rows.kept),
+                "n_iter_": found.n_iter, "n_passes_": found.passes,
                 "converged_": found.converged, "status_": found.status,
             })  # fmt: skip
         several = np.ndim(self.quantile) > 0
@@ -190,54 +223,36 @@ class QuantileRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # 
         self.status_ = fits[-1]["status_"]
         return self
 
-    def predict(self, X: Any) -> FloatArray:
-        """Predict the quantile, or the quantiles.
+    def _fit_centered(self, rows: WeightedRows, level: float, start: Result | None) -> DeviationFit:
+        """The coefficients of a quantile; the intercept is the quantile of what is left."""
+        share = 1.0 - level
+        return self._minimize(
+            f"quantile {level:g}", rows.X, rows.y, CVaR(share), l1=self.alpha / share,
+            l2=self.l2 / share, sample_weight=rows.sample_weight, warm_start=start,
+        )  # fmt: skip
 
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
+    def _fit_from_zero(self, rows: WeightedRows, level: float) -> DeviationFit:
+        """The same without an intercept: a row of zeros, as heavy as all others, stands for 0.
 
-        Returns
-        -------
-        ndarray of shape (n,) or (n, n_quantiles)
-            Predicted values; columns in the order of `quantile`.
+        Half the weight of rows and zeros together falls to the positive residuals, so
+        mean pinball = CVaR_{1/2} - 2 (1 - level) mean over these rows.
         """
-        scores = self._scores(X)
+        X, zeros = rows.X, np.zeros((1, rows.X.shape[1]))
+        X = scipy.sparse.vstack([X, zeros], "csr") if scipy.sparse.issparse(X) else np.r_[X, zeros]
+        omega = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+        # No weight on any residual: rows get what the mean takes off again, the zeros the rest.
+        center = np.append((1.0 - level) * omega / rows.total, level)
+        return self._minimize(
+            f"quantile {level:g}", X, np.append(rows.y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level),
+            l1=self.alpha, l2=self.l2, sample_weight=np.append(omega, rows.total), center=center,
+        )  # fmt: skip
+
+    def _scores(self, X: Any) -> FloatArray:
+        scores: FloatArray = super()._scores(X)
         if self.noncrossing and scores.ndim == 2:
             ranks = np.argsort(np.argsort(np.asarray(self.quantile), kind="stable"), kind="stable")
             scores = np.sort(scores, axis=1)[:, ranks]
         return scores
-
-
-def _with_intercept(
-    rows: WeightedRows, level: float, alpha: float, l2: float, options: dict[str, Any]
-) -> tuple[DeviationFit, float]:
-    """The fit, and the quantile of what is left."""
-    share, weight = 1.0 - level, rows.sample_weight
-    options = {**options, "l1": alpha / share, "l2": l2 / share}
-    found = minimize_deviation(rows.X, rows.y, CVaR(share), sample_weight=weight, **options)
-    return found, weighted_quantile(rows.y - np.asarray(rows.X @ found.w), level, weight)
-
-
-def _without_intercept(
-    rows: WeightedRows, level: float, alpha: float, l2: float, options: dict[str, Any]
-) -> DeviationFit:
-    """The same without an intercept: a row of zeros, as heavy as all others, stands for 0.
-
-    Half the weight of rows and zeros together falls to the positive residuals, so
-    mean pinball = CVaR_{1/2} - 2 (1 - level) mean over these rows.
-    """
-    X, zeros = rows.X, np.zeros((1, rows.X.shape[1]))
-    X = scipy.sparse.vstack([X, zeros], "csr") if scipy.sparse.issparse(X) else np.r_[X, zeros]
-    omega = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
-    total = float(omega.sum())
-    # No weight on any residual: rows get what the mean takes off again, the zeros the rest.
-    center = np.append((1.0 - level) * omega / total, level)
-    return minimize_deviation(
-        X, np.append(rows.y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level), l1=alpha, l2=l2,
-        sample_weight=np.append(omega, total), center=center, **options,
-    )  # fmt: skip
 
 
 def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | None = None) -> float:
@@ -250,14 +265,7 @@ def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | Non
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), 0.5)
     2.0
     """
-    if weight is None:
-        place = int(np.ceil(level * len(values) * (1.0 - 1e-14))) - 1
-        return float(np.partition(values, max(place, 0))[max(place, 0)])
-    order = np.argsort(values, kind="stable")
-    reach = np.cumsum(weight[order])
-    # Rounding of the sum must not carry the quantile to the next value.
-    place = np.searchsorted(reach, level * reach[-1] * (1.0 - 1e-14))
-    return float(values[order[min(place, len(values) - 1)]])
+    return float(np.quantile(values, level, weights=weight, method="inverted_cdf"))
 
 
 def check_nonnegative(name: str, value: Any) -> None:
@@ -275,16 +283,6 @@ def check_solver(solver: str | Solver) -> str | Solver:
         return solver
     known = ", ".join(repr(name) for name in (*SOLVERS, *_LINEAR_PROGRAMS))
     raise ValueError(f"unknown solver {solver!r}; known solvers: {known}")
-
-
-def warn_not_converged(found: DeviationFit, tol: float, what: str) -> None:
-    """Say that a fit missed its tolerance."""
-    warnings.warn(
-        f"{what}: relative gap {found.relative_gap:.3g} is above tol={tol:g}; raise max_passes, "
-        "scale the columns, or give a small l2",
-        convergence_warning(),
-        stacklevel=3,
-    )
 
 
 def _levels(quantile: Any) -> list[float]:

@@ -10,28 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
+from numpy.typing import ArrayLike
 
-from sorel.estimators.base import SpectralModel, spread, weighted_rows
-from sorel.estimators.quantile import (
-    check_nonnegative,
-    check_solver,
-    warn_not_converged,
-    weighted_quantile,
-)
+from sorel.estimators.base import spread
+from sorel.estimators.quantile import DeviationModel, weighted_quantile
 from sorel.problem.risks import Deviation, Extremile, Risk, parse_risk
 from sorel.solvers import Solver
-from sorel.solvers.deviations import minimize_deviation
 
 __all__ = ["RankRegressor"]
-
-FloatArray = NDArray[np.float64]
 
 WILCOXON = Extremile(2.0)
 
 
-class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class RankRegressor(DeviationModel):
     """Robust linear regression by the ranks of the residuals, with a certified optimum.
 
     It minimises ``R(r) - mean(r)`` of the residuals ``r = y - X w``, for a spectral risk R. With
@@ -132,17 +123,9 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
         risk = parse_risk(self.risk)
         if isinstance(risk, Deviation):
             risk = risk.risk
-        for name in ("l1", "l2"):
-            check_nonnegative(name, getattr(self, name))
-        X, y, weight = self._read(X, y, sample_weight, numeric=True)
-        rows = weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
-        found = minimize_deviation(
-            rows.X, rows.y, risk, l1=self.l1, l2=self.l2, sample_weight=rows.sample_weight,
-            tol=self.tol, max_passes=self.max_passes, solver=check_solver(self.solver),
-            n_jobs=self.n_jobs,
-        )  # fmt: skip
-        if not found.converged:
-            warn_not_converged(found, self.tol, "rank regression")
+        rows = self._read_rows(X, y, sample_weight)
+        penalties = {"l1": self.l1, "l2": self.l2, "sample_weight": rows.sample_weight}
+        found = self._minimize("rank regression", rows.X, rows.y, risk, **penalties)
         self.coef_, self.intercept_ = found.w, 0.0
         if self.fit_intercept:
             residual = rows.y - np.asarray(rows.X @ found.w)
@@ -151,20 +134,5 @@ class RankRegressor(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
             self.intercept_ = 0.5 * (low + high)
         self._keep_outcome(found)
         self.n_iter_ = max(1, found.n_iter)
-        self.risk_weights_ = spread(found.weights, X.shape[0], rows.kept)
+        self.risk_weights_ = spread(found.weights, rows.kept)
         return self
-
-    def predict(self, X: Any) -> FloatArray:
-        """Predict the target.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Predicted values.
-        """
-        return self._scores(X)

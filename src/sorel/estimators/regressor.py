@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor
-from sorel.estimators.base import (
-    DEFAULT_RISK,
-    SpectralFit,
-    SpectralModel,
-    Task,
-    WeightedRows,
-    weighted_rows,
-)
+from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, WeightedRows
 from sorel.estimators.constant_model import TARGET_SPREAD
-from sorel.estimators.progress import with_callbacks
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, parse_loss
 from sorel.problem.penalties import Penalty
@@ -57,17 +48,12 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
             return predict_numbers(loss, scores, X)
         return loss.predict(scores)
 
+    def _encode(self, y: Any) -> tuple[Any, Loss]:
+        return y, regression_loss(self.loss)
+
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
-        spread = _deviation(y)
-        if spread == 0.0:
-            return True
-        return _deviation(regression_loss(self.loss).predict(scores)) >= TARGET_SPREAD * spread
-
-
-def _deviation(values: NDArray[Any]) -> float:
-    """The standard deviation: NumPy's takes longer than all else that is done with few values."""
-    distances = values - np.add.reduce(values) / values.size
-    return math.sqrt(float(distances.dot(distances)) / values.size)
+        predicted = regression_loss(self.loss).predict(scores)
+        return bool(predicted.std() >= TARGET_SPREAD * y.std())
 
 
 class SpectralRiskRegressor(RegressorFace, SpectralFit):
@@ -213,52 +199,20 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> SpectralRiskRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or tensor of shape (n, d)
-            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
-        y : array-like of shape (n,)
-            Targets; or where they are on disk, as :class:`sorel.Problem` takes them.
-        sample_weight : array-like of shape (n,), optional
-            Weights; 2 is the row twice.
-
-        Returns
-        -------
-        SpectralRiskRegressor
-            The fitted estimator.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If `tol` was not reached within `max_passes`, or fit was interrupted.
-        ConstantModelWarning
-            If the optimum is (nearly) the constant model, with the level at which it would learn.
-        """
-        try:
-            self._fit(*self._task(X, y, sample_weight))
-        finally:
-            self._means = None
-        return self
-
-    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
-        loss = regression_loss(self.loss)
-        X, y, sample_weight = self._read(X, y, sample_weight, numeric=True)
-        data = weighted_rows(X, y, sample_weight)
-        if isinstance(self.fit_intercept, str):
-            self._means = self._check_means(data, loss)
-            data = data._replace(X=data.X - self._means[0], y=data.y - self._means[1])
-        return Task(data, loss, X.shape[0], {"X": X, "y": y, "sample_weight": sample_weight})
-
+    # Means of X and y that fit_intercept="mean" took off, in the last fit.
     _means: tuple[FloatArray, float] | None = None
 
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
+        task = super()._task(X, y, sample_weight)
+        self._means = None
+        if isinstance(self.fit_intercept, str):
+            self._means = self._check_means(task.data, task.loss)
+            centered = {"X": task.data.X - self._means[0], "y": task.data.y - self._means[1]}
+            task = task._replace(data=task.data._replace(**centered))
+        return task
+
     def _check_means(self, data: WeightedRows, loss: Loss) -> tuple[FloatArray, float]:
-        """Weighted means of X and y, where the constraint on the residuals can be had."""
+        """WeightedRows means of X and y, where the constraint on the residuals can be had."""
         if self.fit_intercept != "mean":
             raise ValueError(
                 f"fit_intercept must be True, False or 'mean', got {self.fit_intercept!r}"
