@@ -111,28 +111,19 @@ def test_a_row_is_added_to_all(n, d):
     np.testing.assert_allclose(margins, expected, **CLOSE)
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8, 9])
-@pytest.mark.parametrize("n", [1, 6, 7, 8, 20])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("n", [1, 20, 136, 300])
 @by_intercept
-def test_gram_of_few_columns(n, d, intercept):
-    X, (h,) = matrix(n, d), random_vectors(n, 1)
-    h[::3] = 0.0
-    size, height = d + intercept, 7
-    out = np.ones((size, size))
-    tile, scaled = np.full((size, height), np.nan), np.full((size + 1, height), np.nan)
-    _core.gram_few(X, h, tile, scaled, out)
-    full = extended(X)[:, :size]
-    np.testing.assert_allclose(out - 1.0, full.T @ (h[:, None] * full), **CLOSE)
-    np.testing.assert_array_equal(out, out.T)
-
-
 @by_dtype
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_gram_of_few_columns_in_any_order_and_precision(dtype, order):
-    X, h = np.asarray(matrix(15, 4, dtype), order=order), np.abs(random_vectors(15, 1)[0])
-    out = np.zeros((5, 5))
-    _core.gram_few(X, h, np.empty((5, 4)), np.empty((6, 4)), out)
-    np.testing.assert_allclose(out, extended(X).T @ (h[:, None] * extended(X)), **CLOSE)
+def test_gram_of_few_columns(n, d, intercept, dtype, order):
+    X, (h,) = np.asarray(matrix(n, d, dtype), order=order), random_vectors(n, 1)
+    h[::3] = 0.0
+    full = extended(X)[:, : d + intercept]
+    out = np.ones((d + intercept, d + intercept))
+    _core.gram_few(X, h, out)
+    np.testing.assert_allclose(out - 1.0, full.T @ (h[:, None] * full), **CLOSE)
+    np.testing.assert_array_equal(out, out.T)
 
 
 @by_intercept

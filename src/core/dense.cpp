@@ -3,7 +3,7 @@
 // Loops come in two shapes: "rows" reads X by rows, "columns" reads X^T of a Fortran-ordered X,
 // itself in C order, so that neither order is ever copied.
 #include <algorithm>
-#include <stdexcept>
+#include <vector>
 
 #include "lanes.hpp"
 #include "rows.hpp"
@@ -179,46 +179,71 @@ SOREL_CLONES void column_sizes(AnyMatrix X, Vector<double> out) {
     });
 }
 
+// A cache line of doubles. The columns of a tile begin with one: loads that straddle two cost twice.
+struct alignas(64) CacheLine {
+    double values[8];
+};
+
+// Rows of a tile of the Gram matrix of few columns: whole cache lines, and not a power of 2, which
+// would put all columns into the same places of the cache.
+constexpr index kTileHeight = 136;
+
+// z[4 r + s] = x_r . y_s for two columns x of a tile and the four columns from y on
+SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index count, double* z) {
+    double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0, z4 = 0.0, z5 = 0.0, z6 = 0.0, z7 = 0.0;
+#pragma omp simd reduction(+ : z0, z1, z2, z3, z4, z5, z6, z7)
+    for (index i = 0; i < count; ++i) {
+        const double a = x[i], b = x[i + kTileHeight];
+        const double y0 = y[i], y1 = y[i + kTileHeight], y2 = y[i + 2 * kTileHeight],
+                     y3 = y[i + 3 * kTileHeight];
+        z0 += a * y0;
+        z1 += a * y1;
+        z2 += a * y2;
+        z3 += a * y3;
+        z4 += b * y0;
+        z5 += b * y1;
+        z6 += b * y2;
+        z7 += b * y3;
+    }
+    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3, z[4] = z4, z[5] = z5, z[6] = z6, z[7] = z7;
+}
+
 // out += [X 1]^T diag(h) [X 1], with the column of ones when out has room for it. For few columns,
 // where a call into BLAS costs more than it saves: rows of nonzero weight are turned into short
-// columns, whose inner products are loops the processor likes. `tile` has a row for each row of
-// `out`, `scaled` one more.
-SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> tile, Matrix<double> scaled,
-                           Matrix<double> out) {
-    const index n = X.shape[0], d = X.shape[1], size = out.shape[0], height = tile.shape[1];
-    double* weight = scaled.row(size);
+// columns, whose inner products are loops the processor likes.
+SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> out) {
+    const index n = X.shape[0], d = X.shape[1], size = out.shape[0];
+    // Columns of zeros make whole blocks of two by four.
+    const index padded = (size + 3) / 4 * 4;
+    std::vector<CacheLine> room((2 * padded + 1) * kTileHeight / 8);
+    double *tile = room.data()->values, *scaled = tile + padded * kTileHeight,
+           *weight = scaled + padded * kTileHeight;
     const auto sweep = [&](const auto* data) SOREL_INLINED {
         for (index i = 0; i < n;) {
             index count = 0;
-            for (; i < n && count < height; ++i) {
+            for (; i < n && count < kTileHeight; ++i) {
                 if (h[i] == 0.0) continue;
                 const auto* x = data + i * X.stride[0];
                 weight[count] = h[i];
-                for (index j = 0; j < d; ++j) tile(j, count) = x[j * X.stride[1]];
+                for (index j = 0; j < d; ++j) tile[j * kTileHeight + count] = x[j * X.stride[1]];
                 ++count;
             }
-            if (size > d) std::fill_n(tile.row(d), count, 1.0);
+            if (size > d) std::fill_n(tile + d * kTileHeight, count, 1.0);
             for (index j = 0; j < size; ++j) {
-                double *left = scaled.row(j), *right = tile.row(j);
+                double *left = scaled + j * kTileHeight, *right = tile + j * kTileHeight;
 #pragma omp simd
                 for (index r = 0; r < count; ++r) left[r] = weight[r] * right[r];
             }
             // Blocks of two rows and four columns, down to the diagonal or a little beyond it.
-            for (index j = 0; j < size; j += 2) {
-                const bool pair = j + 1 < size;
-                index k = 0;
-                for (; pair && k <= j + 1 && k + 4 <= size; k += 4) {
+            for (index j = 0; j < size; j += 2)
+                for (index k = 0; k <= j + 1; k += 4) {
                     double parts[8];
-                    two_by_four_dots(scaled.row(j), tile.row(k), height, count, parts);
-                    for (int s = 0; s < 4; ++s) {
-                        out(j, k + s) += parts[s];
-                        out(j + 1, k + s) += parts[4 + s];
-                    }
+                    two_by_four_dots(scaled + j * kTileHeight, tile + k * kTileHeight, count,
+                                     parts);
+                    for (index r = 0; r < std::min<index>(2, size - j); ++r)
+                        for (index s = 0; s < std::min<index>(4, size - k); ++s)
+                            out(j + r, k + s) += parts[4 * r + s];
                 }
-                for (index row = j; row < std::min(j + 2, size); ++row)
-                    for (index column = k; column <= row; ++column)
-                        out(row, column) += dot(scaled.row(row), tile.row(column), count);
-            }
         }
     };
     if (X.single)
@@ -306,7 +331,7 @@ void bind_dense(nb::module_& m) {
     define(m, "adjoint_rows", "X c out", adjoint_rows);
     define(m, "gram_product_rows", "X h v intercept out", gram_product_rows);
     define(m, "column_sizes", "X out", column_sizes);
-    define(m, "gram_few", "X h tile scaled out", gram_few);
+    define(m, "gram_few", "X h out", gram_few);
     define(m, "scaled_rows", "X scale rows start stop out", scaled_rows);
     define(m, "block_sums", "X c block start out", block_sums);
     define(m, "add_row", "margins row", add_row);

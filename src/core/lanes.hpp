@@ -22,11 +22,8 @@ SOREL_INLINE Lanes load_lanes(const double* x) {
     return lanes;
 }
 
-SOREL_INLINE Lanes load_lanes(const float* x) {
-    float __attribute__((vector_size(kLanes * sizeof(float)))) lanes;
-    std::memcpy(&lanes, x, sizeof lanes);
-    return __builtin_convertvector(lanes, Lanes);
-}
+// Spelled out, since the compiler's own conversion of vectors takes two steps.
+SOREL_INLINE Lanes load_lanes(const float* x) { return Lanes{x[0], x[1], x[2], x[3]}; }
 
 // The sums of four lanes each.
 SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const Lanes& d) {
@@ -68,42 +65,10 @@ SOREL_INLINE Lanes sums_of(const Lanes& a, const Lanes& b, const Lanes& c, const
 
 #endif
 
-// Entries from which on a row in single precision is long: the compiler's vectors, which may be
-// wider than lanes, then turn more numbers into doubles at once.
-constexpr index kLongRow = 64;
-
-// z[r] = x_r . w_r for four long rows, with x and w apart by `stride` and `step`.
-SOREL_INLINE void four_long_dots(const float* x0, index stride, index d, const double* w0,
-                                 index step, double* z) {
-    const float *x1 = x0 + stride, *x2 = x1 + stride, *x3 = x2 + stride;
-    const double *w1 = w0 + step, *w2 = w1 + step, *w3 = w2 + step;
-    double z0 = 0.0, z1 = 0.0, z2 = 0.0, z3 = 0.0;
-#pragma omp simd reduction(+ : z0, z1, z2, z3)
-    for (index j = 0; j < d; ++j) {
-        z0 += x0[j] * w0[j];
-        z1 += x1[j] * w1[j];
-        z2 += x2[j] * w2[j];
-        z3 += x3[j] * w3[j];
-    }
-    z[0] = z0, z[1] = z1, z[2] = z2, z[3] = z3;
-}
-
 // z[r] = x_r . w for kRows rows of length d, `stride` apart from x on. Eight sums, or four for a
 // single row, keep the processor busy where one would have it wait.
 template <int kRows, class T>
 SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, double* z) {
-    if constexpr (std::is_same_v<T, float>) {
-        if (d >= kLongRow && kRows == 4) return four_long_dots(x, stride, d, w, 0, z);
-        if (d >= kLongRow) {
-            // A single row in quarters, and what is left of it.
-            const index quarter = d / 4;
-            double parts[4];
-            four_long_dots(x, quarter, quarter, w, quarter, parts);
-            z[0] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
-            for (index j = 4 * quarter; j < d; ++j) z[0] += x[j] * w[j];
-            return;
-        }
-    }
     constexpr int kSums = kRows == 1 ? 4 : 2;
     Lanes sum[kRows][kSums] = {};
     double rest[kRows] = {};
@@ -131,30 +96,6 @@ SOREL_INLINE void dots(const T* x, index stride, index d, const double* w, doubl
     } else {
         const Lanes& total = sum[0][0];
         z[0] = ((total[0] + total[1]) + (total[2] + total[3])) + rest[0];
-    }
-}
-
-// z[4 r + s] = x_r . y_s for two rows x and four rows y, each `stride` apart: few loads for each
-// product.
-SOREL_INLINE void two_by_four_dots(const double* x, const double* y, index stride, index d,
-                                   double* z) {
-    Lanes sum[2][4] = {};
-    double rest[2][4] = {};
-    index j = 0;
-    for (; j + kLanes <= d; j += kLanes) {
-        const Lanes x0 = load_lanes(x + j), x1 = load_lanes(x + stride + j);
-        for (int s = 0; s < 4; ++s) {
-            const Lanes v = load_lanes(y + s * stride + j);
-            sum[0][s] += x0 * v;
-            sum[1][s] += x1 * v;
-        }
-    }
-    for (int k = 0; k < kLanes - 1 && j < d; ++k, ++j)
-        for (int r = 0; r < 2; ++r)
-            for (int s = 0; s < 4; ++s) rest[r][s] += x[r * stride + j] * y[s * stride + j];
-    for (int r = 0; r < 2; ++r) {
-        const Lanes totals = sums_of(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        for (int s = 0; s < 4; ++s) z[4 * r + s] = totals[s] + rest[r][s];
     }
 }
 

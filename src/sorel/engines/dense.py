@@ -21,10 +21,6 @@ from sorel.engines.memory import MemoryEngine
 # Entries of a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
-# Rows that the Gram matrix of few columns takes at a time. Not a power of 2, which would put the
-# columns of a tile into the same places of the cache.
-_FEW_TILE = 136
-
 
 class DenseRows(RowMatrix):
     """Products with a dense X."""
@@ -85,7 +81,7 @@ class DenseRows(RowMatrix):
     def gram(self, h: FloatArray) -> FloatArray:
         X, shape = self.form, (self.p, self.p)
         if self.p <= FEW_COLUMNS:
-            return self._sum(lambda a, b, out: _add_small_gram(X[a:b], h[a:b], out), shape)
+            return self._sum(lambda a, b, out: _core.gram_few(X[a:b], h[a:b], out), shape)
         with limit_blas():
             return self._sum(lambda a, b, out: _add_gram(X[a:b], h[a:b], out), shape)
 
@@ -162,12 +158,6 @@ def _column_sizes(X: NDArray[Any]) -> NDArray[Any]:
     size = np.zeros(X.shape[1])
     _core.column_sizes(X, size)
     return size
-
-
-def _add_small_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
-    size = len(out)
-    tile, scaled = np.empty((size, _FEW_TILE)), np.empty((size + 1, _FEW_TILE))
-    _core.gram_few(X, h, tile, scaled, out)
 
 
 def _multiply(X: NDArray[Any], w: FloatArray, margins: FloatArray) -> None:
