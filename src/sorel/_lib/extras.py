@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["import_extra"]
 
 
-def import_extra(module: str, purpose: str) -> Any:
+def import_extra(module: str, purpose: str, extra: str = "cli") -> Any:
     """Import a module, or say how to install its package.
 
     Parameters
@@ -17,6 +17,8 @@ def import_extra(module: str, purpose: str) -> Any:
         The module.
     purpose : str
         Begins the message where the package is missing: "saved models need".
+    extra : str, default="cli"
+        The extra of sorel that brings the package.
 
     Raises
     ------
@@ -40,5 +42,5 @@ def import_extra(module: str, purpose: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise ModuleNotFoundError(
-            f'{purpose} {package}: pip install "sorel[cli]"', name=package
+            f'{purpose} {package}: pip install "sorel[{extra}]"', name=package
         ) from None

@@ -8,13 +8,12 @@ be larger than any float. Whoever gives such things wants something that only th
 from __future__ import annotations
 
 import datetime
+import numbers
 import sys
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-
-__all__ = ["check_meaning", "check_numbers", "check_present", "exceeds_floats", "show_integer"]
 
 _TIMES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -176,6 +175,18 @@ def _check_array(array: np.ndarray[Any, Any], name: str) -> None:
                     f"{name} holds an integer beyond the range of floats, about "
                     f"{show_integer(value)}; divide by a unit, or drop such rows"
                 )
+
+
+def is_real(value: Any) -> bool:
+    """Whether this is a real number, and no truth value.
+
+    Examples
+    --------
+    >>> from sorel._lib.inputs import is_real
+    >>> is_real(2), is_real(True), is_real("2")
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def exceeds_floats(value: Any) -> bool:

@@ -11,14 +11,14 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
 from sorel._lib.warnings import warn
 from sorel.dask.cluster import ClusterError, dropping_stopped_workers, find_client
 from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators.base import DEFAULT_RISK, FITTED, SpectralFit, Task, WeightedRows
+from sorel.estimators.base import SpectralFit, Task, WeightedRows, told
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
 from sorel.estimators.progress import with_callbacks
@@ -130,9 +130,8 @@ class _OnCluster(SpectralFit):
         params = self.get_params(deep=False)
         del params["client"]
         local = self._local(**params)
-        for name in (*FITTED, "n_features_in_", "feature_names_in_", "classes_"):
-            if name in vars(self):
-                setattr(local, name, vars(self)[name])
+        for name, value in self._fitted().items():
+            setattr(local, name, value)
         return local
 
     def _lazily(self, method: str, X: Any, columns: list[Any] | None, kind: Any) -> Any:
@@ -253,7 +252,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
 
     def __init__(
         self,
-        risk: Risk | str = DEFAULT_RISK,
+        risk: Risk | str = RISK,
         *,
         loss: str | Loss = "squared",
         l2: float | str = "auto",
@@ -327,8 +326,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
             sums = [fact.sums for fact in loaded.rows.facts if fact.sums is not None]
             mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
             loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
-        self._fit_loaded(loaded, loss, given)
+        self._fit_loaded(loaded, loss, told(X, y, sample_weight))
         return self
 
     def _check_intercept(self, loss: Loss) -> None:
@@ -389,7 +387,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
 
     def __init__(
         self,
-        risk: Risk | str = DEFAULT_RISK,
+        risk: Risk | str = RISK,
         *,
         loss: str | Loss = "logistic",
         l2: float | str = "auto",
@@ -464,7 +462,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         except BaseException:
             loaded.close()
             raise
-        self._fit_loaded(loaded, loss, {"X": X, "y": y, "sample_weight": sample_weight})
+        self._fit_loaded(loaded, loss, told(X, y, sample_weight))
         return self
 
     def _weigh_classes(self, loaded: Loaded) -> None:

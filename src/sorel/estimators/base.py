@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import (
     _check_sample_weight,
     _check_y,
@@ -21,7 +23,6 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sorel._lib.defaults import RISK
 from sorel._lib.devices import is_on_device, is_tensor
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers, check_present
@@ -33,7 +34,6 @@ from sorel.estimators.progress import (
     CallbackSupportMixin,
     Hooks,
     ProgressLine,
-    Watched,
     all_of,
     log_record,
     stop_if_repeated,
@@ -50,15 +50,6 @@ from sorel.solvers.solve import Record, Result, convergence_warning, solve
 FloatArray = NDArray[np.float64]
 
 _FLOATS = (np.float64, np.float32)
-
-# Entries of float32 that are converted to float64 together.
-_PIECE = 1_000_000
-DEFAULT_RISK = RISK
-# What a fit leaves behind besides n_features_in_, feature_names_in_ and classes_.
-FITTED = (
-    "coef_", "intercept_", "risk_weights_", "gap_", "relative_gap_", "objective_", "n_passes_",
-    "n_iter_", "converged_", "status_", "constant_", "l2_", "_history",
-)  # fmt: skip
 
 
 class WeightedRows(NamedTuple):
@@ -79,14 +70,20 @@ class Task(NamedTuple):
     given: dict[str, Any]
 
 
+def told(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+    """What scikit-learn's callbacks are told of the data."""
+    metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+    return {"X": X, "y": y, "metadata": metadata}
+
+
 def product(X: Any, coef: FloatArray) -> FloatArray:
     """X coef; float32 rows are brought to float64 a few at a time, not all at once."""
     if not (isinstance(X, np.ndarray) and X.dtype == np.float32):
         return np.asarray(X @ coef)
     out = np.empty((len(X), *coef.shape[1:]))
-    height = max(1, _PIECE // X.shape[1])
-    for start in range(0, len(X), height):
-        np.matmul(X[start : start + height], coef, out=out[start : start + height])
+    room = int(get_config()["working_memory"] * 2**20)
+    for rows in gen_batches(len(X), max(1, room // (coef.itemsize * X.shape[1]))):
+        np.matmul(X[rows], coef, out=out[rows])
     return out
 
 
@@ -208,6 +205,10 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         if self._numeric:
             _refuse_texts(self, y)
             check_numbers(y, "y")
+
+    def _fitted(self) -> dict[str, Any]:
+        """What a fit has left behind, by name."""
+        return {k: v for k, v in vars(self).items() if k.endswith("_") or k == "_history"}
 
     def _keep_outcome(self, found: Any) -> None:
         """Certificate and cost of what was found."""
@@ -339,8 +340,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         X, y, sample_weight = self._read(X, y, sample_weight)
         data = weighted_rows(X, y, self._row_weights(y, sample_weight))
         targets, loss = self._encode(data.y)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
-        return Task(data._replace(y=targets), loss, given)
+        return Task(data._replace(y=targets), loss, told(X, y, sample_weight))
 
     def _row_weights(self, y: Any, sample_weight: FloatArray | None) -> FloatArray | None:
         """Weights of the rows in the fit."""
@@ -370,19 +370,16 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """Solve the problem of a task, and keep the result."""
         data = task.data
         problem = self._problem(data, task.loss, self._penalty(data))
-        solver = self._method()
+        solver = make_solver(self._method())
         previous = self._previous(problem, data.kept) if self.warm_start else None
-        hooks = Hooks(self, problem, task.given)
-        listeners: list[Callable[[Record], Any]] = []
-        if hooks.wanted:
-            solver = hooks.watched = Watched(make_solver(solver))
-            listeners.append(hooks)
+        hooks = Hooks(self, problem, solver, task.given)
+        listeners: list[Callable[[Record], Any]] = [hooks] if hooks.wanted else []
         progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
         if progress is not None:
             listeners.append(progress)
         hooks.begin()
         options = {"warm_start": previous, "checkpoint": self.checkpoint}
-        result = self._solve(problem, solver, listeners, **options)
+        result = self._solve(problem, hooks if hooks.wanted else solver, listeners, **options)
         if progress is not None:
             progress.close(result)
         self._keep(result, problem, data)

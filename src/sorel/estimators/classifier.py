@@ -12,9 +12,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
 from sorel._lib.devices import is_tensor, like, to_numpy
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel
+from sorel.estimators.base import SpectralFit, SpectralModel
 from sorel.estimators.constant_model import MARGIN_SPREAD, margin_spread
 from sorel.estimators.progress import available_if
 from sorel.files.checkpoints import Checkpoint
@@ -281,7 +281,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
 
     def __init__(
         self,
-        risk: Risk | str = DEFAULT_RISK,
+        risk: Risk | str = RISK,
         *,
         loss: str | Loss = "logistic",
         l2: float | str = "auto",

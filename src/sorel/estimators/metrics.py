@@ -7,7 +7,6 @@ Everything starts from one loss per sample, ``l_i = phi(y_i, prediction_i)``; a 
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._lib.frames import as_table
-from sorel._lib.inputs import check_meaning, check_numbers
+from sorel._lib.inputs import check_meaning, check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.problem.risks import CVaR, Max, Mean, Risk, parse_risk
@@ -205,12 +204,9 @@ _HOW_PREDICTED = (
 
 def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
     """Half the squared error is for numbers; it would be computed for labels without a word."""
-    whole = truth.dtype.kind in "iu"
+    whole = _is_whole(truth)
     # pandas may give numbers as objects.
-    if truth.dtype.kind not in "iuf" and not all(
-        isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
-        for value in truth
-    ):
+    if truth.dtype.kind not in "iuf" and not all(map(is_real, truth)):
         raise ValueError(
             f"y_true holds labels such as {truth[:1].tolist()[0]!r}, and the default loss is for "
             f"numbers; {_HOW_PREDICTED}"
@@ -224,12 +220,7 @@ def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
     found = None
     if values in ([0, 1], [-1, 1]) or (len(values) == 2 and whole):
         found = f"y_true holds {values[0]:g} and {values[1]:g} only"
-    elif (
-        whole
-        and prediction.dtype.kind in "iu"
-        and len(values) > 1
-        and np.isin(prediction, values).all()
-    ):
+    elif len(values) > 1 and whole and _is_whole(prediction) and np.isin(prediction, values).all():
         found = "y_true and y_pred hold the same whole numbers"
     if found is not None:
         raise ValueError(
@@ -238,12 +229,16 @@ def _refuse_labels(truth: NDArray[Any], prediction: NDArray[Any]) -> None:
         )
 
 
+def _is_whole(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "iu"
+
+
 def _refuse_other_than_margins(truth: NDArray[Any], prediction: NDArray[Any], loss: str) -> None:
     takes = f"loss={loss!r} takes margins, as from decision_function,"
     if prediction.dtype.kind not in "iuf":
         first = prediction.ravel()[0]
         raise ValueError(f"{takes} got y_pred with values such as {first!r}; {_HOW_PREDICTED}")
-    if prediction.dtype.kind in "iu" and prediction.ndim == 1 and np.isin(prediction, truth).all():
+    if prediction.ndim == 1 and _is_whole(prediction) and np.isin(prediction, truth).all():
         raise ValueError(
             f"{takes} and y_pred holds labels; labels from predict go with loss='zero_one'"
         )

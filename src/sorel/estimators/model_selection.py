@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import numbers
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter as now
 from typing import Any, Self
@@ -24,8 +23,9 @@ from sklearn.utils import indexable
 from sklearn.utils.parallel import Parallel, delayed
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.inputs import is_real
 from sorel._lib.warnings import warn
-from sorel.estimators.base import FITTED, SpectralFit, SpectralModel, product
+from sorel.estimators.base import SpectralFit, SpectralModel, product
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant_model import ConstantModelWarning
 from sorel.estimators.metrics import get_scorer, make_tail_scorer
@@ -117,8 +117,8 @@ class SpectralSearch(SpectralModel):
             return self
         model.set_params(risk=self.best_risk_, l2=l2s[at], verbose=self.verbose)
         model.fit(X, y, sample_weight=weight)
-        for name in FITTED:
-            setattr(self, name, getattr(model, name))
+        for name, value in model._fitted().items():
+            setattr(self, name, value)
         return self
 
     def _model(self) -> SpectralFit:
@@ -175,8 +175,7 @@ class _Scorer:
     def __init__(self, scoring: Any, mean_slack: float | None, loss: str | Loss) -> None:
         self._plain = None if scoring is None else get_scorer(scoring)
         self._tail, self._loss = make_tail_scorer(_DEFAULT_TAIL, loss), parse_loss(loss)
-        number = isinstance(mean_slack, numbers.Real) and not isinstance(mean_slack, bool)
-        if mean_slack is not None and not (number and float(mean_slack) >= 0.0):
+        if mean_slack is not None and not (is_real(mean_slack) and mean_slack >= 0.0):
             raise ValueError(
                 "mean_slack must be None or a number of at least 0, such as 0.03 for 3%, got "
                 f"{mean_slack!r}"

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._lib.extras import import_extra
 from sorel.problem.risks import CVaR, Mixture, Risk, parse_risk
 
 if TYPE_CHECKING:
@@ -44,10 +45,9 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # A gap of zero has no place on a logarithmic scale; no certificate is finer than this.
-_SMALLEST_GAP = 1e-16
+_SMALLEST_GAP = np.finfo(np.float64).eps
 # More names than this do not fit beside the picture.
 _NAMED_COEFFICIENTS = 10
-_LINE_WIDTH = 1.6
 # A risk whose weights are this many times those of the others would leave them flat.
 _TOWERING = 4.0
 
@@ -67,11 +67,6 @@ def style(position: int) -> dict[str, Any]:
     }
 
 
-def _marker(position: int) -> str:
-    # Shifted by one in every round of colours, so that no pair of them comes back soon.
-    return MARKERS[(position + position // len(COLORS)) % len(MARKERS)]
-
-
 class _Display:
     """Axes to draw on, and what every picture has: lines that differ, notes in grey, a legend."""
 
@@ -79,19 +74,40 @@ class _Display:
     figure_: Any
     lines_: list[Any]
 
+    def plot(self, ax: Axes | None = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        self
+            The display, with ``ax_``, ``figure_`` and ``lines_`` set.
+        """
+        self._draw(self._begin(ax))
+        return self
+
+    def _draw(self, ax: Axes) -> None:
+        raise NotImplementedError
+
     def _begin(self, ax: Axes | None) -> Axes:
         if ax is None:
-            _, ax = _pyplot().subplots(figsize=(7.4, 4.4), layout="constrained")
+            pyplot = import_extra("matplotlib.pyplot", "pictures need", "plot")
+            _, ax = pyplot.subplots(figsize=(7.4, 4.4), layout="constrained")
         assert ax is not None
         ax.spines[["top", "right"]].set_visible(False)
         self.ax_, self.figure_, self.lines_ = ax, ax.figure, []
         return ax
 
     def _add(self, x: Any, y: Any, position: int, label: str, **look: Any) -> None:
-        look = {"linewidth": _LINE_WIDTH, **style(position), **look}
-        if "marker" in look:
-            look["markerfacecolor"] = "white"
-        self.lines_.extend(self.ax_.plot(x, y, label=label, **look))
+        look = {**style(position), "label": label, **look}
+        if "markersize" in look:
+            marker = MARKERS[position % len(MARKERS)]
+            look = {"marker": marker, "markerfacecolor": "white", **look}
+        self.lines_.extend(self.ax_.plot(x, y, **look))
 
     def _note(self, text: str, xy: Any, xycoords: Any, offset: Any, **more: Any) -> None:
         more = {"textcoords": "offset points", "color": "0.35", "fontsize": "small", **more}
@@ -102,7 +118,8 @@ class _Display:
 
     def _missed(self, x: Any, y: Any, **more: Any) -> None:
         """Mark points that missed the tolerance."""
-        self.ax_.plot(x, y, "x", color="0.2", label="tolerance missed", **more)
+        if len(x):
+            self.ax_.plot(x, y, "x", color="0.2", label="tolerance missed", **more)
 
     def _legend(self, order: Callable[[str], float] | None = None) -> None:
         """On the right of the picture, where it covers no data."""
@@ -152,19 +169,18 @@ class LossTailDisplay(_Display):
             raise ValueError("there are no losses to draw; give at least one model")
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}")
-        self.losses = {name: np.sort(_losses(name, values)) for name, values in losses.items()}
-        self.level = level
-        self.loss_name = loss_name
+        self.losses = _arrays(losses)
+        for name, values in self.losses.items():
+            if values.ndim != 1 or not values.size:
+                raise ValueError(f"{name} must have one loss per sample, got shape {values.shape}")
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} has losses that are not finite")
+            values.sort()
+        self.level, self.loss_name = level, loss_name
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        name: str | None = None,
-        **options: Any,
+        cls, estimator: Any, X: Any, y: ArrayLike, *, name: str | None = None, **options: Any
     ) -> LossTailDisplay:
         """Draw the tail of one fitted model.
 
@@ -194,13 +210,12 @@ class LossTailDisplay(_Display):
         >>> display.ax_.get_xlabel()
         'loss (half the squared error)'
         """
-        name = _model_name(estimator) if name is None else name
-        return cls.from_estimators({name: estimator}, X, y, **options)
+        return cls.from_estimators({name or _model_name(estimator): estimator}, X, y, **options)
 
     @classmethod
     def from_estimators(
         cls,
-        models: Mapping[str, Any] | Iterable[Any],
+        models: Any,
         X: Any,
         y: ArrayLike,
         *,
@@ -213,7 +228,7 @@ class LossTailDisplay(_Display):
 
         Parameters
         ----------
-        models : mapping or iterable of estimators
+        models : estimator, mapping or iterable of estimators
             Fitted models, by name or with names made from their classes and risks.
         X, y, loss, level, ax, kind
             As in :func:`plot_loss_tails`.
@@ -222,8 +237,21 @@ class LossTailDisplay(_Display):
         -------
         LossTailDisplay
         """
+        from sklearn.base import is_classifier
+
+        from sorel.estimators.metrics import TailScorer
+
         named = _named(models, _model_name)
-        losses, title = _sample_losses(named, X, y, loss)
+        if loss is None:
+            kinds = {is_classifier(model) for model in named.values()}
+            if len(kinds) > 1:
+                raise ValueError("classifiers and regressors have no loss in common; give one")
+            loss = "logistic" if kinds == {True} else "squared"
+        scorer = TailScorer("mean", loss)
+        losses = {name: scorer.losses(model, X, y) for name, model in named.items()}
+        own_name = getattr(loss, "__name__", "loss") if callable(loss) else loss
+        name = str(getattr(loss, "name", own_name))
+        title = _TITLES.get(name, f"loss ({name.replace('_', ' ')})")
         return cls(losses, level=level, loss_name=title).plot(ax, kind=kind)
 
     @classmethod
@@ -360,15 +388,20 @@ class ConvergenceDisplay(_Display):
             raise ValueError("there are no curves to draw; give at least one run")
         if optimum is not None and not (np.isfinite(optimum) and optimum != 0.0):
             raise ValueError(f"optimum must be a finite number other than 0, got {optimum!r}")
-        if optimum is not None:
-            curves = {
-                name: (work, (np.asarray(values, dtype=np.float64) - optimum) / abs(optimum))
-                for name, (work, values) in curves.items()
-            }
-        self.curves = {name: _descent(name, *curve) for name, curve in curves.items()}
-        self.tol = tol
-        self.against = against
-        self.optimum = optimum
+        self.tol, self.against, self.optimum = tol, against, optimum
+        self.curves = {name: self._descent(name, *curve) for name, curve in curves.items()}
+
+    def _descent(self, name: str, work: ArrayLike, values: ArrayLike) -> Curve:
+        """Work and the smallest gap so far; checks without a certificate are left out."""
+        x, y = np.asarray(work, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        if x.ndim != 1 or x.shape != y.shape:
+            raise ValueError(f"{name} has work of shape {x.shape} but gaps of shape {y.shape}")
+        known = np.isfinite(y)
+        if not known.any():
+            raise ValueError(f"{name} has no certified gap to draw")
+        if self.optimum is not None:
+            y = (y - self.optimum) / abs(self.optimum)
+        return x[known], np.maximum(np.minimum.accumulate(y[known]), _SMALLEST_GAP)
 
     @classmethod
     def from_result(
@@ -406,8 +439,7 @@ class ConvergenceDisplay(_Display):
         >>> display.ax_.get_ylabel()
         'certified relative gap'
         """
-        runs = {_run_name(result) if name is None else name: result}
-        return cls._from_runs(runs, tol, against, optimum).plot(ax)
+        return cls._from_runs({name or _run_name(result): result}, tol, against, optimum).plot(ax)
 
     @classmethod
     def from_estimator(cls, estimator: Any, **options: Any) -> ConvergenceDisplay:
@@ -438,30 +470,17 @@ class ConvergenceDisplay(_Display):
         curves = {name: _history(run, against, values) for name, run in runs.items()}
         return cls(curves, tol=tol, against=against, optimum=optimum)
 
-    def plot(self, ax: Axes | None = None) -> ConvergenceDisplay:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : Axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        ConvergenceDisplay
-            Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
-        """
-        ax = self._begin(ax)
+    def _draw(self, ax: Axes) -> None:
         for position, (name, (work, gaps)) in enumerate(self.curves.items()):
             # Runs may coincide: their markers sit at different places, and dashes leave gaps.
             every = max(1, len(work) // 10)
-            look = {"marker": _marker(position), "markevery": (position % every, every)}
-            self._add(work, gaps, position, name, markersize=5.5, **look)
+            look = {"markersize": 5.5, "markevery": (position % every, every)}
+            self._add(work, gaps, position, name, **look)
         if self.tol:
             ax.axhline(self.tol, color="0.5", linewidth=0.9, zorder=0)
             # Beside the picture, where no curve passes.
             place = (1.0, self.tol), ("axes fraction", "data"), (4, 0)
-            self._note(f"tolerance {_short(self.tol)}", *place, va="center")
+            self._note(f"tolerance {self.tol:g}", *place, va="center")
         first = min(float(work[0]) for work, _ in self.curves.values())
         longest = max(float(work[-1]) for work, _ in self.curves.values())
         if first > 0.0 and longest > 30.0 * first:
@@ -474,7 +493,6 @@ class ConvergenceDisplay(_Display):
             ylabel="certified relative gap" if self.optimum is None else "relative suboptimality",
         )
         self._legend()
-        return self
 
 
 class SpectrumDisplay(_Display):
@@ -508,9 +526,7 @@ class SpectrumDisplay(_Display):
     def __init__(self, weights: Mapping[str, ArrayLike]) -> None:
         if not weights:
             raise ValueError("there are no weights to draw; give at least one risk")
-        self.weights = {
-            name: np.asarray(sigma, dtype=np.float64).ravel() for name, sigma in weights.items()
-        }
+        self.weights = _arrays(weights)
 
     @classmethod
     def from_risks(
@@ -531,26 +547,11 @@ class SpectrumDisplay(_Display):
         -------
         SpectrumDisplay
         """
-        if isinstance(risks, (Risk, str)):
-            risks = [risks]
         named = _named(risks, _risk_name)
         weights = {name: parse_risk(risk).weights(n) for name, risk in named.items()}
         return cls(weights).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> SpectrumDisplay:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : Axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        SpectrumDisplay
-            Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
-        """
-        ax = self._begin(ax)
+    def _draw(self, ax: Axes) -> None:
         peaks = []
         for position, (name, sigma) in enumerate(self.weights.items()):
             n = sigma.size
@@ -569,11 +570,12 @@ class SpectrumDisplay(_Display):
             text, place = f"{tallest}: up to {top:.3g}", {"ha": "right", "va": "top"}
             self._note(text, (1.0, 1.0), "axes fraction", (-8, -2), **place)
         self._legend()
-        return self
 
 
 class PathDisplay(_Display):
     """Coefficients along a grid of risks or of l2.
+
+    The ten largest coefficients have names; where there are more, the others are grey.
 
     Parameters
     ----------
@@ -615,9 +617,7 @@ class PathDisplay(_Display):
     ) -> None:
         if not coefficients:
             raise ValueError("there are no coefficients to draw")
-        self.coefficients = {
-            name: np.asarray(values, dtype=np.float64) for name, values in coefficients.items()
-        }
+        self.coefficients = _arrays(coefficients)
         self.grid: list[Any] = list(grid)
         for name, values in self.coefficients.items():
             if values.shape != (len(self.grid),):
@@ -626,8 +626,7 @@ class PathDisplay(_Display):
                     f"got shape {values.shape}"
                 )
         self.grid_name = grid_name
-        done = np.ones(len(self.grid)) if converged is None else converged
-        self.converged = np.asarray(done, dtype=bool)
+        self.converged = _flags(converged, len(self.grid))
 
     @classmethod
     def from_path(
@@ -688,22 +687,7 @@ class PathDisplay(_Display):
         table = dict(zip(labels, coefs.reshape(len(points), -1).T, strict=True))
         return cls(table, grid, grid_name=grid_name, converged=path.converged[points]).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> PathDisplay:
-        """Draw.
-
-        The ten largest coefficients have names; where there are more, the others are grey.
-
-        Parameters
-        ----------
-        ax : Axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        PathDisplay
-            Itself, with ``ax_``, ``figure_`` and ``lines_`` set.
-        """
-        ax = self._begin(ax)
+    def _draw(self, ax: Axes) -> None:
         numeric = all(isinstance(point, numbers.Real) for point in self.grid)
         x = np.asarray(self.grid, dtype=np.float64) if numeric else np.arange(len(self.grid))
         order = np.argsort(x, kind="stable")
@@ -713,17 +697,14 @@ class PathDisplay(_Display):
         position = 0
         for name, values in self.coefficients.items():
             if name in named:
-                marker = _marker(position)
-                self._add(x[order], values[order], position, name, marker=marker, markersize=5)
+                self._add(x[order], values[order], position, name, markersize=5)
                 position += 1
             else:
                 self.lines_.extend(ax.plot(x[order], values[order], zorder=1, **grey))
         if len(sizes) > len(named):
             ax.plot([], [], label=f"{len(sizes) - len(named)} others", **grey)
         missed = x[~self.converged]
-        if missed.size:
-            edge = ax.get_xaxis_transform()
-            self._missed(missed, np.zeros(missed.size), transform=edge, clip_on=False)
+        self._missed(missed, 0.0 * missed, transform=ax.get_xaxis_transform(), clip_on=False)
         ax.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
         if not numeric:
             ax.set_xticks(x, labels=self.grid, rotation=30, ha="right")
@@ -734,11 +715,12 @@ class PathDisplay(_Display):
         # In the order in which the lines leave the picture on the right.
         last = {line.get_label(): float(line.get_ydata()[-1]) for line in self.lines_}
         self._legend(lambda name: -last.get(name, -np.inf))
-        return self
 
 
 class FrontierDisplay(_Display):
     """The efficient frontier: mean return against risk, with the assets on their own.
+
+    Assets have names where there are few of them.
 
     Parameters
     ----------
@@ -788,10 +770,8 @@ class FrontierDisplay(_Display):
                 "risk and expected_return must have one value per portfolio, got shapes "
                 f"{self.risk.shape} and {self.expected_return.shape}"
             )
-        self.assets = dict(assets or {})
-        self.risk_name = risk_name
-        done = np.ones(len(self.risk)) if converged is None else converged
-        self.converged = np.asarray(done, dtype=bool)
+        self.assets, self.risk_name = dict(assets or {}), risk_name
+        self.converged = _flags(converged, len(self.risk))
 
     @classmethod
     def from_frontier(cls, frontier: Frontier, *, ax: Axes | None = None) -> FrontierDisplay:
@@ -816,37 +796,18 @@ class FrontierDisplay(_Display):
         )
         return display.plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> FrontierDisplay:
-        """Draw.
-
-        Assets have names where there are few of them.
-
-        Parameters
-        ----------
-        ax : Axes, optional
-            Where to draw; a new figure by default.
-
-        Returns
-        -------
-        FrontierDisplay
-            Itself, with ``ax_``, ``figure_`` and ``line_`` set.
-        """
-        ax = self._begin(ax)
-        look = {"marker": _marker(0), "markersize": 4, "linewidth": _LINE_WIDTH, **style(0)}
-        (self.line_,) = ax.plot(
-            self.risk, self.expected_return, label="efficient frontier", zorder=3, **look
-        )
+    def _draw(self, ax: Axes) -> None:
+        self._add(self.risk, self.expected_return, 0, "efficient frontier", markersize=4, zorder=3)
+        (self.line_,) = self.lines_
         if self.assets:
-            places, look = np.array(list(self.assets.values())).T, {"marker": "s", "markersize": 4}
-            ax.plot(*places, linestyle="", color="0.55", label="single assets", zorder=2, **look)
+            places = np.array(list(self.assets.values())).T
+            ax.plot(*places, "s", color="0.55", label="single assets", zorder=2, markersize=4)
         for name, place in self.assets.items() if len(self.assets) <= _NAMED_COEFFICIENTS else ():
             self._note(name, place, "data", (5, 3))
         missed = ~self.converged
-        if missed.any():
-            self._missed(self.risk[missed], self.expected_return[missed], markersize=8, zorder=4)
+        self._missed(self.risk[missed], self.expected_return[missed], markersize=8, zorder=4)
         ax.set(xlabel=f"{self.risk_name} of the losses", ylabel="mean return")
         ax.legend(frameon=False)
-        return self
 
 
 def plot_frontier(frontier: Frontier, *, ax: Axes | None = None) -> Axes:
@@ -921,8 +882,6 @@ def plot_loss_tails(
     >>> ax.get_legend().get_texts()[0].get_text()
     'ridge 0.1: CVaR(0.1) = ...'
     """
-    if hasattr(models, "predict"):
-        models = [models]
     options: dict[str, Any] = {"loss": loss, "level": level, "ax": ax, "kind": kind}
     return LossTailDisplay.from_estimators(models, X, y, **options).ax_
 
@@ -966,8 +925,6 @@ def plot_convergence(
     >>> plot_convergence(runs, tol=1e-6).get_yscale()
     'log'
     """
-    if hasattr(runs, "history") or hasattr(runs, "predict"):
-        runs = [runs]
     named = _named(runs, _run_name)
     return ConvergenceDisplay._from_runs(named, tol, against, optimum).plot(ax).ax_
 
@@ -1047,44 +1004,12 @@ _TITLES = {
 }
 
 
-def _sample_losses(
-    models: Mapping[str, Any], X: Any, y: ArrayLike, loss: LossLike | None
-) -> tuple[dict[str, FloatArray], str]:
-    """Losses of each model on the same samples, and what to call them."""
-    from sklearn.base import is_classifier
-
-    from sorel.estimators.metrics import TailScorer
-
-    if loss is None:
-        kinds = {is_classifier(model) for model in models.values()}
-        if len(kinds) > 1:
-            raise ValueError("classifiers and regressors have no loss in common; give one")
-        loss = "logistic" if kinds == {True} else "squared"
-    scorer = TailScorer("mean", loss)
-    losses = {name: scorer.losses(model, X, y) for name, model in models.items()}
-    own_name = getattr(loss, "__name__", "loss") if callable(loss) else loss
-    name = str(getattr(loss, "name", own_name))
-    return losses, _TITLES.get(name, f"loss ({name.replace('_', ' ')})")
+def _arrays(columns: Mapping[str, ArrayLike]) -> dict[str, FloatArray]:
+    return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
 
 
-def _losses(name: str, values: ArrayLike) -> FloatArray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or not array.size:
-        raise ValueError(f"{name} must have one loss per sample, got shape {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} has losses that are not finite")
-    return array
-
-
-def _descent(name: str, work: ArrayLike, gaps: ArrayLike) -> Curve:
-    """Work and the smallest gap so far; checks without a certificate are left out."""
-    x, y = np.asarray(work, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"{name} has work of shape {x.shape} but gaps of shape {y.shape}")
-    known = np.isfinite(y)
-    if not known.any():
-        raise ValueError(f"{name} has no certified gap to draw")
-    return x[known], np.maximum(np.minimum.accumulate(y[known]), _SMALLEST_GAP)
+def _flags(converged: ArrayLike | None, m: int) -> NDArray[np.bool_]:
+    return np.ones(m, dtype=bool) if converged is None else np.asarray(converged, dtype=bool)
 
 
 def _history(run: Any, against: str, values: str) -> Curve:
@@ -1127,34 +1052,15 @@ def _risk_name(risk: Risk | str) -> str:
 
 
 def _named(items: Any, name: Callable[[Any], str]) -> dict[str, Any]:
-    """A mapping as it is; a sequence with a name made for each item, numbered where they repeat."""
+    """A mapping as it is; else one item or several, with names, numbered where they repeat."""
     if isinstance(items, Mapping):
         return {str(key): value for key, value in items.items()}
-    if not isinstance(items, Iterable):
-        raise TypeError(f"expected a mapping or a sequence, got {type(items).__name__}")
-    values = list(items)
+    # Some models are sequences, of models.
+    single = isinstance(items, str) or hasattr(items, "predict") or not isinstance(items, Iterable)
+    values = [items] if single else list(items)
     names = [name(value) for value in values]
     result = {}
     for position, (text, value) in enumerate(zip(names, values, strict=True)):
         number = f" ({names[: position + 1].count(text)})" if names.count(text) > 1 else ""
         result[text + number] = value
     return result
-
-
-def _short(number: float) -> str:
-    if number >= 1e-3:
-        return f"{number:.3g}"
-    digits, _, power = f"{number:.1e}".partition("e")
-    return f"{digits.removesuffix('.0')}e{int(power)}"
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ModuleNotFoundError(
-            'pictures need matplotlib: pip install "sorel[plot]"', name=error.name
-        ) from None
-    return matplotlib.pyplot

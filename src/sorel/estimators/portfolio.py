@@ -8,7 +8,6 @@ over weights with bounds and a budget, to a certified relative gap (CVaR: Rockaf
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sorel._lib.frames import as_table
-from sorel._lib.inputs import check_numbers
+from sorel._lib.inputs import check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, check_weights, spread, weighted_rows
@@ -34,9 +33,6 @@ __all__ = ["Frontier", "SpectralRiskPortfolio"]
 FloatArray = NDArray[np.float64]
 
 DEFAULT_RISK = CVaR(0.05)
-
-# Scenarios with less than this share of the largest weight carry nothing.
-_CARRIES = 1e-9
 
 
 @dataclass(frozen=True)
@@ -300,8 +296,7 @@ class SpectralRiskPortfolio(SpectralModel):
         """
         family, _ = self._family(R, sample_weight)
         if targets is None:
-            whole = isinstance(n_points, numbers.Integral) and not isinstance(n_points, bool)
-            if not whole or n_points < 1:
+            if not (is_real(n_points) and n_points >= 1 and n_points % 1 == 0):
                 raise ValueError(f"n_points must be a whole number above 0, got {n_points!r}")
             highest = family.highest_mean()
             if not math.isfinite(highest):
@@ -310,7 +305,7 @@ class SpectralRiskPortfolio(SpectralModel):
                     "finite bounds"
                 )
             least = family.with_reward(0.0)
-            values = np.linspace(least.mean, max(highest, least.mean), n_points)
+            values = np.linspace(least.mean, max(highest, least.mean), int(n_points))
             points = [least, *(family.with_target(float(value)) for value in values[1:])]
         else:
             values = np.sort([_target(value) for value in np.ravel(targets).tolist()])
@@ -378,8 +373,7 @@ class SpectralRiskPortfolio(SpectralModel):
         -------
         float
         """
-        _refuse_gaps(R)
-        return -float(DEFAULT_RISK(-self._scores(R), sample_weight))
+        return -float(DEFAULT_RISK(-self.predict(R), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -405,7 +399,7 @@ class SpectralRiskPortfolio(SpectralModel):
             "cost": _per_asset(self.transaction_cost, "transaction_cost", names, 0.0),
             "previous": _per_asset(self.previous_weights, "previous_weights", names, 0.0),
         }
-        if isinstance(self.budget, bool) or not isinstance(self.budget, numbers.Real):
+        if not is_real(self.budget):
             raise ValueError(f"budget must be a number, got {self.budget!r}")
         if self.budget == 0.0 and np.all(np.asarray(given["lower"]) >= 0.0):
             raise ValueError(
@@ -440,23 +434,25 @@ class SpectralRiskPortfolio(SpectralModel):
         self.intercept_ = 0.0
         self.risk_, self.expected_return_, self.reward_ = found.risk, found.mean, found.reward
         share = family.risk.share if isinstance(family.risk, Deviation) else 0.0
-        signed = found.lam - share * family.omega
+        signed = found.weights - share * family.omega
         parts = -found.w * np.asarray(family.R.T @ signed, dtype=np.float64)
         sizes = np.abs(found.w)
         if found.converged and sizes.any():
             # The weighting is the worst one up to the gap, which is shared out by these sizes.
             parts += (found.risk - parts.sum()) * sizes / sizes.sum()
         self.risk_contributions_ = parts
-        self.risk_weights_ = spread(found.lam, kept)
+        self.risk_weights_ = spread(found.weights, kept)
         n = len(self.risk_weights_)
         at = np.arange(n) if kept is None else np.flatnonzero(kept)
-        carry = np.flatnonzero(found.lam > _CARRIES * found.lam.max())
+        # Weights that are rounding errors beside the largest carry nothing.
+        least = np.sqrt(np.finfo(np.float64).eps) * found.weights.max()
+        carry = np.flatnonzero(found.weights > least)
         returns = np.asarray(family.R @ found.w, dtype=np.float64)
         carry = carry[np.argsort(returns[carry], kind="stable")]
         # Plain arrays, which every way of saving a model takes.
         names = np.arange(n) if labels is None else np.asarray(labels)
         names = names.astype(str) if names.dtype.kind == "O" else names
-        self._worst = names[at[carry]], found.lam[carry], returns[carry]
+        self._worst = names[at[carry]], found.weights[carry], returns[carry]
 
     @property
     def worst_scenarios_(self) -> Any:
@@ -482,8 +478,7 @@ class SpectralRiskPortfolio(SpectralModel):
 
 
 def _target(value: Any) -> float:
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (number and math.isfinite(float(value))):
+    if not (is_real(value) and math.isfinite(value)):
         raise ValueError(f"target_return must be a finite number, got {value!r}")
     return float(value)
 
@@ -520,8 +515,8 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
 def _refuse_same_names(R: Any) -> None:
     names = list(getattr(R, "columns", ()))
     for j, name in enumerate(names):
-        first = names.index(name)
-        if first < j:
+        if names.index(name) < j:
+            first = names.index(name)
             raise ValueError(
                 f"the returns have two columns called {name!r} ({first} and {j}); rename one of "
                 "them"
@@ -562,10 +557,8 @@ def _refuse_gaps(R: Any) -> None:
     else:
         try:
             table = np.asarray(R, dtype=np.float64)
-        except (
-            TypeError,
-            ValueError,
-        ):  # what is no number at all is told by the checks that follow
+        except (TypeError, ValueError):
+            # What is no number at all is told by the checks that follow.
             return
         if table.ndim != 2:
             return

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel.certificate import unit
+from sorel.certificate import relative, unit
 from sorel.problem.penalties import Budget, Penalty, Simplex
 from sorel.problem.problem import Problem
 from sorel.problem.risks import Deviation, Mean, Mixture, Risk
@@ -36,15 +36,10 @@ FloatArray = NDArray[np.float64]
 # Rewards that are tried for one target.
 _MAX_REWARDS = 60
 
-# Share of the tolerance that each may spend; a tenth of it after one that has led nowhere.
-_SHARE = 0.2
+# Share of the gap to which the next reward is solved.
+_SHARE = 0.1
 
-# While the target is missed by far, a reward need not be solved better than to this share of the
-# gap, nor worse than to ten times that.
-_COARSE = 0.1
-
-# A mean return within this share of the largest one counts as reached, and no reward is solved
-# better.
+# A mean return within this share of the largest one counts as reached.
 _ROUNDING = 1e-12
 
 
@@ -96,48 +91,23 @@ def with_reward(risk: Risk, reward: float) -> tuple[Risk, float]:
 
 
 @dataclass(frozen=True)
-class Portfolio:
-    """One portfolio and its certificate.
+class Portfolio(Result):
+    """One portfolio `w` and its certificate, in the units of the user.
+
+    `weights` is the weighting of the scenarios that certifies it, without the reward's part. With a
+    target the objective has no reward in it.
 
     Attributes
     ----------
-    w : array of length d
-        Weights of the assets.
-    lam : array of length n
-        The weighting of the scenarios that certifies them, without the reward's part.
     reward : float
         gamma, given or found for a target.
     risk, mean : float
         Risk of the losses, and mean return.
-    objective, dual, gap, relative_gap : float
-        Objective, a lower bound on its optimum, their difference, and that relative to the unit of
-        the problem. With a target the objective has no reward in it.
-    passes : float
-        Passes over the scenarios.
-    n_iter : int
-        Outer iterations.
-    converged : bool
-        Whether the relative gap is at most the tolerance.
-    status : str
-        One sentence on how the fit ended.
-    result : Result
-        The run that found it: where the next one may start.
     """
 
-    w: FloatArray
-    lam: FloatArray
-    reward: float
-    risk: float
-    mean: float
-    objective: float
-    dual: float
-    gap: float
-    relative_gap: float
-    passes: float
-    n_iter: int
-    converged: bool
-    status: str
-    result: Result
+    reward: float = 0.0
+    risk: float = 0.0
+    mean: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -213,22 +183,24 @@ class Portfolios:
         # The part of the weighting that belongs to the risk; the rest is the mean's.
         share = 1.0 / factor
         start = None
-        near = min(self.found, key=lambda p: abs(p.reward - reward), default=None)
-        if near is not None:
-            lam = share * near.lam + (1.0 - share) * self.omega
-            start = replace(near.result, w=near.w, weights=lam)
+        if self.found:
+            closest = min(self.found, key=lambda p: abs(p.reward - reward))
+            lam = share * closest.weights + (1.0 - share) * self.omega
+            start = replace(closest, weights=lam)
         # Whether the portfolio asked for is solved is told by the caller.
         tol = self.tol if tol is None else tol
         result, _ = solve_quietly(problem, self.solver, tol, self.max_passes, warm_start=start)
         lam = np.maximum((result.weights - (1.0 - share) * self.omega) / share, 0.0)
-        mean = float(self.means @ result.w)
-        portfolio = Portfolio(
-            result.w, lam, reward, self.risk_of(result.w), mean, factor * result.objective,
-            factor * result.dual, factor * result.gap, result.relative_gap, result.passes,
-            result.n_iter, result.converged, result.status, result,
-        )  # fmt: skip
+        scaled = {name: factor * getattr(result, name) for name in ("objective", "dual", "gap")}
+        portfolio = self._portfolio(result, weights=lam, reward=reward, **scaled)
         self.found.append(portfolio)
         return portfolio
+
+    def _portfolio(self, result: Result, **changed: Any) -> Portfolio:
+        """A result as a portfolio, with its own risk and mean return."""
+        known = {**vars(result), **changed}
+        w = known["w"]
+        return Portfolio(**{**known, "risk": self.risk_of(w), "mean": float(self.means @ w)})
 
     def highest_mean(self) -> float:
         """The largest mean return of any weights; infinite where weights are unbounded."""
@@ -253,108 +225,73 @@ class Portfolios:
                 f"target_return={target:g} is out of reach: the largest mean return of any "
                 f"portfolio within the bounds is {highest:.8g}; lower the target"
             )
-        target = min(target, highest)
-        return _RewardSearch(self, target, close).run()
+        return self._search(min(target, highest), close)
 
-
-class _RewardSearch:
-    """The reward that belongs to a target, from both sides."""
-
-    def __init__(self, family: Portfolios, target: float, close: float) -> None:
-        self.family, self.target, self.close = family, target, close
-        self.passes, self.n_iter = 0.0, 0
-
-    def run(self) -> Portfolio:
-        family, target, status = self.family, self.target, ""
-        least = next((p for p in family.found if p.reward == 0.0), None)
-        if least is None:
-            least = self._solve(0.0, family.tol)
-        if self._reaches(least):
+    def _search(self, target: float, close: float) -> Portfolio:
+        """The portfolio of a target, from those of rewards on both sides of it."""
+        known = len(self.found)
+        least = next((p for p in self.found if p.reward == 0.0), None) or self.with_reward(0.0)
+        if least.mean >= target - close:
             return least
-        below = max(filter(self._misses, family.found), key=lambda p: (p.mean, -p.cost))
-        reached = filter(self._reaches, family.found)
+        below = max(
+            (p for p in self.found if p.mean < target - close), key=lambda p: (p.mean, -p.cost)
+        )
+        reached = (p for p in self.found if p.mean >= target - close)
         above = min(reached, key=lambda p: (p.mean, p.cost), default=None)
-        above = above or self._start_above(least)
-        share, tried, best = _SHARE, -1.0, (math.inf, above.w)
-        for count in range(_MAX_REWARDS):
-            best = min(best, (above.cost, above.w), self._blend(below, above), key=lambda b: b[0])
+        above = above or self._start_above(target, least)
+        best = above.cost, above.w
+        for _ in range(_MAX_REWARDS):
+            best = min(best, self._blend(target, below, above), key=lambda pair: pair[0])
             # Every solved reward gives a bound.
-            bound = max(family.found, key=lambda p: p.dual + p.reward * target)
+            bound = max(self.found, key=lambda p: p.dual + p.reward * target)
             gap = max(best[0] - bound.dual - bound.reward * target, 0.0)
-            size = family.unit(*best)
-            if gap <= family.tol * size:
+            size = self.unit(*best)
+            if gap <= self.tol * size:
                 break
-            reward = self._next(below, above, bound, count)
-            if abs(reward - tried) <= 1e-9 * abs(reward):
-                share *= 0.1
-            tried = reward
+            # The slope of the chord.
+            rise, distance = above.cost - below.cost, above.mean - below.mean
+            reward = max(rise / distance, 0.0) if distance > 0.0 else bound.reward
             # The same absolute gap, in the unit of the problem with the reward.
-            _, factor = with_reward(family.risk, reward)
-            scale = factor * family.unit((best[0] - reward * target) / factor, best[1])
-            wanted = max(share * family.tol * size, _COARSE * gap) / max(scale, 1e-3 * size)
-            new = self._solve(reward, min(max(wanted, _ROUNDING), 0.1 * _COARSE))
-            status = new.status
-            if self._reaches(new):
+            _, factor = with_reward(self.risk, reward)
+            scale = factor * self.unit((best[0] - reward * target) / factor, best[1])
+            new = self.with_reward(reward, _SHARE * min(relative(gap, scale), _SHARE))
+            if new.mean >= target - close:
                 above = new
             else:
                 below = new
         objective, w = best
-        relative, mean = gap / size, float(family.means @ w)
-        converged = relative <= family.tol
-        words = f"certified relative gap {relative:.2g} in {self.passes:.4g} passes"
-        words = f"converged: {words}" if converged else f"not converged: {words} ({status})"
-        return Portfolio(
-            w, bound.lam, bound.reward, family.risk_of(w), mean, objective, objective - gap, gap,
-            relative, self.passes, self.n_iter, converged, words,
-            (above if above.result.passes else below).result,
+        tried, achieved = self.found[known:], relative(gap, size)
+        passes, n_iter = sum(p.passes for p in tried), sum(p.n_iter for p in tried)
+        status = f"certified relative gap {achieved:.2g} in {passes:.4g} passes"
+        converged = achieved <= self.tol
+        status = f"converged: {status}" if converged else f"not converged: {status} ({new.status})"
+        return self._portfolio(
+            bound, w=w, objective=objective, dual=objective - gap, gap=gap, relative_gap=achieved,
+            passes=passes, n_iter=n_iter, converged=converged, status=status,
         )  # fmt: skip
 
-    def _reaches(self, portfolio: Portfolio) -> bool:
-        return portfolio.mean >= self.target - self.close
-
-    def _misses(self, portfolio: Portfolio) -> bool:
-        return not self._reaches(portfolio)
-
-    def _solve(self, reward: float, tol: float) -> Portfolio:
-        new = self.family.with_reward(reward, tol)
-        self.passes, self.n_iter = self.passes + new.passes, self.n_iter + new.n_iter
-        return new
-
-    def _start_above(self, below: Portfolio) -> Portfolio:
+    def _start_above(self, target: float, least: Portfolio) -> Portfolio:
         """A portfolio that reaches the target: that of the largest mean, or one with a reward."""
-        family, top, reward = self.family, self.family._top(), 1.0
+        top, reward = self._top(), 1.0
         if top is not None:
             # A point of the frontier's upper side, which belongs to no finite reward.
-            return replace(
-                below, w=top, mean=float(family.means @ top), reward=0.0,
-                objective=family.risk_of(top) + family.penalty.value(top),
-                result=replace(below.result, w=top, passes=0.0),
-            )  # fmt: skip
+            return self._portfolio(least, w=top, objective=self._cost(top))
         while reward < 1e12:
-            new = self._solve(reward, family.tol)
-            if new.mean >= self.target:
+            new = self.with_reward(reward)
+            if new.mean >= target:
                 return new
             reward *= 8.0
-        raise ValueError(f"target_return={self.target:g} is out of reach; lower the target")
+        raise ValueError(f"target_return={target:g} is out of reach; lower the target")
 
-    def _blend(self, below: Portfolio, above: Portfolio) -> tuple[float, FloatArray]:
+    def _cost(self, w: FloatArray) -> float:
+        return self.risk_of(w) + self.penalty.value(w)
+
+    def _blend(self, target: float, below: Portfolio, above: Portfolio) -> tuple[float, FloatArray]:
         """Risk plus penalty, and weights, of the blend that has the return of the target."""
-        family, distance = self.family, above.mean - below.mean
-        if not distance > 0.0:
-            return above.cost, above.w
-        t = min(max((self.target - below.mean) / distance, 0.0), 1.0)
-        w = (1.0 - t) * below.w + t * above.w
-        return family.risk_of(w) + family.penalty.value(w), w
-
-    def _next(self, below: Portfolio, above: Portfolio, bound: Portfolio, count: int) -> float:
-        """The slope of the chord or, between two known rewards, where the return would fit."""
         distance = above.mean - below.mean
-        if not distance > 0.0:
-            return max(above.reward, below.reward, bound.reward)
-        if count % 2 and above.reward > below.reward:
-            part = (self.target - below.mean) / distance
-            return below.reward + part * (above.reward - below.reward)
-        return max((above.cost - below.cost) / distance, 0.0)
+        t = min(max((target - below.mean) / distance, 0.0), 1.0) if distance > 0.0 else 1.0
+        w = (1.0 - t) * below.w + t * above.w
+        return self._cost(w), w
 
 
 def _scaled(penalty: Penalty, factor: float) -> Penalty:

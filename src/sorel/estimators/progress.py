@@ -133,20 +133,32 @@ class ProgressLine:
         self._stream.flush()
 
 
-class Watched(Solver):
-    """A solver that remembers the parameters it was last checked at."""
+class Hooks(Solver):
+    """scikit-learn's callbacks: one task per fit, and in it one per check.
 
-    def __init__(self, inner: Solver) -> None:
-        self._inner = inner
-        self.name = inner.name  # type: ignore[misc] # an instance stands in for the class here
-        self.w: FloatArray | None = None
+    It stands in for the solver of the fit, whose iterates it sees pass.
+    """
+
+    def __init__(
+        self, estimator: SpectralFit, problem: Problem, solver: Solver, given: dict[str, Any]
+    ) -> None:
+        self._inner = solver
+        self.name = solver.name  # type: ignore[misc] # an instance stands in for the class here
+        self._estimator, self._d = estimator, problem.n_features
+        self._told = {"estimator": estimator, **given}
+        self._root: Any = None
+        self._task: Any = None
+        self._w = problem.for_user(problem.start())
+        self._best = math.inf, self._w
+        if hasattr(estimator, "_init_callback_context"):
+            self._root = estimator._init_callback_context(max_subtasks=None)
 
     def check(self, problem: Problem) -> None:
         self._inner.check(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         # A resumed fit is checked where it starts, before the solver has its first turn.
-        self.w = problem.for_user(run.w)
+        self._w = problem.for_user(run.w)
         return self._follow(problem, self._inner.iterates(problem, run))
 
     def _follow(self, problem: Problem, iterates: Iterates) -> Iterates:
@@ -154,29 +166,8 @@ class Watched(Solver):
         with contextlib.closing(iterates), contextlib.suppress(StopIteration):
             while True:
                 iterate = iterates.send(reply)
-                self.w = problem.for_user(iterate.point.w)
+                self._w = problem.for_user(iterate.point.w)
                 reply = yield iterate
-
-
-class Hooks:
-    """scikit-learn's callbacks: one task per fit, and in it one per check."""
-
-    def __init__(self, estimator: SpectralFit, problem: Problem, given: dict[str, Any]) -> None:
-        self._estimator, self._d = estimator, problem.n_features
-        weight = given["sample_weight"]
-        metadata = None if weight is None else {"sample_weight": weight}
-        self._told = {
-            "estimator": estimator,
-            "X": given["X"],
-            "y": given["y"],
-            "metadata": metadata,
-        }
-        self.watched: Watched | None = None
-        self._root: Any = None
-        self._task: Any = None
-        self._best = (math.inf, problem.for_user(problem.start()))
-        if hasattr(estimator, "_init_callback_context"):
-            self._root = estimator._init_callback_context(max_subtasks=None)
 
     @property
     def wanted(self) -> bool:
@@ -190,10 +181,8 @@ class Hooks:
             self._start_task()
 
     def __call__(self, record: Record) -> bool:
-        assert self.watched is not None
-        assert self.watched.w is not None
         if record.objective < self._best[0]:
-            self._best = (record.objective, self.watched.w)
+            self._best = record.objective, self._w
         attributes = self._attributes
         stop = self._task.call_on_fit_task_end(reconstruction_attributes=attributes, **self._told)
         self._start_task()

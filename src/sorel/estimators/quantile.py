@@ -8,7 +8,6 @@ so the best intercept is the q-quantile of what is left, and the coefficients mi
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from sorel._lib.inputs import is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
 from sorel.problem.risks import CVaR, Risk
@@ -270,8 +270,7 @@ def weighted_quantile(values: FloatArray, level: float, weight: FloatArray | Non
 
 def check_nonnegative(name: str, value: Any) -> None:
     """Refuse what is not a finite number >= 0."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (number and 0.0 <= float(value) < np.inf):
+    if not (is_real(value) and 0.0 <= value < np.inf):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
 
 
@@ -288,8 +287,7 @@ def check_solver(solver: str | Solver) -> str | Solver:
 def _levels(quantile: Any) -> list[float]:
     given = np.ravel(np.asarray(quantile, dtype=object)).tolist()
     for level in given:
-        number = isinstance(level, numbers.Real) and not isinstance(level, bool)
-        if not (number and 0.0 < float(level) < 1.0):
+        if not (is_real(level) and 0.0 < level < 1.0):
             raise ValueError(
                 f"quantile must lie strictly between 0 and 1, got {level!r}; the lowest and the "
                 "highest value have no quantile regression"

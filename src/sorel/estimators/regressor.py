@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
 from sorel._lib.devices import is_tensor
-from sorel.estimators.base import DEFAULT_RISK, SpectralFit, SpectralModel, Task, WeightedRows
+from sorel.estimators.base import SpectralFit, SpectralModel, Task, WeightedRows
 from sorel.estimators.constant_model import TARGET_SPREAD
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, parse_loss
@@ -179,7 +179,7 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
 
     def __init__(
         self,
-        risk: Risk | str = DEFAULT_RISK,
+        risk: Risk | str = RISK,
         *,
         loss: str | Loss = "squared",
         l2: float | str = "auto",
