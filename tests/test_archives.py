@@ -41,23 +41,20 @@ def test_members_are_few_and_have_names_of_their_own(monkeypatch):
 
 def test_members_are_stored_or_deflated_and_not_encrypted():
     assert unpacked(archive(("a", 5), kind=zipfile.ZIP_STORED), 5) == {"a": bytes(5)}
-    with pytest.raises(ArchiveError, match="member 'a' is encrypted, or packed in an unusual way"):
+    with pytest.raises(ArchiveError, match="member 'a' is packed in an unusual way"):
         unpacked(archive(("a", 5), kind=zipfile.ZIP_BZIP2), 5)
     content = bytearray(archive(("a", 5)).getvalue())
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag in the directory at the end
-    with pytest.raises(ArchiveError, match="encrypted"):
+    with pytest.raises(RuntimeError, match="encrypted"):
         unpacked(io.BytesIO(bytes(content)), 5)
 
 
-def test_texts_may_have_as_many_bytes_lists_and_values_as_is_said():
+def test_texts_may_have_as_many_bytes_and_lists_as_is_said():
     text = b'{"a": [1, [2, 3]]}'
-    assert bounded_json(text, len(text), 3) == {"a": [1, [2, 3]]}
+    assert bounded_json(text, 270) == {"a": [1, [2, 3]]}
     with pytest.raises(TooLargeError, match="its text has 3 lists, more than 2"):
-        bounded_json(text, 100, 2)
+        bounded_json(text, 269)
     long = b" " * 2_500_000 + b"0"
     assert bounded_json(long, len(long)) == 0
     with pytest.raises(TooLargeError, match=r"takes 2\.5 MB, and may take 2\.25 MB"):
         bounded_json(long, 2_250_000)
-    assert len(bounded_json(b"[" + b"0," * 20 + b"0]", 100, 2)) == 21
-    with pytest.raises(TooLargeError, match="its text has 21 values, more than 20"):
-        bounded_json(b"[" + b"0," * 21 + b"0]", 100, 2)

@@ -482,7 +482,7 @@ def test_a_stray_text_among_numbers_is_no_label(folder, capsys, text, task):
     assert "'price'" in message
     assert "row 87" in message
     assert repr(text[:50])[1:-1] in message
-    assert len(message) < 300
+    assert len(message) < 500
     assert Path("m.skops").read_bytes() == b"old"
 
 
@@ -631,7 +631,7 @@ def test_bad_models_are_refused_with_a_sentence(folder, models, capsys):
         for name, content in members.items():
             archive.writestr(name, json.dumps(header) if name == "sorel.json" else content)
     cases = {
-        "zero.skops": "'zero.skops' is empty",
+        "zero.skops": "not a model of sorel, or it is damaged",
         "half.skops": "not a model of sorel, or it is damaged",
         "other.skops": "not a model of sorel, or it is damaged",
         "newer.skops": "was saved by sorel 99.1, newer than this sorel",

@@ -350,7 +350,9 @@ def test_distance_to_a_known_optimum(results):
     assert display.ax_.get_ylabel() == "relative suboptimality"
     expected = (np.array([record.objective for record in result.history]) - best) / abs(best)
     drawn = display.lines_[0].get_ydata()
-    np.testing.assert_allclose(drawn, np.maximum(np.minimum.accumulate(expected), np.finfo(float).eps))
+    np.testing.assert_allclose(
+        drawn, np.maximum(np.minimum.accumulate(expected), np.finfo(float).eps)
+    )
     assert plots.plot_convergence(result, optimum=best).get_ylabel() == "relative suboptimality"
     with pytest.raises(ValueError, match="optimum must be a finite number other than 0"):
         plots.plot_convergence(result, optimum=0.0)

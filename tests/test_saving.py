@@ -123,8 +123,8 @@ def without_arrays(path):
 
 
 NO_MODELS = {
-    "nothing": (lambda path: path.write_bytes(b""), "model.skops' is empty"),
-    "a table": (lambda path: path.write_bytes(b"a,b\n1,2\n"), "it is not a whole zip archive"),
+    "nothing": (lambda path: path.write_bytes(b""), "not a model of sorel, or it is"),
+    "a table": (lambda path: path.write_bytes(b"a,b\n1,2\n"), "File is not a zip file"),
     "half": (
         lambda path: path.write_bytes(b"PK\x03\x04 no more"),
         "not a model of sorel, or it is",

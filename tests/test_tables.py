@@ -289,6 +289,12 @@ def test_dates_become_days():
     np.testing.assert_array_equal(select_columns(zones, {"when": "date"})["when"], [0.75, 0.75])
     stamps = pd.DataFrame({"when": pd.to_datetime(["1970-01-03 00:00", "1969-12-31 12:00"])})
     np.testing.assert_array_equal(select_columns(stamps, {"when": "date"})["when"], [2.0, -0.5])
+    far = pd.DataFrame(
+        {"when": [datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1)]}, dtype=object
+    )
+    np.testing.assert_array_equal(
+        select_columns(far, {"when": "date"})["when"], [2932896.0, -719162.0]
+    )
     assert column_kinds(texts, ["when"]) == {"when": "date"}
 
 

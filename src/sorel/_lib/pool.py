@@ -34,7 +34,3 @@ class Pool:
         for array in arrays:
             if array is not None and array.size >= WORTH_POOLING:
                 self._free.setdefault((array.shape, array.dtype.type), []).append(array)
-
-    def drain(self) -> None:
-        """Hand the memory back."""
-        self._free.clear()

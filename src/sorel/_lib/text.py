@@ -1,10 +1,13 @@
-"""Text from files, made fit to be shown on a terminal."""
+"""Text from files and from other libraries, made fit to be shown in a message."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["printable"]
+__all__ = ["one_line", "printable", "shorten"]
+
+# Letters of somebody else's text that a message shows.
+_SHOWN = 200
 
 # Letters that move the cursor, colour the screen, or turn the direction of what follows.
 _CONTROL = re.compile(
@@ -27,3 +30,14 @@ def printable(text: object) -> str:
     red: \x1b[31m
     """
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(text))
+
+
+def one_line(text: object) -> str:
+    """The words of a text, without its line breaks."""
+    return " ".join(str(text).split())
+
+
+def shorten(text: object) -> str:
+    """The start of a text, on one line."""
+    words = one_line(text)
+    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}..."

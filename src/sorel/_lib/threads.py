@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Team", "background", "by_ranges", "immediately", "limit_blas", "thread_count"]
+__all__ = ["Team", "by_ranges", "limit_blas", "thread_count"]
 
 _Result = TypeVar("_Result")
 
@@ -157,16 +157,6 @@ def _executor(workers: int) -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     # A child process has none of its parent's threads.
     os.register_at_fork(after_in_child=_executor.cache_clear)
-
-
-def background(task: Callable[[Any], _Result], item: Any) -> Callable[[], _Result]:
-    """Start ``task(item)`` in another thread; call what is returned for the result."""
-    return _executor(1).submit(task, item).result
-
-
-def immediately(task: Callable[[Any], _Result], item: Any) -> Callable[[], _Result]:
-    """The same in this thread, when the result is asked for."""
-    return lambda: task(item)
 
 
 class Team:

@@ -21,9 +21,6 @@ __all__ = [
     "write_folder_atomically",
 ]
 
-# Letters of a name that a temporary name repeats; a file's name has at most 255 bytes.
-_LETTERS = 40
-
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -42,7 +39,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(f"{str(path)!r} is a folder; give the name of a file")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(target.parent)!r}; create it first")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
+    # A new file takes the place of the old one, which needs the folder as well.
+    if not all(os.access(place, os.W_OK) for place in (target, target.parent) if place.exists()):
         raise PermissionError(f"{str(path)!r} cannot be written: permission denied")
 
 
@@ -92,7 +90,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         return
     target = _target(path)
     remove_leftovers(str(target.parent))
-    temporary = target.with_name(f".{target.name[:_LETTERS]}.{owned_name()}.tmp")
+    temporary = target.with_name(f".{owned_name()}.tmp")
     try:
         # Opened with the usual mode, so that the user's umask decides who may read the result.
         with _naming(path), open(temporary, "xb") as stream:
@@ -141,7 +139,7 @@ def write_folder_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     if not parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(parent)!r}; create it first")
     remove_leftovers(str(parent))
-    temporary = parent / f".{target.name[:_LETTERS]}.{owned_name()}.tmp"
+    temporary = parent / f".{owned_name()}.tmp"
     temporary.mkdir()
     try:
         with _naming(path):

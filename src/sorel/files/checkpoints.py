@@ -9,6 +9,8 @@ step.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import io
 import json
@@ -16,12 +18,14 @@ import math
 import numbers
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 
+from sorel._lib.text import shorten
 from sorel.engines.base import FloatArray
 from sorel.files.archives import bounded_json, unpacked
 from sorel.files.atomic import check_writable, open_atomically
@@ -31,12 +35,9 @@ __all__ = ["Checkpoint", "CheckpointError", "Keeper", "SavedRun", "read_passes"]
 
 # Raised when the content of the file, or the way a fingerprint is taken, changes.
 _FORMAT = 3
-# Bytes of the header: the state of a generator is its longest part.
-_MAX_HEADER = 1 << 20
-# Letters of a text from the file that a message shows.
-_SHOWN = 200
-# Numbers in one record of a history.
-_COLUMNS = 10
+
+# What a checkpoint holds as arrays; the rest is in its header.
+_ARRAYS = ("w", "weights", "history")
 
 # Generators whose state NumPy reads back whatever is in it; others follow places without a look.
 _GENERATORS = ("PCG64", "PCG64DXSM", "SFC64")
@@ -161,13 +162,9 @@ class Keeper:
         if found is None:
             return None
         header, arrays = found
-        try:
+        with _refusing(self.path):
             self._check_problem(header["fingerprint"])
             return self._state(header, arrays)
-        except CheckpointError:
-            raise
-        except Exception:
-            raise _damaged(self.path) from None
 
     def save(self, state: SavedRun, *, last: bool = False) -> None:
         """Write the state. A failure is a warning: the run and the last checkpoint matter more."""
@@ -213,7 +210,7 @@ class Keeper:
             if here == there:
                 continue
             if part not in _HASHED:
-                differences.append(f"the {part} was {there[:_SHOWN]} and is {here[:_SHOWN]}")
+                differences.append(f"the {part} was {shorten(there)} and is {shorten(here)}")
                 continue
             kinds = [text.rpartition(" ")[0] for text in (there, here)]
             shown = f" ({kinds[0]} then, {kinds[1]} now)" if kinds[0] != kinds[1] else ""
@@ -227,23 +224,23 @@ class Keeper:
                 f"{'; '.join(differences)}; give another path, or delete the file to start afresh"
             )
 
-    def _state(self, header: dict[str, Any], arrays: dict[str, FloatArray]) -> SavedRun:
-        state = SavedRun(
-            **arrays,
-            solver=str(header["solver"]),
-            passes=_count(header["passes"]),
-            seconds=_count(header["seconds"]),
-            n_iter=int(header["n_iter"]),
-            objective=float(header["objective"]),
-            relative_gap=float(header["relative_gap"]),
-            generator=header["generator"],
-        )
+    def _state(self, header: dict[str, Any], arrays: dict[str, Any]) -> SavedRun:
+        from sorel.solvers.solve import Record
+
+        scalars = [
+            field.name for field in dataclasses.fields(SavedRun) if field.name not in _ARRAYS
+        ]
+        given: dict[str, Any] = {name: header[name] for name in scalars}
+        state = SavedRun(**arrays, **given)
         problem = self._problem
         if not (
-            all(array.dtype == np.float64 for array in arrays.values())
+            isinstance(state.solver, str)
+            and all(0.0 <= x < math.inf for x in (state.passes, state.seconds, state.n_iter))
+            and state.relative_gap >= 0.0
+            and all(array.dtype == np.float64 for array in arrays.values())
             and state.w.shape == problem.engine.shape
             and state.weights.shape == (problem.n_samples,)
-            and state.history.shape[1:] == (_COLUMNS,)
+            and state.history.shape[1:] == (len(Record._fields),)
             and math.isfinite(state.objective)
             and np.all(np.isfinite(state.w))
             and np.all(np.isfinite(state.weights))
@@ -253,10 +250,6 @@ class Keeper:
             raise ValueError("the state of another generator")
         state.make_generator()  # fails here or never
         return state
-
-
-# What a checkpoint holds as arrays; the rest is in its header.
-_ARRAYS = ("w", "weights", "history")
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any] | None:
@@ -280,10 +273,8 @@ def read_passes(path: str | os.PathLike[str]) -> float | None:
     """
     name = os.fsdecode(path)
     found = _read(name, name)
-    try:
-        return None if found is None else _count(found[0]["passes"])
-    except Exception:
-        raise _damaged(name) from None
+    with _refusing(name):
+        return None if found is None else float(found[0]["passes"])
 
 
 def _check_place(path: str) -> None:
@@ -291,9 +282,6 @@ def _check_place(path: str) -> None:
     check_writable(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(f"the checkpoint {path!r} is not a regular file; give another path")
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"the checkpoint {path!r} cannot be written: no files in its folder")
 
 
 def _read(file: str, path: str) -> tuple[dict[str, Any], dict[str, FloatArray]] | None:
@@ -302,39 +290,34 @@ def _read(file: str, path: str) -> tuple[dict[str, Any], dict[str, FloatArray]] 
         stream = open(file, "rb")  # noqa: SIM115 (closed below)
     except FileNotFoundError:
         return None
-    try:
-        with stream:
-            # Nothing in a checkpoint is packed, so it holds no more than the file has.
-            members = unpacked(stream, os.fstat(stream.fileno()).st_size)
-        header = bounded_json(_array(members, "header").tobytes(), _MAX_HEADER)
+    with stream, _refusing(path):
+        # Nothing in a checkpoint is packed, so it holds no more than the file has.
+        members = unpacked(stream, os.fstat(stream.fileno()).st_size)
+        header = bounded_json(_array(members, "header").tobytes())
         layout = header["format"]
         if layout != _FORMAT:
             age = "newer" if layout > _FORMAT else "older"
             raise CheckpointError(
-                f"the checkpoint {path!r} was written by sorel {str(header['sorel'])[:_SHOWN]} in "
+                f"the checkpoint {path!r} was written by sorel {shorten(header['sorel'])} in "
                 f"format {layout}, {age} than format {_FORMAT} of this version; use that version "
                 "of sorel, give another path, or delete the file to start afresh"
             )
         return header, {name: _array(members, name) for name in _ARRAYS}
-    except CheckpointError:
-        raise
-    except Exception:
-        raise _damaged(path) from None
 
 
 def _array(members: dict[str, bytes], name: str) -> Any:
     return np.load(io.BytesIO(members[f"{name}.npy"]), allow_pickle=False)
 
 
-def _damaged(path: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path!r} is damaged, or not a checkpoint of sorel; give another path, or delete the file "
-        "to start afresh"
-    )
-
-
-def _count(value: Any) -> float:
-    number = float(value)
-    if not 0.0 <= number < math.inf:
-        raise ValueError("not a count")
-    return number
+@contextlib.contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    """Turn whatever goes wrong with a file into an error that names it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception:
+        raise CheckpointError(
+            f"{path!r} is damaged, or not a checkpoint of sorel; give another path, or delete the "
+            "file to start afresh"
+        ) from None

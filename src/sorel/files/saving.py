@@ -2,7 +2,7 @@
 
 A model file is a zip archive in the format of skops, plus one member, ``sorel.json``, that holds
 the versions that wrote it and the training summary. Loading reads that header first, then the names
-of all types in the file: one outside the list of ``_contents.py`` is refused before anything is
+of all types in the file: one outside the list of ``contents.py`` is refused before anything is
 built. Objects and arrays are numbered in the order of the file and no times are kept, so that the
 same model makes the same bytes.
 """
@@ -24,30 +24,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from sorel._lib.extras import import_extra
+from sorel._lib.text import shorten
 from sorel._lib.warnings import warn
-from sorel.files.archives import ArchiveError, TooLargeError, bounded_json, unpacked
+from sorel.files.archives import MAX_TEXT, ArchiveError, TooLargeError, bounded_json, unpacked
 from sorel.files.atomic import write_atomically
 
 __all__ = ["ModelFileError", "load_model", "read_summary", "save_model"]
 
 _HEADER, _SCHEMA = "sorel.json", "schema.json"
 
-# Bytes that any file may unfold to, and how many times its own size. Loading takes about three
-# times as much for a while.
-_ROOM = 24 << 20
+# How many times its own size a file may unfold to, or that of the longest text where that is more.
+# The schema may take this part of it. Loading takes about three times as much for a while.
 _RATIO = 3
-# Bytes of the header, and of the schema of a file that may unfold to no more than _ROOM.
-_MAX_TEXT = 8 << 20
-# Letters in the schema for one of its objects, at least; each takes a kilobyte while it is loaded.
-_NODE = 90
-# Bytes that are read from a pipe.
-_MAX_PIPE = 1 << 30
-
 # Raised when the layout of the archive or the meaning of the header changes. 2 was never released.
 _FORMAT = 1
-
-# Packages that reading a model may need. A file that names any other module is not one of ours.
-_NEEDED = ("packaging", "skops", "scipy", "sklearn", "joblib", "pandas", "threadpoolctl")
 
 
 class ModelFileError(ValueError):
@@ -376,32 +366,23 @@ def _opened(file: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO,
         return
     path = Path(file)
     with path.open("rb") as stream:
-        yield stream if path.is_file() else io.BytesIO(stream.read(_MAX_PIPE)), repr(str(path))
+        yield stream if path.is_file() else io.BytesIO(stream.read()), repr(str(path))
 
 
 def _header(stream: BinaryIO, name: str) -> dict[str, Any]:
     """The header, after the checks that need nothing else of the file."""
-    if not stream.seek(0, os.SEEK_END):
-        raise ModelFileError(f"{name} is empty; save the model again")
-    if not zipfile.is_zipfile(stream):
-        raise ModelFileError(
-            f"{name} is not a model of sorel, or it is damaged: it is not a whole zip archive"
-        )
+    version = import_extra("packaging.version", "saved models need").Version
     from sorel import __version__
 
-    try:
-        from packaging.version import Version
-
-        found = unpacked(stream, _MAX_TEXT, only=_HEADER)
+    with _refusing(name):
+        found = unpacked(stream, MAX_TEXT, only=_HEADER)
         if not found:
             raise ModelFileError(f"{name} is not a model of sorel: it has no {_HEADER} inside")
-        header = bounded_json(found[_HEADER], _MAX_TEXT)
+        header = bounded_json(found[_HEADER])
         written = header["sorel"]
-        newer = header["format"] > _FORMAT or Version(written) > Version(__version__)
+        newer = header["format"] > _FORMAT or version(written) > version(__version__)
         if not isinstance(header.get("summary", {}), dict):
             raise ValueError(f"its {_HEADER} does not describe a model")
-    except Exception as error:
-        raise _refusal(name, error) from None
     if newer:
         raise ModelFileError(
             f"{name} was saved by sorel {written}, newer than this sorel {__version__}; "
@@ -419,27 +400,22 @@ def _load(
     """The model; `trusted` is None where all that skops trusts may be in it."""
     skops_io = import_extra("skops.io", "saved models need")
     from sklearn.base import BaseEstimator
-    from skops.io.exceptions import UntrustedTypesFoundException
 
     from sorel.files.contents import check_numbers, foreign_types, own_types
 
-    try:
-        with warnings.catch_warnings():
-            # NumPy and the archive reader grumble about damaged bytes before they give up.
-            warnings.simplefilter("ignore", SyntaxWarning)
-            data, schema = _checked_archive(stream, max_bytes)
-            foreign = [] if trusted is None else foreign_types(schema, trusted)
-            if foreign:
-                raise _untrusted(name, foreign)
-            known = [*own_types(), *(trusted or ())]
-            try:
-                model = skops_io.loads(data, trusted=known)
-            except UntrustedTypesFoundException:
-                found = skops_io.get_untrusted_types(data=data)
-                raise _untrusted(name, sorted({*found} - {*known})) from None
-            check_numbers(model, trusted)
-    except Exception as error:
-        raise _refusal(name, error) from None
+    with _refusing(name), warnings.catch_warnings():
+        # NumPy and the archive reader grumble about damaged bytes before they give up.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        data, schema = _checked_archive(stream, max_bytes)
+        foreign = [] if trusted is None else foreign_types(schema, trusted)
+        if foreign:
+            raise ModelFileError(
+                f"{name} holds types that sorel does not trust, and was not loaded: "
+                f"{', '.join(foreign)}; if you trust whoever made it, name them with "
+                "sorel.load_model(..., trusted=[...])"
+            )
+        model = skops_io.loads(data, trusted=[*own_types(), *(trusted or ())])
+        check_numbers(model, trusted)
     if not isinstance(model, BaseEstimator):
         raise ModelFileError(f"{name} holds a {type(model).__name__}, which is no model")
     return model
@@ -450,12 +426,11 @@ def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, An
     from sorel.files.contents import nodes_of
 
     size = stream.seek(0, os.SEEK_END)
-    limit = max(_ROOM, _RATIO * size) if max_bytes is None else max_bytes
+    limit = _RATIO * max(MAX_TEXT, size) if max_bytes is None else max_bytes
     members = unpacked(stream, limit)
     if _SCHEMA not in members:
         raise ValueError(f"it has no {_SCHEMA} inside")
-    room = max(limit // _RATIO, _MAX_TEXT)
-    schema = bounded_json(members[_SCHEMA], room, room // _NODE)
+    schema = bounded_json(members[_SCHEMA], max(limit // _RATIO, MAX_TEXT))
     # Each array in the schema reads its member anew.
     files = [node["file"] for node in nodes_of(schema) if isinstance(node.get("file"), str)]
     total = sum(len(members.get(file, b"")) for file in files)
@@ -464,31 +439,23 @@ def _checked_archive(stream: BinaryIO, max_bytes: int | None) -> tuple[bytes, An
     return _zipped(members, zipfile.ZIP_STORED).getvalue(), schema
 
 
-def _untrusted(name: str, types: list[str]) -> ModelFileError:
-    return ModelFileError(
-        f"{name} holds types that sorel does not trust, and was not loaded: {', '.join(types)}; if "
-        "you trust whoever made it, name them with sorel.load_model(..., trusted=[...])"
-    )
-
-
-def _refusal(name: str, error: Exception) -> Exception:
-    """What to raise where a file cannot be read, whatever the libraries below had to say."""
-    missing = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ImportError) and missing in _NEEDED:
-        return ModuleNotFoundError(
-            f'to read {name}, {missing} is needed: pip install "sorel[cli]"', name=missing
-        )
-    if isinstance(error, ModelFileError):
-        return error
-    if isinstance(error, TooLargeError):
-        return ModelFileError(
+@contextlib.contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Turn whatever the libraries have to say to a file into an error that names it."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except TooLargeError as error:
+        raise ModelFileError(
             f"{name} was not loaded: {error}; if you trust it, allow more with "
             "sorel.load_model(..., max_bytes=...)"
-        )
-    if isinstance(error, ArchiveError):
-        return ModelFileError(f"{name} is not a model of sorel, or it is damaged: {error}")
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return ModelFileError(f"{name} is damaged and was not loaded: {reason[:200]}")
+        ) from None
+    except (ArchiveError, zipfile.BadZipFile) as error:
+        raise ModelFileError(f"{name} is not a model of sorel, or it is damaged: {error}") from None
+    except Exception as error:
+        reason = shorten(error) or type(error).__name__
+        raise ModelFileError(f"{name} is damaged and was not loaded: {reason}") from None
 
 
 def _strange_versions(header: dict[str, Any]) -> str:

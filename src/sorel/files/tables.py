@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sorel._lib.extras import import_extra
 from sorel._lib.inputs import exceeds_floats, show_integer
 from sorel._lib.names import missing_columns
-from sorel._lib.text import printable
+from sorel._lib.text import printable, shorten
 from sorel.files.atomic import open_atomically, write_atomically
 from sorel.files.unfolding import unfolded_bytes
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sorel.engines.rows import RowSource
-
-FloatArray = NDArray[np.float64]
 
 __all__ = [
     "TableError",
@@ -58,30 +55,25 @@ __all__ = [
 STANDARD = "-"
 # The squares of larger numbers, added up, may not be representable.
 _LARGEST = 1e100
-# What CSV and most Parquet files hold: numbers without missing ones of another kind.
-_PLAIN = ("float64", "float32", "int64", "int32")
 _TOO_LARGE = "is {value} in row {row}, too large to compute with"
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
 
-# Columns that a table may have: each takes kilobytes, however few rows there are. And bytes that a
-# small Parquet file may unfold to unless the caller says more, what is small, and what each byte
-# above that adds: commands take many times as much for a file of few columns.
+# Columns that a table may have: each takes kilobytes, however few rows there are.
 _MAX_COLUMNS = 25_000
-_ROOM, _SMALL_FILE, _RATIO = 20_000_000, 10_000_000, 20
+# Bytes that a Parquet file may unfold to unless the caller says more: commands take many times as
+# much for a file of few columns.
+_ROOM = 20_000_000
+# Bytes that each byte of the file above half of that adds.
+_RATIO = 20
 
 # What pandas says where its parser cannot allocate. An error of the disk comes as an OSError.
 _NO_MEMORY = ("out of memory", "Calling read(nbytes) on source failed")
 
-# Columns of a Parquet file that are read together.
-_AT_ONCE = 500
-
-# Bytes without the end of a line in which the fields are counted.
-_LONG_LINE = 1 << 20
-
-# A column is taken for what most of its first different values look like, in so many rows.
-_LOOKED_AT, _MOST = 1000, 0.95
-_ROWS_LOOKED_AT = 100_000
+# Rows that tell what a column holds.
+_SAMPLE_ROWS = 10_000
+# Share of the different texts in them that have to look like dates or numbers.
+_MOST = 0.95
 _CLOCK = r"(?:[T ]\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?(?:Z|[+-]\d{2}:?\d{2})?)?"
 _IN_DISGUISE = {
     "dates": re.compile(
@@ -97,7 +89,6 @@ _IN_DISGUISE = {
     ),
 }
 _PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
-_DAY = np.timedelta64(1, "D")
 
 # What pandas calls the values of a column, and what they are here.
 _KINDS = {
@@ -281,16 +272,16 @@ become 2 indicator columns; turn it into a number of days with --dates 'when', l
 --drop 'when', or take the values as names with --categorical 'when'
     """
     for column in columns:
-        texts = frame[column].head(_ROWS_LOOKED_AT).dropna().drop_duplicates().head(_LOOKED_AT)
+        texts = frame[column].dropna().head(_SAMPLE_ROWS)
         first = texts.astype(str).str.strip().drop_duplicates()
         for what, pattern in _IN_DISGUISE.items():
-            fits = first.map(lambda text, pattern=pattern: bool(pattern.fullmatch(text)))
+            fits = first.str.fullmatch(pattern)
+            example = first[fits].iloc[0] if fits.any() else ""
             # Plain numbers may stand among those that are not.
-            if what != "dates" and fits.any():
-                fits |= first.map(lambda text: bool(_PLAIN_NUMBER.fullmatch(text)))
-            if len(first) < 2 or fits.mean() < _MOST:
+            if what != "dates":
+                fits |= first.str.fullmatch(_PLAIN_NUMBER)
+            if not example or len(first) < 2 or fits.mean() < _MOST:
                 continue
-            example = next(text for text in first if pattern.fullmatch(text))
             remedy = "write plain numbers such as 1234.5"
             if what == "dates":
                 remedy = f"turn it into a number of days with --dates {column!r}"
@@ -335,7 +326,7 @@ counted) holds 'oops'; correct it, or say --task classification if all of them a
     numbers = _pandas().to_numeric(values.astype(object), errors="coerce")
     strange = (numbers.isna() & values.notna()).to_numpy()
     # Counting the different values of a long column takes memory: a part of it tells.
-    start = slice(_ROWS_LOOKED_AT)
+    start = slice(_SAMPLE_ROWS)
     of_rows = numbers.count() / values.count()
     of_values = numbers.iloc[start].nunique() / max(1, values.iloc[start].nunique())
     if strange.any() and max(of_rows, of_values) > 0.5:
@@ -388,9 +379,9 @@ def select_columns(
     pandas = _pandas()
     require_columns(frame.columns, kinds)
     part = frame[list(kinds)]
-    if set(kinds.values()) == {"numeric"} and all(str(kind) in _PLAIN for kind in part.dtypes):
+    if set(kinds.values()) == {"numeric"} and all(kind.kind in "iuf" for kind in part.dtypes):
         # Thousands of columns at once; whatever is wrong with one is looked for below.
-        numbers = part.to_numpy(dtype=np.float64)
+        numbers = part.to_numpy(dtype=np.float64, na_value=np.nan)
         if numbers.size and numbers.min() >= -_LARGEST and numbers.max() <= _LARGEST:
             return pandas.DataFrame(numbers, index=frame.index, columns=list(kinds))
     chosen = {
@@ -686,7 +677,6 @@ def _read_csv(
             raise TableError(f"{name} has no header: its first line is blank")
         check_width(len(header), name)
         _check_names(header, name)
-        _check_long_lines(stream, name, sep, len(header))
         if len(header) == 1:
             _check_separator(header[0], name, sep)
         stream.seek(0)
@@ -718,7 +708,7 @@ def _read_csv(
                 "write them as Parquet and use --out-of-core"
             ) from None
         _check_lengths(stream, name, sep)
-        raise TableError(f"{name} is not a well-formed CSV file: {_one_line(error)}") from None
+        raise TableError(f"{name} is not a well-formed CSV file: {shorten(error)}") from None
     frame.columns = header
     # A row that is too short is filled up with missing values, the last one always among them.
     if len(frame) and frame.iloc[:, -1].isna().any():
@@ -767,26 +757,6 @@ rows and columns are swapped, turn it, else fit a matrix in Python
         )
 
 
-def _check_long_lines(stream: BinaryIO, name: str, sep: str, width: int) -> None:
-    """Refuse lines of megabytes that have more fields than the header, before they are taken apart.
-
-    A field takes one letter in the file and a hundred bytes in memory.
-    """
-    stream.seek(0)
-    mark = sep.encode()
-    fields = 0
-    while piece := stream.read(_LONG_LINE):
-        if b"\n" in piece or b"\r" in piece or b'"' in piece:
-            fields = 0
-            continue
-        fields += piece.count(mark)
-        if fields >= width:
-            raise TableError(
-                f"{name} has a line with more than {fields} fields, the header has {width}"
-            )
-    stream.seek(0)
-
-
 def _check_separator(header: str, name: str, sep: str) -> None:
     for other in ";\t|,":
         if other != sep and other in header:
@@ -814,24 +784,17 @@ def _check_lengths(stream: BinaryIO, name: str, sep: str) -> None:
 
 
 def _read_parquet(stream: BinaryIO, name: str, unpacked: float | None) -> pd.DataFrame:
-    pandas = _pandas()
     parquet = import_extra("pyarrow.parquet", "Parquet files need")
     try:
         native = _native(stream)
         # Buffers that are filled ahead, and by threads, take more than the table if it is wide.
         file = parquet.ParquetFile(native, pre_buffer=False)
         _check_unpacked(file, native, name, unpacked)
-        columns = file.schema_arrow.names
-        parts = [
-            file.read(columns[first : first + _AT_ONCE], use_threads=False).to_pandas()
-            for first in range(0, len(columns), _AT_ONCE)
-        ]
+        frame = file.read(use_threads=False).to_pandas().reset_index(drop=True)
     except Exception as error:  # pyarrow has many kinds of its own
         if isinstance(error, (MemoryError, TableError)):
             raise
-        raise TableError(f"{name} cannot be read as Parquet: {_one_line(error)}") from None
-    parts = [part.reset_index(drop=True) for part in parts]
-    frame = parts[0] if len(parts) == 1 else pandas.concat(parts, axis=1)
+        raise TableError(f"{name} cannot be read as Parquet: {shorten(error)}") from None
     frame.columns = [str(column) for column in frame.columns]
     return frame
 
@@ -853,7 +816,7 @@ def _check_unpacked(file: Any, native: Any, name: str, unpacked: float | None) -
     check_width(file.metadata.num_columns, name)
     size = native.size()
     if unpacked is None:
-        unpacked = _ROOM + _RATIO * max(0, size - _SMALL_FILE)
+        unpacked = _ROOM + _RATIO * max(0, size - _ROOM // 2)
     limit = int(unpacked)
     found = unfolded_bytes(file, native, limit)
     if found > limit:
@@ -936,15 +899,12 @@ def _days(values: pd.Series, column: str) -> pd.Series:
     if pandas.api.types.is_numeric_dtype(values.dtype):
         words = "should hold dates, but row {row} holds {value}"
         _refuse(values, column, np.ones(len(values), dtype=bool), words)
-    try:
-        times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
-    except (TypeError, ValueError):
-        times = values.map(lambda value: pandas.to_datetime(value, errors="coerce", utc=True))
+    times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     wrong = (times.isna() & values.notna()).to_numpy()
     words = "should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row {row} holds {value}"
     _refuse(values, column, wrong, words)
-    naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
-    days = (naive - np.datetime64("1970-01-01")) / _DAY
+    naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+    days = (naive - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
     return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
 
 
@@ -977,12 +937,7 @@ def _row(values: pd.Series, wrong: Any) -> int:
 def _shown(value: Any) -> str:
     if exceeds_floats(value):
         return show_integer(value)
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+    return shorten(repr(value.item() if isinstance(value, np.generic) else value))
 
 
 def _pandas() -> Any:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-# Bytes of a value at least, where a text is an object, and of a column in a group of rows: its
-# description and its buffers count as so many numbers, however few it has.
-_NUMBER, _TEXT = 8, 32
-_COLUMN = 2500
+import numpy as np
 
-# Rows of texts that are looked at together: where a text is stored once, and where it may be as
-# long as all that came before.
-_WORDS, _DIFFERENCES = 4096, 8
+_NUMBER = np.dtype(np.float64).itemsize
+# Bytes of a text that is an object, besides its letters.
+_TEXT = 32
+# Bytes of the description and the buffers of a column in a group of rows, however few it has.
+_COLUMN = 2500
+# Rows of texts that are looked at together.
+_ROWS = 4096
 _BY_DIFFERENCES = "DELTA_BYTE_ARRAY"
 
 
@@ -34,7 +35,8 @@ def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
     import pyarrow.parquet
 
     total = 0
-    texts: dict[str, bool] = {}
+    # For each column of texts the bytes that are stored by differences.
+    texts: dict[str, int] = {}
     facts, names = file.metadata, set(file.schema_arrow.names)
     for number in range(facts.num_row_groups):
         group = facts.row_group(number)
@@ -42,19 +44,21 @@ def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
             column = group.column(place)
             name, is_text = column.path_in_schema, column.physical_type == "BYTE_ARRAY"
             width = _TEXT if is_text else max(_NUMBER, facts.schema.column(place).length)
+            size = column.total_uncompressed_size
             # Numbers may be packed more tightly than they are held, and texts may be long.
-            total += max(width * column.num_values, column.total_uncompressed_size, _COLUMN)
+            total += max(width * column.num_values, size, _COLUMN)
             # Texts in lists are not looked at.
             if is_text and name in names:
-                texts[name] = texts.get(name, False) or _BY_DIFFERENCES in column.encodings
+                stored = size if _BY_DIFFERENCES in column.encodings else 0
+                texts[name] = max(stored, texts.get(name, 0))
         if total > limit:
             return total
-    # With the words of a column apart from its rows none is copied for each of them; texts that are
-    # told by differences cannot be had so.
-    apart = [name for name, by_differences in texts.items() if not by_differences]
-    words = pyarrow.parquet.ParquetFile(source, read_dictionary=apart) if apart else file
-    for name, by_differences in texts.items():
-        reader, rows = (file, _DIFFERENCES) if by_differences else (words, _WORDS)
+    # Read as a dictionary, a text is not copied for each of its rows. Texts that are told by
+    # differences cannot be had so, and each of them may be as long as all that is stored.
+    whole = [name for name, stored in texts.items() if not stored]
+    words = pyarrow.parquet.ParquetFile(source, read_dictionary=whole) if whole else file
+    for name, stored in texts.items():
+        reader, rows = (file, max(1, limit // stored)) if stored else (words, _ROWS)
         for batch in reader.iter_batches(batch_size=rows, columns=[name], use_threads=False):
             total += _length(batch.column(0))
             if total > limit:
@@ -64,7 +68,6 @@ def unfolded_bytes(file: Any, source: Any, limit: int) -> int:
 
 def _length(values: Any) -> int:
     """Bytes of the texts of an array, of which each different one may be stored once."""
-    import numpy as np
     import pyarrow as pa
     import pyarrow.compute
 

@@ -310,7 +310,7 @@ class BlockFolderRows(PiecedRows):
             limit = 2000 * (self.n_features + 1)
             if path.stat().st_size > limit:
                 raise ValueError("too long")
-            columns = bounded_json(path.read_bytes(), limit, max(1000, self.n_features))
+            columns = bounded_json(path.read_bytes(), limit)
         except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
