@@ -17,6 +17,7 @@ from helpers import make_data
 import sorel
 from sorel.certificate import certify
 from sorel.models.conjugate import minimize_model
+from sorel.models.constrained import RIDGE
 from sorel.problem.problem import Problem
 from sorel.solvers import (
     LSVRG,
@@ -28,7 +29,6 @@ from sorel.solvers import (
     SaddleSAGA,
     Subgradient,
     common,
-    continuation,
 )
 from sorel.solvers.base import make_generator
 from sorel.solvers.common import Watch
@@ -281,12 +281,12 @@ def test_steps_of_the_subgradient_method(step_size):
 def test_moduli_of_a_penalty():
     """From the mean curvature of the losses down to its own, by a factor of ten at most."""
     X, _ = make_data("squared", N, D, seed=8)
-    for l2, least in ((1e-4, 1e-4), (0.0, None)):
+    for l2 in (1e-4, 0.0):
         penalty = sorel.L2(l2) if l2 else sorel.Box(0.0, -1.0, 1.0)
         problem, run = make_problem(penalty=penalty), make_run(make_problem())
         moduli = Continuation()._moduli(problem, run)
         strongest = np.mean(X**2)
-        weakest = least or continuation._LEAST_L2_WITHOUT * strongest
+        weakest = l2 or RIDGE * strongest
         assert moduli[0] == pytest.approx(strongest)
         assert len(moduli) == math.ceil(math.log10(strongest / weakest) - 1e-9)
         ratios = np.array([*moduli[1:], weakest]) / moduli

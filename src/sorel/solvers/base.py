@@ -21,6 +21,9 @@ from sorel.certificate import Certificate, Certifier, KnownCurvature, Path
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem.problem import Problem
 
+# Share of the tolerance that a problem which stands in for another may use up.
+SHARE_OF_TOL = 0.7
+
 
 class Iterate(NamedTuple):
     """A point and a weighting to be certified.

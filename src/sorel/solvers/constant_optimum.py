@@ -18,23 +18,11 @@ from sorel.solvers.state import Direction, State
 
 __all__ = ["constant_optimum", "losses_are_equal"]
 
-# Shortfall of uniform weights, relative to the loss, below which losses are equal.
-_EQUAL_LOSSES = 1e-12
-
 # The eta at which losses all but stay equal, in units of 1 / loss.
 _ETA = 1e6
 
-# Share of the curvature that the weights leave, at least.
-_LEAST_CURVATURE = 1e-3
-
-# The Fenchel-Young gap, in units of the gap wanted, from which on a certificate is worth a try.
-_PROMISING = 100.0
-
 # Length of a step below which weights have come to their bounds.
 _SHORT_STEP = 0.2
-
-# Steps in a row that may fail to halve the Fenchel-Young gap.
-_MAX_FAILURES = 2
 
 
 def losses_are_equal(state: State) -> bool:
@@ -42,7 +30,8 @@ def losses_are_equal(state: State) -> bool:
     problem = state.problem
     if problem.has_fixed_weights or not problem.loss.is_classifier or np.any(state.point.w):
         return False
-    return problem.engine.shortfall(state.point, state.dual) < _EQUAL_LOSSES * state.value
+    rounding = problem.n_samples * noise(problem, state.value)
+    return problem.engine.shortfall(state.point, state.dual) <= rounding
 
 
 def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Run) -> Iterates:
@@ -53,10 +42,8 @@ def constant_optimum(start: State, direction: Direction, find: Cheapest, run: Ru
     """
     problem, engine = start.problem, start.problem.engine
     rounding, eta = noise(problem, start.value), _ETA / start.value
-    # The weights know the losses less their mean, which takes a share of the curvature away.
-    length = 1.0 / (max(1.0 - direction.descent, _LEAST_CURVATURE) * eta)
     change = engine.direction(direction.delta)
-    point = engine.moved(start.point, direction.delta, change, length)
+    point = engine.moved(start.point, direction.delta, change, 1.0 / eta)
     del change
     run.passes += 1
     if engine.risk(point) + problem.penalty_value(point.w) < start.value - rounding:
@@ -80,8 +67,8 @@ def _multipliers_at_constant(
     target = gap_wanted(problem, run.tol, start.value)
     # No weighting is further away from the uniform one than this, so that Phi tells the risk.
     off = (1.0 / engine.spec.risk.effective_share(engine.n_samples) - 1.0) / (2.0 * state.eta)
-    first, least, failures = 0.0, np.inf, 0
-    while failures <= _MAX_FAILURES and not run.exhausted:
+    first, last = 0.0, np.inf
+    while not run.exhausted:
         slope = problem.coefficients(state.gradient)
         gap = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
         first = first or gap
@@ -89,14 +76,15 @@ def _multipliers_at_constant(
             # Where multipliers exist, most runs reduce the gap from the first step on. The others
             # are not worth the cost of their products.
             return
-        if gap <= _PROMISING * target:
+        if gap <= target:
             point = engine.point(w)
             gradient = engine.gradient(point, state.dual)
             run.passes += 1
             yield Iterate(point, state.dual, gradient, target)
             del point
-        failures = 0 if gap <= 0.5 * least else failures + 1
-        least = min(gap, least)
+        if not gap < last:
+            return
+        last = gap
         state = state.line_search(find(state, run, 0.0))
         run.passes += 1
         # Steps are cut short where weights come to their limits: there are no multipliers.

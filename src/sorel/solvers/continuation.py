@@ -14,18 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel.models.constrained import RIDGE
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, rehearse
 from sorel.solvers.newton import Newton
 
 # Factor of l2 from one stage to the next, down to that of the problem.
 _L2_FACTOR = 0.1
-
-# Least l2 of a stage, as a share of the first.
-_LEAST_L2 = 1e-24
-
-# The same where the problem has no l2.
-_LEAST_L2_WITHOUT = 1e-9
 
 # Relative gap of a stage. It has to identify the ties, which the next stage begins with.
 _STAGE_TOL = 1e-5
@@ -53,7 +48,7 @@ class Continuation(Newton):
         run.w, run.dual = problem.start(), None
         for l2 in self._moduli(problem, run):
             stage = problem.with_penalty(problem.penalty.plus_ridge(l2 - problem.penalty.l2))
-            self._solve_stage(stage, run, _STAGE_TOL, _STAGE_PASSES)
+            self._solve_stage(stage, run)
             if run.exhausted:
                 break
         yield from super().iterates(problem, run)
@@ -67,18 +62,17 @@ class Continuation(Newton):
             diagonal = engine.curvature(engine.point(w), engine.uniform()).diagonal()
             run.passes += 1
             strongest = max(strongest, float(np.mean(diagonal)))
-        weakest = _LEAST_L2 if problem.penalty.l2 > 0.0 else _LEAST_L2_WITHOUT
-        own = max(problem.penalty.l2, weakest * strongest)
+        own = max(problem.penalty.l2, RIDGE * strongest)
         if not own < strongest * _L2_FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_L2_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
 
-    def _solve_stage(self, stage: Problem, run: Run, tol: float, passes: float) -> None:
-        """Advance `run` to a solution of one stage, to this relative gap or for so many passes."""
-        limit = min(run.max_passes, run.passes + passes)
+    def _solve_stage(self, stage: Problem, run: Run) -> None:
+        """Advance `run` to a solution of one stage, or by so many passes."""
+        limit = min(run.max_passes, run.passes + _STAGE_PASSES)
         inner = dataclasses.replace(
-            run, tol=tol, max_passes=limit, watched=False, save_at=math.inf,
+            run, tol=_STAGE_TOL, max_passes=limit, watched=False, save_at=math.inf,
             known=dataclasses.replace(run.known),
         )  # fmt: skip
         best = np.inf
@@ -86,7 +80,7 @@ class Continuation(Newton):
             if certificate.gap <= best:
                 best = certificate.gap
                 run.w, run.dual = iterate.point.w, iterate.dual
-            if certificate.relative_gap <= tol:
+            if certificate.relative_gap <= _STAGE_TOL:
                 break
         run.passes = inner.passes
         run.n_iter += inner.n_iter

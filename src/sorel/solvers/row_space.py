@@ -18,6 +18,7 @@ from sorel.engines.rotated import Rotated, rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.problem import Problem
 from sorel.solvers.base import (
+    SHARE_OF_TOL,
     Iterate,
     Iterates,
     Run,
@@ -29,15 +30,6 @@ from sorel.solvers.newton_cg import NewtonCG
 
 # Entries of X for each entry of L from which on the rotation pays.
 _COLUMNS_PER_ROW = 2
-
-# Entries of X from which on it pays.
-_LEAST_ENTRIES = 200_000
-
-# Share of the tolerance that the rotated problem may use up.
-_SHARE_OF_TOL = 0.7
-
-# Share of the passes left that it may take.
-_SHARE_OF_PASSES = 0.75
 
 # Passes over the small matrix without a tenth of the gap gone after which the run ends.
 _PATIENCE = 1000
@@ -62,8 +54,8 @@ class RowSpace(Solver):
         if not pays(problem):
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
-                f"most {MAX_ROWS} rows and {_COLUMNS_PER_ROW} times as many columns, "
-                f"{_LEAST_ENTRIES} entries in all; use solver='auto'"
+                f"most {MAX_ROWS} rows and at least {_COLUMNS_PER_ROW} times as many columns; "
+                "use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
@@ -77,8 +69,8 @@ class RowSpace(Solver):
         inner = Run(
             rotated.into(run.w),
             run.dual,
-            _SHARE_OF_TOL * run.tol,
-            _SHARE_OF_PASSES * (run.max_passes - run.passes) * cheaper,
+            SHARE_OF_TOL * run.tol,
+            (run.max_passes - run.passes) * cheaper,
             run.deadline,
             run.random_state,
         )
@@ -114,7 +106,7 @@ def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine:
 def pays(problem: Problem) -> bool:
     """Whether the space of the rows is so much smaller that the rotation pays."""
     engine, n = problem.engine, problem.n_samples
-    if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
+    if n > MAX_ROWS or engine.entries < _COLUMNS_PER_ROW * n * n:
         return False
     served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
     return served and problem.has_two_levels and not problem.loss.affine

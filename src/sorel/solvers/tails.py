@@ -8,6 +8,7 @@ says whether the worst losses are all in T. Along a path one T serves many point
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from time import perf_counter as now
 from typing import Any
@@ -16,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.certificate import Certifier, relative, unit
+from sorel.certificate.rounding import UNIT
 from sorel.engines.base import Engine
+from sorel.engines.matrix import MAX_COPY
 from sorel.problem.problem import Problem
 from sorel.problem.risks import CVaR
+from sorel.solvers.base import SHARE_OF_TOL
 from sorel.solvers.solve import Record, Result, solve_quietly
 
 FloatArray = NDArray[np.float64]
@@ -26,44 +30,14 @@ FloatArray = NDArray[np.float64]
 # Mass of the rows T when they are chosen, in units of alpha.
 _CHOSEN_MASS = 1.3
 
-# Mass of T in units of alpha below which it may miss rows of the tail.
-_LEAST_MASS = 1.05
-
-# Mass of T in units of alpha above which a smaller T is cheaper.
+# Mass of T in units of alpha above which a smaller T is cheaper, or all rows are as cheap.
 _LARGEST_MASS = 2.0
-
-# Share of all rows up to which T is worth a problem of its own.
-_LARGEST_SHARE = 0.8
-
-# Bytes of the copy of T's rows, at most.
-_MAX_COPY = 256 << 20
 
 # Entries of X from which on T pays: a smaller problem is solved while T is chosen.
 _LEAST_ENTRIES = 100_000
 
 # Rows of T for each parameter, at least. With fewer, T depends on every coefficient.
 _ROWS_PER_PARAMETER = 4
-
-# Choices of T for one problem, at most.
-_MAX_CHOICES = 2
-
-# Problems that T failed to solve, after which no more are tried.
-_MAX_FAILURES = 3
-
-# Share of the tolerance that the problem on T may use up.
-_SHARE_OF_TOL = 0.9
-
-# Relative difference below which losses are equal. Any of them may then be the worst.
-_EQUAL_LOSSES = 1e-9
-
-# Relative distance from the largest weight above which a sample is in a tie.
-_FULL_WEIGHT = 1e-6
-
-# Relative increase of alpha on T, so that rounding makes no weight exceed its bound on all rows.
-_ALPHA_SLACK = 1e-13
-
-# Least tolerance: the gap is a difference of objectives.
-_LEAST_TOL = 1e-10
 
 
 class Tails:
@@ -91,7 +65,7 @@ class Tails:
         self._engine: Engine | None = None
         self._rows = np.empty(0, np.intp)
         self._mass = 0.0
-        self._failures = 0
+        self._failed = False
 
     def solve(self, problem: Problem, start: Result) -> Result | None:
         """Solve a problem similar to one that is solved.
@@ -111,35 +85,38 @@ class Tails:
         """
         if not self._serves(problem):
             return None
-        begin, passes = now(), 0.0
+        begin, passes, gap = now(), 0.0, math.inf
         alpha = float(problem.risk.alpha)  # type: ignore[attr-defined] # of CVaR
-        if self._engine is None or not _LEAST_MASS * alpha <= self._mass <= _LARGEST_MASS * alpha:
-            self._choose(problem, alpha, problem.losses(start.w), start)
-            passes += 1.0
-        result = None
-        for _ in range(_MAX_CHOICES):
+        result, losses = None, None
+        while not self._failed:
+            if self._engine is None or not alpha <= self._mass <= _LARGEST_MASS * alpha:
+                if losses is None:
+                    losses = problem.losses(start.w)
+                    passes += 1.0
+                self._choose(problem, alpha, losses, result or start)
             if self._engine is None:
-                self._failures += 1
+                self._failed = True
                 break
             result, losses = self._solve_part(problem, self._engine, alpha, result or start)
             passes += result.passes
             if result.converged or result.status.startswith("interrupted"):
                 break
-            self._choose(problem, alpha, losses, result)
-        else:
-            self._failures += 1
+            # The worst rows at the solution for T are the next T, for as long as that helps.
+            self._failed = not result.gap < 0.5 * gap
+            self._engine, gap = None, result.gap
         return None if result is None else self._describe(result, passes, now() - begin)
 
     def _serves(self, problem: Problem) -> bool:
         """Whether a few of the rows carry the risk, and they are worth a problem of their own."""
         if type(problem.risk) is not CVaR or problem.engine.entries < _LEAST_ENTRIES:
             return False
-        if problem.engine.obstacle("on_rows") is not None:
+        if self._failed or problem.engine.obstacle("on_rows") is not None:
             return False
-        share = _CHOSEN_MASS * float(problem.risk.alpha)
-        enough = share * problem.n_samples >= _ROWS_PER_PARAMETER * problem.engine.size
-        few = share <= _LARGEST_SHARE and self._failures < _MAX_FAILURES
-        return enough and few and self._tol >= max(_LEAST_TOL, np.finfo(problem.data_type).eps)
+        alpha, n = float(problem.risk.alpha), problem.n_samples
+        enough = _CHOSEN_MASS * alpha * n >= _ROWS_PER_PARAMETER * problem.engine.size
+        # The gap is a difference of objectives, which are sums of n terms.
+        rounding = n * float(np.finfo(problem.data_type).eps)
+        return enough and _LARGEST_MASS * alpha <= 1.0 and self._tol >= rounding
 
     def _choose(self, problem: Problem, alpha: float, losses: FloatArray, start: Result) -> None:
         """Choose the rows of the worst losses, and those that share a tie."""
@@ -149,18 +126,16 @@ class Tails:
         order = np.argsort(losses)[::-1]
         masses = (1.0 + np.arange(n)) / n if omega is None else np.cumsum(omega[order])
         edge, last = np.searchsorted(masses, [alpha, _CHOSEN_MASS * alpha])
-        worst, least = losses[order[edge]], losses[order[last]]
-        if not worst - least > _EQUAL_LOSSES * abs(worst):
+        if np.isclose(losses[order[edge]], losses[order[last]], atol=0.0):
             return
         density = start.weights if omega is None else _quotient(start.weights, omega)
-        chosen = (density > 0.0) & (density < (1.0 - _FULL_WEIGHT) * density.max())
+        chosen = (density > 0.0) & ~np.isclose(density, density.max(), atol=0.0)
         chosen[order[: last + 1]] = True
         rows = np.flatnonzero(chosen)
-        share = len(rows) / n
-        size = share * engine.entries * engine.data_type.itemsize
-        mass = share if omega is None else float(omega[rows].sum())
+        mass = len(rows) / n if omega is None else float(omega[rows].sum())
         # Losses that are all but equal may share weight far beyond the worst of them.
-        if share > _LARGEST_SHARE or mass > _LARGEST_MASS * alpha or size > _MAX_COPY:
+        size = len(rows) / n * engine.entries * engine.data_type.itemsize
+        if mass > _LARGEST_MASS * alpha or size > MAX_COPY:
             return
         part = engine.on_rows(rows)
         if part is not None:
@@ -171,13 +146,15 @@ class Tails:
     ) -> tuple[Result, FloatArray]:
         """The solution for the chosen rows, certified for all of them, and the losses of all."""
         rows = self._rows
-        tail = engine.with_risk(CVaR(min((1.0 + _ALPHA_SLACK) * alpha / self._mass, 1.0)))
+        # Rounding of the mass makes no weight exceed its bound on all rows.
+        share = alpha / self._mass * (1.0 + len(rows) * UNIT)
+        tail = engine.with_risk(CVaR(min(share, 1.0)))
         assert tail is not None, "rows in memory take any risk"
         part = problem.with_engine(tail)
         found, _ = solve_quietly(
             part,
             "auto",
-            _SHARE_OF_TOL * self._tol,
+            SHARE_OF_TOL * self._tol,
             self._max_passes,
             random_state=self._random_state,
             warm_start=replace(start, weights=start.weights[rows], curvature=None),
