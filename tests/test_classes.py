@@ -8,7 +8,6 @@ import sorel
 from sorel.engines import dense, intercepts
 from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
-from sorel.models import costs
 
 K = 4
 
@@ -145,8 +144,7 @@ def test_many_columns_leave_the_rows_their_diagonal(home):
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
-def test_products_and_the_matrix_have_one_optimum(home, risk, monkeypatch):
-    monkeypatch.setattr(costs, "_NO_TIME", 0.0)
+def test_products_and_the_matrix_have_one_optimum(home, risk):
     X, y = data(n=80, d=18)
     problem = make(HOMES[home](X), y, risk=risk)
     by_products = sorel.solve(problem, tol=1e-6)

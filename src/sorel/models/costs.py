@@ -18,32 +18,14 @@ _DENSE_TIME = 0.5
 # Time of an operation in a product of sparse rows with each other.
 _SPARSE_TIME = 8.0
 
-# Time of an operation in a product with X where X does not fit into the cache.
-_MEMORY_TIME = 2.0
-
-# Entries of X that fit into the cache.
-_CACHED_ENTRIES = 2e6
-
-# Operations that the calls of a product cost, whatever its size.
+# Operations that the calls of a product or of a factorisation cost, whatever their size.
 _CALL = 4e5
 
-# Operations that the calls of a factorisation cost, whatever its size.
-_FACTORISATION = 6e5
-
 # Sampled rows for each parameter from which a Hessian is estimated well enough.
-ROWS_PER_PARAMETER = 100
-
-# Sampled rows for that, at least.
-LEAST_ROWS = 10_000
+_ROWS_PER_PARAMETER = 100
 
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
-FEW_PARAMETERS = 128
-
-# The same for several classes, whose matrix takes K^2 weighted Gram matrices.
-_FEW_BY_CLASSES = 64
-
-# Operations up to which the matrix of several classes takes no time anyway.
-_NO_TIME = 1e7
+FEW_PARAMETERS = 64
 
 
 class StepCosts:
@@ -80,17 +62,16 @@ class StepCosts:
     def __init__(self, engine: Engine, rows: float) -> None:
         size = engine.size
         length = engine.entries / engine.n_samples * engine.n_outputs
-        waiting = _MEMORY_TIME if rows * length > _CACHED_ENTRIES else 1.0
-        self.product = 4.0 * waiting * rows * length + _CALL
+        self.product = 4.0 * rows * length + _CALL
         dense = engine.entries == engine.n_samples * engine.n_features
         pairs = _DENSE_TIME * size**2 if dense else _SPARSE_TIME * length**2
         sample = sampled_rows(engine.size)
         used = rows if rows <= WORTH_SAMPLING * sample else sample
-        self.matrix = used * pairs + _DENSE_TIME * size**3 + _FACTORISATION
+        self.matrix = used * pairs + _DENSE_TIME * size**3 + _CALL
         self.row_gram = rows * (
             _DENSE_TIME * rows * length if dense else _SPARSE_TIME * length**2 + rows
         )
-        self.by_rows = _DENSE_TIME * rows**3 + 4.0 * self.product + _FACTORISATION
+        self.by_rows = _DENSE_TIME * rows**3 + 4.0 * self.product + _CALL
         if rows > MAX_ROWS or not engine.in_memory or engine.n_outputs > 1:
             self.row_gram = self.by_rows = math.inf
 
@@ -109,15 +90,12 @@ def classes_by_products(engine: Engine) -> bool:
 
     Few of them are needed then, and no matrix of all classes.
     """
-    if engine.n_outputs == 1 or not engine.in_memory:
-        return False
-    matrix = float(engine.n_samples) * engine.size**2
-    return engine.size > _FEW_BY_CLASSES and matrix > _NO_TIME
+    return engine.n_outputs > 1 and engine.in_memory and engine.size > FEW_PARAMETERS
 
 
 def sampled_rows(size: int) -> int:
     """Rows that are enough for an estimate of the Hessian of so many parameters."""
-    return max(ROWS_PER_PARAMETER * size, LEAST_ROWS)
+    return _ROWS_PER_PARAMETER * max(size, FEW_PARAMETERS)
 
 
 def carrying_rows(engine: Engine) -> float:

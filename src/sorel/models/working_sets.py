@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.engines.base import Engine, FloatArray
+from sorel.engines.matrix import MAX_COPY
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.penalties import SIMPLEX, Penalty
 
@@ -32,29 +33,14 @@ Indices = NDArray[np.intp]
 # Parameters up to which a Hessian of all of them may be formed: 200 MB, as for rows.
 LARGEST_HESSIAN = MAX_ROWS
 
-# Parameters of a working set at most, where there are more than that.
-_LARGEST_SET = 3000
-
-# Entries that all columns of a Hessian take from X, below which choosing among them does not pay.
-_LEAST_WORK = 1_000_000
-
 # Columns that a working set may always have.
 _LEAST_SET = 64
 
 # Columns that it may have for each one that is free.
 _GROWTH = 3
 
-# Columns over which the weight of a simplex may be spread evenly at the start.
-_SPREAD = 300
-
-# A set of more than this share of the columns gives way to all of them.
-_WORTH_CHOOSING = 0.6
-
-# So does one whose copy takes more bytes.
-_LARGEST_COPY = 1 << 28
-
-# Columns that were chosen before stay where the set is no more than this factor larger for it.
-_SPARE = 1.3
+# A larger set that is at hand, or that of all columns, is taken where this share of it is wanted.
+_WORTH_SHARING = 0.75
 
 
 class TooManyColumnsError(ArithmeticError):
@@ -133,8 +119,7 @@ class WorkingSets:
         self.engine, self.penalty = engine, penalty
         self._all = WorkingSet(engine, penalty)
         self._last: WorkingSet | None = None
-        work = engine.n_samples * engine.size * engine.n_features
-        self._useful = may_be_inactive(engine, penalty) and work >= _LEAST_WORK
+        self._useful = may_be_inactive(engine, penalty)
 
     def choose(self, w: FloatArray, gradient: FloatArray) -> WorkingSet:
         """The part that a step from w should move, given the gradient of the losses.
@@ -150,35 +135,32 @@ class WorkingSets:
         pull, free = _pulls(self.penalty, w[:d], gradient[:d])
         wanted = free | (pull > 0.0)
         size, count = int(np.count_nonzero(wanted)), int(np.count_nonzero(free))
-        kept = wanted
-        if self._last is not None:
-            # Columns that come and go are worth keeping, and so is the copy of them.
-            kept = wanted.copy()
-            kept[self._last.columns] = True
-            total = int(np.count_nonzero(kept))
-            if total > min(_SPARE * size, _WORTH_CHOOSING * d):
-                kept = wanted
-            elif total == self._last.engine.n_features:
-                return self._last
         most = max(_LEAST_SET, _GROWTH * count)
         if not self.penalty.separable:
             # On a simplex few more are ever needed, and models of many take longest.
             most = min(most, count + 2 * _LEAST_SET)
-        if engine.size > LARGEST_HESSIAN and min(size, most) * engine.n_outputs > _LARGEST_SET:
+        many = engine.size > LARGEST_HESSIAN
+        if many and min(size, most) * engine.n_outputs > LARGEST_HESSIAN:
             raise TooManyColumnsError(
                 f"{size} of {d} coefficients move, and a Hessian is formed of "
-                f"{_LARGEST_SET // engine.n_outputs} at most"
+                f"{LARGEST_HESSIAN // engine.n_outputs} at most"
             )
         if size > most:
             # What is free comes first, then what is pulled most.
             pull[free] += pull.max() + 1.0
-            chosen, size = np.sort(np.argpartition(-pull, most - 1)[:most]), most
+            chosen = np.sort(np.argpartition(-pull, most - 1)[:most])
         else:
             # Where all are inactive, a column that does not move keeps the arrays from being empty.
-            chosen = np.flatnonzero(kept) if size else np.zeros(1, np.intp)
-            size = len(chosen)
-        large = size * engine.n_samples * engine.data_type.itemsize > _LARGEST_COPY
-        if engine.size <= LARGEST_HESSIAN and (large or size > _WORTH_CHOOSING * d):
+            chosen = np.flatnonzero(wanted) if size else np.zeros(1, np.intp)
+            if self._last is not None:
+                # Columns that come and go are worth keeping, and so is the copy of them.
+                kept = np.union1d(chosen, self._last.columns)
+                if len(chosen) >= _WORTH_SHARING * len(kept):
+                    if len(kept) == self._last.engine.n_features:
+                        return self._last
+                    chosen = kept
+        copy = len(chosen) * engine.n_samples * engine.data_type.itemsize
+        if not many and (copy > MAX_COPY or len(chosen) > _WORTH_SHARING * d):
             return self._all
         rows = np.append(chosen, d) if engine.fit_intercept else chosen
         self._last = WorkingSet(engine.columns(chosen), self.penalty.on(chosen), rows)
@@ -204,7 +186,7 @@ def carried_by_few(engine: Engine, w: FloatArray) -> bool:
     coef = w[: engine.n_features].reshape(engine.n_features, -1)
     carrying = np.count_nonzero(coef.any(axis=1))
     chosen = engine.size <= LARGEST_HESSIAN and not np.allclose(coef, coef[0, 0])
-    return bool(carrying <= _SPREAD or chosen)
+    return bool(carrying <= _LEAST_SET or chosen)
 
 
 def on_few_columns(engine: Engine, w: FloatArray, gradient: FloatArray) -> FloatArray:

@@ -67,7 +67,7 @@ def _multipliers_at_constant(
     target = gap_wanted(problem, run.tol, start.value)
     # No weighting is further away from the uniform one than this, so that Phi tells the risk.
     off = (1.0 / engine.spec.risk.effective_share(engine.n_samples) - 1.0) / (2.0 * state.eta)
-    first, last = 0.0, np.inf
+    first, last = 0.0, (np.inf, np.inf)
     while not run.exhausted:
         slope = problem.coefficients(state.gradient)
         gap = problem.penalty.fenchel_young(problem.coefficients(w), -slope)
@@ -82,9 +82,10 @@ def _multipliers_at_constant(
             run.passes += 1
             yield Iterate(point, state.dual, gradient, target)
             del point
-        if not gap < last:
+        # Gaps that have not fallen for two steps are those of no multipliers.
+        if not gap < max(last):
             return
-        last = gap
+        last = last[1], gap
         state = state.line_search(find(state, run, 0.0))
         run.passes += 1
         # Steps are cut short where weights come to their limits: there are no multipliers.
