@@ -57,7 +57,7 @@ TESTS = {
     "estimators/metrics.py": ["test_metrics.py"],
     "estimators/paths.py": ["test_paths.py"],
     "estimators/model_selection.py": ["test_model_selection.py"],
-    "estimators/portfolio_problems.py": ["test_portfolio.py", "test_portfolios.py"],
+    "estimators/portfolio_problems.py": ["test_portfolio.py"],
     "files/checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
     "files/": ["test_saving.py", "test_contents.py", "test_hostile.py", "test_archives.py"],
     "_lib/threads.py": ["test_threads.py"],

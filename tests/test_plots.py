@@ -20,10 +20,12 @@ import sorel
 from sorel import plots
 from sorel.plots import (
     ConvergenceDisplay,
+    FrontierDisplay,
     LossTailDisplay,
     PathDisplay,
     SpectrumDisplay,
     plot_convergence,
+    plot_frontier,
     plot_loss_tails,
     plot_path,
     plot_spectrum,
@@ -36,35 +38,37 @@ def _close_figures():
     plt.close("all")
 
 
-def data(n=80, d=3):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, d))
-    return X, X @ np.arange(1.0, d + 1) + rng.standard_t(3, size=n)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 3))
+Y = X @ [1.0, 2.0, 3.0] + RNG.standard_t(3, size=80)
 
 
 @pytest.fixture(scope="module")
 def models():
-    X, y = data()
-    return {
-        "ridge": Ridge().fit(X, y),
-        "tail": make_pipeline(StandardScaler(), sorel.SpectralRiskRegressor("cvar:0.1")).fit(X, y),
-    }
+    tail = make_pipeline(StandardScaler(), sorel.SpectralRiskRegressor("cvar:0.1"))
+    return {"ridge": Ridge().fit(X, Y), "tail": tail.fit(X, Y)}
 
 
 @pytest.fixture(scope="module")
 def results():
-    X, y = data()
-    problem = sorel.Problem(X, y, risk="cvar:0.2")
+    problem = sorel.Problem(X, Y, risk="cvar:0.2")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {
-            name: sorel.solve(problem, name, max_passes=40, callback=lambda record: False)
-            for name in ("auto", "sorel")
-        }
+        return {name: sorel.solve(problem, name, max_passes=40) for name in ("auto", "sorel")}
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    R = np.random.default_rng(0).normal([0.01, 0.02, 0.0], [0.01, 0.04, 0.02], size=(100, 3))
+    return sorel.SpectralRiskPortfolio(sorel.CVaR(0.1)).frontier(R, 5)
 
 
 def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
 
 
 # Tails.
@@ -79,65 +83,44 @@ def test_tail_is_the_share_of_losses_at_least_as_large():
     assert display.ax_.get_yscale() == "log"
     assert legend(display.ax_) == ["a: CVaR(0.5) = 3.5"]
     assert display.figure_ is display.ax_.figure
-    assert "worst 50%" in [text.get_text() for text in display.ax_.texts]
-
-
-def test_quantiles_are_the_same_data_turned():
-    display = LossTailDisplay({"a": [3.0, 1.0, 2.0, 4.0]}).plot(kind="quantile")
-    (line,) = display.lines_
+    assert "worst 50%" in texts(display.ax_)
+    (line,) = display.plot(kind="quantile", show_cvar=False).lines_
     np.testing.assert_array_equal(line.get_xdata(), [0.0, 0.25, 0.5, 0.75, 1.0])
     np.testing.assert_array_equal(line.get_ydata(), [1.0, 2.0, 3.0, 4.0, 4.0])
     assert "smaller loss" in display.ax_.get_xlabel()
+    assert legend(display.ax_) == ["a"]
 
 
 def test_loss_tails_of_models(models):
-    X, y = data()
-    ax = plot_loss_tails(models, X, y)
+    ax = plot_loss_tails(models, X, Y)
     for line, (name, model) in zip(ax.get_lines(), models.items(), strict=True):
-        losses = 0.5 * (model.predict(X) - y) ** 2
+        losses = 0.5 * (model.predict(X) - Y) ** 2
         np.testing.assert_allclose(line.get_xdata(), np.sort(losses))
         assert line.get_label() == f"{name}: CVaR(0.1) = {sorel.CVaR(0.1)(losses):.3g}"
     assert ax.get_xlabel() == "loss (half the squared error)"
-
-
-def test_models_without_names_are_called_by_risk_or_class(models):
-    X, y = data()
-    other = sorel.SpectralRiskRegressor(sorel.CVaR(0.1)).fit(X, y)
-    ax = plot_loss_tails([*models.values(), other], X, y, level=0.2)
+    # Without names they are called by risk or class, and numbered.
+    other = sorel.SpectralRiskRegressor(sorel.CVaR(0.1)).fit(X, Y)
+    ax = plot_loss_tails([*models.values(), other], X, Y, level=0.2)
     names = [text.partition(": CVaR")[0] for text in legend(ax)]
     assert names == ["Ridge", "cvar:0.1 (1)", "cvar:0.1 (2)"]
-    assert legend(plot_loss_tails(models["ridge"], X, y))[0].startswith("Ridge: ")
+    assert legend(plot_loss_tails(models["ridge"], X, Y))[0].startswith("Ridge: ")
 
 
-def test_losses_of_classifiers_come_from_probabilities():
-    X, y = data()
-    labels = np.where(y > 0, "up", "down")
+def test_losses_of_other_kinds(models):
+    labels = np.where(Y > 0, "up", "down")
     model = LogisticRegression().fit(X, labels)
     display = LossTailDisplay.from_estimator(model, X, labels, name="plain")
-    chosen = model.predict_proba(X)[np.arange(len(y)), (labels == "up").astype(int)]
+    chosen = model.predict_proba(X)[np.arange(len(Y)), (labels == "up").astype(int)]
     np.testing.assert_allclose(display.losses["plain"], np.sort(-np.log(chosen)))
     assert "true label" in display.ax_.get_xlabel()
-
-
-def test_other_losses_and_predictions(models):
-    X, y = data()
-    absolute = LossTailDisplay.from_estimators(models, X, y, loss="absolute")
-    own = LossTailDisplay.from_estimators(models, X, y, loss=lambda a, b: np.abs(a - b))
+    absolute = LossTailDisplay.from_estimators(models, X, Y, loss="absolute")
+    own = LossTailDisplay.from_estimators(models, X, Y, loss=lambda a, b: np.abs(a - b))
     np.testing.assert_allclose(absolute.losses["ridge"], own.losses["ridge"])
     assert absolute.ax_.get_xlabel() == "loss (absolute error)"
-    display = LossTailDisplay.from_predictions(y, models["ridge"].predict(X))
+    display = LossTailDisplay.from_predictions(Y, models["ridge"].predict(X))
     np.testing.assert_allclose(display.losses["predictions"], 0.5 * absolute.losses["ridge"] ** 2)
-
-
-def test_drawing_into_given_axes_opens_no_figure(models, results):
-    X, y = data()
-    _, axes = plt.subplots(4)
-    solutions = sorel.path(X, y, l2=[0.1, 1.0])
-    assert plot_loss_tails(models, X, y, ax=axes[0]) is axes[0]
-    assert plot_convergence(results, ax=axes[1]) is axes[1]
-    assert plot_spectrum("mean", ax=axes[2]) is axes[2]
-    assert plot_path(solutions, ax=axes[3]) is axes[3]
-    assert len(plt.get_fignums()) == 1
+    with pytest.raises(ValueError, match="no loss in common"):
+        plot_loss_tails([models["ridge"], model], X, Y)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +135,12 @@ def test_drawing_into_given_axes_opens_no_figure(models, results):
         (lambda: ConvergenceDisplay({"a": ([1.0], [np.inf])}), "no certified gap"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
+        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, optimum=0.0), "number other than 0"),
         (lambda: SpectrumDisplay({}), "at least one risk"),
         (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
         (lambda: PathDisplay({}, []), "no coefficients"),
         (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),
+        (lambda: FrontierDisplay([1.0, 2.0], [0.0]), "one value per portfolio"),
     ],
 )
 def test_bad_values_are_refused(call, words):
@@ -163,50 +148,48 @@ def test_bad_values_are_refused(call, words):
         call()
 
 
-def test_models_without_a_common_loss_are_refused(models):
-    X, y = data()
-    classifier = LogisticRegression().fit(X, y > 0)
-    with pytest.raises(ValueError, match="no loss in common"):
-        plot_loss_tails([models["ridge"], classifier], X, y)
-
-
 # Convergence.
+
+
+def descent(values):
+    """The smallest so far, none below what rounding can tell."""
+    return np.maximum(np.minimum.accumulate(values), np.finfo(float).eps)
 
 
 def test_convergence_shows_the_best_gap_so_far(results):
     ax = plot_convergence(results, tol=1e-6)
     for line, (name, result) in zip(ax.get_lines(), results.items(), strict=False):
-        gaps = np.array([record.best_relative_gap for record in result.history])
+        gaps = [record.best_relative_gap for record in result.history]
         assert line.get_label() == name
         np.testing.assert_array_equal(line.get_xdata(), [r.passes for r in result.history])
-        np.testing.assert_array_equal(
-            line.get_ydata(), np.maximum(np.minimum.accumulate(gaps), np.finfo(float).eps)
-        )
+        np.testing.assert_array_equal(line.get_ydata(), descent(gaps))
     assert ax.get_yscale() == "log"
     assert ax.get_xlabel() == "passes over the data"
-    assert "tolerance 1e-06" in [text.get_text() for text in ax.texts]
+    assert "tolerance 1e-06" in texts(ax)
+    # Checks without a certificate are left out.
+    display = ConvergenceDisplay({"a": ([0, 1, 2, 3], [np.inf, 1.0, np.nan, 0.0])}).plot()
+    np.testing.assert_array_equal(display.lines_[0].get_xdata(), [1.0, 3.0])
+    np.testing.assert_array_equal(display.lines_[0].get_ydata(), descent([1.0, 0.0]))
+
+
+def test_distance_to_a_known_optimum(results):
+    best, result = results["auto"].dual, results["sorel"]
+    display = ConvergenceDisplay.from_result(result, optimum=best)
+    assert display.ax_.get_ylabel() == "relative suboptimality"
+    objectives = np.array([record.objective for record in result.history])
+    drawn = display.lines_[0].get_ydata()
+    np.testing.assert_allclose(drawn, descent((objectives - best) / abs(best)))
 
 
 def test_convergence_of_estimators_knows_the_tolerance(models):
-    X, y = data()
-    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-3).fit(X, y)
+    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-3).fit(X, Y)
     display = ConvergenceDisplay.from_estimator(model)
     assert display.tol == 1e-3
     assert legend(display.ax_) == ["cvar:0.1"]
     assert legend(ConvergenceDisplay.from_estimator(model, name="mine").ax_) == ["mine"]
-    piped = plot_convergence(models["tail"], against="seconds")
-    assert piped.get_xlabel() == "seconds"
+    assert plot_convergence(models["tail"], against="seconds").get_xlabel() == "seconds"
     both = plot_convergence({"a": model, "b": models["tail"]})
     assert not both.texts  # two tolerances, and none is drawn
-
-
-def test_checks_without_a_certificate_are_left_out():
-    display = ConvergenceDisplay({"a": ([0, 1, 2, 3], [np.inf, 1.0, np.nan, 0.0])}).plot()
-    np.testing.assert_array_equal(display.lines_[0].get_xdata(), [1.0, 3.0])
-    np.testing.assert_array_equal(display.lines_[0].get_ydata(), [1.0, np.finfo(float).eps])
-
-
-def test_convergence_needs_a_history():
     with pytest.raises(TypeError, match="Ridge has no history"):
         plot_convergence(Ridge())
 
@@ -215,27 +198,29 @@ def test_convergence_needs_a_history():
 
 
 def test_spectrum_is_the_weights_times_n():
-    risks = {"plain": sorel.Mean(), "tail": "cvar:0.3"}
-    ax = plot_spectrum(risks, n=5)
+    ax = plot_spectrum({"plain": sorel.Mean(), "tail": "cvar:0.3"}, n=5)
     lines = ax.get_lines()
     assert legend(ax) == ["plain", "tail"]
     np.testing.assert_allclose(lines[0].get_ydata(), 1.0)
     np.testing.assert_allclose(lines[1].get_ydata()[:-1], 5 * sorel.CVaR(0.3).weights(5))
     np.testing.assert_allclose(lines[1].get_xdata(), np.arange(6) / 5)
-
-
-def test_risks_are_named_by_their_short_form():
     mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.5)], [0.25, 0.75])
     ax = plot_spectrum([sorel.CVaR(0.1), mixture, sorel.CustomSpectrum([1.0, 2.0])])
     assert legend(ax) == ["cvar:0.1", "0.25 mean + 0.75 cvar:0.5", "CustomSpectrum((1.0, 2.0))"]
 
 
+def test_a_risk_that_towers_above_the_others_leaves_them_room():
+    ax = plot_spectrum(["mean", "cvar:0.25", "max"], n=100)
+    assert ax.get_ylim()[1] == pytest.approx(6.0)
+    assert "max: up to 100" in texts(ax)
+    assert plot_spectrum("max").get_ylim()[1] >= 100.0
+
+
 # Paths.
 
 
-def test_path_over_l2():
-    X, y = data()
-    solutions = sorel.path(X, y, l2=[1.0, 0.01, 0.1])
+def test_path_over_l2_or_risks():
+    solutions = sorel.path(X, Y, l2=[1.0, 0.01, 0.1])
     ax = plot_path(solutions)
     assert (ax.get_xlabel(), ax.get_xscale(), ax.get_ylabel()) == ("l2", "log", "coefficient")
     lines = {line.get_label(): line for line in ax.get_lines()}
@@ -243,21 +228,16 @@ def test_path_over_l2():
     for k, name in enumerate(["x0", "x1", "x2"]):
         np.testing.assert_array_equal(lines[name].get_xdata(), [0.01, 0.1, 1.0])
         np.testing.assert_array_equal(lines[name].get_ydata(), solutions.coefs[order, k])
-
-
-def test_path_over_levels_and_over_risks():
-    X, y = data()
-    levels = PathDisplay.from_path(sorel.path(X, y, risks=["mean", "cvar:0.5"]))
-    assert levels.ax_.get_xlabel() == "risk"
-    assert [text.get_text() for text in levels.ax_.get_xticklabels()] == ["mean", "cvar:0.5"]
-    levels = PathDisplay.from_path(sorel.path(X, y, risks=["cvar:0.5", "cvar:0.1"]))
+    ax = plot_path(sorel.path(X, Y, risks=["mean", "cvar:0.5"]))
+    assert ax.get_xlabel() == "risk"
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["mean", "cvar:0.5"]
+    levels = PathDisplay.from_path(sorel.path(X, Y, risks=["cvar:0.5", "cvar:0.1"]))
     assert levels.ax_.get_xlabel().startswith("CVaR level")
     np.testing.assert_array_equal(levels.lines_[0].get_xdata(), [0.1, 0.5])
 
 
 def test_path_over_a_grid_needs_a_choice():
-    X, y = data()
-    solutions = sorel.path(X, y, risks=["mean", "cvar:0.5"], l2=[0.1, 1.0])
+    solutions = sorel.path(X, Y, risks=["mean", "cvar:0.5"], l2=[0.1, 1.0])
     with pytest.raises(ValueError, match=r"2 risks and 2 l2; choose one"):
         plot_path(solutions)
     assert plot_path(solutions, risk="cvar:0.5").get_xlabel() == "l2"
@@ -268,8 +248,7 @@ def test_path_over_a_grid_needs_a_choice():
 
 
 def test_path_of_several_classes_names_label_and_feature():
-    X, y = data()
-    labels = np.digitize(y, [-1.0, 1.0])
+    labels = np.digitize(Y, [-1.0, 1.0])
     solutions = sorel.path(X, labels, loss="logistic", l2=[0.1, 1.0], tol=1e-3)
     display = PathDisplay.from_path(solutions)
     assert len(display.lines_) == 9
@@ -286,24 +265,27 @@ def test_many_coefficients_and_missed_tolerances():
     assert len(display.lines_) == 14
 
 
+@pytest.mark.parametrize("grid", [[0.2, 0.3, 0.5], np.geomspace(1e-6, 1.0, 61), [0.017, 3.0]])
+def test_ticks_of_paths_can_be_read(grid):
+    ax = PathDisplay({"a": np.zeros(len(grid))}, list(grid)).plot().ax_
+    ax.figure.canvas.draw()
+    shown = [text for text in ax.get_xticklabels(which="both") if text.get_text()]
+    inside = [text for text in shown if min(grid) <= text.get_position()[0] <= max(grid)]
+    boxes = sorted((text.get_window_extent() for text in inside), key=lambda box: box.x0)
+    assert len(boxes) >= 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_frontier(frontier):
+    display = FrontierDisplay.from_frontier(frontier)
+    np.testing.assert_array_equal(display.line_.get_xdata(), frontier.risk)
+    np.testing.assert_array_equal(display.line_.get_ydata(), frontier.expected_return)
+    assert set(texts(display.ax_)) == {"x0", "x1", "x2"}
+    missed = FrontierDisplay([1.0, 2.0], [0.0, 1.0], converged=[True, False]).plot()
+    assert "tolerance missed" in legend(missed.ax_)
+
+
 # Looks.
-
-
-def test_lines_differ_in_colour_and_in_grey():
-    looks = [plots.style(k) for k in range(35)]
-    assert len({str(look) for look in looks}) == 35
-    assert len({str(look["linestyle"]) for look in looks}) == 5
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[plot\]"'):
-        plot_spectrum("mean")
-
-
-def test_importing_the_module_does_not_import_matplotlib():
-    code = "import sys, sorel.plots; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def beside(ax):
@@ -314,68 +296,31 @@ def beside(ax):
     return inside and (box.x0 >= axes.x1 - 1 or box.y0 >= axes.y1 - 1)
 
 
-def test_legends_lie_beside_the_data_and_lines_are_equally_wide(models, results):
-    X, y = data()
-    for ax in (
-        plot_convergence(results, tol=1e-6),
-        plot_loss_tails(models, X, y),
-        plot_loss_tails(models, X, y, kind="quantile"),
-        plot_spectrum(["mean", "cvar:0.25", "esrm:2", "max"]),
-        plot_path(sorel.path(X, y, risks=["mean", "cvar:0.5", "esrm:2"])),
+def test_legends_lie_beside_the_data_and_given_axes_are_used(models, results, frontier):
+    solutions = sorel.path(X, Y, risks=["mean", "cvar:0.5", "esrm:2"])
+    for plot, arguments in (
+        (plot_convergence, (results,)),
+        (plot_loss_tails, (models, X, Y)),
+        (plot_spectrum, (["mean", "cvar:0.25", "esrm:2", "max"],)),
+        (plot_path, (solutions,)),
+        (plot_frontier, (frontier,)),
     ):
-        assert beside(ax)
-        labels = ("_", "tolerance")
-        named = [line for line in ax.get_lines() if not line.get_label().startswith(labels)]
-        assert len({line.get_linewidth() for line in named}) == 1
+        assert plot is plot_frontier or beside(plot(*arguments))
+        plt.close("all")
+        _, ax = plt.subplots()
+        assert plot(*arguments, ax=ax) is ax
+        assert len(plt.get_fignums()) == 1
 
 
-@pytest.mark.parametrize("grid", [[0.2, 0.3, 0.5], np.geomspace(1e-6, 1.0, 61), [0.017, 3.0]])
-def test_ticks_of_paths_can_be_read(grid):
-    ax = PathDisplay({"a": np.zeros(len(grid))}, list(grid)).plot().ax_
-    ax.figure.canvas.draw()
-    texts = [*ax.get_xticklabels(), *ax.get_xticklabels(minor=True)]
-    inside = [
-        text
-        for text in texts
-        if text.get_text() and min(grid) <= text.get_position()[0] <= max(grid)
-    ]
-    boxes = sorted((text.get_window_extent() for text in inside), key=lambda box: box.x0)
-    assert len(boxes) >= 2
-    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+def test_lines_differ_in_colour_and_in_grey():
+    looks = [plots.style(k) for k in range(35)]
+    assert len({str(look) for look in looks}) == 35
+    assert len({str(look["linestyle"]) for look in looks}) == 5
 
 
-def test_distance_to_a_known_optimum(results):
-    best, result = results["auto"].dual, results["sorel"]
-    display = ConvergenceDisplay.from_result(result, optimum=best)
-    assert display.ax_.get_ylabel() == "relative suboptimality"
-    expected = (np.array([record.objective for record in result.history]) - best) / abs(best)
-    drawn = display.lines_[0].get_ydata()
-    np.testing.assert_allclose(
-        drawn, np.maximum(np.minimum.accumulate(expected), np.finfo(float).eps)
-    )
-    assert plots.plot_convergence(result, optimum=best).get_ylabel() == "relative suboptimality"
-    with pytest.raises(ValueError, match="optimum must be a finite number other than 0"):
-        plots.plot_convergence(result, optimum=0.0)
-
-
-def test_a_risk_that_towers_above_the_others_leaves_them_room():
-    ax = plots.plot_spectrum(["mean", "cvar:0.25", "max"], n=100)
-    assert ax.get_ylim()[1] == pytest.approx(6.0)
-    assert "max: up to 100" in [text.get_text() for text in ax.texts]
-    alone = plots.plot_spectrum("max")
-    assert alone.get_ylim()[1] >= 100.0
-
-
-def test_frontier():
-    R = np.random.default_rng(0).normal([0.01, 0.02, 0.0], [0.01, 0.04, 0.02], size=(100, 3))
-    frontier = sorel.SpectralRiskPortfolio(sorel.CVaR(0.1)).frontier(R, 5)
-    display = plots.FrontierDisplay.from_frontier(frontier)
-    np.testing.assert_array_equal(display.line_.get_xdata(), frontier.risk)
-    np.testing.assert_array_equal(display.line_.get_ydata(), frontier.expected_return)
-    assert {text.get_text() for text in display.ax_.texts} == {"x0", "x1", "x2"}
-    _, ax = plt.subplots()
-    assert plots.plot_frontier(frontier, ax=ax) is ax
-    missed = plots.FrontierDisplay([1.0, 2.0], [0.0, 1.0], converged=[True, False]).plot()
-    assert "tolerance missed" in legend(missed.ax_)
-    with pytest.raises(ValueError, match="one value per portfolio"):
-        plots.FrontierDisplay([1.0, 2.0], [0.0])
+def test_matplotlib_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "sorel\[plot\]"'):
+        plot_spectrum("mean")
+    code = "import sys, sorel.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
