@@ -76,11 +76,6 @@ class WorkingSet:
         self.engine, self.penalty, self.rows = engine, penalty, rows
         self.n_penalized = engine.n_features * engine.n_outputs
 
-    @property
-    def columns(self) -> Indices | slice:
-        """The columns of X that belong to it."""
-        return slice(None) if self.rows is None else self.rows[: self.engine.n_features]
-
     def take(self, w: FloatArray) -> FloatArray:
         """The entries of an array shaped like w that belong to the part, flat."""
         return (w if self.rows is None else w[self.rows]).ravel()
@@ -118,7 +113,7 @@ class WorkingSets:
     def __init__(self, engine: Engine, penalty: Penalty) -> None:
         self.engine, self.penalty = engine, penalty
         self._all = WorkingSet(engine, penalty)
-        self._last: WorkingSet | None = None
+        self._last, self._chosen = self._all, np.empty(0, np.intp)
         self._useful = may_be_inactive(engine, penalty)
 
     def choose(self, w: FloatArray, gradient: FloatArray) -> WorkingSet:
@@ -152,17 +147,17 @@ class WorkingSets:
         else:
             # Where all are inactive, a column that does not move keeps the arrays from being empty.
             chosen = np.flatnonzero(wanted) if size else np.zeros(1, np.intp)
-            if self._last is not None:
-                # Columns that come and go are worth keeping, and so is the copy of them.
-                kept = np.union1d(chosen, self._last.columns)
-                if len(chosen) >= _WORTH_SHARING * len(kept):
-                    if len(kept) == self._last.engine.n_features:
-                        return self._last
-                    chosen = kept
+            # Columns that come and go are worth keeping, and so is the copy of them.
+            kept = np.union1d(chosen, self._chosen)
+            if len(chosen) >= _WORTH_SHARING * len(kept):
+                if len(kept) == len(self._chosen):
+                    return self._last
+                chosen = kept
         copy = len(chosen) * engine.n_samples * engine.data_type.itemsize
         if not many and (copy > MAX_COPY or len(chosen) > _WORTH_SHARING * d):
             return self._all
         rows = np.append(chosen, d) if engine.fit_intercept else chosen
+        self._chosen = chosen
         self._last = WorkingSet(engine.columns(chosen), self.penalty.on(chosen), rows)
         return self._last
 
