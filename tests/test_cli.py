@@ -969,7 +969,7 @@ def test_class_weights_on_the_command_line(folder, capsys):
 
 
 def test_many_columns_of_texts_have_too_many_together(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sorel.cli.fit._MOST_CATEGORIES", 40)
+    monkeypatch.setattr("sorel.cli.fit._MAX_INDICATORS", 40)
     rows = [f"a{k},b{k % 15},{k}\n" for k in range(30)]
     (tmp_path / "table.csv").write_text("s,t,y\n" + "".join(rows))
     fit = ["fit", str(tmp_path / "table.csv"), "--target", "y", "-o", str(tmp_path / "m.skops")]
@@ -987,8 +987,8 @@ def test_long_tables_are_predicted_and_measured_in_parts(tmp_path, monkeypatch):
     model = str(tmp_path / "m.skops")
     assert cli.main(["fit", str(table), "--target", "y", "-o", model, "--quiet"]) == 0
     written = []
-    for count in (1 << 18, 7):
-        monkeypatch.setattr("sorel.cli.saved_models._ROWS", count)
+    for count in (1 << 21, 14):
+        monkeypatch.setattr("sorel.cli.saved_models._CELLS", count)
         for command in (["predict", "--proba"], ["evaluate"]):
             path = tmp_path / f"{command[0]}{count}.csv"
             assert cli.main([*command, model, str(table), "-o", str(path)]) == 0

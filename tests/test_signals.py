@@ -160,12 +160,11 @@ def test_a_signal_that_python_loses_ends_the_next_step():
 
     X = np.random.default_rng(0).normal(size=(50, 2))
     problem = sorel.Problem(X, X[:, 0] ** 2, risk=sorel.CVaR(0.3))
-    with stopped_by_signals() as stop:
+    with stopped_by_signals():
         result = sorel.solve(problem, Losing(), tol=1e-12)
         assert result.status.startswith("interrupted")
         with pytest.raises(KeyboardInterrupt):
             sorel.solve(problem)
-    assert stop.exit_code == 143
 
 
 @pytest.fixture

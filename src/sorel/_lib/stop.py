@@ -1,4 +1,4 @@
-"""Whether the command that runs is to end.
+"""Whether the command that runs is to end, and which signal asked for it.
 
 A run that is interrupted keeps what it has, and returns. A command may be about to start the next
 one, and asks here first. Only the command line sets this; elsewhere an interruption concerns one
@@ -7,21 +7,20 @@ run.
 
 from __future__ import annotations
 
-__all__ = ["check", "request", "withdraw"]
+__all__ = ["check", "request", "requested"]
 
-_requested = False
+_requested = 0
 
 
-def request() -> None:
-    """Ask the command to end."""
+def request(number: int) -> None:
+    """Ask the command to end because of a signal; 0 takes that back."""
     global _requested
-    _requested = True
+    _requested = number
 
 
-def withdraw() -> None:
-    """Forget that it was asked to."""
-    global _requested
-    _requested = False
+def requested() -> int:
+    """The signal that asked the command to end; 0 if none did."""
+    return _requested
 
 
 def check() -> None:

@@ -106,24 +106,20 @@ class Options:
         self.switch("--skip-missing-target", "leave out the rows that have no target")
 
 
-def add_command(
-    commands: Any, name: str, run: Any, doc: str | None = None, **words: str
-) -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, run: Any, doc: str | None) -> argparse.ArgumentParser:
     """Add a command that calls `run`; its words of help are the docstring of its module.
 
     The first line is its line in the list of commands, what follows the description, and from
     "example" on the end of its help.
     """
-    if doc is not None:
-        first, _, rest = doc.partition("\n\n")
-        description, mark, end = rest.partition("example")
-        words = {
-            "help": first.partition(": ")[2].rstrip("."),
-            "description": description,
-            "epilog": mark + end,
-        }
+    first, _, rest = (doc or "").partition("\n\n")
+    description, mark, end = rest.partition("example")
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
+        name,
+        help=first.partition(": ")[2].rstrip("."),
+        description=description,
+        epilog=mark + end,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
     return parser

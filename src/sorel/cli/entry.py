@@ -22,15 +22,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sorel._lib import stop as _stop
+from sorel._lib.text import one_line, shorten
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
-from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, one_line, say, silence
-from sorel.cli.signals import Stop, stopped_by_signals
+from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, say, silence
+from sorel.cli.signals import stopped_by_signals
 from sorel.cli.streams import described, flushed, open_streams
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
@@ -39,9 +41,6 @@ COMMANDS = (fit, predict, evaluate, info, quantile, portfolio, demo, reproduce, 
 
 # Packages that a command may miss, with a message that names the extra.
 _OPTIONAL = ("pandas", "pyarrow", "skops", "packaging", "matplotlib", "joblib", "dask")
-
-# Letters of somebody else's message that are shown.
-_SHOWN = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,15 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     with open_streams():
         try:
-            with stopped_by_signals() as stop:
-                code = _run(argv, stop)
+            with stopped_by_signals():
+                code = _run(argv)
         except SystemExit as end:
             # Help and wrong arguments.
             raise SystemExit(flushed(int(end.code or 0))) from None
         return flushed(code)
 
 
-def _run(argv: Sequence[str] | None, stop: Stop) -> int:
+def _run(argv: Sequence[str] | None) -> int:
     arguments = argparse.Namespace()
     try:
         arguments = _parser().parse_args(argv)
@@ -85,8 +84,10 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
         _stop.check()
         return code
     except KeyboardInterrupt:
-        say("terminated" if stop.signal else "interrupted")
-        return stop.exit_code
+        number = _stop.requested() or signal.SIGINT
+        say("interrupted" if number == signal.SIGINT else "terminated")
+        # What a shell reports of a process that the signal ended.
+        return 128 + number
     except Misuse as error:
         say(f"error: {error}")
         return MISUSED
@@ -116,7 +117,7 @@ def _run(argv: Sequence[str] | None, stop: Stop) -> int:
             raise
         say(
             f"error: the model {arguments.model} does not work with this table: "
-            f"{type(error).__name__}: {one_line(error)[:_SHOWN]}"
+            f"{type(error).__name__}: {shorten(error)}"
         )
         return BAD_DATA
 

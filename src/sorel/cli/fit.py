@@ -55,19 +55,16 @@ from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, r
 if TYPE_CHECKING:
     import pandas as pd
 
-# From this share of different values on, in so many rows, a text column is more likely a name than
-# a category.
-_MANY_CATEGORIES = 0.5
-_FEW_ROWS = 20
-# So many different values are worth a word however many rows there are.
-_TOO_MANY_CATEGORIES = 1000
-# And so many, or so many labels, make a model that nobody wants to load.
-_MOST_CATEGORIES = 1 << 16
-_MOST_LABELS = 10_000
-# A Parquet file of numbers that would take more of the memory than this stays on disk.
+# Different numbers that may be labels, and texts that need no warning.
+_FEW_VALUES = 10
+# Different texts that are worth a warning; so are those of half of the rows.
+_MANY_TEXTS = 1000
+# Indicator columns that a model may have.
+_MAX_INDICATORS = 1 << 16
+# Classes that a model may have.
+_MAX_CLASSES = 10_000
+# A Parquet file of numbers that would take more than this share of the memory stays on disk.
 _SHARE_OF_MEMORY = 0.25
-# Up to so many different numbers may be labels, which is worth a note.
-_FEW_LABELS = 10
 
 _LOSSES = {
     "regression": ("squared", "huber", "poisson", "gamma", "linear"),
@@ -552,13 +549,13 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
             f"target {name!r} has one value only, {only!r}; there is nothing to learn"
         )
     task = arguments.task
-    if task != "regression" and kind != "numeric" and count > _MOST_LABELS:
+    if task != "regression" and kind != "numeric" and count > _MAX_CLASSES:
         raise tables.TableError(
-            f"target {name!r} has {count} different labels, more than {_MOST_LABELS}; is it a name?"
+            f"target {name!r} has {count} different labels, more than {_MAX_CLASSES}; is it a name?"
         )
     if task == "auto":
         task = "regression" if kind == "numeric" and count > 2 else "classification"
-        if kind == "numeric" and count <= _FEW_LABELS and not arguments.quiet:
+        if kind == "numeric" and count <= _FEW_VALUES and not arguments.quiet:
             _note_task(name, task, targets)
     if task == "regression":
         return task, targets.to_numpy()
@@ -597,14 +594,13 @@ def _refuse_names(texts: pd.DataFrame) -> None:
     total = 0
     for column, count in texts.nunique().items():
         total += count
-        if total > _MOST_CATEGORIES:
+        if total > _MAX_INDICATORS:
             which = f"column {column!r} has" if count == total else f"columns up to {column!r} have"
             raise TableError(
-                f"the {which} more than {_MOST_CATEGORIES} different texts, each of which would "
+                f"the {which} more than {_MAX_INDICATORS} different texts, each of which would "
                 f"become an indicator column; leave some out, e.g. with --drop {column!r}"
             )
-        many = len(texts) >= _FEW_ROWS and count > _MANY_CATEGORIES * len(texts)
-        if many or count > _TOO_MANY_CATEGORIES:
+        if count > min(_MANY_TEXTS, max(_FEW_VALUES, len(texts) // 2)):
             say(
                 f"warning: column {column!r} has {count} different texts in {len(texts)} rows, "
                 "each of which becomes an indicator column; if it holds names or identifiers, "

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sorel.cli.shared import Misuse, one_line, read_frame
+from sorel._lib.text import one_line
+from sorel.cli.shared import Misuse, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Rows of a table that a model is applied to at a time, and numbers in them: the preparation of the
-# columns copies them several times over.
-_ROWS = 1 << 18
-_NUMBERS = 1 << 21
+# Cells of a table that a model is applied to at a time: the preparation of the columns copies them
+# several times over.
+_CELLS = 1 << 21
 
 
 class Data:
@@ -97,7 +97,7 @@ class Data:
                 yield start, pd.DataFrame(part, columns=self._names)
             return
         count, width = self._rows.shape
-        height = max(1, min(_ROWS, _NUMBERS // max(1, width)))
+        height = max(1, _CELLS // max(1, width))
         for start in range(0, count, height):
             yield start, self._rows[start : start + height]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sorel._lib.text import printable
 
-DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA = range(5)
 
 
 class Misuse(Exception):
@@ -44,11 +44,6 @@ def silence(stream: Any) -> None:
             os.dup2(nowhere, stream.fileno())
         finally:
             os.close(nowhere)
-
-
-def one_line(message: object) -> str:
-    """The words of a message, without its line breaks."""
-    return " ".join(str(message).split())
 
 
 def check_outputs(*paths: str | None) -> None:

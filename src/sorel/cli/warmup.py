@@ -1,4 +1,11 @@
-"""``sorel warmup``: nothing to do any more; images and scripts that call it go on as before."""
+"""``sorel warmup``: does nothing, since all loops are compiled when the package is built.
+
+Earlier versions compiled their loops at the first fit. This one does not; images and scripts that
+call the command go on as before.
+
+example:
+  sorel warmup
+"""
 
 from __future__ import annotations
 
@@ -10,15 +17,8 @@ from sorel.cli.shared import DONE
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    add_command(
-        commands,
-        "warmup",
-        run,
-        help="does nothing: all loops are compiled when the package is built",
-        description="Earlier versions compiled their loops at the first fit. This one does not.",
-        epilog="example:\n  sorel warmup",
-    )
+    """Declare the command."""
+    add_command(commands, "warmup", run, __doc__)
 
 
 def run(arguments: argparse.Namespace) -> int:
