@@ -17,8 +17,16 @@ PENALTIES = (
 )
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
-@pytest.mark.parametrize("loss", ["squared", Huber(0.1), "poisson", "gamma"], ids=repr)
+CASES = [
+    (loss, penalty)
+    for loss in ("squared", Huber(0.1), "poisson", "gamma")
+    for penalty in PENALTIES
+    # Poisson's losses overflow on most of a simplex of this size.
+    if not (loss == "poisson" and isinstance(penalty, sorel.Simplex))
+]
+
+
+@pytest.mark.parametrize(("loss", "penalty"), CASES, ids=repr)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_that_are_all_but_met(rows, loss, penalty):
     """What is left of the losses is far below the rounding of a margin."""

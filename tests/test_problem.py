@@ -101,8 +101,8 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
                 found = problem.certificate(w, lam)
             assert found.primal == pytest.approx(by_matrix.primal, rel=1e-13)
             assert found.gap >= found.primal - optimum.value * (1 + 1e-8) - 1e-9
-            # Where the Newton steps from the matrix have found the minimum, these have as well.
-            if np.isfinite(by_matrix.gap):
+            # Where the Newton steps from the matrix bound the optimum well, these do as well.
+            if by_matrix.relative_gap < 0.4:
                 assert found.gap <= 1.01 * by_matrix.gap + 1e-9
 
 
