@@ -16,11 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_round_with_a_fresh_seed(capsys):
-    seed = random.SystemRandom().randrange(10**6)
-    with capsys.disabled():
-        print(f"\ntorture: seed {seed}")
-    found = torture.torture(seed, 1, ["damaged_files"])
+def test_a_round_with_a_fresh_seed(fresh_seed):
+    found = torture.torture(fresh_seed, 1, ["damaged_files"])
     assert not found, "\n".join(found)
 
 
