@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 import sorel
 from sorel import Result, SpectralRiskClassifier, SpectralRiskClassifierCV, SpectralRiskRegressor
+from sorel.losses import Loss, Squared
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +34,8 @@ def use(X: Floats, y: Floats) -> None:
     search = SpectralRiskClassifierCV(l2s=[0.1], cv=2)
     assert_type(search.fit(X, y > 0), SpectralRiskClassifierCV)
     assert_type(search.predict_proba(X), Floats)
+    loss: Loss = Squared()
+    assert_type(loss.value(y, y), Floats)
     result = sorel.solve(sorel.Problem(X, y))
     assert_type(result, Result)
     assert_type(result.w, Floats)

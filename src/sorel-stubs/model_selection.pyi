@@ -1,0 +1,1 @@
+from sorel.estimators.model_selection import *

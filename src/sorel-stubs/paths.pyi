@@ -1,0 +1,1 @@
+from sorel.estimators.paths import *

@@ -1,0 +1,1 @@
+from sorel.problem.penalties import *

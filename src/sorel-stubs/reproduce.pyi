@@ -1,0 +1,1 @@
+from sorel.research.reproduce import *

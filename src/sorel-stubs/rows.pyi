@@ -1,0 +1,1 @@
+from sorel.engines.rows import *

@@ -1,0 +1,1 @@
+from sorel.estimators.skfolio import *
