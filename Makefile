@@ -1,9 +1,13 @@
 # Every target works from a bare checkout: it creates .venv with $(PYTHON) and installs what it needs.
 # Override on the command line, e.g. `make test PYTHON=python3.12 PYTEST_ARGS="-x -k risks"`.
+# What is installed has the versions of constraints.txt; CONSTRAINTS= takes the newest instead.
+# WHEEL=dist/sorel-....whl installs that wheel in place of the checkout, and compiles nothing.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
+WHEEL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 BASE ?= HEAD~1
@@ -26,7 +30,7 @@ GPU_PYTHON ?= python3
 CORE_TESTS := $(addprefix tests/test_,kernels.py sparse.py sparse_steps.py permutahedron.py thresholds.py epochs.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix clean
+.PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +39,7 @@ demo: $(VENV)/.installed-plot ## Compare least squares with CVaR and ESRM, offli
 	$(BIN)/sorel demo --out $(DEMO_OUT)
 
 test: $(VENV)/.installed-dev ## Run the tests and the doctests
-	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors --ignore tests/site --ignore tests/gallery tests src/sorel $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --doctest-modules --doctest-ignore-import-errors --ignore tests/browser --ignore tests/tensors --ignore tests/site --ignore tests/gallery --pyargs ./tests sorel $(PYTEST_ARGS)
 
 # The module with the sanitizers in it is loaded into an interpreter that knows nothing of them.
 SANITIZED := build/sanitized
@@ -46,7 +50,8 @@ sanitize: $(VENV)/.installed-dev ## Run the compiled loops under the address and
 		ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/run_on.py $(SANITIZED)/site -q -p no:cacheprovider $(CORE_TESTS)
 
 test-torch: $(TORCH_VENV)/.installed ## Run the tests of tensors, on torch's CPU device, in an environment of their own
-	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules tests/tensors src/sorel/torch src/sorel/engines/tensors src/sorel/_lib/devices.py $(PYTEST_ARGS)
+	$(TORCH_VENV)/bin/python -m pytest -q --doctest-modules --pyargs ./tests/tensors sorel.torch sorel.engines.tensors sorel._lib.devices $(PYTEST_ARGS)
+	$(TORCH_VENV)/bin/python -m pytest -q tests/test_docs.py -k sorel.torch
 
 test-gpu: ## Run the tests of tensors on a CUDA device (GPU_PYTHON: a python with torch)
 	SOREL_TEST_DEVICE=cuda PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -q tests/tensors $(PYTEST_ARGS)
@@ -123,9 +128,10 @@ docs: $(VENV)/.installed-docs ## Build the site into docs/_build/html
 test-docs: $(VENV)/.installed-docs $(VENV)/.installed-browser docs ## Check the site: links, and a browser (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest -q tests/site $(PYTEST_ARGS)
 
+# What `make test` has compiled is linked once more; the release builds its wheels from the source distribution.
 dist: $(VENV)/.installed-release ## Build and check the wheel and the source distribution; run the README from the wheel
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/auditwheel show dist/*.whl
@@ -134,8 +140,14 @@ dist: $(VENV)/.installed-release ## Build and check the wheel and the source dis
 	cd dist && venv/bin/python -m doctest -o NORMALIZE_WHITESPACE ../README.md
 	rm -rf dist/venv
 
+lock: $(BIN)/python ## Write constraints.txt anew: the newest versions of all tools, for every Python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	printf '%s\n' $(BUILD_TOOLS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command "make lock" --extra dev --extra docs --extra browser --extra release \
+		--output-file constraints.txt pyproject.toml -
+
 test-matrix: ## Run the tests on every Python at hand and on the oldest dependencies (MATRIX_ARGS="--only 3.12")
-	$(PYTHON) tests/matrix.py $(MATRIX_ARGS)
+	$(PYTHON) tests/matrix.py --constraints "$(CONSTRAINTS)" $(MATRIX_ARGS)
 
 browser-test: $(VENV)/.installed-browser ## Check the HTML report in chromium (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest -q tests/browser
@@ -150,18 +162,20 @@ clean: ## Remove the environment, caches and outputs
 # one compiled; the module itself lies in src/sorel.
 BUILD_TOOLS := "scikit-build-core>=0.11" "nanobind>=2.4" "numpy>=2.0" "cmake>=3.18" "ninja>=1.11"
 CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check $(addprefix --constraint ,$(CONSTRAINTS))
+EDITABLE := $(if $(WHEEL),,--no-build-isolation --editable)
+SOURCE := $(or $(WHEEL),.)
 
-$(VENV)/.installed-%: pyproject.toml $(CORE) | $(BIN)/python
+$(VENV)/.installed-%: pyproject.toml constraints.txt $(CORE) | $(BIN)/python
 	$(BIN)/python $(PIP_INSTALL) $(BUILD_TOOLS)
-	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable ".[$*]"
+	$(BIN)/python $(PIP_INSTALL) $(EDITABLE) "$(SOURCE)[$*]"
 	touch $@
 
 # The pin of torch goes first: what follows takes the version that is there.
-$(TORCH_VENV)/.installed: pyproject.toml $(CORE)
+$(TORCH_VENV)/.installed: pyproject.toml constraints.txt $(CORE)
 	$(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python $(PIP_INSTALL) "$(TORCH)" $(BUILD_TOOLS)
-	$(TORCH_VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --editable ".[test-torch]"
+	$(TORCH_VENV)/bin/python $(PIP_INSTALL) $(EDITABLE) "$(SOURCE)[test-torch]"
 	touch $@
 
 $(BIN)/python:

@@ -3,8 +3,9 @@
     python tests/matrix.py                         # everything
     python tests/matrix.py --only 3.12 oldest -- -k risks
 
-An environment for each is made in a folder that goes with the run. Interpreters that are not there
-are named and skipped; the exit code is 1 if the tests fail on one that is.
+An environment for each is made in a folder that goes with the run, with the versions of
+constraints.txt except for the oldest. Interpreters that are not there are named and left out; the
+exit code is 1 if the tests fail on one that is, or if --only names one that is not.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def cases(only: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+def cases(only: list[str], constraints: str) -> Iterator[tuple[str, str, list[str]]]:
     """Name, Python and requirements of each environment."""
     names = versions()
-    plan = [(name, name, [f"{ROOT}[test,dask]"]) for name in names]
+    pinned = ["--constraint", str(ROOT / constraints)] if constraints else []
+    plan = [(name, name, [*pinned, f"{ROOT}[test,dask]"]) for name in names]
     plan.append((OLDEST, names[0], [*oldest(), *_TOOLS, str(ROOT)]))
     return (case for case in plan if not only or case[0] in only)
 
@@ -82,7 +84,7 @@ def run(name: str, program: str, requirements: list[str], arguments: list[str]) 
         # The tests are those of the checkout, the package is the one that was installed.
         environment = dict(os.environ)
         environment.pop("PYTHONPATH", None)
-        tests = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile"]
+        tests = [python, "-m", "pytest", "-n", "auto", "--dist", "loadfile"]
         ignored = ["--ignore", "tests/browser", "--ignore", "tests/tensors"]
         ignored += ["--ignore", "tests/gallery", "--ignore", "tests/site"]
         command = [*tests, *ignored, "-p", "no:cacheprovider", "tests", *arguments]
@@ -96,13 +98,14 @@ def main() -> int:
     split = own.index("--") if "--" in own else len(own)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], choices=[*versions(), OLDEST])
-    only = parser.parse_args(own[:split]).only
+    parser.add_argument("--constraints", default="constraints.txt", help="'' for the newest")
+    options = parser.parse_args(own[:split])
     rows = []
-    for name, version, requirements in cases(only):
+    for name, version, requirements in cases(options.only, options.constraints):
         begin = time.monotonic()
         program = interpreter(version)
         if program is None:
-            outcome = f"skipped: there is no python{version}"
+            outcome = f"{'FAILS' if options.only else 'LEFT OUT'}: there is no python{version}"
         else:
             print(f"{name}: {program}", flush=True)
             outcome = run(name, program, requirements, own[split + 1 :])

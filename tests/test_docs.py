@@ -1,4 +1,4 @@
-"""The pages of the site: their sessions run, and the API reference leaves nothing public out."""
+"""README and site: what they show runs, and the API reference leaves nothing public out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import doctest
 import importlib
 import inspect
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = sorted(
-    path
-    for path in DOCS.rglob("*.md")
-    if "_build" not in path.parts and "extending" not in path.parts and ">>> " in path.read_text()
-)
+from sorel._lib.aliases import PUBLIC
+from sorel.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, README = ROOT / "docs", ROOT / "README.md"
+PAGES = [README, *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+# The pages on extending have a test of their own.
+SESSIONS = [path for path in PAGES if "extending" not in path.parts and ">>> " in path.read_text()]
 
 # Optional packages that the reference describes, and what must be there to import them.
 EXTRAS = {"sorel.dask": "dask", "sorel.torch": "torch", "sorel.skfolio": "skfolio"}
@@ -42,21 +46,51 @@ def reference() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_sessions_print_what_they_show(page):
     for package in ("pandas", "matplotlib"):
         pytest.importorskip(package, reason=f"{package} is an extra")
-    if page.stem in ("gpu", "networks"):
-        pytest.importorskip("torch", reason="torch has an environment of its own")
-    if page.stem == "cluster":
-        pytest.importorskip("dask", reason="dask is an extra")
+    # The README is read as a newcomer would, without help from ellipses.
+    ellipsis = 0 if page == README else doctest.ELLIPSIS
     failed, tried = doctest.testfile(
-        str(page),
-        module_relative=False,
-        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
+        str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE | ellipsis
     )
     assert tried
     assert not failed
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.S | re.M)
+
+
+def test_the_first_lines_of_the_readme_run(capsys):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    code = blocks("python")[0]
+    assert ">>>" not in code
+    assert len(code.strip().splitlines()) <= 5
+    exec(compile(code, str(README), "exec"), {"X": X, "y": X[:, 0] + rng.normal(size=60)})
+    assert capsys.readouterr().out.startswith("converged")
+
+
+def test_commands_of_the_readme_do_what_they_say(tmp_path, monkeypatch, capsys):
+    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+    pytest.importorskip("skops", reason="skops is an extra")
+    rng = np.random.default_rng(0)
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.csv", "test.csv", "new.csv"):
+        table = pd.DataFrame(
+            {"area": rng.uniform(20, 200, 80), "region": rng.choice(["north", "south"], 80)}
+        )
+        table["price"] = 3 * table.area + 40 * (table.region == "north") + rng.normal(0, 5, 80)
+        table.drop(columns="price" if name == "new.csv" else []).to_csv(name, index=False)
+    lines = "".join(blocks("console")).splitlines()
+    commands = [line.removeprefix("$ sorel ") for line in lines if line.startswith("$ ")]
+    assert len(commands) == 4
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command
+    assert len(pd.read_csv("predictions.csv")) == 80
+    assert "cvar" in capsys.readouterr().out.lower()
 
 
 @pytest.mark.parametrize(("module", "name"), reference())
@@ -87,10 +121,14 @@ def test_every_public_name_is_in_the_reference(module):
     assert {name for name in names if (module, name) not in listed} == set()
 
 
-def test_links_between_pages_lead_somewhere():
-    for page in DOCS.rglob("*.md"):
-        if "_build" in page.parts:
-            continue
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-            if not re.match(r"https?:", target) and target.endswith((".md", ".png", ".py")):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_type_checkers_find_modules_under_their_public_names():
+    stubs = {path.stem: path.read_text() for path in (ROOT / "src/sorel-stubs").glob("*.pyi")}
+    expected = {name: f"from {real} import *\n" for name, real in PUBLIC.items()}
+    assert {f"sorel.{name}": text for name, text in stubs.items()} == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if not re.match(r"https?:", target) and target.endswith((".md", ".png", ".py")):
+            assert (page.parent / target).exists(), target
