@@ -15,7 +15,6 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,25 +37,11 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 
-# Temporaries of this many entries stay in the processor's cache, and bound the memory used beside
-# the result.
-_CHUNK = 1 << 15
 # Panels and nodes of the Gauss-Legendre rule that integrates a user's density.
 _PANELS = 1024
 _GRID = np.linspace(0.0, 1.0, _PANELS + 1)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _NODE_WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _NODE_WEIGHTS
-# Multiplier that splits a double into two halves whose products are exact (Veltkamp).
-_SPLITTER = 134217729.0
-
-
-# Losses from whose weights the facts about many more are read off.
-_SOME = 10_000
-
-
-@lru_cache(maxsize=64)
-def _some_weights(risk: Risk, n: int) -> FloatArray:
-    return risk.weights(n)
 
 
 class Risk:
@@ -167,11 +152,12 @@ class Risk:
         return self._weights(_count(n))
 
     def _weights(self, n: int) -> FloatArray:
-        sigma = np.empty(n)
-        for start, stop in _chunks(n):
-            tail = self._tail_at(np.arange(n - start, n - stop - 1, -1) / n)
-            sigma[start:stop] = tail[:-1] - tail[1:]
-        return _as_weights(sigma)
+        from scipy.optimize import isotonic_regression
+
+        tail = self._tail_at(np.arange(n, -1, -1) / n)
+        # A fit spreads the rounding of the differences, where a running maximum would let the
+        # largest of it win.
+        return _as_weights(isotonic_regression(tail[:-1] - tail[1:]).x)
 
     def increments(self, sample_weight: npt.ArrayLike) -> FloatArray:
         """Return the weights of losses that carry sample weights.
@@ -246,22 +232,8 @@ class Risk:
         >>> round(CVaR(0.25).effective_share(100), 12)
         0.25
         """
-        sigma = _some_weights(self, min(_count(n), _SOME))
-        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
-
-    def largest_jump(self, n: int) -> float:
-        """Return the largest difference of neighbouring weights, relative to the largest weight.
-
-        Next to nothing for many losses, where the spectrum has no jumps.
-
-        Examples
-        --------
-        >>> from sorel import CVaR
-        >>> round(CVaR(0.25).largest_jump(100), 12)
-        1.0
-        """
-        sigma = _some_weights(self, min(_count(n), _SOME))
-        return float(np.max(np.diff(sigma), initial=0.0) / sigma[-1])
+        sigma = self.weights(n)
+        return float(1.0 / (n * np.vdot(sigma, sigma)))
 
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the risk of a vector of losses.
@@ -312,7 +284,9 @@ class Risk:
     @property
     def spec(self) -> str | None:
         """The short form that `parse_risk` reads, such as ``"cvar:0.1"``, or None."""
-        return None
+        if type(self) not in _SHORT.values():
+            return None
+        return ":".join([self.name, *(repr(float(value)) for value in self._key())])
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments by name.
@@ -422,11 +396,6 @@ class Mean(Risk):
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         return (1.0, 1.0)
 
-    @property
-    def spec(self) -> str:
-        """``"mean"``."""
-        return "mean"
-
 
 class CVaR(Risk):
     """Conditional value at risk: the mean of the worst fraction alpha of the losses.
@@ -476,22 +445,13 @@ class CVaR(Risk):
 
     def _increments(self, omega: FloatArray) -> FloatArray:
         alpha = float(self.alpha)
-        room = np.subtract(alpha, _above(omega))
-        np.minimum(room, omega, out=room)
-        np.maximum(room, 0.0, out=room)
-        room /= alpha
-        return room
+        return np.clip(alpha - _above(omega), 0.0, omega) / alpha
 
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         alpha = float(self.alpha)
         if alpha == 1.0:
             return (1.0, 1.0)
         return (0.0, 1.0 / alpha if weighted else min(1.0 / alpha, float(n)))
-
-    @property
-    def spec(self) -> str:
-        """``"cvar:<alpha>"``."""
-        return f"cvar:{float(self.alpha)!r}"
 
 
 class ESRM(Risk):
@@ -527,30 +487,13 @@ class ESRM(Risk):
         return np.expm1(-rho * v) / math.expm1(-rho)
 
     def _weights(self, n: int) -> FloatArray:
-        # Beyond this the last weight is 1, whatever n, and products below would overflow.
-        rho = min(float(self.rho), 1e200)
-        scale = math.expm1(-rho / n) / math.expm1(-rho)
-        # The weights are powers of one number: those of many ranks at a time, times those within.
-        within = math.isqrt(n - 1) + 1
-        top = n - 1 - (n - 1) % within
-        fine = _decay(rho, np.arange(within - 1, -1, -1, dtype=np.float64), n)
-        coarse = scale * _decay(rho, np.arange(top, -1, -within, dtype=np.float64), n)
-        sigma = np.multiply.outer(coarse, fine).ravel()
-        return _as_weights(sigma[sigma.size - n :])
+        # The weights are powers of one number.
+        return _as_weights(np.exp(-float(self.rho) * (np.arange(n - 1, -1, -1) / n)))
 
     def _increments(self, omega: FloatArray) -> FloatArray:
         rho = float(self.rho)
-        sigma = _above(omega)
-        sigma *= -rho
-        np.exp(sigma, out=sigma)
-        sigma *= np.expm1(-rho * omega)
-        sigma /= sigma.sum()
-        return sigma
-
-    @property
-    def spec(self) -> str:
-        """``"esrm:<rho>"``."""
-        return f"esrm:{float(self.rho)!r}"
+        sigma = np.exp(-rho * _above(omega)) * np.expm1(-rho * omega)
+        return sigma / sigma.sum()
 
 
 class Extremile(Risk):
@@ -583,36 +526,22 @@ class Extremile(Risk):
             return -np.expm1(float(self.r) * np.log1p(-v))
 
     def _weights(self, n: int) -> FloatArray:
-        r = float(self.r)
-        if r == 1.0:
-            return np.full(n, 1.0 / n)
-        sigma = np.empty(n)
-        for start, stop in _chunks(n):
-            rank = np.arange(start + 1, stop + 1, dtype=np.float64)
-            level = rank / n
-            # The power multiplies the relative rounding error of rank / n by r: put it back.
-            error = _quotient_error(rank, level, n) / rank
-            with np.errstate(divide="ignore"):
-                share = -np.expm1(r * np.log1p(-1.0 / rank))
-            sigma[start:stop] = np.power(level, r) * (1.0 + r * error) * share
-        return _as_weights(sigma)
+        rank = np.arange(1.0, n + 1.0)
+        return _as_weights(self._masses(rank / n, 1.0 / rank))
 
     def _increments(self, omega: FloatArray) -> FloatArray:
-        r = float(self.r)
         reach = np.cumsum(omega)
         reach /= reach[-1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.minimum(omega / reach, 1.0)
-            sigma = np.power(reach, r) * -np.expm1(r * np.log1p(-share))
         # Leading zero weights leave 0 / 0.
-        sigma[reach == 0.0] = 0.0
-        sigma /= sigma.sum()
-        return sigma
+        share = np.divide(omega, reach, out=np.zeros_like(omega), where=reach > 0.0)
+        sigma = self._masses(reach, np.minimum(share, 1.0))
+        return sigma / sigma.sum()
 
-    @property
-    def spec(self) -> str:
-        """``"extremile:<r>"``."""
-        return f"extremile:{float(self.r)!r}"
+    def _masses(self, reach: FloatArray, share: FloatArray) -> FloatArray:
+        """S(u) - S(u (1 - share)) at u = reach, without cancellation."""
+        r = float(self.r)
+        with np.errstate(divide="ignore"):
+            return np.power(reach, r) * -np.expm1(r * np.log1p(-share))
 
 
 class Max(Risk):
@@ -644,11 +573,6 @@ class Max(Risk):
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         # With sample weights the cap 1 / omega_i differs from item to item.
         return None if weighted else (0.0 if n > 1 else 1.0, float(n))
-
-    @property
-    def spec(self) -> str:
-        """``"max"``."""
-        return "max"
 
 
 class Mixture(Risk):
@@ -896,11 +820,13 @@ class CustomSpectrum(Risk):
         self._store(_total=float(total))
 
     def _integrate(self, left: FloatArray, width: FloatArray) -> FloatArray:
-        nodes = left[:, None] + width[:, None] * _NODES
-        values = _evaluate(self.density, nodes.ravel()).reshape(nodes.shape)
-        if not np.isfinite(values).all() or values.min() < 0.0:
-            raise ValueError("density must be finite and nonnegative on all of [0, 1].")
-        return (values @ _NODE_WEIGHTS) * width / self._total
+        total = np.zeros_like(left)
+        for node, weight in zip(_NODES, _NODE_WEIGHTS, strict=True):
+            values = _evaluate(self.density, left + width * node)
+            if not np.isfinite(values).all() or values.min() < 0.0:
+                raise ValueError("density must be finite and nonnegative on all of [0, 1].")
+            total += weight * values
+        return total * width / self._total
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
         if self._kind == "cumulative":
@@ -926,44 +852,9 @@ class CustomSpectrum(Risk):
         return np.minimum(self._beyond[_PANELS - cell] + part, 1.0)
 
     def _weights(self, n: int) -> FloatArray:
-        sigma = np.empty(n)
-        if self._kind == "vector":
-            if n == self._mass.size:
-                return self._mass.copy()
-            for start, stop in _chunks(n):
-                sigma[start:stop] = self._cell_masses(start, stop, n)
-            return _as_weights(sigma)
-        if self._kind == "density":
-            pieces = max(1, _PANELS // n)
-            for start, stop in _chunks(n):
-                left = np.arange(start * pieces, stop * pieces) / (n * pieces)
-                width = np.full(left.size, 1.0 / (n * pieces))
-                sigma[start:stop] = self._integrate(left, width).reshape(-1, pieces).sum(axis=1)
-            return _as_weights(sigma)
-        from scipy.optimize import isotonic_regression
-
-        for start, stop in _chunks(n):
-            values = self._cumulative_at(np.arange(start, stop + 1) / n)
-            sigma[start:stop] = values[1:] - values[:-1]
-        # Differences of S carry its rounding errors; a fit spreads them, where a running maximum
-        # would let the largest of them win.
-        return _as_weights(np.maximum(isotonic_regression(sigma).x, 0.0))
-
-    def _cell_masses(self, start: int, stop: int, n: int) -> FloatArray:
-        """Mass of the cells start..stop-1 of n, cut in integers at the cells of the vector."""
-        mass = np.append(self._mass, 0.0)
-        m = self._mass.size
-        cell, rest = np.divmod(np.arange(start, stop + 1, dtype=np.int64) * m, n)
-        first, last = cell[:-1], cell[1:]
-        within = mass[first] * (m / n)
-        across = mass[first] * ((n - rest[:-1]) / n) + mass[last] * (rest[1:] / n)
-        if m > n:
-            # Whole cells between the two ends, summed directly: differences of a running sum would
-            # cancel.
-            ends = np.column_stack([first + 1, last]).ravel()
-            whole = np.add.reduceat(mass, np.minimum(ends, m))[::2]
-            across += np.where(last > first + 1, whole, 0.0)
-        return np.where(first == last, within, across)
+        if self._kind == "vector" and n == self._mass.size:
+            return self._mass.copy()
+        return super()._weights(n)
 
 
 class Deviation(Risk):
@@ -1016,10 +907,6 @@ class Deviation(Risk):
         """Return that of the risk, from whose set the weights come."""
         return self.risk.effective_share(n)
 
-    def largest_jump(self, n: int) -> float:
-        """Return that of the risk."""
-        return self.risk.largest_jump(n)
-
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the deviation of a vector of losses."""
         check_numbers(losses, "losses")
@@ -1057,29 +944,23 @@ def parse_risk(risk: str | Risk) -> Risk:
         return risk
     if not isinstance(risk, str):
         raise TypeError(f"risk must be a Risk or a string, got {risk!r}; known forms: {_FORMS}.")
-    name, colon, argument = risk.strip().lower().partition(":")
-    name, argument = name.strip(), argument.strip()
-    if name in _PLAIN and not colon:
-        return _PLAIN[name]()
+    name, colon, argument = (part.strip() for part in risk.lower().partition(":"))
     if name == "deviation" and argument:
         return Deviation(parse_risk(argument))
-    if name in _WITH_PARAMETER and argument:
-        try:
-            value = float(argument)
-        except ValueError:
-            raise ValueError(
-                f"cannot read {argument!r} in risk {risk!r} as a number; known forms: {_FORMS}."
-            ) from None
-        return _WITH_PARAMETER[name](value)
-    raise ValueError(f"unknown risk {risk!r}; known forms: {_FORMS}.")
+    kind = _SHORT.get(name)
+    if kind is None or bool(colon) != bool(kind._parameters) or bool(colon) != bool(argument):
+        raise ValueError(f"unknown risk {risk!r}; known forms: {_FORMS}.")
+    try:
+        values = [float(argument)] if argument else []
+    except ValueError:
+        raise ValueError(
+            f"cannot read {argument!r} in risk {risk!r} as a number; known forms: {_FORMS}."
+        ) from None
+    return kind(*values)
 
 
-_PLAIN: dict[str, type[Mean] | type[Max]] = {"mean": Mean, "max": Max}
-_WITH_PARAMETER: dict[str, Callable[[float], Risk]] = {
-    "cvar": CVaR,
-    "esrm": ESRM,
-    "extremile": Extremile,
-}
+# The risks that have a short form: their name, and their parameter if they have one.
+_SHORT: dict[str, type[Risk]] = {kind.name: kind for kind in (Mean, Max, CVaR, ESRM, Extremile)}
 _FORMS = '"mean", "max", "cvar:0.1", "esrm:2", "extremile:2.5"'
 
 
@@ -1201,11 +1082,6 @@ def _check_spectrum(values: FloatArray, tolerance: float) -> None:
         )
 
 
-def _chunks(n: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, n, _CHUNK):
-        yield start, min(start + _CHUNK, n)
-
-
 def _above(omega: FloatArray) -> FloatArray:
     """Total weight strictly above each item."""
     reach = np.zeros(omega.size)
@@ -1218,41 +1094,8 @@ def _running_sum(x: FloatArray) -> FloatArray:
     return np.cumsum(x, dtype=np.longdouble).astype(np.float64)
 
 
-def _decay(rho: float, rank: FloatArray, n: int) -> FloatArray:
-    """``exp(-rho * rank / n)``, to the last digits.
-
-    An error of one ulp in the exponent is multiplied by the exponent, which reaches 700: the
-    rounding of rho * rank / n is carried along. The half products are exact for n up to 2**27.
-    """
-    rho_high = _SPLITTER * rho - (_SPLITTER * rho - rho)
-    rho_low = rho - rho_high
-    product = rho * rank
-    lost = (rho_high * rank - product) + rho_low * rank
-    exponent = product / n
-    lost += _quotient_error(product, exponent, n)
-    value = np.exp(-exponent)
-    value -= value * (lost / n)
-    return value
-
-
-def _quotient_error(numerator: FloatArray, quotient: FloatArray, n: int) -> FloatArray:
-    """``numerator - quotient * n``, exactly for n up to 2**27."""
-    scaled = _SPLITTER * quotient
-    high = scaled - (scaled - quotient)
-    low = quotient - high
-    return (numerator - high * n) - low * n
-
-
 def _as_weights(sigma: FloatArray) -> FloatArray:
     """Make computed weights nondecreasing and their sum 1, in place: both hold but for rounding."""
-    floor = 0.0
-    totals = []
-    for start, stop in _chunks(sigma.size):
-        part = sigma[start:stop]
-        part[0] = max(part[0], floor)
-        if np.any(part[1:] < part[:-1]):  # far cheaper than what follows, and hardly ever so
-            np.maximum.accumulate(part, out=part)
-        floor = part[-1]
-        totals.append(part.sum())
-    sigma /= math.fsum(totals)
+    np.maximum.accumulate(sigma, out=sigma)
+    sigma /= sigma.sum()
     return sigma
