@@ -559,15 +559,20 @@ def test_functions_that_write_to_their_argument_harm_nobody():
 @pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
 def test_densities_are_looked_at_between_the_points_of_a_grid(bad):
     def density(u):
-        return np.where(np.asarray(u) * 1024 % 1.0 == 0.0, 1.0, bad)
+        return np.where(np.asarray(u) * 8192 % 1.0 == 0.0, 1.0, bad)
 
     with pytest.raises(ValueError, match="finite and nonnegative on all"):
         CustomSpectrum(density)
 
 
-def test_the_share_of_losses_that_carry_a_risk():
+def test_the_share_of_losses_that_carry_a_risk_and_jumps_of_its_spectrum():
     for risk, share in ((Mean(), 1.0), (CVaR(0.2), 0.2), (Max(), 1.0 / 50)):
         assert risk.effective_share(50) == pytest.approx(share)
         assert sorel.Deviation(risk).effective_share(50) == risk.effective_share(50)
     sigma = ESRM(2.0).weights(50)
     assert ESRM(2.0).effective_share(50) == pytest.approx(1 / (50 * sigma @ sigma))
+    for risk, n, jump in ((Max(), 1000, 1.0), (CVaR(0.2), 1000, 1.0), (Mean(), 1000, 0.0)):
+        assert risk.largest_jump(n) == pytest.approx(jump, abs=1e-12)
+        assert sorel.Deviation(risk).largest_jump(n) == risk.largest_jump(n)
+    assert ESRM(2.0).largest_jump(1000) == pytest.approx(0.002, rel=0.01)
+    assert ESRM(2.0).largest_jump(1) == 0.0

@@ -27,18 +27,12 @@ from sorel.certificate import (
 from sorel.engines.base import Engine, FloatArray, Point, Spec
 from sorel.files.fingerprints import describe, fingerprint_array
 from sorel.problem.losses import Loss, Squared, SquaredHinge, parse_loss
-from sorel.problem.penalties import L2, Penalty, check_penalty, sample_values
+from sorel.problem.penalties import AGREEMENT, L2, Penalty, check_penalty, sample_values
 from sorel.problem.risks import CVaR, Max, Risk, parse_risk
 from sorel.problem.validation import check_affine, check_data, counting
 
 # Losses whose spread is a smaller share of their mean tie, as those of labels do at w = 0.
 _TIED = 1e-3
-
-# What a user's weighting may be away from the nearest one of the dual set, in the sum of sizes.
-_NEAR_DUAL = 1e-6
-
-# A margin whose exponential overflows.
-_OVERFLOWS = 1e4
 
 
 class Problem:
@@ -176,6 +170,8 @@ class Problem:
         """Take an engine, and what its spec tells of the problem."""
         check_affine(engine)
         self.engine, spec = engine, engine.spec
+        # Rows and columns of X.
+        self.n_samples, self.n_features = engine.n_samples, engine.n_features
         self.risk, self.loss, self.classes = spec.risk, spec.loss, spec.classes
         self.fit_intercept, self.sample_weight = spec.fit_intercept, spec.sample_weight
         levels = spec.risk.levels(engine.n_samples, spec.sample_weight)
@@ -197,16 +193,6 @@ class Problem:
         w = np.linspace(0.0, 1.0, size).reshape(shape) ** 2 / size
         w[: self.n_features] = self.penalty.project(w[: self.n_features])
         return self.engine.sizes(self.engine.point(w)).absolute or float(np.finfo(np.float64).tiny)
-
-    @property
-    def n_samples(self) -> int:
-        """Rows of X."""
-        return self.engine.n_samples
-
-    @property
-    def n_features(self) -> int:
-        """Columns of X."""
-        return self.engine.n_features
 
     def losses(self, w: ArrayLike) -> FloatArray:
         """Loss of each sample at `w`."""
@@ -241,7 +227,7 @@ class Problem:
         if not np.all(np.isfinite(weights)):
             raise ValueError("lam has weights that are not finite")
         dual, distance = run.engine.nearest_dual(weights)
-        if distance > _NEAR_DUAL:
+        if distance > AGREEMENT:
             raise ValueError(
                 f"lam is not a weighting that {self.risk!r} admits: it is {distance:.2g} away "
                 "from the nearest one; use sorel.project_permutahedron(lam, risk) first"
@@ -343,8 +329,9 @@ class Problem:
         if self._made_by is None:
             return None
         (make, X), spec, loss = self._made_by, self.engine.spec, SquaredHinge()
+        beyond = float(np.finfo(np.float64).maxexp)  # a margin whose exponential overflows
         with np.errstate(over="ignore", invalid="ignore"):
-            far = self.loss.value(to_numpy(spec.targets), np.full(self.n_samples, _OVERFLOWS))
+            far = self.loss.value(to_numpy(spec.targets), np.full(self.n_samples, beyond))
         side = np.full(self.n_samples, 1.0 if np.isfinite(far).all() else -1.0)
         engine = make(X, replace(spec, targets=side, loss=loss, risk=Max()))
         return Problem.from_engine(engine, self.penalty)

@@ -6,10 +6,11 @@ from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_
 from sorel.problem.penalties.base import Kernel, Penalty
 from sorel.problem.penalties.budget import Budget
 from sorel.problem.penalties.builtin import L2, Box, ElasticNet, NonNegative, Simplex
-from sorel.problem.penalties.checks import check_penalty, sample_values
+from sorel.problem.penalties.checks import AGREEMENT, check_penalty, sample_values
 from sorel.problem.penalties.choice import choose_penalty, resolve_l2
 
 __all__ = [
+    "AGREEMENT",
     "Box",
     "Budget",
     "ElasticNet",

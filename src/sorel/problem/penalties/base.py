@@ -22,11 +22,6 @@ Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 
-# A proximal step so short that it only projects, and the longest difference, in parts of a
-# direction, that stands for a derivative.
-_NO_STEP = 2.0**-100
-_LONGEST_DIFFERENCE = 0.1
-
 
 class Kernel(NamedTuple):
     """A penalty as plain scalars and arrays, the form that compiled loops take.
@@ -232,7 +227,7 @@ class Penalty(ABC):
         length, size = float(np.linalg.norm(delta)), float(np.linalg.norm(w))
         if length == 0.0:
             return 0.0
-        step = min(math.sqrt(_EPS) * max(size, length) / length, _LONGEST_DIFFERENCE)
+        step = min(math.sqrt(_EPS) * max(size, length) / length, 1.0)
         change = float(self.value(w + step * delta)) - float(self.value(w))
         # The square in g has changed by l2 (step w.delta + step^2 |delta|^2 / 2).
         return change / step - 0.5 * self.l2 * step * length**2
@@ -258,7 +253,7 @@ class Penalty(ABC):
     def project(self, w: ArrayLike) -> Array:
         """Euclidean projection onto the domain of g, as a new array."""
         # In a step this short only the domain counts.
-        return np.array(self.prox(np.asarray(w, dtype=np.float64), _NO_STEP), dtype=np.float64)
+        return np.array(self.prox(np.asarray(w, dtype=np.float64), _EPS**2), dtype=np.float64)
 
     def feasible_start(self, d: int | tuple[int, ...]) -> Array:
         """Return the point of the domain nearest to the origin, of length or shape `d`."""

@@ -272,10 +272,8 @@ class Declared(Penalty):
 
     def _finite(self, w: Array, terms: Terms) -> float:
         """g(w) inside the domain."""
-        square = 0.5 * self.l2 * float(np.vdot(w, w))
-        return (
-            square if terms.plain else square + float((terms.cost * np.abs(w - terms.kink)).sum())
-        )
+        cost = float((terms.cost * np.abs(w - terms.kink)).sum())
+        return 0.5 * self.l2 * float(np.vdot(w, w)) + cost
 
     def value(self, w: ArrayLike) -> float:
         """The terms at w; infinity outside the domain by more than rounding."""
@@ -285,9 +283,7 @@ class Declared(Penalty):
 
     def _nearest(self, z: Array, scale: float, terms: Terms) -> Array:
         """argmin_x ||x - z||^2 / 2 + (costs of x) / scale in the domain."""
-        return (
-            terms.nearest(z) if terms.plain else terms._replace(cost=terms.cost / scale).nearest(z)
-        )
+        return terms._replace(cost=terms.cost / scale).nearest(z)
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Shrinkage, soft thresholding around the kinks, one multiplier, clipping."""
@@ -345,15 +341,6 @@ class Declared(Penalty):
     def _gain(self, w: Array, slope: Array, terms: Terms) -> float:
         """sum_j max_u [slope_j (u - w_j) - h_j(u) + h_j(w_j)] >= 0, with h_j a coordinate's g."""
         kink, cost, lower, upper, _ = terms
-        if terms.plain:
-            # Up or down to u, the nearest point to slope / l2 or the bound that it points to.
-            if self.l2 > 0.0:
-                u = terms.at(slope / self.l2)
-            else:
-                u = np.where(slope > 0.0, upper, np.where(slope < 0.0, lower, w))
-            bound = np.where((u <= lower) | (u >= upper), (slope - self.l2 * u) * (u - w), 0.0)
-            square = 0.5 * self.l2 * float(np.vdot(w - u, w - u)) if self.l2 > 0.0 else 0.0
-            return square + float(np.maximum(bound, 0.0).sum())
         moved = terms.moves(w)
         if self.l2 > 0.0:
             u = terms._replace(cost=cost / self.l2).at(slope / self.l2)
@@ -381,14 +368,10 @@ class Declared(Penalty):
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta, and how fast the costs grow."""
         w, delta = np.asarray(w, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-        slope = self.l2 * float(np.vdot(w, delta))
         terms = self.terms(w.shape)
-        if terms.plain:
-            return slope
         side = np.sign(terms.moves(w))
-        return slope + float(
-            np.sum(terms.cost * np.where(side == 0.0, np.abs(delta), side * delta))
-        )
+        costs = terms.cost * np.where(side == 0.0, np.abs(delta), side * delta)
+        return self.l2 * float(np.vdot(w, delta)) + float(costs.sum())
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Coordinate by coordinate where there is no sum; 0 where a bound is in the way."""
@@ -397,9 +380,8 @@ class Declared(Penalty):
         if terms.total is not None:
             return super().shortest_subgradient(w, slope)
         out = np.asarray(slope, dtype=np.float64) + self.l2 * w
-        if not terms.plain:
-            side, at_kink = np.sign(terms.moves(w)), out - _clip(out, -terms.cost, terms.cost)
-            out = np.where(side == 0.0, at_kink, out + terms.cost * side)
+        side, at_kink = np.sign(terms.moves(w)), out - _clip(out, -terms.cost, terms.cost)
+        out = np.where(side == 0.0, at_kink, out + terms.cost * side)
         held = ((w <= terms.lower) & (out > 0.0)) | ((w >= terms.upper) & (out < 0.0))
         return np.where(held, 0.0, out)
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from sorel.problem.penalties.base import Array, Penalty, check_number, dot, plain_gap
 
-# Up to this, relative to their terms, the formulas of a penalty must agree with each other.
-_AGREEMENT = 1e-6
+# Relative difference up to which what a user gives is what it must be: the formulas of a penalty
+# that belong together, and a weighting of the dual set.
+AGREEMENT = 1e-6
 _ROUNDING = 8.0 * float(np.finfo(np.float64).eps)
 
 
@@ -43,7 +44,7 @@ coefficient.
         for j, (_, q) in enumerate(pairs):
             gap, size = plain_gap(values[i], conjugates[j], u, q)
             # Comparisons that also fail for what is not a number.
-            if not (-gap <= _AGREEMENT * size and (i != j or gap <= _AGREEMENT * size)):
+            if not (-gap <= AGREEMENT * size and (i != j or gap <= AGREEMENT * size)):
                 raise ValueError(
                     f"The {penalty.name} penalty contradicts itself: for u = prox(z, step), "
                     "q = (z - u) / step is a subgradient of g at u, so that g(u) + g*(q) = q.u "
@@ -57,7 +58,7 @@ coefficient.
         # Two points that agree but for rounding may seem to bend the other way.
         largest = max(float(np.abs(z).max()) for z in (points[i][0], points[j][0], u, v))
         noise = _ROUNDING * largest * float(np.abs(q - r).sum())
-        if slope < penalty.l2 * square - _AGREEMENT * (abs(slope) + penalty.l2 * square) - noise:
+        if slope < penalty.l2 * square - AGREEMENT * (abs(slope) + penalty.l2 * square) - noise:
             raise ValueError(
                 f"l2={penalty.l2:g} of the {penalty.name} penalty is not its modulus of strong "
                 f"convexity: between two points g bends by {slope / square:.3g} only. Lower it."
