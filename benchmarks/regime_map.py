@@ -35,10 +35,10 @@ MARKS = "<!-- map:start -->", "<!-- map:end -->"
 
 TOL = 1e-6
 SEED, COUNT = 7, 300
-RIVALS = ("newton", "newton_cg", "sorel", "lbfgs", "continuation")
+RIVALS = ("newton", "newton_cg", "sorel", "pdhg", "admm", "lbfgs", "continuation")
 LOSSES = ("squared", "huber", "logistic", "multinomial")
 PENALTIES = ("L2", "ElasticNet", "NonNegative", "Box", "Simplex")
-RISKS = ("mean", "cvar:0.5", "cvar:0.1", "esrm:2", "extremile:2.5")
+RISKS = ("mean", "cvar:0.5", "cvar:0.1", "cvar:0.02", "esrm:2", "extremile:2.5")
 CLASSES = 4
 
 # Rows, columns and condition by powers of ten, and numbers in X at most.
