@@ -33,14 +33,17 @@ def describe(problem):
     facts, words = Facts(problem), []
     for row in methods(problem):
         word = row.name
+        if word == "newton_cg":
+            word += f" {row.patience(facts):.0f}"
         if word == "quasi_newton":
             word += f" {facts.gradient_steps:.0f}" + " matrix" * facts.shares_matrix
-        words.append(f"{word} {row.trial:.0f}" if row.trial < math.inf else word)
+        trial = row.trial(facts)
+        words.append(f"{word} {trial:.0f}" if trial < math.inf else word)
     return ", ".join(words)
 
 
 MATRIX = "newton, continuation"
-CG = f"newton_cg, {MATRIX}"
+CG = f"newton_cg 250, {MATRIX}"
 SET = "newton on a working set"
 
 # A jump of 3.5 and of 7 % of the largest weight.
@@ -58,25 +61,28 @@ CHOSEN = {
     (5000, 53, "logistic", "mean"): f"quasi_newton 30 matrix, {MATRIX}",
     (100_000, 32, "logistic", "mean"): f"quasi_newton 0 matrix, {MATRIX}",
     (3000, 180, "squared", "esrm:2"): f"quasi_newton 0 matrix, {CG}",
-    (3000, 260, "squared", "esrm:2"): CG,
-    (5000, 350, "squared", "esrm:2"): f"quasi_newton 0 matrix, {CG}",
+    (3000, 260, "squared", "esrm:2"): f"newton_cg 314, {MATRIX}",
+    (5000, 350, "squared", "esrm:2"): f"quasi_newton 0 matrix, newton_cg 443, {MATRIX}",
     (5000, 53, "logistic", MILD): f"quasi_newton 30 matrix, {MATRIX}",
     (5000, 53, "logistic", SHARP): MATRIX,
-    (20_000, 1000, "logistic", "esrm:2"): f"quasi_newton 156 matrix, {CG}",
-    (3000, 1900, "huber", "mean"): f"quasi_newton 200, {CG}",
-    (400, 600, "huber", "esrm:2"): CG,
+    (20_000, 1000, "logistic", "esrm:2"): f"quasi_newton 156 matrix, newton_cg 1306, {MATRIX}",
+    (3000, 1900, "huber", "mean"): f"quasi_newton 250, newton_cg 3812, {MATRIX}",
+    (400, 600, "huber", "esrm:2"): f"newton_cg 631, {MATRIX}",
     (1797, 128, "logistic", "cvar:0.1"): MATRIX,
     (1797, 190, "logistic", "cvar:0.1"): MATRIX,
     (1797, 210, "logistic", "cvar:0.1"): CG,
-    (3000, 1500, "squared", "cvar:0.05"): CG,
-    (300, 4000, "logistic", "cvar:0.1"): f"row_space, {CG}",
-    (1000, 6000, "squared", "mean"): f"quasi_newton 172, {CG}",
-    (1797, 64, "multinomial", "cvar:0.1"): CG,
+    (3000, 1500, "squared", "cvar:0.05"): f"newton_cg 3441, {MATRIX}",
+    (300, 4000, "logistic", "cvar:0.1"): f"row_space, newton_cg 413, {MATRIX}",
+    (1000, 6000, "squared", "mean"): f"quasi_newton 172, newton_cg 1475, {MATRIX}",
+    (1797, 64, "multinomial", "cvar:0.1"): f"newton_cg 273, {MATRIX}",
     (150, 4, "multinomial", "cvar:0.1"): MATRIX,
     (3000, 900, "squared", "cvar:0.1", ElasticNet(0.1, 0.1)): MATRIX,
     (3000, 1100, "squared", "cvar:0.1", ElasticNet(0.1, 0.1)): f"{SET}, sorel 100, {MATRIX}",
-    (2000, 1500, "logistic", "mean", Box(0.1, -1.0, 1.0)): f"{SET}, lbfgs 100, sorel 100, {MATRIX}",
-    (2000, 1500, "squared", "mean", NonNegative(0.1)): f"{SET}, lbfgs 100, sorel 100, {MATRIX}",
+    (2000, 1500, "logistic", "mean", Box(0.1, -1.0, 1.0)): f"{SET}, pdhg 3176, sorel 100, {MATRIX}",
+    (2000, 1500, "squared", "mean", NonNegative(0.1)): f"{SET}, pdhg 3176, sorel 100, {MATRIX}",
+    (500, 3000, "logistic", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"pdhg 724, sorel 100, {MATRIX}",
+    (500, 6000, "squared", "esrm:2", NonNegative(0.1)): "pdhg, sorel 100",
+    (500, 3000, "multinomial", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"{SET}, sorel 100",
     (250, 2000, "linear", "cvar:0.05", Simplex(0.1)): MATRIX,
 }
 
@@ -94,7 +100,7 @@ def test_the_methods_for_real_sizes(problems, case):
 @pytest.mark.parametrize(
     "name",
     [
-        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MAX_GRADIENT_STEPS",
+        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MATRIX_STEPS",
         "_ROWS_PER_PARAMETER", "_SMOOTH_JUMP", "PRODUCTS_PER_STEP",
     ],
 )  # fmt: skip
