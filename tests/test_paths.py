@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import make_data
+from test_estimators import Interrupted
 
 import sorel
 from sorel import CVaR, PathResult
 from sorel.certificate import KnownCurvature, certify
 from sorel.paths import snake_order
-from sorel.solvers import Newton
 
 LEVELS = [0.9, 0.5, 0.2]
 STRENGTHS = [1.0, 0.1, 0.01]
@@ -41,7 +41,6 @@ def test_objective_grows_with_the_risk_and_with_l2():
     assert np.all(np.diff(by_risk.objective) > 0)
     by_l2 = sorel.path(X, y, risks="cvar:0.3", l2=STRENGTHS, tol=1e-9)
     assert np.all(np.diff(by_l2.objective) < 0)
-    assert np.all(np.diff(np.linalg.norm(by_l2.coefs, axis=1)) > 0)
 
 
 def test_warm_starts_save_passes():
@@ -58,14 +57,6 @@ def test_steps_of_a_grid_go_to_neighbours():
     steps = list(snake_order(4, 3))
     assert sorted(steps) == [(i, j) for i in range(4) for j in range(3)]
     assert np.all(np.abs(np.diff(steps, axis=0)).sum(axis=1) == 1)
-
-
-@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "huber"])
-def test_other_losses(loss):
-    X, y = make_data(loss, 60, 3, 0)
-    path = sorel.path(X, y, risks=["mean", "cvar:0.5"], loss=loss, l2=0.1, fit_intercept=False)
-    assert path.coefs.shape == (2, 3)
-    assert np.all(path.intercepts == 0.0)
 
 
 def test_several_classes():
@@ -91,7 +82,7 @@ def test_sample_weights_sparse_rows_and_l1():
     np.testing.assert_allclose(weighted.objective, repeated.objective, rtol=1e-8)
 
 
-def test_table():
+def test_table(monkeypatch):
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
     X, y = make_data("squared", 40, 2, 0)
     path = sorel.path(pd.DataFrame(X, columns=["age", "dose"]), y, risks=["mean", "esrm:2"])
@@ -103,38 +94,23 @@ def test_table():
     assert frame["risk"].tolist() == ["mean", "esrm:2.0"]
     np.testing.assert_array_equal(frame[["age", "dose"]], path.coefs)
     assert "2 points" in repr(path)
-
-
-def test_table_without_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    X, y = make_data("squared", 40, 2, 0)
-    table = sorel.path(X, y, l2=[0.1, 0.2]).to_frame()
-    assert table["l2"] == [0.1, 0.2]
-    assert len(table["relative_gap"]) == 2
+    assert path.to_frame()["risk"] == ["mean", "esrm:2.0"]
 
 
 def test_bad_grids_are_refused():
     X, y = make_data("squared", 40, 2, 0)
     with pytest.raises(ValueError, match="risks is empty"):
         sorel.path(X, y, risks=[])
-    with pytest.raises(ValueError, match="l2 must"):
-        sorel.path(X, y, l2=[0.1, 0.0])
-    with pytest.raises((TypeError, ValueError), match="l2 must"):
-        sorel.path(X, y, l2="big")
-
-
-class Interrupted(Newton):
-    """Newton's method, with somebody at the keyboard."""
-
-    def iterates(self, problem, run):
-        yield next(super().iterates(problem, run))
-        raise KeyboardInterrupt
+    for l2 in ([0.1, 0.0], "big"):
+        with pytest.raises((TypeError, ValueError), match="l2 must"):
+            sorel.path(X, y, l2=l2)
 
 
 def test_interrupt_ends_the_path():
     X, y = make_data("squared", 40, 2, 0)
     with pytest.raises(KeyboardInterrupt):
-        sorel.path(X, y, risks=["mean", "cvar:0.1"], solver=Interrupted(), tol=0.0)
+        sorel.path(X, y, risks=["mean", "cvar:0.1"], solver=Interrupted(1), tol=0.0)
 
 
 def test_a_problem_has_everything_but_the_grid():
@@ -227,26 +203,19 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
     rng = np.random.default_rng(12)
     noise = rng.normal(size=(41, 41))
     run = problem.for_run()
-    near = (
-        1.01
-        * run.engine.curvature(
-            run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
-        ).matrix()
-    )
+    at_best, dual = run.engine.point(w_best), run.engine.nearest_dual(best.weights)[0]
+    near = 1.01 * run.engine.curvature(at_best, dual).matrix()
+    matrix = {"near": near, "far": noise @ noise.T, "singular": np.zeros((41, 41))}[kept]
     for scale in (1e-1, 1e-3, 1e-6):
-        w = w_best + scale * rng.normal(size=41)
-        point = run.engine.point(w)
-        for dual in (run.engine.worst_case(point), run.engine.nearest_dual(best.weights)[0]):
-            matrix = {"near": near, "far": noise @ noise.T, "singular": np.zeros((41, 41))}[kept]
+        point = run.engine.point(w_best + scale * rng.normal(size=41))
+        for weighting in (run.engine.worst_case(point), dual):
             for refine in (np.inf, 1e-3, 1e-6):
                 known = KnownCurvature(matrix)
-                certificate = certify(run, point, dual, refine=refine, known=known)
+                certificate = certify(run, point, weighting, refine=refine, known=known)
                 assert certificate.dual <= best.objective
                 assert certificate.gap >= certificate.primal - best.objective
     # A bound from products is about as good as one from the matrix.
-    dual = run.engine.nearest_dual(best.weights)[0]
-    point = run.engine.point(w_best)
-    by_products = certify(run, point, dual, refine=1e-9, known=KnownCurvature(near))
+    by_products = certify(run, at_best, dual, refine=1e-9, known=KnownCurvature(near))
     formed = certify(run, run.engine.point(w_best), dual, refine=1e-9)
     assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import unittest
 import warnings
 
 import numpy as np
@@ -12,7 +10,6 @@ import scipy.sparse
 from scipy.optimize import linprog
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import sorel
 from sorel import ESRM, CVaR, Deviation, Extremile, Max, Mean, Mixture
@@ -407,10 +404,3 @@ def test_model_selection_of_skfolio():
     # With costs, each fold starts from the weights of the one before.
     second = Portfolio(CVaR(0.1), previous_weights=first.weights_, **settings).fit(frame[30:90])
     np.testing.assert_allclose(path.portfolios[1].weights, second.weights_, atol=1e-5)
-
-
-def test_scikit_learn_s_checks():
-    for estimator, check in estimator_checks_generator(Portfolio()):
-        with warnings.catch_warnings(), contextlib.suppress(unittest.SkipTest):
-            warnings.simplefilter("ignore")
-            check(estimator)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import unittest
 import warnings
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import scipy.sparse
 import sklearn.linear_model
 from scipy.optimize import linprog
 from sklearn.metrics import mean_pinball_loss
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import sorel
 from sorel.estimators.quantile import weighted_quantile
@@ -110,13 +107,6 @@ globals().update(borrowed_tests())
 @pytest.fixture
 def global_random_seed():
     return 42
-
-
-def test_scikit_learn_s_checks():
-    for estimator, check in estimator_checks_generator(sorel.QuantileRegressor(alpha=0.01)):
-        with warnings.catch_warnings(), contextlib.suppress(unittest.SkipTest):
-            warnings.simplefilter("ignore")
-            check(estimator)
 
 
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.9])

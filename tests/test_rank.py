@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import unittest
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse
 from sklearn.linear_model import HuberRegressor, LinearRegression
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import sorel
 
@@ -112,13 +107,6 @@ def test_sparse_rows_and_large_shifts():
     dense = sorel.RankRegressor(tol=1e-8).fit(X, y)
     sparse = sorel.RankRegressor(tol=1e-8).fit(scipy.sparse.csr_array(X), y + 1e6)
     np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-5, atol=1e-7)
-
-
-def test_scikit_learn_s_checks():
-    for estimator, check in estimator_checks_generator(sorel.RankRegressor(l2=0.1, tol=1e-12)):
-        with warnings.catch_warnings(), contextlib.suppress(unittest.SkipTest):
-            warnings.simplefilter("ignore")
-            check(estimator)
 
 
 @pytest.mark.parametrize(
