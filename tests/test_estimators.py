@@ -67,8 +67,8 @@ def expected_failures(estimator):
         SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
         SpectralRiskClassifier(),
         SpectralRiskClassifier(loss="squared_hinge"),
-        sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
-        sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
+        sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2, tol=1e-10),
+        sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2, tol=1e-10),
         sorel.QuantileRegressor(alpha=0.01),
         sorel.RankRegressor(l2=0.1, tol=1e-12),
         sorel.SpectralRiskPortfolio(),
@@ -215,7 +215,7 @@ def test_nested_risk_parameters(risk):
     assert model.risk == CVaR(0.2)
     assert risk in ("cvar:0.5", CVaR(0.5))  # the caller's object is not touched
     for unknown in ("risk__rho", "risc__alpha"):
-        with pytest.raises(ValueError, match=unknown.strip("risk_")):
+        with pytest.raises(ValueError, match=r"parameter .*(rho|risc)"):
             model.set_params(**{unknown: 2.0})
 
 
