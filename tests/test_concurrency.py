@@ -1,7 +1,7 @@
 """Several threads solve one problem at once: each gets what it would get alone, bit for bit.
 
 Sizes lie on both sides of every threshold at which an engine does something else: sorting,
-selection, pooled arrays, points on lines, shared sweeps.
+selection, shared sweeps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel._lib.pool import WORTH_POOLING
 from sorel._lib.threads import limit_blas, thread_count
 from sorel.engines import BlocksEngine
 from sorel.rows import open_rows, write_blocks
@@ -91,7 +90,7 @@ def test_newton(n, risk, loss, weighted):
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("home", ["dense", "sparse", "blocks"])
 def test_every_solver_and_home(solver, home, tmp_path):
-    n = WORTH_POOLING + 5000 if solver not in ("prospect", "saddle_saga") else 400
+    n = 25_000 if solver not in ("prospect", "saddle_saga") else 400
     X, y = make_rows(n)
     engine = None
     if home == "sparse":

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import isotonic_regression
 
-from sorel._lib.pool import Pool
+import sorel._core as _core
+from sorel._lib.threads import Team
 from sorel.permutahedron import Projector, project_permutahedron, thresholds
 from sorel.permutahedron.cores import Uniform
+from sorel.permutahedron.ordering import Order
 from sorel.risks import ESRM, CustomSpectrum, CVaR, Extremile, Max, Mean, Mixture, Risk
 
 EXAMPLES = settings(deadline=None, max_examples=150)
@@ -40,10 +42,8 @@ SCALES = [1e-9, 1e-3, 1.0, 30.0, 1e9]
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     """The projection through sort and pooling, also where a threshold would do."""
-    core = Uniform(sigma, Pool())
-    core.threshold = None
     out = np.empty(z.size)
-    core.project(z, out, np.empty(z.size, np.int32))
+    Uniform(sigma).project(z, out, np.empty(z.size, np.int32))
     return out
 
 
@@ -94,24 +94,9 @@ def assert_feasible(lam: np.ndarray, sigma: np.ndarray, tolerance: float = 1e-15
     assert abs(float(excess[-1])) <= tolerance * scale
 
 
-@pytest.mark.parametrize("risk", RISKS, ids=repr)
-def test_blocks_are_counted_and_have_two_items_or_more(risk: Risk) -> None:
-    rng = np.random.default_rng(4)
-    for n, scale in itertools.product((1, 2, 7, 60), (1e-3, 1.0, 1e6)):
-        block = np.empty(n, np.int32)
-        weight = rng.random(n) + 0.01
-        for omega in (None, weight / weight.sum()):
-            projector = Projector(risk, n, omega)
-            for _ in range(5):
-                count = projector.project(scale * rng.standard_normal(n), np.empty(n), block)
-                numbers, sizes = np.unique(block[block >= 0], return_counts=True)
-                assert_array_equal(numbers, np.arange(count))
-                assert (sizes > 1).all()
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("risk", [CVaR(0.29), ESRM(2.0)], ids=repr)
-def test_forks_share_the_risk_and_nothing_that_is_written(risk: Risk, weighted: bool) -> None:
+def test_forks_share_nothing_that_is_written(risk: Risk, weighted: bool) -> None:
     n, threads, rounds = LARGE, 4, 20
     rng = np.random.default_rng(3)
     omega = None
@@ -132,9 +117,6 @@ def test_forks_share_the_risk_and_nothing_that_is_written(risk: Risk, weighted: 
 
     results(original, 0)
     forks = [original.fork() for _ in range(threads)]
-    for fork in forks:
-        for name in ("omega", "weight") if weighted else ("_mass",):
-            assert getattr(fork._core, name) is getattr(original._core, name)
     with ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(results, forks, range(threads)))
     for k in range(threads):
@@ -311,8 +293,9 @@ def projectors(risk: Risk, n: int) -> list[tuple[Projector, np.ndarray]]:
 def test_linearisation(risk: Risk) -> None:
     n = 60
     rng = np.random.default_rng(4)
-    zeta, direction = rng.standard_normal(n), rng.standard_normal(n)
-    for projector, omega in projectors(risk, n):
+    direction = rng.standard_normal(n)
+    for (projector, omega), scale in itertools.product(projectors(risk, n), (1e-2, 1.0, 1e3)):
+        zeta = scale * rng.standard_normal(n)
         ahead, behind, q = np.empty(n), np.empty(n), np.empty(n)
         step = 1e-7
         projector.project(zeta + step * direction, ahead)
@@ -377,34 +360,36 @@ def test_sum_of_a_large_projection_is_exact() -> None:
             assert_feasible(project_permutahedron(scale * z, risk), risk.weights(n))
 
 
-def test_threshold_search_settles_in_few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_threshold_is_found_in_few_trials(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     # Newton steps may cycle between two pieces; the bracket must break that.
-    monkeypatch.setattr(thresholds, "COLD_TRIALS", 30)
     for seed in range(200):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 300))
         zeta = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 6) + 10.0 ** rng.integers(0, 9)
         weight = None if seed % 2 else rng.random(n) + 0.01
         total = float(n) if weight is None else float(weight.sum())
-        low, high = rng.choice([0.0, 0.2]), rng.choice([1.5, 10.0, n])
-        high = max(high, 1.5)
+        low, high = rng.choice([0.0, 0.2]), max(rng.choice([1.5, 10.0, n]), 1.5)
         rank = min(n - 1, int(n * (1 - (1 - low) / (high - low))))
         finder = thresholds.Thresholder(weight, low, high, total, rank)
-        out = np.empty(n)
-        monkeypatch.setattr(thresholds, "COLD_TRIALS", 30 if weight is None else 80)
-        assert finder.project(zeta, out, np.empty(n, np.int32)) >= 0
-        heavy = np.ones(n) if weight is None else weight
-        assert math.fsum(heavy * out) == pytest.approx(total, rel=1e-14)
-        # Optimality of a box cut by a plane: one multiplier explains every item.
-        multiplier = zeta - out
-        free = (out > low) & (out < high)
-        spread = 1e-9 + 4e-16 * abs(zeta).max()
-        if free.any():
-            assert np.ptp(multiplier[free]) <= spread
-        if (out == low).any() and (out > low).any():
-            assert multiplier[out == low].max() <= multiplier[out > low].min() + spread
-        if (out == high).any() and (out < high).any():
-            assert multiplier[out == high].min() >= multiplier[out < high].max() - spread
+        out, block = np.empty(n), np.empty(n, np.int32)
+        monkeypatch.setattr(thresholds, "MAX_TRIALS", 30 if weight is None else 80)
+        team = Team(n, threads) if threads > 1 else None
+        for move in (0.0, 1e-3):  # the second search starts from the last threshold
+            zeta = zeta + move * rng.standard_normal(n)
+            assert finder.project(zeta, out, block, team) >= 0
+            heavy = np.ones(n) if weight is None else weight
+            assert math.fsum(heavy * out) == pytest.approx(total, rel=1e-14)
+            # Optimality of a box cut by a plane: one multiplier explains every item.
+            multiplier = zeta - out
+            free = (out > low) & (out < high)
+            spread = 1e-9 + 4e-16 * abs(zeta).max()
+            if free.any():
+                assert np.ptp(multiplier[free]) <= spread
+            if (out == low).any() and (out > low).any():
+                assert multiplier[out == low].max() <= multiplier[out > low].min() + spread
+            if (out == high).any() and (out < high).any():
+                assert multiplier[out == high].min() >= multiplier[out < high].max() - spread
 
 
 def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
@@ -413,9 +398,114 @@ def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
     z = np.random.default_rng(10).standard_normal(50) / 50
     want = project_permutahedron(z, CVaR(0.3))
     omega = np.full(50, 1 / 50)
-    monkeypatch.setattr(thresholds, "COLD_TRIALS", 0)
+    monkeypatch.setattr(thresholds, "MAX_TRIALS", 0)
     assert_allclose(project_permutahedron(z, CVaR(0.3)), want, rtol=1e-13, atol=1e-16)
     assert_allclose(project_permutahedron(z, CVaR(0.3), omega), want, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_free_items_keep_what_is_small_against_them(weighted: bool) -> None:
+    run = 256  # items that are added up without compensation
+    zeta = np.concatenate([np.full(run, size) for size in (1e16, 1.0, -1e16, 3.0, 7e15, -7e15)])
+    weight = np.ones(len(zeta)) if weighted else None
+    found = _core.level_sums(zeta, weight, 0.0, 0.0, -1e17, 1e17)
+    assert found[:3] == (0.0, 0.0, len(zeta))
+    assert found[3] + found[4] == 4.0 * run
+
+
+# Orders that are kept.
+
+TINY = np.finfo(float).smallest_subnormal
+
+
+@pytest.mark.parametrize("n", [1, 100, 5001, 70_000])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng, n: rng.normal(size=n) ** 2,
+        lambda rng, n: 1e6 + rng.normal(size=n),
+        lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
+        lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
+        lambda rng, n: rng.integers(0, 3, n).astype(float),
+        lambda rng, n: TINY * rng.integers(0, 1000, n),
+        lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
+        lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
+    ],
+)
+def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n) -> None:
+    rng = np.random.default_rng(6)
+    values, keep = make(rng, n), Order(np.empty((2, n)))
+    # From nothing, from nearby, and from an order that does not help.
+    for vector in (values, values + 1e-9 * rng.normal(size=n), rng.permutation(values)):
+        keep.update(vector)
+        assert_array_equal(keep.order, np.argsort(vector, kind="stable"))
+        assert_array_equal(keep.key, np.sort(vector))
+
+
+def test_a_repair_ends_where_its_budget_does() -> None:
+    late = np.append(np.arange(1.0, 10.0), 0.0)  # ten moves for the last of ten items
+    for budget in (10, 11):
+        order, key = np.arange(10, dtype=np.int32), np.empty(10)
+        assert _core.repair(late, order, key, budget) is (budget == 11)
+        assert sorted(order) == list(range(10))
+
+
+# What a weighting falls short of.
+
+
+@pytest.mark.parametrize("weights", ["equal", "given", "some zero"])
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+@pytest.mark.parametrize("n", [7, 40])
+def test_value_worst_case_and_shortfall_belong_together(risk: Risk, weights: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    losses, omega = rng.standard_normal(n), rng.uniform(0.5, 2.0, n)
+    if weights == "some zero":
+        omega[::3] = 0.0
+    omega /= omega.sum()
+    given = None if weights == "equal" else omega
+    omega = np.full(n, 1.0 / n) if given is None else omega
+    projector, q, other = Projector(risk, n, given), np.empty(n), np.empty(n)
+    expected = risk(losses, given)
+    assert projector.value(losses) == pytest.approx(expected, rel=1e-12)
+    assert projector.worst_case(losses, q) == pytest.approx(expected, rel=1e-12)
+    assert omega @ (q * losses) == pytest.approx(expected, rel=1e-12)
+    assert projector.shortfall(losses, q) == pytest.approx(0.0, abs=1e-15)
+    projector.project(rng.standard_normal(n), other)
+    left = expected - omega @ (other * losses)
+    assert projector.shortfall(losses, other) == pytest.approx(left, rel=1e-9, abs=1e-14)
+
+
+def exact_shortfall(key, mass, density, weight, order) -> float:
+    """The formula of the loop in fractions."""
+    own = [Fraction(float(density[i])) * Fraction(float(weight[i])) for i in order]
+    surplus, total = Fraction(0), Fraction(0)
+    for j in range(len(order)):
+        surplus += own[j] - Fraction(float(mass[j]))
+        if j + 1 < len(order):
+            total += max(surplus, Fraction(0)) * (Fraction(key[j + 1]) - Fraction(key[j]))
+    return float(total + max(-surplus * Fraction(key[-1]), Fraction(0)))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e12])
+def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: float) -> None:
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 30):
+        losses = rng.standard_normal(n)
+        order = np.argsort(losses)
+        density, weight = rng.uniform(0.0, 2.0, n), np.ones(n)
+        if weighted:
+            weight = 2.0 ** rng.integers(-2, 3, n)  # products without rounding
+        mass = (density * weight)[order]
+        mass[: n // 2] -= 0.25
+        mass[n // 2 :] += 0.25
+        # A large number that comes and goes takes the digits of the rest from a plain sum.
+        mass[0] -= size
+        mass[-1] += size
+        key = losses[order]
+        got = _core.ordered_shortfall(key, mass, density, weight if weighted else None, order)
+        expected = exact_shortfall(key, mass, density, weight, order)
+        assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 
 
 def test_mean_and_single_item() -> None:

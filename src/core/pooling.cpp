@@ -3,7 +3,6 @@
 
 #include <limits>
 
-#include "ordering.hpp"
 
 namespace sorel {
 namespace {
@@ -30,16 +29,13 @@ SOREL_INLINE void write_pooled(const double* key, const double* mass, const doub
     }
 }
 
-// The whole projection for equal weights; -1 where the order needs a fresh sort. `moves` is the
-// budget of the repair for each item.
+// The projection of sorted keys for equal weights; returns the number of blocks.
 template <class Index>
-SOREL_CLONES index project_sorted(Vector<const double> zeta, Vector<const double> mass,
-                                  Vector<Index> order, Vector<double> key, double moves,
-                                  Vector<Index> bounds, Vector<double> levels,
+SOREL_CLONES index project_sorted(Vector<const double> key, Vector<const double> mass,
+                                  Vector<Index> order, Vector<Index> bounds, Vector<double> levels,
                                   Vector<double> spills, Vector<double> out,
                                   Vector<std::int32_t> block) {
     const index n = key.size();
-    if (!repair(zeta, order, key, moves * static_cast<double>(n))) return -1;
     // The vector that will hold q serves the pooling until then.
     const Blocks<Index> blocks{bounds.data, levels.data, out.data, spills.data, nullptr};
     const index count = pool<false>(key.data, mass.data, nullptr, n, blocks);
@@ -48,7 +44,7 @@ SOREL_CLONES index project_sorted(Vector<const double> zeta, Vector<const double
     return count;
 }
 
-// The projection of sorted keys, with their weights and masses in the same order.
+// The same with sample weights in the same order as the keys.
 template <class Index>
 SOREL_CLONES index project_weighted(Vector<const double> key, Vector<const double> mass,
                                     Vector<const double> weight, Vector<Index> order,
@@ -64,7 +60,7 @@ SOREL_CLONES index project_weighted(Vector<const double> key, Vector<const doubl
 
 template <class Index>
 void bind(nb::module_& m) {
-    define(m, "project_sorted", "zeta mass order key moves bounds levels spills out block",
+    define(m, "project_sorted", "key mass order bounds levels spills out block",
            project_sorted<Index>);
     define(m, "project_weighted", "key mass weight order bounds levels spills heavies out block",
            project_weighted<Index>);

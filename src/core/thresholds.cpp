@@ -201,25 +201,6 @@ std::tuple<index, index, double> project_levels(Vector<const double> zeta,
     return {-1, -1, 0.0};
 }
 
-// How many values lie below `least`, and how many from there to `most`, which are put into `found`;
-// none where they do not fit.
-std::tuple<index, index> gather(Vector<const double> values, double least, double most,
-                                Vector<double> found) {
-    const index n = values.size(), room = found.size();
-    index below = 0, count = 0;
-    for (index begin = 0; begin < n; begin += kGlance) {
-        if (count + kGlance > room) return {below, 0};
-        const index end = std::min(begin + kGlance, n);
-        for (index i = begin; i < end; ++i) {
-            const double value = values[i];
-            below += value < least;
-            found[count] = value;
-            count += (least <= value) & (value <= most);
-        }
-    }
-    return {below, count};
-}
-
 }  // namespace
 
 void bind_thresholds(nb::module_& m) {
@@ -234,7 +215,6 @@ void bind_thresholds(nb::module_& m) {
     define(m, "exact_tau", "sums tau low high total", exact_tau);
     define(m, "project_levels",
            "zeta weight low high total reference tau below above trials out block", project_levels);
-    define(m, "gather", "values least most found", gather);
 }
 
 }  // namespace sorel

@@ -22,6 +22,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
+import sorel._core as _core
 from sorel._lib.copies import shallow_copy
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
@@ -38,7 +39,6 @@ from sorel.engines.base import (
     Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
-from sorel.projection import thresholds
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -452,17 +452,17 @@ class DaskEngine(Engine):
         tau, below, above, span = 0.0, -np.inf, np.inf, np.inf
         for trial in range(_TRIALS):
             sums = tuple(self._columns("level_sums", dual.number, reference, tau, low, high))
-            excess = thresholds.excess_at(sums, tau, below, above, low, high, total)
+            excess = _core.excess_at(sums, tau, below, above, low, high, total)
             free = sums[2]
             if excess == 0.0:
-                return reference, float(thresholds.exact_tau(sums, tau, low, high, total))
+                return reference, float(_core.exact_tau(sums, tau, low, high, total))
             kink = 0.0
             if free == 0.0:
                 found = self._ask("nearest", dual.number, reference, tau, low, excess >= 0.0)
                 near = [value for value in found if value is not None]
                 best = min if excess >= 0.0 else max
                 kink = best(near, default=reference) - reference
-            tau, below, above, span = thresholds.next_tau(
+            tau, below, above, span = _core.next_tau(
                 trial, tau, below, above, span, excess, free, kink, low, high
             )
         return reference, tau

@@ -33,7 +33,6 @@ from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray, Mean, Risk
-from sorel.projection import thresholds
 
 # Partitions are joined, which copies them, until they have so many bytes: many small ones would
 # cost more in calls than in arithmetic.
@@ -323,7 +322,7 @@ class Session:
     def level_sums(
         self, number: int, reference: float, tau: float, low: float, high: float
     ) -> tuple[float, ...]:
-        sums: tuple[float, ...] = thresholds.level_sums(
+        sums: tuple[float, ...] = _core.level_sums(
             self._duals[number].density, self._threshold_weights, reference, tau, low, high
         )
         return sums
@@ -332,14 +331,14 @@ class Session:
         self, number: int, reference: float, tau: float, low: float, above: bool
     ) -> float | None:
         keys = self._duals[number].density
-        place = thresholds.nearest(keys, reference, tau, low, above)
+        place = _core.nearest(keys, reference, tau, low, above)
         return None if place < 0 else float(keys[place])
 
     def clip(self, number: int, reference: float, tau: float, low: float, high: float) -> None:
         """Turn a target into the weighting of this threshold."""
         dual = self._duals[number]
         dual.block = np.empty(self._n, np.int32)
-        thresholds.fill_clipped(dual.density, reference, tau, low, high, dual.density, dual.block)
+        _core.fill_clipped(dual.density, reference, tau, low, high, dual.density, dual.block)
 
     def collapse(self, number: int, count: int, exact: bool) -> NDArray[np.float64]:
         """Bins of a target; its samples wait for the weights of their bins."""

@@ -1,6 +1,6 @@
-"""The two ways to project: with equal weights, and with sample weights.
+"""Projections of items with positive weights: a spectrum, two levels of one, sample weights.
 
-Both keep orders and thresholds from call to call, and the working memory that goes with them. What
+All keep orders and thresholds from call to call, and the working memory that goes with them. What
 the risk gives is shared among forks and never written to.
 """
 
@@ -8,68 +8,70 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+import sorel._core as _core
 from sorel._lib.copies import shallow_copy
-from sorel._lib.pool import WORTH_POOLING, Pool
 from sorel._lib.threads import Team, by_ranges
 from sorel.problem.risks import FloatArray, Risk
-from sorel.projection import values
-from sorel.projection.ordering import (
-    MOVES_PER_ITEM,
-    ONE_ORDER_FROM,
-    Order,
-    index_type,
-    moves_per_item,
-    work_arrays,
-)
-from sorel.projection.pooling import project_sorted, project_weighted
+from sorel.projection.ordering import Order, index_type
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals
 
-# Above this size, selecting the edge of a two-level spectrum beats keeping the order of the losses
-# in repair.
-_SELECT_FROM = 2000
 
-# Where blocks begin before there is an order.
-_NONE = np.empty(0, np.int32)
+def dot(a: FloatArray, b: FloatArray) -> float:
+    """Inner product, added up in pairs, so that errors hardly grow with n."""
+    return float((a * b).sum())
 
 
 class Core(ABC):
-    """What both ways share: state that a fork has for itself."""
+    """What all share: an order, working memory and perhaps a threshold, which a fork has anew."""
 
-    threshold: Thresholder | None
+    threshold: Thresholder | None = None
+    team: Team | None = None
 
-    def __init__(self, n: int, pool: Pool) -> None:
+    def __init__(self, n: int) -> None:
         self.n = n
-        self.team: Team | None = None
-        self._begin(pool)
 
-    def _begin(self, pool: Pool) -> None:
-        self.pool = pool
-        self._project_order: Order | None = None
-        self._value_order: Order | None = None
-        self._bounds: npt.NDArray[Any] = _NONE
-        self._work: tuple[FloatArray, ...] | None = None
+    @cached_property
+    def _room(self) -> FloatArray:
+        return np.empty((3, self.n))
 
-    def fork(self, pool: Pool) -> Self:
+    @cached_property
+    def _bounds(self) -> npt.NDArray[Any]:
+        return np.empty(self.n, index_type(self.n))
+
+    @cached_property
+    def _order(self) -> Order:
+        # The weights follow the losses: one order serves the losses and the vectors to project.
+        return Order(self._room)
+
+    def fork(self) -> Self:
         fork = shallow_copy(self)
-        fork._begin(pool)
+        for name in ("_room", "_bounds", "_order"):
+            fork.__dict__.pop(name, None)
         if self.threshold is not None:
             fork.threshold = self.threshold.fork()
         return fork
 
-    def _general(self) -> tuple[Order, npt.NDArray[Any]]:
-        """The order of the vectors to be projected, and room for the bounds of blocks."""
-        if self._project_order is None:
-            self._bounds = np.empty(self.n, index_type(self.n))
-            self._project_order = Order(self.n, self.pool)
-        return self._project_order, self._bounds
+    def _sorted(self, values: FloatArray) -> Order:
+        self._order.update(values)
+        return self._order
+
+    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
+        """Write q and the block of each item, or -1; return the number of blocks."""
+        if self.threshold is not None:
+            count = self.threshold.project(zeta, out, block, self.team)
+            if count >= 0:
+                return count
+        return self._pool(self._sorted(zeta), out, block)
 
     @abstractmethod
-    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int: ...
+    def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
+        """The projection of a vector whose order is known (Ayer et al. 1955)."""
 
     @abstractmethod
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float: ...
@@ -82,161 +84,116 @@ class Core(ABC):
 
 
 class Uniform(Core):
-    """Projection with equal weights: minimise ``sum_i (q_i - zeta_i)^2`` over P(mass)."""
+    """Equal weights: minimise ``sum_i (q_i - zeta_i)^2`` over P(mass)."""
 
-    def __init__(self, mass: FloatArray, pool: Pool) -> None:
-        n = mass.size
-        super().__init__(n, pool)
-        self.threshold = None
-        # As mass ascends, the first entry above the lowest level and the one after it tell
-        # whether there are two levels, with at most one entry between them.
-        bend = min(int(np.searchsorted(mass, mass[0], side="right")), n - 1)
-        self._bend = bend if mass[min(bend + 1, n - 1)] == mass[-1] else None
-        self._levels = (float(mass[0]), float(mass[bend]), float(mass[-1]))
-        if self._bend is not None:
-            low, middle, high = self._levels
-            total = math.fsum((low * bend, middle, high * (n - 1 - bend)))
-            self.threshold = Thresholder(None, low, high, total, bend)
-        # Three values tell all about two levels: large vectors of them need not be kept.
-        self._select = self._bend is not None and n > _SELECT_FROM
-        self._mass = None if self._select else mass
+    def __init__(self, mass: FloatArray) -> None:
+        super().__init__(mass.size)
+        self.mass = mass
 
-    @property
-    def mass(self) -> FloatArray:
-        if self._mass is None:
-            assert self._bend is not None
-            low, middle, high = self._levels
-            self._mass = np.full(self.n, high)
-            self._mass[: self._bend] = low
-            self._mass[self._bend] = middle
-        return self._mass
-
-    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
-        if self.threshold is not None:
-            count = self.threshold.project(zeta, out, block, self.team)
-            if count >= 0:
-                return count
-        keep, bounds = self._general()
-        if self._work is None and self.n < WORTH_POOLING:
-            # What is too short to be kept by the pool is kept here.
-            self._work = work_arrays(self.pool, self.n, 2)
-        attempt, moves = 0, moves_per_item(self.n)
-        if not keep.known:
-            keep.sort(zeta, 0)
-            attempt, moves = 1, MOVES_PER_ITEM
-        while True:
-            work = self._work or work_arrays(self.pool, self.n, 2)
-            count = project_sorted(
-                zeta, self.mass, keep.order, keep.key, moves, bounds, work[0], work[1], out, block
-            )
-            if self._work is None:
-                self.pool.give(*work)
-            if count >= 0:
-                return count
-            keep.sort(zeta, attempt)
-            attempt, moves = 1, MOVES_PER_ITEM
-
-    def _ordered(self, losses: FloatArray) -> Order:
-        if self._value_order is None:
-            # The weights follow the losses, so the two orders are similar: long lists share one.
-            own = self.n < ONE_ORDER_FROM
-            self._value_order = Order(self.n, self.pool) if own else self._general()[0]
-        self._value_order.update(losses, self._project_order)
-        return self._value_order
-
-    def _edge(self, losses: FloatArray) -> float:
-        """The loss at the bend between two levels."""
-        assert self._bend is not None
-        if self._levels[0] == self._levels[2]:
-            return float(losses[0])  # all weights are alike, and no rank differs from another
-        return select(losses, self._bend, self.team)
+    def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
+        return _core.project_sorted(
+            keep.key, self.mass, keep.order, self._bounds, *self._room[:2], out, block
+        )
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
-        if self._select:
-            assert self._bend is not None
-            values.fill_levels(losses, *self._levels, self._bend, self._edge(losses), out)
-            return values.dot(out, losses)
-        keep = self._ordered(losses)
-        values.scatter(self.mass, keep.order, out)
-        return values.dot(self.mass, keep.key)
+        keep = self._sorted(losses)
+        out[keep.order] = self.mass
+        return dot(self.mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
-        if self._select:
-            assert self._bend is not None
-            low, middle, high = self._levels
-            edge = self._edge(losses)
-            parts = by_ranges(self.team, values.sums_beside, losses, edge)
-            below, n_below, above, n_above = totals(parts)
-            # Losses equal to the edge fill the ranks between; the middle rank is one of them.
-            at_low, at_high = self._bend - n_below, self.n - 1 - self._bend - n_above
-            return float(
-                low * below + high * above + edge * (low * at_low + middle + high * at_high)
-            )
-        return values.dot(self.mass, self._ordered(losses).key)
+        return dot(self.mass, self._sorted(losses).key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
-        if self._select:
-            low, _, high = self._levels
-            edge = self._edge(losses)
-            return float(
-                sum(by_ranges(self.team, values.level_shortfall, losses, density, low, high, edge))
-            )
-        keep = self._ordered(losses)
-        return values.ordered_shortfall(keep.key, self.mass, density, None, keep.order)
+        keep = self._sorted(losses)
+        return _core.ordered_shortfall(keep.key, self.mass, density, None, keep.order)
+
+
+class TwoLevels(Uniform):
+    """Equal weights and a mass of two levels, with at most one entry between them."""
+
+    def __init__(self, n: int, bend: int, low: float, middle: float, high: float) -> None:
+        Core.__init__(self, n)
+        self._bend, self._levels = bend, (low, middle, high)
+        total = math.fsum((low * bend, middle, high * (n - 1 - bend)))
+        self.threshold = Thresholder(None, low, high, total, bend)
+
+    @cached_property
+    def mass(self) -> FloatArray:  # type: ignore[override] # made only where no threshold is found
+        low, middle, high = self._levels
+        mass = np.full(self.n, high)
+        mass[: self._bend] = low
+        mass[self._bend] = middle
+        return mass
+
+    def _edge(self, losses: FloatArray) -> float:
+        """The loss at the bend between the levels."""
+        if self._levels[0] == self._levels[2]:
+            return float(losses[0])  # all weights are alike, and no rank differs from another
+        return select(losses, self._bend)
+
+    def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
+        _core.fill_levels(losses, *self._levels, self._bend, self._edge(losses), out)
+        return dot(out, losses)
+
+    def value(self, losses: FloatArray) -> float:
+        low, middle, high = self._levels
+        edge = self._edge(losses)
+        parts = by_ranges(self.team, _core.sums_beside, losses, edge)
+        below, n_below, above, n_above = totals(parts)
+        # Losses equal to the edge fill the ranks between; the middle rank is one of them.
+        at_low, at_high = self._bend - n_below, self.n - 1 - self._bend - n_above
+        return float(low * below + high * above + edge * (low * at_low + middle + high * at_high))
+
+    def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
+        low, _, high = self._levels
+        edge = self._edge(losses)
+        parts = by_ranges(self.team, _core.level_shortfall, losses, density, low, high, edge)
+        return float(sum(parts))
+
+
+def equal_weights(mass: FloatArray) -> Core:
+    """The core for an ascending mass."""
+    n = mass.size
+    # The first entry above the lowest level and the one after it tell whether there are two levels.
+    bend = min(int(np.searchsorted(mass, mass[0], side="right")), n - 1)
+    if mass[min(bend + 1, n - 1)] == mass[-1]:
+        return TwoLevels(n, bend, float(mass[0]), float(mass[bend]), float(mass[-1]))
+    return Uniform(mass)
 
 
 class Weighted(Core):
-    """Projection with positive weights, scaled to mean 1 so that sizes match equal weights."""
+    """Positive sample weights, scaled to mean 1 so that sizes match equal weights."""
 
-    def __init__(self, risk: Risk, omega: FloatArray, pool: Pool) -> None:
-        n = omega.size
-        super().__init__(n, pool)
-        self.risk = risk
-        self.omega = omega
-        self.weight = omega * n
-        levels = risk.levels(n, omega)
-        self.threshold = None
+    def __init__(self, risk: Risk, omega: FloatArray) -> None:
+        super().__init__(omega.size)
+        self.risk, self.omega = risk, omega
+        self.weight = omega * self.n
+        levels = risk.levels(self.n, omega)
         if levels is not None:
-            self.threshold = Thresholder(self.weight, *levels, float(n), 0)
-
-    def _ordered(self, losses: FloatArray) -> Order:
-        if self._value_order is None:
-            self._value_order = Order(self.n, self.pool)
-        self._value_order.update(losses)
-        return self._value_order
+            self.threshold = Thresholder(self.weight, *levels, float(self.n), 0)
 
     def _mass(self, order: npt.NDArray[Any]) -> FloatArray:
         mass = self.risk.increments(self.omega[order])
-        mass *= self.omega.size
+        mass *= self.n
         return mass
 
-    def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
-        if self.threshold is not None:
-            count = self.threshold.project(zeta, out, block, self.team)
-            if count >= 0:
-                return count
-        keep, bounds = self._general()
-        keep.update(zeta)
-        weight = self.weight[keep.order]
-        mass = self._mass(keep.order)
-        levels, spills, heavies = work_arrays(self.pool, zeta.size, 3)
-        count = project_weighted(
-            keep.key, mass, weight, keep.order, bounds, levels, spills, heavies, out, block
+    def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
+        weight, mass = self.weight[keep.order], self._mass(keep.order)
+        return _core.project_weighted(
+            keep.key, mass, weight, keep.order, self._bounds, *self._room, out, block
         )
-        self.pool.give(levels, spills, heavies)
-        return count
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
-        keep = self._ordered(losses)
+        keep = self._sorted(losses)
         mass = self._mass(keep.order)
-        values.scatter(mass / self.weight[keep.order], keep.order, out)
-        return values.dot(mass, keep.key)
+        out[keep.order] = mass / self.weight[keep.order]
+        return dot(mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
-        keep = self._ordered(losses)
-        return values.dot(self._mass(keep.order), keep.key)
+        keep = self._sorted(losses)
+        return dot(self._mass(keep.order), keep.key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
-        keep = self._ordered(losses)
+        keep = self._sorted(losses)
         mass = self._mass(keep.order)
-        return values.ordered_shortfall(keep.key, mass, density, self.weight, keep.order)
+        return _core.ordered_shortfall(keep.key, mass, density, self.weight, keep.order)

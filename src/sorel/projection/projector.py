@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from sorel._lib.copies import shallow_copy
 from sorel._lib.inputs import check_numbers
-from sorel._lib.pool import Pool
 from sorel._lib.threads import Team
 from sorel.problem.risks import FloatArray, Risk, normalised_sample_weight
-from sorel.projection.cores import Core, Uniform, Weighted
+from sorel.projection.cores import Core, Weighted, equal_weights
 
 __all__ = ["Derivative", "Projector", "WeightSet", "project_permutahedron"]
 
@@ -123,8 +122,7 @@ def project_permutahedron(
         raise TypeError(f"z must be a vector of real numbers, got dtype {point.dtype}.")
     if point.ndim != 1 or point.size == 0:
         raise ValueError(f"z must be a non-empty vector, got shape {point.shape}.")
-    # A copy, since code for arrays that may not be written to would be compiled apart.
-    point = np.array(point, dtype=np.float64)
+    point = np.ascontiguousarray(point, dtype=np.float64)
     if not np.isfinite(point).all():
         raise ValueError("z must be finite; it contains NaN or inf.")
     n = point.size
@@ -144,7 +142,7 @@ def project_permutahedron(
         out *= omega
         return out
     mass = sigma.weights(n) if isinstance(sigma, Risk) else _checked_sigma(sigma, n)
-    Uniform(mass, Pool()).project(point, out, np.empty(n, np.int32))
+    equal_weights(mass).project(point, out, np.empty(n, np.int32))
     return out
 
 
@@ -199,7 +197,6 @@ class Projector(WeightSet):
         n: int,
         sample_weight: FloatArray | None = None,
     ) -> None:
-        pool = Pool()
         self.risk = risk
         self.n = int(n)
         self._used: IntArray | None = None
@@ -208,15 +205,14 @@ class Projector(WeightSet):
             mass = risk.weights(self.n)
             mass *= self.n
             self.heaviest = float(mass[-1]) / self.n
-            self._core = Uniform(mass, pool)
+            self._core = equal_weights(mass)
             return
         omega = np.ascontiguousarray(sample_weight, dtype=np.float64)
         if not (omega > 0.0).all():
             self._used = np.flatnonzero(omega > 0.0)
             omega = omega[self._used]
-            self._inner = np.empty((2, omega.size))
         self.heaviest = float(np.max(risk.tail(np.minimum(omega, 1.0))))
-        self._core = Weighted(risk, omega, pool)
+        self._core = Weighted(risk, omega)
 
     def fork(self) -> Self:
         """The same projections for another thread, which knows nothing of earlier ones.
@@ -227,10 +223,12 @@ class Projector(WeightSet):
         allocates, and two forks may be used at the same time.
         """
         fork = shallow_copy(self)
-        fork._core = self._core.fork(Pool())
-        if self._used is not None:
-            fork._inner = np.empty_like(self._inner)
+        fork._core = self._core.fork()
         return fork
+
+    def _of_used(self, vector: FloatArray) -> FloatArray:
+        """The entries of the items that have weight."""
+        return vector if self._used is None else vector[self._used]
 
     def nearest(self, zeta: FloatArray) -> tuple[FloatArray, Derivative]:
         block = np.empty(self.n, np.int32)
@@ -262,19 +260,16 @@ class Projector(WeightSet):
         int
             The number of blocks.
         """
+        if block is None:
+            block = np.empty(self.n, np.int32)
         if self._used is None:
-            # One kind of call is compiled: who does not want the blocks gets them all the same.
-            return self._core.project(
-                zeta, out, np.empty(self.n, np.int32) if block is None else block
-            )
-        np.take(zeta, self._used, out=self._inner[0])
-        inner = np.empty(self._used.size, np.int32)
-        count = self._core.project(self._inner[0], self._inner[1], inner)
+            return self._core.project(zeta, out, block)
+        q, inner = np.empty(self._core.n), np.empty(self._core.n, np.int32)
+        count = self._core.project(zeta[self._used], q, inner)
         out.fill(0.0)
-        out[self._used] = self._inner[1]
-        if block is not None:
-            block.fill(-1)
-            block[self._used] = inner
+        out[self._used] = q
+        block.fill(-1)
+        block[self._used] = inner
         return count
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
@@ -296,10 +291,10 @@ class Projector(WeightSet):
         """
         if self._used is None:
             return self._core.worst_case(losses, out) / self.n
-        np.take(losses, self._used, out=self._inner[0])
-        value = self._core.worst_case(self._inner[0], self._inner[1]) / self._used.size
+        q = np.empty(self._core.n)
+        value = self._core.worst_case(losses[self._used], q) / self._core.n
         out.fill(0.0)
-        out[self._used] = self._inner[1]
+        out[self._used] = q
         return value
 
     def value(self, losses: FloatArray) -> float:
@@ -315,10 +310,7 @@ class Projector(WeightSet):
         float
             ``sum_i sigma_i l_[i]``.
         """
-        if self._used is None:
-            return self._core.value(losses) / self.n
-        np.take(losses, self._used, out=self._inner[0])
-        return self._core.value(self._inner[0]) / self._used.size
+        return self._core.value(self._of_used(losses)) / self._core.n
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         """Return the spectral risk less ``sum_i omega_i q_i losses_i``, without cancellation.
@@ -336,8 +328,5 @@ class Projector(WeightSet):
             A sum of nonnegative terms: the mass that q holds below each gap between sorted
             losses, beyond what the risk puts there, times the width of the gap.
         """
-        if self._used is None:
-            return self._core.shortfall(losses, density) / self.n
-        np.take(losses, self._used, out=self._inner[0])
-        np.take(density, self._used, out=self._inner[1])
-        return self._core.shortfall(self._inner[0], self._inner[1]) / self._used.size
+        used = self._of_used
+        return self._core.shortfall(used(losses), used(density)) / self._core.n

@@ -16,52 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sorel._core import (
-    exact_tau,
-    excess_at,
-    fill_clipped,
-    gather,
-    level_sums,
-    nearest,
-    next_tau,
-    project_levels,
-)
+import sorel._core as _core
 from sorel._lib.copies import shallow_copy
 from sorel._lib.threads import Team, by_ranges
 from sorel.problem.risks import FloatArray
 
-__all__ = [
-    "BlockArray",
-    "Thresholder",
-    "exact_tau",
-    "excess_at",
-    "fill_clipped",
-    "level_sums",
-    "nearest",
-    "next_tau",
-    "select",
-    "totals",
-]
-
 BlockArray = npt.NDArray[np.int32]
 
-# Trials of the threshold search from the last threshold.
-WARM_TRIALS = 12
-
-# Trials from a safe bracket after those.
-COLD_TRIALS = 200
-
-# Values from which on a sample narrows the search for a rank (Floyd and Rivest 1975).
-_SAMPLE_FROM = 12_000
-
-# Size of the sample, about.
-_SAMPLE_SIZE = 10_000
-
-# Values for each one of the sample, at least.
-_LEAST_STRIDE = 16
-
-# Ranks of the sample on either side, in units of the square root of its size.
-_SAMPLE_MARGIN = 2.0
+# Trials of a search, at most; it takes some ten, fewer from the last threshold.
+MAX_TRIALS = 200
 
 
 class Thresholder:
@@ -108,22 +71,20 @@ class Thresholder:
         count = -1
         if self.pivot >= 0:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
-            count = self._find(zeta, out, block, team, start, WARM_TRIALS)
+            count = self._find(zeta, out, block, team, start)
         if count < 0:
-            count = self._find(zeta, out, block, team, self.bracket(zeta, team), COLD_TRIALS)
+            count = self._find(zeta, out, block, team, self.bracket(zeta))
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
             return 0
         return min(count, 1)
 
-    def bracket(
-        self, zeta: FloatArray, team: Team | None = None
-    ) -> tuple[float, float, float, float]:
+    def bracket(self, zeta: FloatArray) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""
         if self.weight is None:
             # The threshold lies between z_(rank) - high and z_(rank) - low.
-            reference = select(zeta, self.rank, team)
+            reference = select(zeta, self.rank)
             below, above = -self.high, -self.low
         else:
             least, most = float(zeta.min()), float(zeta.max())
@@ -141,17 +102,16 @@ class Thresholder:
         block: BlockArray,
         team: Team | None,
         start: tuple[float, float, float, float],
-        trials: int,
     ) -> int:
         """Search from (reference, tau, below, above); the number of free items, or -1."""
         level = (self.low, self.high, self.total)
         if team is None:
-            count, pivot, tau = project_levels(
-                zeta, self.weight, *level, *start, trials, out, block
+            count, pivot, tau = _core.project_levels(
+                zeta, self.weight, *level, *start, MAX_TRIALS, out, block
             )
         else:
             count, pivot, tau = _share_project_levels(
-                team, zeta, self.weight, *level, *start, trials, out, block
+                team, zeta, self.weight, *level, *start, out, block
             )
         if count >= 0:
             self.pivot, self.tau = pivot, tau
@@ -161,28 +121,30 @@ class Thresholder:
 def _share_project_levels(
     team: Team, zeta: FloatArray, weight: FloatArray | None,
     low: float, high: float, total: float, reference: float, tau: float, below: float, above: float,
-    trials: int, out: FloatArray, block: BlockArray,
+    out: FloatArray, block: BlockArray,
 ) -> tuple[int, int, float]:  # fmt: skip
     """`project_levels` with its sweeps shared among threads."""
     span = math.inf
-    for trial in range(trials):
-        sums = totals(by_ranges(team, level_sums, zeta, weight, reference, tau, low, high))
-        excess, free = excess_at(sums, tau, below, above, low, high, total), sums[2]
+    for trial in range(MAX_TRIALS):
+        sums = totals(by_ranges(team, _core.level_sums, zeta, weight, reference, tau, low, high))
+        excess, free = _core.excess_at(sums, tau, below, above, low, high, total), sums[2]
         place = 0
         if excess == 0.0 or free == 0.0:
-            found = by_ranges(team, nearest, zeta, reference, tau, low, excess >= 0.0)
+            found = by_ranges(team, _core.nearest, zeta, reference, tau, low, excess >= 0.0)
             places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
             best = min if excess >= 0.0 else max
             place = best(places, key=zeta.__getitem__, default=0)
         item = float(zeta[place])
         if excess != 0.0:
-            tau, below, above, span = next_tau(
+            tau, below, above, span = _core.next_tau(
                 trial, tau, below, above, span, excess, free, item - reference, low, high
             )
             continue
         if item == reference:
-            tau = exact_tau(sums, tau, low, high, total)
-            counts = by_ranges(team, fill_clipped, zeta, reference, tau, low, high, out, block)
+            tau = _core.exact_tau(sums, tau, low, high, total)
+            counts = by_ranges(
+                team, _core.fill_clipped, zeta, reference, tau, low, high, out, block
+            )
             return sum(counts), place, tau
         tau -= item - reference
         reference = item
@@ -195,27 +157,6 @@ def totals(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple(sum(column) for column in zip(*parts, strict=True))
 
 
-def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
-    """The value at a rank of the ascending order, from the few that a sample puts near it."""
-    n = values.size
-    if n > _SAMPLE_FROM:
-        stride = max(n // _SAMPLE_SIZE, _LEAST_STRIDE)
-        sample = np.sort(values[::stride])
-        place, margin = rank / stride, _SAMPLE_MARGIN * math.sqrt(sample.size)
-        left, right = int(place - margin), int(place + margin)
-        least = sample[left] if left >= 0 else -np.inf
-        most = sample[right] if right < sample.size else np.inf
-        parts = by_ranges(team, _gather, values, least, most)
-        below = sum(count for count, _ in parts)
-        candidates = np.concatenate([found for _, found in parts])
-        if below <= rank < below + candidates.size:
-            return float(np.partition(candidates, rank - below)[rank - below])
-    # Few values, or a sample that misled: sort out all of them.
+def select(values: FloatArray, rank: int) -> float:
+    """The value at a rank of the ascending order."""
     return float(np.partition(values, rank)[rank])
-
-
-def _gather(values: FloatArray, least: float, most: float) -> tuple[int, FloatArray]:
-    """How many values lie below `least`, and those from there to `most`, or none if too many."""
-    found = np.empty(values.size // 4 + 64)
-    below, count = gather(values, least, most, found)
-    return below, found[:count]
