@@ -427,6 +427,9 @@ class _Products:
         self._problem, self._target, self._left = problem, target, max_products
         self._inverse = known.factor(problem) or known.approximate_inverse
         self.passes, self._gained = 0.0, 0.0
+        # A step ends when its slack is this share of what the target leaves for it. With the best
+        # intercept the slack may be more than promised: the next step goes further.
+        self._share = 0.9
 
     def move(
         self, point: Point, dual: Dual, gradient: FloatArray, gained: float
@@ -445,6 +448,7 @@ class _Products:
         )
         self._left -= found.products
         self.passes += found.passes + 1.0
+        self._share *= 0.1
         return point.w + found.step
 
     def _is_enough(self, left: float, decrease: float, residual: FloatArray) -> bool:
@@ -452,7 +456,7 @@ class _Products:
         slack = float(np.vdot(coef, coef)) / (2.0 * self._problem.penalty.l2)
         total = self._gained + decrease
         if self._target > 0.0:
-            return total > self._target or total + slack <= 0.9 * self._target
+            return slack <= self._share * (self._target - total) or total > self._target
         return slack <= 0.1 * _SLACK * total
 
 
