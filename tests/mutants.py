@@ -58,7 +58,7 @@ TESTS = {
     "estimators/model_selection.py": ["test_model_selection.py"],
     "estimators/portfolio_problems.py": ["test_portfolio.py"],
     "files/checkpoints.py": ["test_checkpoints.py", "test_hostile.py"],
-    "files/": ["test_saving.py", "test_contents.py", "test_hostile.py", "test_archives.py"],
+    "files/": ["test_saving.py", "test_hostile.py", "test_tables.py"],
     "_lib/threads.py": ["test_threads.py"],
 }  # fmt: skip
 
