@@ -1,8 +1,8 @@
 """Files made to harm whoever reads them: small ones that ask for gigabytes, and broken ones.
 
-Each function writes one file and returns its path; `MODELS`, `CHECKPOINTS`, `NPY_HEADS` and
-`TABLES` list them.
-Used by the tests and by `tests/torture.py`, which measures what a command takes for them.
+`MODELS`, `CHECKPOINTS` and `TABLES` name functions that write one file each and return its path;
+`NPY_HEADS` are starts of .npy files. Used by the tests and by `tests/torture.py`, which measures
+what a command takes for them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ def _write(
     return archive
 
 
-def _zeros(archive: zipfile.ZipFile, name: str, size: int, head: bytes = b"") -> None:
-    """A member of so many zeros, written without holding them."""
+def _fill(
+    archive: zipfile.ZipFile, name: Any, size: int, head: bytes, letter: bytes = b"\0"
+) -> None:
+    """A member of so many equal bytes, written without holding them."""
     with archive.open(name, "w", force_zip64=True) as stream:
         stream.write(head)
         for _ in range(size // MEGABYTE):
-            stream.write(bytes(MEGABYTE))
+            stream.write(letter * MEGABYTE)
 
 
 def npy_head(shape: Any, dtype: str = "<f8") -> bytes:
@@ -58,23 +61,24 @@ def npy_text(text: bytes, version: bytes = b"\x01\x00") -> bytes:
     return b"\x93NUMPY" + version + length + text
 
 
-def _array_node(file: str, number: int) -> dict[str, Any]:
-    return {
-        "__class__": "ndarray", "__module__": "numpy", "__loader__": "NdArrayNode",
-        "type": "numpy", "file": file, "__id__": number,
-    }  # fmt: skip
+def _node(module: str, name: str, loader: str, number: int, **more: Any) -> dict[str, Any]:
+    return {"__class__": name, "__module__": module, "__loader__": loader, "__id__": number, **more}
 
 
-def _text_node(text: str, number: int) -> dict[str, Any]:
-    return {
-        "__class__": "str", "__module__": "builtins", "__loader__": "JsonNode",
-        "content": json.dumps(text), "is_json": True, "__id__": number,
-    }  # fmt: skip
+def _array_node(number: int = 10**6) -> dict[str, Any]:
+    return _node("numpy", "ndarray", "NdArrayNode", number, type="numpy", file="big.npy")
 
 
-def _with_attribute(model: Path, node: Any) -> dict[str, bytes]:
-    """The members of a saved model whose coefficients are another node."""
+def _text_nodes(count: int) -> list[dict[str, Any]]:
+    node = partial(_node, "builtins", "str", "JsonNode", content=json.dumps("a"), is_json=True)
+    return [node(10**6 + number) for number in range(count)]
+
+
+def _with_coefficients(model: Path, node: Any) -> dict[str, bytes]:
+    """The members of a saved model whose coefficients are another node, or a list of nodes."""
     members = _members(model)
+    if isinstance(node, list):
+        node = _node("builtins", "list", "ListNode", 10**6 - 1, content=node)
     schema = json.loads(members["schema.json"])
     schema["content"]["content"]["coef_"] = node
     members["schema.json"] = json.dumps(schema).encode()
@@ -82,41 +86,27 @@ def _with_attribute(model: Path, node: Any) -> dict[str, bytes]:
 
 
 def zeros_in_an_array(model: Path, path: Path) -> Path:
-    """An array of gigabytes of zeros."""
-    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
-        _zeros(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
+    with _write(path, _with_coefficients(model, _array_node())) as archive:
+        _fill(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
     return path
 
 
 def zeros_that_nobody_asked_for(model: Path, path: Path) -> Path:
-    """A member that nothing refers to."""
     with _write(path, _members(model)) as archive:
-        _zeros(archive, "big.bin", HUGE)
+        _fill(archive, "big.bin", HUGE, b"")
     return path
 
 
-def _spaces(model: Path, path: Path, name: str) -> Path:
+def spaces(model: Path, path: Path, name: str) -> Path:
     """A text of a saved model with gigabytes of spaces behind it."""
     members = _members(model)
     head = members.pop(name)
-    with _write(path, members) as archive, archive.open(name, "w", force_zip64=True) as stream:
-        stream.write(head)
-        for _ in range(HUGE // MEGABYTE):
-            stream.write(b" " * MEGABYTE)
+    with _write(path, members) as archive:
+        _fill(archive, name, HUGE, head, b" ")
     return path
 
 
-def spaces_in_the_header(model: Path, path: Path) -> Path:
-    """A summary of gigabytes of spaces."""
-    return _spaces(model, path, "sorel.json")
-
-
-def spaces_in_the_schema(model: Path, path: Path) -> Path:
-    """A schema of gigabytes of spaces."""
-    return _spaces(model, path, "schema.json")
-
-
-def _items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
+def items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
     """A text of a saved model with a list of many short things in it."""
     members = _members(model)
     members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
@@ -124,53 +114,31 @@ def _items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
     return path
 
 
-def lists_in_the_header(model: Path, path: Path) -> Path:
-    """A summary of millions of empty lists."""
-    return _items(model, path, "sorel.json", "[],", 10**7)
-
-
-def lists_in_the_schema(model: Path, path: Path) -> Path:
-    """A schema of millions of empty lists."""
-    return _items(model, path, "schema.json", "[],", 2 * 10**7)
-
-
-def texts_in_the_schema(model: Path, path: Path) -> Path:
-    """A schema of millions of short texts."""
-    return _items(model, path, "schema.json", '"ab",', 3 * 10**6)
-
-
 def nodes_in_the_schema(model: Path, path: Path) -> Path:
-    """A list of many texts, each of which is an object of its own when it is read."""
-    items = [_text_node("a", 10**6 + number) for number in range(5 * MANY)]
-    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
-    _write(path, _with_attribute(model, {**node, "content": items, "__id__": 10**6 - 1})).close()
+    """Many texts, each of which is an object of its own when it is read."""
+    _write(path, _with_coefficients(model, _text_nodes(5 * MANY))).close()
     return path
 
 
 def one_array_many_times(model: Path, path: Path) -> Path:
-    """A list of a thousand arrays that share one member of the archive."""
-    items = [_array_node("big.npy", 10**6 + number) for number in range(1000)]
-    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
-    members = _with_attribute(model, {**node, "content": items, "__id__": 10**6 - 1})
-    with _write(path, members) as archive:
-        _zeros(archive, "big.npy", 20 * MEGABYTE, npy_head((20 * MEGABYTE // 8,)))
+    """A thousand arrays that share one member of the archive."""
+    nodes = [_array_node(10**6 + number) for number in range(1000)]
+    with _write(path, _with_coefficients(model, nodes)) as archive:
+        _fill(archive, "big.npy", 20 * MEGABYTE, npy_head((20 * MEGABYTE // 8,)))
     return path
 
 
 def size_that_is_a_lie(model: Path, path: Path) -> Path:
     """A member of gigabytes that the directory says is short."""
-    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
-        _zeros(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
-        info = archive.getinfo("big.npy")
-        info.file_size = 1000
+    with _write(path, _with_coefficients(model, _array_node())) as archive:
+        _fill(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
+        archive.getinfo("big.npy").file_size = 1000
     return path
 
 
 def many_members(model: Path, path: Path) -> Path:
-    """A directory of hundreds of thousands of members."""
     with _write(path, _members(model), zipfile.ZIP_STORED) as archive:
-        info = zipfile.ZipInfo("x")
-        archive.writestr(info, b"")
+        archive.writestr(zipfile.ZipInfo("x"), b"")
         for number in range(MANY):
             entry = zipfile.ZipInfo(f"{number:x}")
             entry.header_offset = archive.getinfo("x").header_offset
@@ -181,13 +149,10 @@ def many_members(model: Path, path: Path) -> Path:
 
 def other_compression(model: Path, path: Path) -> Path:
     """Zeros in a kind of compression that makes a block of forty bytes out of a megabyte."""
-    with _write(path, _with_attribute(model, _array_node("big.npy", 10**6))) as archive:
+    with _write(path, _with_coefficients(model, _array_node())) as archive:
         info = zipfile.ZipInfo("big.npy")
         info.compress_type = zipfile.ZIP_BZIP2
-        with archive.open(info, "w", force_zip64=True) as stream:
-            stream.write(npy_head((HUGE // 80,)))
-            for _ in range(HUGE // 10 // MEGABYTE):
-                stream.write(bytes(MEGABYTE))
+        _fill(archive, info, HUGE // 10, npy_head((HUGE // 80,)))
     return path
 
 
@@ -202,47 +167,42 @@ def deep_nesting(model: Path, path: Path) -> Path:
 def top_level_dtype(model: Path, path: Path) -> Path:
     """A model that is no model but a type of numbers."""
     members = _members(model)
-    content = _array_node("other.npy", 10**6)
-    node = {"__class__": "dtype", "__module__": "numpy", "__loader__": "DTypeNode"}
-    schema = {**json.loads(members["schema.json"]), **node, "content": content}
+    node = _node("numpy", "dtype", "DTypeNode", 10**6 + 1, content=_array_node())
+    schema = {**json.loads(members["schema.json"]), **node}
     members["schema.json"] = json.dumps(schema).encode()
-    members["other.npy"] = npy_head((0,))
+    members["big.npy"] = npy_head((0,))
     _write(path, members).close()
     return path
 
 
 def as_much_as_it_may(model: Path, path: Path) -> Path:
     """Just below all limits: texts, arrays, and a summary."""
-    items = [_text_node("a", 10**6 + number) for number in range(60_000)]
-    node = {"__class__": "list", "__module__": "builtins", "__loader__": "ListNode"}
-    array = _array_node("big.npy", 10**6 - 2)
-    content = [*items, array]
-    members = _with_attribute(model, {**node, "content": content, "__id__": 10**6 - 1})
+    nodes = [*_text_nodes(60_000), _array_node(10**6 - 2)]
+    members = _with_coefficients(model, nodes)
     header = json.loads(members["sorel.json"])
     header["summary"]["columns"] = {f"{number:x}": "" for number in range(120_000)}
     members["sorel.json"] = json.dumps(header).encode()
     with _write(path, members) as archive:
-        _zeros(archive, "big.npy", 15 * MEGABYTE, npy_head((15 * MEGABYTE // 8,)))
+        _fill(archive, "big.npy", 15 * MEGABYTE, npy_head((15 * MEGABYTE // 8,)))
     return path
 
 
-MODELS: list[Callable[[Path, Path], Path]] = [
-    zeros_in_an_array,
-    zeros_that_nobody_asked_for,
-    spaces_in_the_header,
-    spaces_in_the_schema,
-    lists_in_the_header,
-    lists_in_the_schema,
-    nodes_in_the_schema,
-    one_array_many_times,
-    size_that_is_a_lie,
-    many_members,
-    other_compression,
-    deep_nesting,
-    top_level_dtype,
-    as_much_as_it_may,
-    texts_in_the_schema,
-]
+def _named(*makers: Callable[..., Path]) -> dict[str, Callable[..., Path]]:
+    return {make.__name__: make for make in makers}
+
+
+MODELS: dict[str, Callable[[Path, Path], Path]] = {
+    **_named(
+        zeros_in_an_array, zeros_that_nobody_asked_for, nodes_in_the_schema, one_array_many_times,
+        size_that_is_a_lie, many_members, other_compression, deep_nesting, top_level_dtype,
+        as_much_as_it_may,
+    ),
+    "spaces_in_the_header": partial(spaces, name="sorel.json"),
+    "spaces_in_the_schema": partial(spaces, name="schema.json"),
+    "lists_in_the_header": partial(items, name="sorel.json", item="[],", count=10**7),
+    "lists_in_the_schema": partial(items, name="schema.json", item="[],", count=2 * 10**7),
+    "texts_in_the_schema": partial(items, name="schema.json", item='"ab",', count=3 * 10**6),
+}  # fmt: skip
 
 
 def packed_checkpoint(checkpoint: Path, path: Path) -> Path:
@@ -250,37 +210,32 @@ def packed_checkpoint(checkpoint: Path, path: Path) -> Path:
     members = _members(checkpoint)
     del members["weights.npy"]
     with _write(path, members) as archive:
-        _zeros(archive, "weights.npy", HUGE, npy_head((HUGE // 8,)))
+        _fill(archive, "weights.npy", HUGE, npy_head((HUGE // 8,)))
+    return path
+
+
+def _with_header(checkpoint: Path, path: Path, text: bytes) -> Path:
+    members = _members(checkpoint) | {"header.npy": npy_head((len(text),), "|u1") + text}
+    _write(path, members, zipfile.ZIP_STORED).close()
     return path
 
 
 def long_header_of_a_checkpoint(checkpoint: Path, path: Path) -> Path:
     """A header of a checkpoint with millions of lists."""
-    members = _members(checkpoint)
-    text = b"[" + b"[]," * 3 * 10**6 + b"0]"
-    members["header.npy"] = npy_head((len(text),), "|u1") + text
-    _write(path, members, zipfile.ZIP_STORED).close()
-    return path
+    return _with_header(checkpoint, path, b"[" + b"[]," * 3 * 10**6 + b"0]")
 
 
 def place_outside_a_generator(checkpoint: Path, path: Path) -> Path:
     """The state of a random generator that points outside its own memory."""
-    members = _members(checkpoint)
-    header = json.loads(np.load(io.BytesIO(members["header.npy"])).tobytes())
+    header = json.loads(np.load(io.BytesIO(_members(checkpoint)["header.npy"])).tobytes())
     state = dict(np.random.MT19937(0).state)
     state["state"] = {"key": state["state"]["key"].tolist(), "pos": 2**30}
-    header["generator"] = state
-    text = json.dumps(header).encode()
-    members["header.npy"] = npy_head((len(text),), "|u1") + text
-    _write(path, members, zipfile.ZIP_STORED).close()
-    return path
+    return _with_header(checkpoint, path, json.dumps({**header, "generator": state}).encode())
 
 
-CHECKPOINTS: list[Callable[[Path, Path], Path]] = [
-    packed_checkpoint,
-    long_header_of_a_checkpoint,
-    place_outside_a_generator,
-]
+CHECKPOINTS: dict[str, Callable[[Path, Path], Path]] = _named(
+    packed_checkpoint, long_header_of_a_checkpoint, place_outside_a_generator
+)
 
 
 # Starts of .npy files that are none, by what is wrong with them.
@@ -312,53 +267,30 @@ NPY_HEADS = {
 }
 
 
-def _table(path: Path, lines: Iterable[str]) -> Path:
+def _table(path: Path, lines: Callable[[], Iterable[str]]) -> Path:
     with path.open("w") as stream:
-        stream.writelines(lines)
+        stream.writelines(lines())
     return path
 
 
-def commas_without_end(path: Path) -> Path:
-    """Two columns in the header, and millions of fields in a row."""
-    return _table(path, ["a,y\n1,2\n", "," * 10**7, "\n"])
-
-
-def more_columns_than_names(path: Path) -> Path:
-    """A header of millions of columns."""
-    return _table(path, [",".join(["a"] * 4_500_000), "\n"])
-
-
-def different_texts(path: Path) -> Path:
-    """A column of which every value is another."""
-    return _table(path, ["t,y\n", *(f"{i:x},{i % 9}\n" for i in range(1_100_000))])
-
-
-def one_long_text(path: Path) -> Path:
-    """A field of ten megabytes."""
-    return _table(path, ["t,y\n", "x" * 10**7, ",1\n", "z,2\n"])
-
-
-def quote_without_end(path: Path) -> Path:
-    """A quote that opens and never closes."""
-    return _table(path, ['t,y\n"', "1,2\n" * 2_400_000])
-
-
-def different_labels(path: Path) -> Path:
-    """A target of which every value is another text."""
-    return _table(path, ["a,y\n", *(f"{i % 9},{i:x}\n" for i in range(1_100_000))])
-
-
-def many_named_columns(path: Path) -> Path:
+def _wide_rows() -> Iterable[str]:
     """As many columns as a table may have, each of which has a name in the model."""
     count = 24_990
-    names = ",".join(f"c{k}" for k in range(count))
-    rows = (f"{','.join(str(row * k % 7) for k in range(count))},{row % 5}\n" for row in range(195))
-    return _table(path, [names, ",y\n", *rows])
+    yield ",".join(f"c{k}" for k in range(count)) + ",y\n"
+    for row in range(195):
+        yield f"{','.join(str(row * k % 7) for k in range(count))},{row % 5}\n"
 
 
-def many_short_rows(path: Path) -> Path:
-    """Millions of rows, each of which is a number in a dozen vectors."""
-    return _table(path, ["a,y\n", *["0,0\n1,1\n3,2\n4,1\n"] * 625_000])
+CSV: dict[str, Callable[[], Iterable[str]]] = {
+    "commas without end": lambda: ["a,y\n1,2\n", "," * 10**7, "\n"],
+    "more columns than names": lambda: [",".join(["a"] * 4_500_000), "\n"],
+    "different texts": lambda: ["t,y\n", *(f"{i:x},{i % 9}\n" for i in range(1_100_000))],
+    "one long text": lambda: ["t,y\n", "x" * 10**7, ",1\n", "z,2\n"],
+    "quote without end": lambda: ['t,y\n"', "1,2\n" * 2_400_000],
+    "different labels": lambda: ["a,y\n", *(f"{i % 9},{i:x}\n" for i in range(1_100_000))],
+    "many named columns": _wide_rows,
+    "many short rows": lambda: ["a,y\n", *["0,0\n1,1\n3,2\n4,1\n"] * 625_000],
+}
 
 
 def _parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -377,8 +309,7 @@ def as_many_equal_numbers_as_it_may(path: Path) -> Path:
 
 def equal_numbers(path: Path) -> Path:
     """Kilobytes that stand for many megabytes of equal numbers."""
-    n = 4 * 10**6
-    return _parquet(path, {"a": np.zeros(n), "y": np.zeros(n)})
+    return _parquet(path, {"a": np.zeros(4 * 10**6), "y": np.zeros(4 * 10**6)})
 
 
 def one_text_many_times(path: Path) -> Path:
@@ -391,11 +322,9 @@ def one_text_many_times(path: Path) -> Path:
 
 def texts_by_differences(path: Path) -> Path:
     """Long texts of which each is told by how it differs from the one before."""
+    columns = {"t": ["x" * 10**6 + f"{i}" for i in range(90)], "y": np.arange(90.0)}
     encoding = {"t": "DELTA_BYTE_ARRAY", "y": "PLAIN"}
-    texts = ["x" * 10**6 + f"{i}" for i in range(90)]
-    return _parquet(
-        path, {"t": texts, "y": np.arange(90.0)}, use_dictionary=False, column_encoding=encoding
-    )
+    return _parquet(path, columns, use_dictionary=False, column_encoding=encoding)
 
 
 def lists_of_numbers(path: Path) -> Path:
@@ -412,24 +341,11 @@ def many_columns_of_parquet(path: Path) -> Path:
     return _parquet(path, columns | {"y": np.arange(300.0) % 5})
 
 
-# Tables that need pyarrow.
-PARQUET: list[Callable[[Path], Path]] = [
-    as_many_equal_numbers_as_it_may,
-    equal_numbers,
-    one_text_many_times,
-    texts_by_differences,
-    lists_of_numbers,
-    many_columns_of_parquet,
-]
+# Parquet files that unfold to more than they may.
+UNFOLDING = _named(equal_numbers, one_text_many_times, texts_by_differences, lists_of_numbers)
 
-TABLES: list[Callable[[Path], Path]] = [
-    commas_without_end,
-    more_columns_than_names,
-    different_texts,
-    one_long_text,
-    quote_without_end,
-    different_labels,
-    many_named_columns,
-    many_short_rows,
-    *PARQUET,
-]
+TABLES: dict[str, Callable[[Path], Path]] = {
+    **{name: partial(_table, lines=lines) for name, lines in CSV.items()},
+    **UNFOLDING,
+    **_named(as_many_equal_numbers_as_it_may, many_columns_of_parquet),
+}

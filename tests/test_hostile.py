@@ -16,7 +16,7 @@ import sorel
 from sorel import cli
 from sorel.checkpoints import CheckpointError, read_passes
 from sorel.rows import open_data, open_rows, write_blocks
-from sorel.saving import ModelFileError, load_model, read_summary, save_model
+from sorel.saving import ModelFileError, load_model, read_summary
 from sorel.tables import TableError, read_table
 
 pytest.importorskip("skops", reason="skops is an extra")
@@ -50,20 +50,18 @@ def peak(function, *arguments):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [make for make in hostile.MODELS if make is not hostile.as_much_as_it_may],
-    ids=lambda make: make.__name__,
-)
-def test_models_that_unfold_are_refused_in_little_memory(saved, tmp_path, make, monkeypatch):
+@pytest.mark.parametrize("name", sorted({*hostile.MODELS} - {"as_much_as_it_may"}))
+def test_models_that_unfold_are_refused_in_little_memory(saved, tmp_path, name, monkeypatch):
     # Less than the torture makes: enough to be noticed, and quick to write.
     monkeypatch.setattr(hostile, "HUGE", 300 << 20)
     monkeypatch.setattr(hostile, "MANY", 70_000)
-    path = make(saved / "model.skops", tmp_path / "model.skops")
+    path = hostile.MODELS[name](saved / "model.skops", tmp_path / "model.skops")
     outcome, taken = peak(load_model, path)
     assert taken < ROOM
     assert isinstance(outcome, ModelFileError), outcome
-    assert str(path) in str(outcome) or repr(str(path))[1:-1] in str(outcome)
+    assert repr(str(path)) in str(outcome)
+    if name == "top_level_dtype":
+        assert "no model" in str(outcome)
     summary, taken = peak(read_summary, path)
     assert taken < ROOM
     assert isinstance(summary, (dict, ModelFileError))
@@ -79,28 +77,14 @@ def test_whoever_trusts_a_file_may_allow_more(saved, tmp_path):
         load_model(path, max_bytes=5 * 10**7)
 
 
-def test_arrays_of_zeros_are_saved_so_that_they_load_again(saved, tmp_path):
-    X = np.random.default_rng(0).normal(size=(50, 2))
-    model = sorel.SpectralRiskRegressor().fit(X, X[:, 0])
-    model.risk_weights_ = np.zeros(5_000_000)
-    save_model(model, tmp_path / "model.skops")
-    assert len(load_model(tmp_path / "model.skops").risk_weights_) == 5_000_000
-
-
-def test_a_model_is_an_estimator(saved, tmp_path):
-    path = hostile.top_level_dtype(saved / "model.skops", tmp_path / "model.skops")
-    with pytest.raises(ModelFileError, match="no model"):
-        load_model(path)
-
-
-@pytest.mark.parametrize("make", hostile.CHECKPOINTS, ids=lambda make: make.__name__)
-def test_checkpoints_that_unfold_are_refused_in_little_memory(tmp_path, make, monkeypatch):
+@pytest.mark.parametrize("name", hostile.CHECKPOINTS)
+def test_checkpoints_that_unfold_are_refused_in_little_memory(tmp_path, name, monkeypatch):
     monkeypatch.setattr(hostile, "HUGE", 300 << 20)
     rng = np.random.default_rng(0)
     problem = sorel.Problem(rng.normal(size=(30, 2)), rng.normal(size=30))
     whole = tmp_path / "whole.ckpt"
     sorel.solve(problem, checkpoint=whole)
-    path = make(whole, tmp_path / "fit.ckpt")
+    path = hostile.CHECKPOINTS[name](whole, tmp_path / "fit.ckpt")
     outcome, taken = peak(lambda: sorel.solve(problem, checkpoint=path))
     assert isinstance(outcome, CheckpointError), outcome
     assert taken < ROOM
@@ -149,18 +133,10 @@ def no_more_than(pool, room):
     assert pool.max_memory() <= most
 
 
-REFUSED = [
-    hostile.equal_numbers,
-    hostile.one_text_many_times,
-    hostile.texts_by_differences,
-    hostile.lists_of_numbers,
-]
-
-
-@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
-def test_parquet_that_unfolds(tmp_path, make):
+@pytest.mark.parametrize("name", hostile.UNFOLDING)
+def test_parquet_that_unfolds(tmp_path, name):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    path = make(tmp_path / "small.parquet")
+    path = hostile.UNFOLDING[name](tmp_path / "small.parquet")
     assert path.stat().st_size < 1e6
     with no_more_than(pa.default_memory_pool(), ROOM):
         outcome, taken = peak(read_table, path)

@@ -301,26 +301,26 @@ def hostile_files(place: Place) -> Iterator[str]:
 def all_hostile() -> list[Callable[[Place], Iterator[str]]]:
     """A trial for every hostile file."""
     return [
-        *(partial(hostile_model, make=make) for make in hostile.MODELS),
-        *(partial(hostile_checkpoint, make=make) for make in hostile.CHECKPOINTS),
-        *(partial(hostile_table, make=make) for make in hostile.TABLES),
+        *(partial(hostile_model, name=name) for name in hostile.MODELS),
+        *(partial(hostile_checkpoint, name=name) for name in hostile.CHECKPOINTS),
+        *(partial(hostile_table, name=name) for name in hostile.TABLES),
         *(partial(hostile_array, name=name) for name in hostile.NPY_HEADS),
     ]
 
 
-def hostile_model(place: Place, make: Callable[[Path, Path], Path]) -> Iterator[str]:
-    path = make(place.model, place.folder / "hostile.skops")
-    yield from judge(place, make.__name__, path, ["info", path], ["predict", path, place.table])
+def hostile_model(place: Place, name: str) -> Iterator[str]:
+    path = hostile.MODELS[name](place.model, place.folder / "hostile.skops")
+    yield from judge(place, name, path, ["info", path], ["predict", path, place.table])
 
 
-def hostile_checkpoint(place: Place, make: Callable[[Path, Path], Path]) -> Iterator[str]:
-    path = make(place.checkpoint, place.folder / "hostile.ckpt")
+def hostile_checkpoint(place: Place, name: str) -> Iterator[str]:
+    path = hostile.CHECKPOINTS[name](place.checkpoint, place.folder / "hostile.ckpt")
     fit = ["fit", place.table, "--target", "y", "-o", "other.skops", "--checkpoint", path]
-    yield from judge(place, make.__name__, path, fit)
+    yield from judge(place, name, path, fit)
 
 
-def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
-    path = make(place.folder / "hostile.csv")
+def hostile_table(place: Place, name: str) -> Iterator[str]:
+    path = hostile.TABLES[name](place.folder / "hostile.csv")
     model = place.folder / "other.skops"
     model.unlink(missing_ok=True)
     fit = ["fit", path, "--target", "y", "-o", model]
@@ -332,7 +332,7 @@ def hostile_table(place: Place, make: Callable[[Path], Path]) -> Iterator[str]:
         ["quantile", path, "--target", "y"],
         ["portfolio", path],
     ]
-    yield from judge(place, make.__name__, path, fit, *others)
+    yield from judge(place, name, path, fit, *others)
 
 
 def hostile_array(place: Place, name: str) -> Iterator[str]:
