@@ -22,10 +22,10 @@ def test_a_round_with_a_fresh_seed(fresh_seed):
 
 
 def test_complaints():
-    good = torture.Outcome(0, b"", "warning: something", 0)
+    good = torture.Outcome(0, "warning: something", 0)
     assert list(torture.complaints(good)) == []
     for code, said in ((-11, ""), (120, ""), (1, "Traceback (most recent"), (0, "\x1b[31m")):
-        assert list(torture.complaints(torture.Outcome(code, b"", said, 0)))
+        assert list(torture.complaints(torture.Outcome(code, said, 0)))
 
 
 def test_damage_is_damage():

@@ -49,7 +49,6 @@ class Outcome:
     """What became of a command."""
 
     code: int
-    out: bytes
     said: str
     peak: int
 
@@ -78,22 +77,16 @@ class Place:
         return finish(start(self.folder, *arguments, **options))
 
 
-def start(folder: Path, *arguments: Any, redirect: str = "", **options: Any) -> Any:
+def start(folder: Path, *arguments: Any, **options: Any) -> Any:
     """A running command, whose output is kept in files."""
-    command = [sys.executable, "-m", "sorel", *map(str, arguments)]
-    if redirect:
-        quoted = " ".join(f"'{part}'" for part in command)
-        command = ["sh", "-c", f"exec {quoted} {redirect}"]
-    return launch(folder, command, **options)
+    return launch(folder, [sys.executable, "-m", "sorel", *map(str, arguments)], **options)
 
 
 def launch(folder: Path, command: list[str], **options: Any) -> Any:
-    out = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
-    said = tempfile.TemporaryFile()  # noqa: SIM115 (likewise)
-    process: Any = subprocess.Popen(
-        command, cwd=folder, stdout=out, stderr=said, stdin=subprocess.DEVNULL, **options
-    )
-    process.torture_files = out, said
+    said = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
+    process: Any = subprocess.Popen(command, cwd=folder, **{**streams, **options})
+    process.said = said
     return process
 
 
@@ -104,12 +97,9 @@ def finish(process: Any) -> Outcome:
         if time.monotonic() > limit:
             process.kill()
         time.sleep(0.01)
-    texts = []
-    for file in process.torture_files:
+    with process.said as file:
         file.seek(0)
-        texts.append(file.read())
-        file.close()
-    return Outcome(process.returncode, texts[0], texts[1].decode(errors="replace"), peak)
+        return Outcome(process.returncode, file.read().decode(errors="replace"), peak)
 
 
 def high_water(process: int) -> int:
@@ -183,7 +173,7 @@ def full_disk(place: Place) -> Iterator[str]:
 
     outcome = place.run(
         "fit", place.table, "--target", "y", "-o", target,
-        preexec_fn=limit, redirect=f">'{place.folder}/out' 2>/dev/null",
+        preexec_fn=limit, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     if outcome.code != 1:
         yield f"exit code {outcome.code} where the model could not be written"
