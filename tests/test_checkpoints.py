@@ -312,22 +312,18 @@ def test_another_problem_is_refused_and_the_part_named(path, other):
     assert path.read_bytes() == before
 
 
-def test_the_memory_order_of_X_does_not_matter(path):
+def test_the_home_of_the_same_numbers_does_not_matter(path):
     quietly(make_problem(), max_passes=3, checkpoint=path)
     assert solve(make_problem(X=np.asfortranarray(BASE["X"])), checkpoint=path).converged
-
-
-def test_sparse_data(path):
+    path.unlink()
     X = scipy.sparse.random(N, D, density=0.4, random_state=1, format="csr")
     quietly(make_problem(X=X), tol=1e-8, max_passes=6, checkpoint=path)
-    other = X.copy()
+    other, moved = X.copy(), X.copy()
     other.data[7] += 1.0
-    with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
-        solve(make_problem(X=other), checkpoint=path)
-    moved = X.copy()
     moved.indices = (moved.indices + 1) % D
-    with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
-        solve(make_problem(X=moved), checkpoint=path)
+    for changed_X in (other, moved):
+        with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
+            solve(make_problem(X=changed_X), checkpoint=path)
     wide = X.copy()
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     assert solve(make_problem(X=wide), tol=1e-8, checkpoint=path).converged
@@ -366,17 +362,6 @@ def npz(path, **arrays):
         np.savez(stream, **arrays)
 
 
-FOREIGN = {
-    "empty": lambda path: path.write_bytes(b""),
-    "text": lambda path: path.write_text("x,y\n1,2\n"),
-    "array": lambda path: np.save(path.open("wb"), np.zeros(3)),
-    "other npz": lambda path: npz(path, X=np.zeros(3)),
-    "objects": lambda path: npz(path, header=np.array([{}], dtype=object)),
-    "no format": lambda path: npz(path, header=np.frombuffer(b"{}", dtype=np.uint8)),
-    "zip": lambda path: zipfile.ZipFile(path, "w").writestr("header.npy", "no"),
-}
-
-
 def assert_damage_is_reported(path):
     before = path.read_bytes()
     with pytest.raises(CheckpointError, match="damaged, or not a checkpoint of sorel; give") as got:
@@ -386,68 +371,73 @@ def assert_damage_is_reported(path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
+def truncated(share):
+    return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+def flipped(name):
+    def change(path):
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(name)
+        whole = bytearray(path.read_bytes())
+        whole[info.header_offset + 200 + (info.file_size - 200) // 2] ^= 16
+        path.write_bytes(whole)
+
+    return change
+
+
+def header(**changes):
+    return lambda path: rewrite(path, **changes)
+
+
+def array(name, change):
+    def replace(path):
+        with np.load(path) as archive:
+            arrays = dict(archive)
+        npz(path, **{**arrays, name: change(arrays[name])})
+
+    return replace
+
+
+DAMAGES = {
+    "empty": truncated(0.0),
+    "half": truncated(0.5),
+    "almost whole": truncated(0.999),
+    "text": lambda path: path.write_text("x,y\n1,2\n"),
+    "array": lambda path: np.save(path.open("wb"), np.zeros(3)),
+    "other npz": lambda path: npz(path, X=np.zeros(3)),
+    "objects": lambda path: npz(path, header=np.array([{}], dtype=object)),
+    "no format": lambda path: npz(path, header=np.frombuffer(b"{}", dtype=np.uint8)),
+    "zip": lambda path: zipfile.ZipFile(path, "w").writestr("header.npy", "no"),
+    "a bit of the header": flipped("header.npy"),
+    "a bit of w": flipped("w.npy"),
+    "a bit of the weights": flipped("weights.npy"),
+    "a bit of the history": flipped("history.npy"),
+    "negative passes": header(passes=-1.0),
+    "passes of text": header(passes="many"),
+    "no seconds": header(seconds=None),
+    "no gap": header(relative_gap="small"),
+    "no objective": header(objective=float("nan")),
+    "format of text": header(format="1"),
+    "empty fingerprint": header(fingerprint={}),
+    "no fingerprint": header(fingerprint=None),
+    "no generator": header(generator={"bit_generator": "seed"}),
+    "generator without a state": header(generator={"bit_generator": "PCG64"}),
+    "generator that is not kept": header(generator={"bit_generator": "Philox"}),
+    "short w": array("w", lambda w: np.zeros(3)),
+    "NaN in w": array("w", lambda w: w * np.nan),
+    "single precision": array("w", lambda w: w.astype(np.float32)),
+    "short weights": array("weights", lambda weights: np.zeros(3)),
+    "narrow history": array("history", lambda history: np.zeros((2, 5))),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_foreign_files_are_refused_and_kept(path, kind):
-    FOREIGN[kind](path)
+def test_damaged_and_foreign_files_are_refused_and_kept(path, kind):
+    quietly(make_problem(), max_passes=3, checkpoint=path)
+    DAMAGES[kind](path)
     assert_damage_is_reported(path)
-
-
-def test_truncated_files_are_refused(path):
-    quietly(make_problem(), max_passes=3, checkpoint=path)
-    whole = path.read_bytes()
-    for length in (1, 10, 500, len(whole) // 2, len(whole) - 100, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        assert_damage_is_reported(path)
-
-
-def test_flipped_bits_in_the_arrays_are_noticed(path):
-    quietly(make_problem(), max_passes=3, checkpoint=path)
-    whole = path.read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        places = {info.filename: info for info in archive.infolist()}
-    for name in ("header.npy", "w.npy", "weights.npy", "history.npy"):
-        info = places[name]
-        middle = info.header_offset + 200 + (info.file_size - 200) // 2
-        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1 :])
-        assert_damage_is_reported(path)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"passes": -1.0},
-        {"passes": "many"},
-        {"seconds": None},
-        {"objective": float("nan")},
-        {"format": "1"},
-        {"fingerprint": {}},
-        {"fingerprint": None},
-        {"generator": {"bit_generator": "seed"}},
-        {"generator": {"bit_generator": "PCG64"}},
-        {"generator": {"bit_generator": "Philox"}},
-    ],
-    ids=str,
-)
-def test_headers_that_make_no_sense_are_refused(path, changes):
-    quietly(make_problem(), max_passes=3, checkpoint=path)
-    rewrite(path, **changes)
-    assert_damage_is_reported(path)
-
-
-def test_arrays_of_the_wrong_shape_are_refused(path):
-    quietly(make_problem(), max_passes=3, checkpoint=path)
-    with np.load(path) as archive:
-        arrays = dict(archive)
-    for name, value in (
-        ("w", np.zeros(3)),
-        ("w", arrays["w"] * np.nan),
-        ("w", arrays["w"].astype(np.float32)),
-        ("weights", np.zeros(3)),
-        ("history", np.zeros((2, 5))),
-    ):
-        npz(path, **{**arrays, name: value})
-        assert_damage_is_reported(path)
 
 
 @pytest.mark.parametrize(("change", "age"), [(-1, "older"), (1, "newer")])
@@ -473,20 +463,17 @@ def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
     fails(IsADirectoryError, "is a folder; give the name of a file", tmp_path)
     monkeypatch.setattr(os, "access", lambda *args: False)
     fails(PermissionError, "permission denied", tmp_path / "fit.ckpt")
-
-
-def test_devices_are_no_checkpoints():
     with pytest.raises(OSError, match="is not a regular file"):
         solve(make_problem(), checkpoint=os.devnull)
 
 
-@pytest.mark.parametrize("value", [3, [], b"", ""], ids=repr)
+@pytest.mark.parametrize("value", [3, b"", ""], ids=repr)
 def test_what_is_no_path_is_refused(value):
     with pytest.raises((TypeError, ValueError), match="checkpoint must be"):
         solve(make_problem(), checkpoint=value)
 
 
-@pytest.mark.parametrize("value", [-1, np.nan, "often", None, True], ids=repr)
+@pytest.mark.parametrize("value", [-1, np.nan, "often", True], ids=repr)
 def test_what_is_no_time_is_refused(value):
     with pytest.raises(ValueError, match="every must be a number of seconds"):
         Checkpoint("fit.ckpt", every=value)
@@ -620,6 +607,3 @@ def test_the_command_refuses_in_one_line(table, capsys):
     for name, word in (("train.csv", "the table"), ("./m.skops", "the model")):
         assert fit("--checkpoint", name) == 2
         assert f"--checkpoint {name} is {word}" in capsys.readouterr().err
-
-
-# Limits, each by itself.
