@@ -180,7 +180,7 @@ def test_an_epoch_is_unbiased(tmp_path, tiny_spans):
 
 @pytest.mark.parametrize(("steps", "batch"), [(60, 1), (20, 3), (5, 1), (3, 2), (130, 1)])
 def test_rows_are_drawn_with_their_probabilities(tmp_path, tiny_spans, monkeypatch, steps, batch):
-    monkeypatch.setattr("sorel.engines.blocks._BUFFER_BYTES", 20 * D * 8)
+    monkeypatch.setattr("sorel.rows.source.BUFFER_BYTES", 20 * D * 8)
     problem, _ = pair(tmp_path)
     engine, rng = problem.engine, np.random.default_rng(0)
     X = engine._rows.form[0:N]

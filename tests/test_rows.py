@@ -87,9 +87,8 @@ def test_every_source_gives_the_same_rows(tmp_path, X, dtype):
 
 def test_threads_may_read_at_once(tmp_path, X, monkeypatch):
     # Small limits, so that pages and row groups are dropped while others look at them.
-    monkeypatch.setattr("sorel.rows.mapped._MAPPED_BYTES", 10_000)
+    monkeypatch.setattr("sorel.rows.source.BUFFER_BYTES", 10_000)
     monkeypatch.setattr("sorel.rows.parquet._DECODED_GROUPS", 2)
-    monkeypatch.setattr("sorel.rows.mapped._OPEN_FILES", 2)
     rng = np.random.default_rng(1)
     ranges = [sorted(rng.integers(0, len(X), 2).tolist()) for _ in range(200)]
     for source in sources(tmp_path, X):
@@ -148,7 +147,7 @@ def test_views_of_a_memmap_are_found(tmp_path, X):
 
 @pytest.mark.parametrize("mode", ["c", "r+"])
 def test_changes_of_the_user_survive_reading(tmp_path, X, mode, monkeypatch):
-    monkeypatch.setattr("sorel.rows.mapped._MAPPED_BYTES", 4096)
+    monkeypatch.setattr("sorel.rows.source.BUFFER_BYTES", 4096)
     mapped = np.load(save(tmp_path / "X.npy", X), mmap_mode=mode)
     mapped[:, 0] = 7.0
     source = open_rows(mapped)

@@ -20,13 +20,10 @@ from sorel.engines.base import Engine, FloatArray, Plan, Spec
 from sorel.engines.dense import DenseRows
 from sorel.engines.matrix import RowMatrix
 from sorel.engines.memory import MemoryEngine
-from sorel.engines.rows import RowSource
+from sorel.engines.rows import RowSource, source
 from sorel.engines.stochastic import MemoryStochastic, systematic_sample
 
 IntArray = NDArray[np.int64]
-
-# Bytes of rows that are shuffled together.
-_BUFFER_BYTES = 64 << 20
 
 # Spans that should be among them even if few rows are drawn from each: neighbours in a file are
 # often alike.
@@ -156,7 +153,7 @@ class BlockStochastic(MemoryStochastic):
         begin, held = 0, 0
         for number, count in enumerate(draws.tolist(), start=1):
             held += count * row_bytes
-            if held >= _BUFFER_BYTES or number == len(draws):
+            if held >= source.BUFFER_BYTES or number == len(draws):
                 yield slice(begin, number)
                 begin, held = number, 0
 

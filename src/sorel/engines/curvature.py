@@ -25,6 +25,7 @@ from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.last_gram import LastGram
 from sorel.engines.matrix import FEW_COLUMNS, RowMatrix
 from sorel.engines.row_gram import MAX_ROWS
+from sorel.engines.rows.source import SPAN_BYTES
 from sorel.models.row_systems import RowSystem, Weights
 
 if TYPE_CHECKING:
@@ -38,19 +39,6 @@ WORTH_SAMPLING = 3
 
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
-
-# Entries of a tile of block sums: 16 MB.
-_BLOCK_TILE = 2_000_000
-
-# The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
-# product with X: they take the time of some products with the Hessian then.
-_WORTH_EIGENVECTORS = 4.0
-
-# A system of rows is solved to this share of the gradient.
-_SOLVED = 1e-6
-
-# Rounds of refinement for it, at most.
-_REFINEMENTS = 2
 
 # Stands in for the blocks of a weighting that has none.
 NO_BLOCKS = np.full(1, -1, np.int32)
@@ -129,7 +117,7 @@ class MemoryCurvature(Curvature):
         )
         # A block without a sampled row, or of samples of weight 0, has no mean to take out.
         scale = self._eta / np.where(totals > 0.0, totals, np.inf)
-        tile = max(1, min(n_blocks, _BLOCK_TILE // size))
+        tile = max(1, min(n_blocks, SPAN_BYTES // (8 * size)))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
             parts = [engine._rows.block_sums(self._block, start, stop, c) for c in slopes]
@@ -254,12 +242,8 @@ class OneMargin(MemoryCurvature):
 
         step = inverse(gradient)
         # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
-        for _ in range(_REFINEMENTS if system.rounding > _SOLVED else 0):
-            residual = self.product(step) + modulus * step + gradient
-            left, whole = float(residual @ residual), float(gradient @ gradient)
-            if left <= _SOLVED**2 * whole:
-                break
-            step += inverse(residual)
+        if system.rounding > np.sqrt(np.finfo(np.float64).eps):
+            step += inverse(self.product(step) + modulus * step + gradient)
         return step
 
     def factor(self) -> FloatArray | None:
@@ -351,7 +335,8 @@ def row_spectrum(engine: MemoryEngine) -> Spectrum:
     known: Spectrum | None = engine._facts.get("row spectrum")
     if known is None:
         omega = np.ascontiguousarray(np.broadcast_to(engine._omega, engine.n_samples))
-        if engine.shape[0] ** 3 > _WORTH_EIGENVECTORS * engine.entries * engine.n_outputs:
+        # Eigenvectors that take longer than a product with the Hessian do not pay.
+        if engine.shape[0] ** 3 > engine.entries * engine.n_outputs:
             known = Spectrum(engine._rows.gram_diagonal(omega), None)
         else:
             known = Spectrum(*np.linalg.eigh(engine._rows.gram(omega)))

@@ -20,15 +20,10 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
+_TINY = float(np.finfo(np.float64).tiny)
 
 # Steps of any of the searches below; each at least halves what is left.
 _MAX_STEPS = 60
-
-# A margin this far below another adds nothing to a softmax.
-_OUT_OF_REACH = 1e3
-
-# The derivative, relative to a loss's slope of 1, above which K intercepts are no minimum.
-_NO_MINIMUM = 1e-9
 
 # A minimum no further away than this share of 1 is bounded from the curvature: along t a softmax
 # changes its curvature by no more than a factor of exp(2 |t|).
@@ -91,8 +86,9 @@ def _root(statistics: Statistics) -> float | None:
 def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
     found = statistics(0.0)
     shift = np.zeros(len(found.gradient))
-    # A class without weight has its best intercept at minus infinity: put it out of reach.
-    absent, drop = ~found.present, _OUT_OF_REACH
+    # A class without weight has its best intercept at minus infinity: put it where it adds nothing
+    # to a softmax.
+    absent, drop = ~found.present, -math.log(_TINY)
     while found.gradient[absent].any() and drop < 1e300:
         shift[absent] = -drop
         found, drop = statistics(shift), 4.0 * drop
@@ -119,7 +115,7 @@ def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
         if float(np.max(np.abs(trial.gradient))) >= size <= 1e-12:
             break
         shift, found = shift + step * delta, trial
-    return shift if float(np.max(np.abs(found.gradient))) <= _NO_MINIMUM else None
+    return shift if float(np.max(np.abs(found.gradient))) <= math.sqrt(_EPS) else None
 
 
 def slack(engine: Engine, point: Point, dual: Dual, residual: float) -> float:

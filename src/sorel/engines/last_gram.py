@@ -16,14 +16,11 @@ FloatArray = NDArray[np.float64]
 # Changed rows, as a share of the rows with weight, up to which the last matrix is updated.
 _CHANGED_SHARE = 0.4
 
-# Updates in a row after which the matrix is formed afresh: each adds its rounding errors.
-_MAX_UPDATES = 30
-
 # Share of its largest value that the diagonal may fall to by updates: cancellation costs digits.
 _LEAST_DIAGONAL = 0.1
 
 # Relative difference of two weights that is rounding.
-_ROUNDING = 1e-15
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 
 class LastGram:
@@ -46,7 +43,6 @@ class LastGram:
     def __init__(self) -> None:
         self._h: FloatArray | None = None
         self._matrix = self._largest = np.empty(0)
-        self._times = 0
 
     def of(self, h: FloatArray, gram: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """The matrix for these weights, none of them negative; the caller may write to it.
@@ -65,7 +61,7 @@ class LastGram:
                 matrix = self._changed(self._h, h, gram)
         if matrix is None:
             matrix = gram(h)
-            self._largest, self._times = matrix.diagonal().copy(), 0
+            self._largest = matrix.diagonal().copy()
         self._h, self._matrix = h.copy(), matrix
         return matrix.copy()
 
@@ -82,8 +78,6 @@ class LastGram:
             change[np.abs(change) <= _ROUNDING * np.abs(h)] = 0.0
             if not 0.0 < scale < np.inf or np.count_nonzero(change) > few:
                 return None
-        if self._times == _MAX_UPDATES:
-            return None
         # Weights of one sign take half the time of others.
         matrix = scale * self._matrix
         matrix += gram(np.maximum(change, 0.0))
@@ -91,7 +85,6 @@ class LastGram:
         matrix += gram(np.minimum(change, 0.0))
         if not np.all(matrix.diagonal() >= _LEAST_DIAGONAL * self._largest):
             return None
-        self._times += 1
         return matrix
 
 

@@ -11,7 +11,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any, Generic, TypeVar, overload
 
@@ -40,7 +40,7 @@ from sorel.engines.base import (
 from sorel.engines.curvature import OneMargin, SeveralMargins, softmax_curvature
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.last_gram import LastGram
-from sorel.engines.matrix import FEW_COLUMNS, WORTH_SHARING, RowMatrix
+from sorel.engines.matrix import WORTH_SHARING, RowMatrix
 from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
@@ -54,9 +54,6 @@ _EPS = float(np.finfo(np.float64).eps)
 # Samples from which on threads gain more than their start costs in loops over vectors; with
 # exponentials a fifth of them is enough.
 _MANY_SAMPLES = 100_000
-
-# Entries of X up to which, with few columns, the linear algebra library never starts threads.
-_NO_LIBRARY_THREADS = 100_000
 
 _Value = TypeVar("_Value")
 
@@ -246,7 +243,6 @@ class MemoryEngine(Engine):
         team = Team(self.n_samples, threads) if many and threads > 1 else None
         if team is not None:
             self._each = partial(_sweep_rows, team, self._weighted)
-        self._alone = team is None
         self._projector.share(team)
 
     def with_risk(self, risk: Risk) -> MemoryEngine:
@@ -266,9 +262,7 @@ class MemoryEngine(Engine):
         return other
 
     def working(self) -> AbstractContextManager[Any]:
-        few = self.shape[0] * self.n_outputs <= FEW_COLUMNS
-        small = self._alone and self.n_samples * self.shape[0] <= _NO_LIBRARY_THREADS
-        return nullcontext() if small and few else limit_blas()
+        return limit_blas()
 
     def fingerprint(self) -> dict[str, str]:
         weight = self.spec.sample_weight

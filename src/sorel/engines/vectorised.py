@@ -16,7 +16,7 @@ import sorel._core as _core
 from sorel.problem.losses import FloatArray, Loss
 
 # A loss may lie below its declared bound by rounding, relative to the largest loss.
-_ROUNDING = 1e-9
+_ROUNDING = float(np.sqrt(np.finfo(np.float64).eps))
 
 
 def _formula(loss: Loss, which: str, y: Any, margins: Any) -> FloatArray:

@@ -11,7 +11,7 @@ import os
 import threading
 import tokenize
 import warnings
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -19,14 +19,9 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.engines.rows import source
 from sorel.engines.rows.source import PiecedRows, RowSource, natural
 from sorel.files.archives import bounded_json
-
-# Bytes of the pages of mapped files that stay in memory.
-_MAPPED_BYTES = 64 << 20
-
-# Files that stay open.
-_OPEN_FILES = 64
 
 # What NumPy raises on headers that are no headers: it evaluates them as Python's literals.
 _GARBLED = (
@@ -66,7 +61,7 @@ class _Pages:
         with self._lock:
             self._recent.append((mapping, start, stop))
             self._size += stop - start
-            while self._size > _MAPPED_BYTES and len(self._recent) > 1:
+            while self._size > source.BUFFER_BYTES and len(self._recent) > 1:
                 self._drop()
 
     def clear(self) -> None:
@@ -81,37 +76,6 @@ class _Pages:
         start -= start % mmap.PAGESIZE
         with contextlib.suppress(ValueError, OSError):  # closed by its owner
             mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)
-
-
-class _Mapped:
-    """A two-dimensional array in a mapped file, read by rows."""
-
-    def __init__(self, array: NDArray[Any], dtype: np.dtype[Any], pages: _Pages) -> None:
-        self._array, self._dtype, self._pages = array, dtype, pages
-        owner = backed_by_file(array)
-        self._mapping: mmap.mmap | None = None
-        # The pages of a private mapping hold what the user wrote to it, and must stay.
-        if owner is not None and owner.mode != "c":
-            self._mapping = _mapping_of(owner)
-        if self._mapping is not None:
-            begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
-            low, high = np.lib.array_utils.byte_bounds(array)
-            self._low, self._high = low - begin, high - begin
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        rows = self._array[start:stop]
-        if rows.flags.c_contiguous and rows.flags.aligned and rows.dtype == self._dtype:
-            result = np.asarray(rows)
-        else:
-            result = np.array(rows, dtype=self._dtype, order="C", subok=False)
-        if self._mapping is not None and start < stop:
-            stride = self._array.strides[0]
-            if self._array.flags.c_contiguous:
-                low, high = self._low + start * stride, self._low + stop * stride
-            else:
-                low, high = self._low, self._high
-            self._pages.note(self._mapping, low, high)
-        return result
 
 
 def backed_by_file(array: Any) -> np.memmap | None:
@@ -129,6 +93,11 @@ def backed_by_file(array: Any) -> np.memmap | None:
             return array
         array = array.base
     return None
+
+
+def _plain(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Rows as loops take them: in place where they can be."""
+    return np.asarray(np.require(rows, dtype, ["C", "A"]))
 
 
 def _mapping_of(array: np.memmap) -> mmap.mmap | None:
@@ -170,11 +139,24 @@ class MemmapRows(RowSource):
         self.dtype = _float_type([array.dtype], [self._name])
         self.n_samples, self.n_features = array.shape
         self._set_spans([0, self.n_samples])
-        self._pages = _Pages()
-        self._mapped = _Mapped(array, self.dtype, self._pages)
+        self._array, self._pages = array, _Pages()
+        # The pages of a private mapping hold what the user wrote to it, and must stay.
+        kept = owner is None or owner.mode == "c"
+        self._mapping = None if owner is None or kept else _mapping_of(owner)
+        if self._mapping is not None:
+            begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
+            low, high = np.lib.array_utils.byte_bounds(array)
+            self._low, self._high = low - begin, high - begin
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self._mapped.read(start, stop)
+        rows = self._array[start:stop]
+        if self._mapping is not None and start < stop:
+            low, high = self._low, self._high
+            if self._array.flags.c_contiguous:
+                stride = self._array.strides[0]
+                low, high = low + start * stride, low + stop * stride
+            self._pages.note(self._mapping, low, high)
+        return _plain(rows, self.dtype)
 
     def where(self, row: int, column: int) -> str:
         return f"{self._name}[{row}, {column}]"
@@ -297,9 +279,6 @@ class BlockFolderRows(PiecedRows):
         self.n_samples = self._edges[-1]
         self.columns = self._read_columns()
         self._set_spans(self._edges)
-        self._pages = _Pages()
-        self._open: OrderedDict[int, _Mapped] = OrderedDict()
-        self._lock = threading.Lock()
 
     def _read_columns(self) -> list[str] | None:
         path = self.folder / COLUMNS
@@ -323,17 +302,8 @@ class BlockFolderRows(PiecedRows):
         return columns
 
     def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
-        return self._mapped(piece).read(start, stop)
-
-    def _mapped(self, block: int) -> _Mapped:
-        with self._lock:
-            mapped = self._open.pop(block, None)
-            if mapped is None:
-                mapped = _Mapped(self._blocks[block].map(), self.dtype, self._pages)
-                if len(self._open) >= _OPEN_FILES:
-                    self._open.popitem(last=False)
-            self._open[block] = mapped
-            return mapped
+        # A mapping of its own for each piece: its pages go with the array that looks at them.
+        return _plain(self._blocks[piece].map()[start:stop], self.dtype)
 
     def where(self, row: int, column: int) -> str:
         block, inside = self._place(row)
@@ -342,11 +312,6 @@ class BlockFolderRows(PiecedRows):
     def _identity(self) -> Iterator[Any]:
         for block in self._blocks:
             yield block.path.name, block.size
-
-    def close(self) -> None:
-        self._pages.clear()
-        with self._lock:
-            self._open.clear()
 
 
 def npy_files(folder: Path) -> list[Path]:

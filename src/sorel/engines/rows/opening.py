@@ -21,11 +21,8 @@ from sorel.engines.rows.mapped import (
     read_header,
 )
 from sorel.engines.rows.parquet import PARQUET_ENDINGS, ParquetRows, parquet_files
-from sorel.engines.rows.source import MIN_SPAN_ROWS, SPAN_BYTES, RowSource
+from sorel.engines.rows.source import BUFFER_BYTES, MIN_SPAN_ROWS, SPAN_BYTES, RowSource
 from sorel.files.atomic import write_folder_atomically
-
-# Bytes of a block that is written.
-_BLOCK_BYTES = 64 << 20
 
 
 def open_rows(X: Any, columns: Sequence[str] | None = None) -> RowSource | None:
@@ -208,7 +205,7 @@ def write_blocks(
         targets = targets.astype(str)
     height = rows_per_block
     if height is None:
-        height = max(MIN_SPAN_ROWS, _BLOCK_BYTES // (d * source.dtype.itemsize))
+        height = max(MIN_SPAN_ROWS, BUFFER_BYTES // (d * source.dtype.itemsize))
     if height < 1:
         raise ValueError(f"rows_per_block must be at least 1, got {rows_per_block!r}")
     with write_folder_atomically(folder) as place:

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._lib.names import missing_columns
-from sorel.engines.rows.source import SAMPLED_PLACES, SAMPLED_ROWS, PiecedRows, natural
+from sorel.engines.rows.source import SAMPLED, PiecedRows, natural
 
-# Decoded row groups that stay in memory: threads that share a pass may be a group apart.
+# Decoded row groups that stay in memory, and that a fingerprint looks into: threads that share a
+# pass may be a group apart.
 _DECODED_GROUPS = 4
-
-# A fingerprint looks into so many row groups.
-_SAMPLED_GROUPS = 4
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 
@@ -240,11 +238,11 @@ class ParquetRows(PiecedRows):
 
     def _sampled_places(self) -> NDArray[np.int64]:
         used = [group for group in range(len(self._groups)) if self._rows_of(group)]
-        chosen = np.linspace(0, len(used) - 1, _SAMPLED_GROUPS).astype(int)
+        chosen = np.linspace(0, len(used) - 1, _DECODED_GROUPS).astype(int)
         places = []
         for group in sorted({used[place] for place in chosen}):
-            last = max(0, self._rows_of(group) - SAMPLED_ROWS)
-            inside = np.linspace(0, last, SAMPLED_PLACES // _SAMPLED_GROUPS)
+            last = max(0, self._rows_of(group) - SAMPLED)
+            inside = np.linspace(0, last, SAMPLED // _DECODED_GROUPS)
             places.append(self._edges[group] + inside.astype(np.int64))
         return np.unique(np.concatenate(places))
 

@@ -24,11 +24,11 @@ SPAN_BYTES = 8 << 20
 # Rows of a span, at least.
 MIN_SPAN_ROWS = 1024
 
-# Places that a fingerprint looks at.
-SAMPLED_PLACES = 64
+# Bytes of rows that are held at a time: pages, blocks that are written, rows that are shuffled.
+BUFFER_BYTES = 64 << 20
 
-# Rows that it looks at in each place.
-SAMPLED_ROWS = 64
+# Places that a fingerprint looks at, and rows in each.
+SAMPLED = 64
 
 
 class RowSource(ABC):
@@ -91,8 +91,8 @@ class RowSource(ABC):
 
     def _sampled_places(self) -> NDArray[np.int64]:
         """First rows of the places that a fingerprint looks at."""
-        last = max(0, self.n_samples - SAMPLED_ROWS)
-        return np.unique(np.linspace(0, last, SAMPLED_PLACES).astype(np.int64))
+        last = max(0, self.n_samples - SAMPLED)
+        return np.unique(np.linspace(0, last, SAMPLED).astype(np.int64))
 
     def fingerprint(self) -> str:
         """A short text that is the same as long as the data is.
@@ -108,7 +108,7 @@ class RowSource(ABC):
         head = [type(self).__name__, self.shape, self.dtype.str, self.columns, *self._identity()]
         digest.update(repr(head).encode())
         for start in self._sampled_places().tolist():
-            digest.update(self.read(start, min(start + SAMPLED_ROWS, self.n_samples)).tobytes())
+            digest.update(self.read(start, min(start + SAMPLED, self.n_samples)).tobytes())
         return digest.hexdigest()
 
     def finite_spans(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
