@@ -190,7 +190,7 @@ def is_real(value: Any) -> bool:
 
 
 def exceeds_floats(value: Any) -> bool:
-    """Whether this is an integer that no float comes near."""
+    """Whether this is an integer beyond the range of floats."""
     return isinstance(value, int) and abs(value) > sys.float_info.max
 
 

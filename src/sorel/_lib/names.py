@@ -24,9 +24,9 @@ def missing_columns(absent: Sequence[str], present: Iterable[str]) -> str:
     one = len(absent) == 1
     message = f"there {'is no column' if one else 'are no columns'} {_listed(absent)}"
     for column in absent[:_SHOWN]:
-        near = " or ".join(repr(name) for name in _near(column, present))
-        if near:
-            message += f"; did you mean {near}" + ("?" if one else f" for {column!r}?")
+        similar = " or ".join(map(repr, _similar(column, present)))
+        if similar:
+            message += f"; did you mean {similar}" + ("?" if one else f" for {column!r}?")
     separator = " The" if message.endswith("?") else "; the"
     return f"{message}{separator} columns are {_listed(present)}"
 
@@ -36,7 +36,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:_SHOWN]) + more
 
 
-def _near(name: str, present: Sequence[str]) -> list[str]:
+def _similar(name: str, present: Sequence[str]) -> list[str]:
     """Columns that contain the name, or else are spelt alike, or else are contained in it."""
     folded = {_fold(column): column for column in present}
     wanted = _fold(name)

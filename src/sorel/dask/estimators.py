@@ -271,25 +271,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         client: distributed.Client | None = None,
     ) -> None:
-        super().__init__(
-            risk,
-            loss=loss,
-            l2=l2,
-            l1=l1,
-            penalty=penalty,
-            positive=positive,
-            fit_intercept=fit_intercept,
-            solver=solver,
-            tol=tol,
-            max_passes=max_passes,
-            batch_size=batch_size,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            checkpoint=checkpoint,
-        )
-        self.client = client
+        self._keep_settings(locals())
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskRegressor:
@@ -407,26 +389,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         client: distributed.Client | None = None,
     ) -> None:
-        super().__init__(
-            risk,
-            loss=loss,
-            l2=l2,
-            l1=l1,
-            penalty=penalty,
-            positive=positive,
-            fit_intercept=fit_intercept,
-            class_weight=class_weight,
-            solver=solver,
-            tol=tol,
-            max_passes=max_passes,
-            batch_size=batch_size,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-            n_jobs=n_jobs,
-            checkpoint=checkpoint,
-        )
-        self.client = client
+        self._keep_settings(locals())
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskClassifier:

@@ -8,7 +8,7 @@ so the best intercept is the q-quantile of what is left, and the coefficients mi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -37,13 +37,38 @@ class DeviationModel(RegressorMixin, SpectralModel):  # type: ignore[misc] # unt
 
     tol: float
 
-    def _read_rows(self, X: Any, y: Any, sample_weight: Any) -> WeightedRows:
-        """Check penalties and data; rows of weight 0 are left out."""
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Targets.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`.
+        """
         for name in ("alpha", "l1", "l2"):
             if hasattr(self, name):
                 check_nonnegative(name, getattr(self, name))
         X, y, weight = self._read(X, y, sample_weight)
-        return weighted_rows(X, np.asarray(y, dtype=np.float64), weight)
+        self._fit_rows(weighted_rows(X, np.asarray(y, dtype=np.float64), weight))
+        return self
+
+    def _fit_rows(self, rows: WeightedRows) -> None:
+        """Fit to rows that all have a weight."""
+        raise NotImplementedError
 
     def _minimize(self, what: str, X: Any, y: FloatArray, risk: Risk, **settings: Any) -> Any:
         """The certified fit, with a warning where it missed the tolerance."""
@@ -169,35 +194,10 @@ class QuantileRegressor(DeviationModel):
     ) -> None:
         self._keep_settings(locals())
 
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> QuantileRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
-        y : array-like of shape (n,)
-            Targets.
-        sample_weight : array-like of shape (n,), optional
-            Weights; 2 is the row twice.
-
-        Returns
-        -------
-        QuantileRegressor
-            The fitted estimator.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If `tol` was not reached within `max_passes`.
-        """
-        levels = _levels(self.quantile)
-        rows = self._read_rows(X, y, sample_weight)
+    def _fit_rows(self, rows: WeightedRows) -> None:
         fits: list[dict[str, Any]] = []
         found: DeviationFit | None = None
-        for level in levels:
+        for level in _levels(self.quantile):
             intercept, scale = 0.0, 1.0
             if self.fit_intercept:
                 found = self._fit_centered(rows, level, None if found is None else found.result)
@@ -221,7 +221,6 @@ class QuantileRegressor(DeviationModel):
         self.n_passes_ = sum(fit["n_passes_"] for fit in fits)
         self.converged_ = all(fit["converged_"] for fit in fits)
         self.status_ = fits[-1]["status_"]
-        return self
 
     def _fit_centered(self, rows: WeightedRows, level: float, start: Result | None) -> DeviationFit:
         """The coefficients of a quantile; the intercept is the quantile of what is left."""

@@ -7,12 +7,9 @@ are other scores.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike
 
-from sorel.estimators.base import spread
+from sorel.estimators.base import WeightedRows, spread
 from sorel.estimators.quantile import DeviationModel, weighted_quantile
 from sorel.problem.risks import Deviation, Extremile, Risk, parse_risk
 from sorel.solvers import Solver
@@ -98,32 +95,10 @@ class RankRegressor(DeviationModel):
     ) -> None:
         self._keep_settings(locals())
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> RankRegressor:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-            Samples.
-        y : array-like of shape (n,)
-            Targets.
-        sample_weight : array-like of shape (n,), optional
-            Weights; 2 is the row twice.
-
-        Returns
-        -------
-        RankRegressor
-            The fitted estimator.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If `tol` was not reached within `max_passes`.
-        """
+    def _fit_rows(self, rows: WeightedRows) -> None:
         risk = parse_risk(self.risk)
         if isinstance(risk, Deviation):
             risk = risk.risk
-        rows = self._read_rows(X, y, sample_weight)
         penalties = {"l1": self.l1, "l2": self.l2, "sample_weight": rows.sample_weight}
         found = self._minimize("rank regression", rows.X, rows.y, risk, **penalties)
         self.coef_, self.intercept_ = found.w, 0.0
@@ -135,4 +110,3 @@ class RankRegressor(DeviationModel):
         self._keep_outcome(found)
         self.n_iter_ = max(1, found.n_iter)
         self.risk_weights_ = spread(found.weights, rows.kept)
-        return self
