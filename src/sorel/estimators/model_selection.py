@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter as now
 from typing import Any, Self
 
@@ -226,8 +226,8 @@ def _tabulate(
     scores, mean_losses, constant, passes, seconds = np.moveaxis(tables, 2, 0)
     mean = scores.mean(axis=0)
     results: dict[str, Any] = {
-        "param_risk": _objects([risk for risk in risks for _ in l2s]),
-        "param_l2": _objects([l2 for _ in risks for l2 in l2s]),
+        "param_risk": np.array([risk for risk in risks for _ in l2s], dtype=object),
+        "param_l2": np.array([l2 for _ in risks for l2 in l2s], dtype=object),
     }
     results.update({f"split{k}_test_score": column for k, column in enumerate(scores)})
     results["mean_test_score"] = mean
@@ -242,13 +242,6 @@ def _tabulate(
     results["mean_passes"] = passes.mean(axis=0)
     results["mean_fit_time"] = seconds.mean(axis=0)
     return results
-
-
-def _objects(items: Iterable[Any]) -> NDArray[np.object_]:
-    values = list(items)
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
 
 
 class SpectralRiskRegressorCV(RegressorFace, SpectralSearch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,8 +30,25 @@ __all__ = ["PathResult", "path"]
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PathResult:
+class Points:
+    """Certified solutions of several problems, one entry per point."""
+
+    _kind: ClassVar[str]
+    relative_gap: FloatArray
+    passes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.relative_gap)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} {self._kind}, worst relative gap "
+            f"{self.relative_gap.max():.2g}, {self.passes.sum():.4g} passes)"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class PathResult(Points):
     """Solutions along a grid; one entry per point of it, the l2 of a risk side by side.
 
     Attributes
@@ -64,6 +81,8 @@ class PathResult:
     (4, (4, 1))
     """
 
+    _kind = "points"
+
     risks: list[Risk]
     l2: FloatArray
     coefs: FloatArray
@@ -76,9 +95,6 @@ class PathResult:
     converged: NDArray[np.bool_]
     classes: NDArray[Any] | None
     feature_names: list[str]
-
-    def __len__(self) -> int:
-        return len(self.risks)
 
     def to_frame(self) -> Any:
         """One row per point: risk, l2, certificate, cost, intercept and coefficients.
@@ -102,12 +118,6 @@ class PathResult:
                 names = [f"{label}:{name}" for name in self.feature_names]
                 columns.update(zip(names, self.coefs[:, k].T, strict=True))
         return as_table(columns)
-
-    def __repr__(self) -> str:
-        return (
-            f"PathResult({len(self)} points, worst relative gap {self.relative_gap.max():.2g}, "
-            f"{self.passes.sum():.4g} passes)"
-        )
 
 
 def path(

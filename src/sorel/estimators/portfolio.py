@@ -22,6 +22,7 @@ from sorel._lib.inputs import check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.engines.csr import check_indices
 from sorel.estimators.base import SpectralModel, check_weights, spread, weighted_rows
+from sorel.estimators.paths import Points
 from sorel.estimators.portfolio_problems import Portfolio, Portfolios, portfolio_penalty
 from sorel.estimators.quantile import check_nonnegative, check_solver
 from sorel.problem.risks import CVaR, Deviation, Mixture, Risk, parse_risk
@@ -35,8 +36,8 @@ FloatArray = NDArray[np.float64]
 DEFAULT_RISK = CVaR(0.05)
 
 
-@dataclass(frozen=True)
-class Frontier:
+@dataclass(frozen=True, repr=False)
+class Frontier(Points):
     """Portfolios of least risk for rising mean returns; one entry per point.
 
     Attributes
@@ -63,6 +64,8 @@ class Frontier:
         The risk.
     """
 
+    _kind = "portfolios"
+
     target_return: FloatArray
     risk: FloatArray
     expected_return: FloatArray
@@ -77,9 +80,6 @@ class Frontier:
     names: list[str]
     risk_measure: Risk
 
-    def __len__(self) -> int:
-        return len(self.risk)
-
     def to_frame(self) -> Any:
         """One row per portfolio: target, risk, return, certificate, weights by the assets' names.
 
@@ -92,12 +92,6 @@ class Frontier:
         columns: dict[str, Any] = {name: getattr(self, name) for name in names}
         columns.update(zip(self.names, self.weights.T, strict=True))
         return as_table(columns)
-
-    def __repr__(self) -> str:
-        return (
-            f"Frontier({len(self)} portfolios, worst relative gap {self.relative_gap.max():.2g}, "
-            f"{self.passes.sum():.4g} passes)"
-        )
 
 
 class SpectralRiskPortfolio(SpectralModel):
