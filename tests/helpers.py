@@ -23,6 +23,8 @@ RISKS = {
     "mixture": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.15)], [0.4, 0.6]),
     "custom": sorel.CustomSpectrum([0.0, 1.0, 1.0, 4.0]),
 }
+# All losses of the package that have a minimum, and those with a conic form below.
+SERVED = [name for name, loss in sorel.losses.LOSSES.items() if not loss.affine]
 LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial"]
 PENALTIES = {
     "l2": sorel.L2(0.05),
@@ -57,8 +59,6 @@ def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndar
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     z = X @ rng.standard_normal(d)
-    if loss in ("squared", "huber"):
-        return X, z + 0.3 + 0.5 * rng.standard_t(3, n)
     if loss == "poisson":
         return X, rng.poisson(np.exp(0.5 + 0.5 * z)).astype(float)
     if loss == "gamma":
@@ -67,6 +67,8 @@ def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndar
         y = np.argmax(rng.gumbel(size=(n, CLASSES)) + X @ rng.standard_normal((d, CLASSES)), axis=1)
         y[:CLASSES] = np.arange(CLASSES)
         return X, y
+    if not sorel.losses.LOSSES[loss].is_classifier:
+        return X, z + 0.3 + 0.5 * rng.standard_t(3, n)
     y = np.where(z + rng.logistic(size=n) > 0, 1, -1)
     y[:2] = [-1, 1]
     return X, y

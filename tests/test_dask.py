@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import RISKS, brute_losses, make_data, make_loss
+from helpers import RISKS, SERVED, brute_losses, make_data, make_loss
 
 import sorel
 
@@ -18,7 +18,6 @@ import distributed
 
 from sorel.dask import open_problem
 
-LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson", "gamma"]
 N, D = 31, 3
 
 
@@ -76,7 +75,7 @@ def omega(weighted):
     return np.random.default_rng(1).uniform(0.2, 2.0, N) if weighted else None
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", SERVED)
 def test_derivatives_of_the_engine(make, loss):
     X, y = make_data(loss, N, D, 0)
     for intercept, weighted in itertools.product((False, True), repeat=2):
@@ -185,7 +184,7 @@ def test_generalised_hessian(make, loss, risk):
 
 
 @pytest.mark.parametrize("solver", ["auto", "newton_cg"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", SERVED)
 def test_solvers_certify(make, solver, loss):
     X, y = make_data(loss, N, D, 0)
     problem = make(X, y, loss=loss, intercept=True)

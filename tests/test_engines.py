@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import CLASSES, RISKS, make_data, make_loss
+from helpers import CLASSES, LOSSES, RISKS, make_data, make_loss
 
 import sorel
 from sorel.engines import Spec, intercepts, make_engine
@@ -15,7 +15,6 @@ from sorel.engines.base import InterceptStatistics, Plan
 from sorel.engines.dense import DenseEngine
 from sorel.engines.sparse import SparseEngine
 
-LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial"]
 by_loss = pytest.mark.parametrize("loss", LOSSES)
 by_intercept = pytest.mark.parametrize("intercept", [False, True])
 by_weighting = pytest.mark.parametrize("weighted", [False, True])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import SERVED, make_loss
 from scipy.special import expit
 
 import sorel._core as _core
-from sorel.losses import Huber, Logistic, Multinomial, Squared, SquaredHinge
+from sorel.losses import Multinomial, Squared, compiled_form, parse_loss
 
-LOSSES = [Squared(), Huber(0.7), Logistic(), SquaredHinge()]
+LOSSES = [parse_loss(make_loss(name)) for name in SERVED if name in _core.LOSS_CODES]
 by_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 by_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 by_weighting = pytest.mark.parametrize("weighted", [False, True])
@@ -161,7 +162,9 @@ def test_subtract_block_means(weighted, intercept):
         u = (full * slopes * (block == b)) @ rows
         expected -= eta * np.outer(u, u) / full[block == b].sum()
     sums = np.zeros((3, rows.shape[1] + 1))
-    _core.subtract_block_means(X, _core.SQUARED, 0.0, y, z, block, sums, eta, omega, weighted, out)
+    _core.subtract_block_means(
+        X, _core.LOSS_CODES["squared"], 0.0, y, z, block, sums, eta, omega, weighted, out
+    )
     np.testing.assert_allclose(out, expected, **CLOSE)
 
 
@@ -248,7 +251,7 @@ def test_moved_margins(loss):
     z, direction = random_vectors(9, 2)
     y = targets(loss, 9)
     margins, losses = np.full((2, 9), np.nan)
-    _core.move_margins(z, direction, 0.7, loss.code, loss.parameter, y, margins, losses)
+    _core.move_margins(z, direction, 0.7, *compiled_form(loss), y, margins, losses)
     moved = z + 0.7 * direction
     np.testing.assert_allclose(margins, moved, **CLOSE)
     np.testing.assert_allclose(losses, loss.value(y, moved), **CLOSE)
@@ -309,7 +312,7 @@ def test_weighted_slopes(weighted, loss):
     q[::3] = factor[1::3] = 0.0
     y = targets(loss, 10)
     slopes = loss.derivative(y, z)
-    args, out = (loss.code, loss.parameter, y, z), np.full(10, np.nan)
+    args, out = (*compiled_form(loss), y, z), np.full(10, np.nan)
     _core.weighted_slopes(*args, q, omega, weighted, out)
     np.testing.assert_allclose(out, full * q * slopes, **CLOSE)
     slope = _core.directional_slope(*args, q, direction, omega, weighted)
@@ -333,7 +336,7 @@ def curvatures(loss, y, z, caution):
     """Between the second derivative (caution 0) and the majorant (1)."""
     out, one = np.empty(len(z)), np.ones(len(z))
     _core.augmented_curvature(
-        loss.code, loss.parameter, y, z, one, NO_BLOCKS, 0.0, caution, np.ones(1), False, out
+        *compiled_form(loss), y, z, one, NO_BLOCKS, 0.0, caution, np.ones(1), False, out
     )
     return out
 
@@ -365,7 +368,7 @@ def test_augmented_curvature(loss, weighted, eta, caution):
     block = blocks(np.arange(12) % 3 - 1)
     out = np.full(12, np.nan)
     _core.augmented_curvature(
-        loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, out
+        *compiled_form(loss), y, z, q, block, eta, caution, omega, weighted, out
     )
     inside = eta * slopes**2 * (block >= 0)
     curvature = (1.0 - caution) * loss.curvature(y, z) + caution * curvatures(loss, y, z, 1.0)
@@ -390,7 +393,7 @@ def test_curvature_applied_to_a_change_of_margins(loss, weighted, eta, caution):
     expected = full * (q * curvature * change + dq * slopes)
     h = np.empty(12)
     _core.augmented_curvature(
-        loss.code, loss.parameter, y, z, q, block, eta, caution, omega, weighted, h
+        *compiled_form(loss), y, z, q, block, eta, caution, omega, weighted, h
     )
     totals = np.array([full[block == b].sum() for b in (0, 1)])
     _core.apply_curvature(h, full * slopes, block, eta / totals, change)
@@ -431,7 +434,7 @@ def test_derivatives_in_a_shift(loss, weighted):
     q = np.maximum(q, 0.0)
     y, shift = targets(loss, 12), 0.35
     first, second, rounding = _core.shift_statistics(
-        loss.code, loss.parameter, y, z, shift, q, omega, weighted
+        *compiled_form(loss), y, z, shift, q, omega, weighted
     )
     slopes = full * q * loss.derivative(y, z + shift)
     assert first == pytest.approx(slopes.sum(), rel=1e-12, abs=1e-15)

@@ -7,14 +7,13 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import CLASSES, make_data, make_loss
+from helpers import CLASSES, LOSSES, make_data, make_loss
 
 import sorel
 from sorel.engines.base import Plan
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9
-LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial"]
 PENALTIES = {
     "l2": sorel.L2(0.1),
     "elastic": sorel.ElasticNet(0.1, 0.02),

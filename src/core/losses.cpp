@@ -195,15 +195,9 @@ SOREL_CLONES std::tuple<double, double, double> shift_statistics(int code, doubl
 }  // namespace
 
 void bind_losses(nb::module_& m) {
-    m.attr("SQUARED") = static_cast<int>(kSquared);
-    m.attr("HUBER") = static_cast<int>(kHuber);
-    m.attr("LOGISTIC") = static_cast<int>(kLogistic);
-    m.attr("SQUARED_HINGE") = static_cast<int>(kSquaredHinge);
-    m.attr("LINEAR") = static_cast<int>(kLinear);
-    m.attr("LOSS_CODES") = nb::make_tuple(static_cast<int>(kSquared), static_cast<int>(kHuber),
-                                          static_cast<int>(kLogistic),
-                                          static_cast<int>(kSquaredHinge),
-                                          static_cast<int>(kLinear));
+    nb::dict codes;
+    for (const auto& [name, code] : kLossCodes) codes[name] = static_cast<int>(code);
+    m.attr("LOSS_CODES") = codes;
     define(m, "losses_at", "code delta y margins losses", losses_at);
     define(m, "slopes_at", "code delta y margins slopes", slopes_at);
     define(m, "curvatures_at", "code delta y margins out", curvatures_at);

@@ -12,12 +12,22 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "exponential.hpp"
 
 namespace sorel {
 
-enum LossCode { kSquared = 0, kHuber = 1, kLogistic = 2, kSquaredHinge = 3, kLinear = 4 };
+enum LossCode { kSquared, kHuber, kLogistic, kSquaredHinge, kLinear };
+
+// The codes by the names that losses have in Python.
+inline constexpr std::pair<const char*, LossCode> kLossCodes[] = {
+    {"squared", kSquared},
+    {"huber", kHuber},
+    {"logistic", kLogistic},
+    {"squared_hinge", kSquaredHinge},
+    {"linear", kLinear},
+};
 
 // (z - y)^2 / 2
 struct Squared {

@@ -51,6 +51,7 @@ from sorel.cli.arguments import (
 )
 from sorel.cli.saved_models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
+from sorel.problem.losses import LOSSES, Loss
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,9 +67,14 @@ _MAX_CLASSES = 10_000
 # A Parquet file of numbers that would take more than this share of the memory stays on disk.
 _SHARE_OF_MEMORY = 0.25
 
+# The losses of each task; those without words of their own are chosen by other means.
 _LOSSES = {
-    "regression": ("squared", "huber", "poisson", "gamma", "linear"),
-    "classification": ("logistic", "squared_hinge"),
+    task: tuple(
+        name
+        for name, loss in LOSSES.items()
+        if loss.is_classifier == labels and loss.words != Loss.words
+    )
+    for task, labels in (("regression", False), ("classification", True))
 }
 
 
@@ -487,8 +493,6 @@ def estimator(task: str, arguments: argparse.Namespace) -> Any:
 
 def estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the arguments say about an estimator for a task."""
-    from sorel.problem.losses import LOSSES
-
     losses = _LOSSES[task]
     loss = arguments.loss or losses[0]
     if loss not in losses:

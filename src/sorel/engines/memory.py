@@ -230,7 +230,7 @@ class MemoryEngine(Engine):
         """Get the working memory and the threads of a run."""
         self._known_gram: RowGram | None = None
         self._last_gram = self._handed_on
-        slow = self._compiled is None or self._compiled[0] == _core.LOGISTIC
+        slow = self._compiled is None or self._compiled[0] == _core.LOSS_CODES["logistic"]
         many = self.n_samples >= (_MANY_SAMPLES // 5 if slow else _MANY_SAMPLES)
         # A small problem is not even worth the question how many threads there are.
         threads = 1

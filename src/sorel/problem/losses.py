@@ -97,7 +97,8 @@ class Loss(ABC):
     is_classifier : bool
         Whether the targets are two class labels, which the formulas see as -1 and 1.
     words : str
-        What reports call the losses of samples.
+        What reports call the losses of samples. The command line offers those of the package's own
+        that have some.
 
     Examples
     --------
@@ -209,18 +210,16 @@ def _arrays(y: Any, margins: Any) -> tuple[Any, Any, Any]:
     return np, np.asarray(y, dtype=np.float64), np.array(margins, dtype=np.float64, ndmin=1)
 
 
-class _Coded(Loss):
-    """A loss whose formulas the compiled loops have too, under a code.
+class _Compiled(Loss):
+    """A loss whose formulas the compiled loops have too, under its name.
 
     Their proximal map works in a number t in which the loss does not decrease: |z - y|, y - z
     or -y z.
     """
 
-    code: ClassVar[int]
-
     @property
     def parameter(self) -> float:
-        """The number that the compiled loops need besides the code."""
+        """The number that the compiled loops need besides the name."""
         return 1.0
 
     def proximal_number(self, y: Any, margins: Any) -> Any:
@@ -232,7 +231,7 @@ class _Coded(Loss):
         return -y * t
 
 
-class _OfResidual(_Coded):
+class _OfResidual(_Compiled):
     """A loss of |z - y|."""
 
     translates = True
@@ -259,7 +258,6 @@ class Squared(_OfResidual):
 
     name = "squared"
     words = "losses: half the squared error"
-    code: ClassVar[int] = _core.SQUARED
 
     def value(self, y: Any, margins: Any) -> Any:
         _, y, z = _arrays(y, margins)
@@ -293,7 +291,6 @@ class Huber(_OfResidual):
     delta: float = 1.0
     name = "huber"
     words = "losses: half the squared error, linear beyond an error of 1"
-    code: ClassVar[int] = _core.HUBER
 
     def __post_init__(self) -> None:
         number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
@@ -326,7 +323,7 @@ class Huber(_OfResidual):
 
 
 @dataclass(frozen=True)
-class Logistic(_Coded):
+class Logistic(_Compiled):
     """``log(1 + exp(-y z))`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -338,7 +335,6 @@ class Logistic(_Coded):
 
     name = "logistic"
     words = "losses: minus the logarithm of the probability given to the true label"
-    code: ClassVar[int] = _core.LOGISTIC
     lower_bound = 0.0
     curvature_bound = 0.25
     lipschitz = 1.0
@@ -362,7 +358,7 @@ class Logistic(_Coded):
 
 
 @dataclass(frozen=True)
-class SquaredHinge(_Coded):
+class SquaredHinge(_Compiled):
     """``max(0, 1 - y z)**2`` with y in {-1, 1}; any two labels are accepted, sorted.
 
     Examples
@@ -374,7 +370,6 @@ class SquaredHinge(_Coded):
 
     name = "squared_hinge"
     words = "losses: squared shortfall of the margin"
-    code: ClassVar[int] = _core.SQUARED_HINGE
     lower_bound = 0.0
     curvature_bound = 2.0
     is_classifier = True
@@ -393,7 +388,7 @@ class SquaredHinge(_Coded):
 
 
 @dataclass(frozen=True)
-class Linear(_Coded):
+class Linear(_Compiled):
     """The residual itself, ``y - z``: losses of a portfolio (y = 0), or deviations of residuals.
 
     It has no lower bound, so it needs a penalty with a bounded domain or with l2 > 0, or a
@@ -408,7 +403,6 @@ class Linear(_Coded):
 
     name = "linear"
     words = "losses: target minus prediction"
-    code: ClassVar[int] = _core.LINEAR
     curvature_bound = 0.0
     lipschitz = 1.0
     affine = True
@@ -677,14 +671,14 @@ def compiled_form(loss: Loss) -> tuple[int, float] | None:
 
     A class derived from one of the package's own may have other formulas, so it does not count.
     """
-    if not isinstance(loss, _Coded) or type(loss) not in LOSSES.values():
+    if not isinstance(loss, _Compiled) or type(loss) not in LOSSES.values():
         return None
-    if loss.code not in _core.LOSS_CODES:
+    if loss.name not in _core.LOSS_CODES:
         raise ValueError(
-            f"the loss {type(loss).__name__} has the code {loss.code}, for which "
-            "src/core/losses.hpp has no formulas; write them there"
+            f"the loss {type(loss).__name__} has no formulas under the name {loss.name!r} in "
+            "src/core/losses.hpp; write them there"
         )
-    return loss.code, loss.parameter
+    return _core.LOSS_CODES[loss.name], loss.parameter
 
 
 def has_proximal_map(loss: Loss) -> bool:
