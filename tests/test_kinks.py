@@ -76,33 +76,6 @@ def test_classes_on_columns_of_all_scales(shape):
     assert missed <= 1
 
 
-@pytest.mark.parametrize("seed", [5, 11])
-def test_classes_within_bounds(seed):
-    X, y = labels(seed, "zeros", 48, 5)
-    penalty = sorel.Box(1e-6, -1e5, 1e5)
-    solve_or_warn(
-        sorel.Problem(
-            X,
-            y,
-            loss="multinomial",
-            risk=sorel.Extremile(15.0),
-            penalty=penalty,
-            fit_intercept=True,
-        )
-    )
-
-
-@pytest.mark.parametrize("seed", [0, 3, 4])
-def test_the_worst_of_losses_with_a_kink_in_each(seed):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((20, 10))[rng.integers(0, 20, 60)]
-    y = X @ rng.standard_normal(10) * 20 + 100 * rng.standard_normal(60)
-    problem = sorel.Problem(
-        X, y, loss=Huber(0.1), risk=sorel.Max(), penalty=sorel.L2(1e-9), fit_intercept=True
-    )
-    solve_or_warn(problem)
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_perfect_fit_far_down_an_exponential(seed):
     """The optimum is 0, and attained nowhere: the objective has to come down step by step."""
@@ -126,36 +99,18 @@ def test_few_rows_of_huge_columns_on_the_simplex(loss, intercept):
     solve_or_warn(problem)
 
 
-@pytest.mark.parametrize("risk", ["max", "mean", "esrm:2"])
-@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "gamma", "poisson"])
+@pytest.mark.parametrize("risk", ["max", "esrm:2"])
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
 def test_nearly_equal_columns_in_a_wide_box(loss, risk):
     rng, n, d, faint = np.random.default_rng(2), 20, 6, 1e-8
     X = rng.normal(size=(n, d))
     X[:, 1:] = X[:, :1] + faint * X[:, 1:]
     reach = 1e-2 / faint
     z = X @ (reach * rng.normal(size=d))
-    means, signs = np.exp(z / np.abs(z).mean()), np.where(rng.random(n) < 0.5, -1, 1)
-    y = {
-        "squared_hinge": signs,
-        "logistic": signs,
-        "gamma": means * rng.gamma(2.0, size=n),
-        "poisson": rng.poisson(means),
-    }[loss]
+    y = rng.poisson(np.exp(z / np.abs(z).mean()))
+    y = np.where(y > 0, 1, -1) if loss == "logistic" else y
     penalty = sorel.Box(0.0, -reach * rng.random(d), reach * rng.random(d))
     solve_or_warn(sorel.Problem(X, y, risk=risk, loss=loss, penalty=penalty))
-
-
-@pytest.mark.parametrize("loss", ["gamma", "poisson"])
-@pytest.mark.parametrize("risk", [sorel.Max(), sorel.CVaR(0.01)], ids=repr)
-def test_the_worst_of_exponentials(loss, risk):
-    """Samples far up the exponential balance others whose losses are all but linear."""
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        X, y = 1e6 * rng.standard_normal((40, 5)), 1.0 + rng.poisson(3.0, 40)
-        problem = sorel.Problem(
-            X, y, risk=risk, loss=loss, penalty=sorel.Simplex(1e-3), fit_intercept=True
-        )
-        solve_or_warn(problem)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +141,7 @@ def test_columns_far_from_one(loss, penalty, intercept, factor):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_residuals_far_below_the_targets(seed):
     """A narrow Huber loss of large numbers that are fitted, where digits of margins run out."""
     rng = np.random.default_rng(seed)

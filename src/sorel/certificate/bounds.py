@@ -22,7 +22,14 @@ import numpy as np
 from sorel.certificate.criteria import relative, unit
 from sorel.certificate.known import KnownCurvature
 from sorel.certificate.margins import margin_bound
-from sorel.certificate.rounding import UNIT, CertificateError, Path, Rounding, negative_gap
+from sorel.certificate.rounding import (
+    ROUNDINGS,
+    UNIT,
+    CertificateError,
+    Path,
+    Rounding,
+    negative_gap,
+)
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
@@ -40,9 +47,6 @@ _MAX_STEPS = 10
 # of the solver gains more.
 _FEW_PRODUCTS = 40
 
-# Those that are tried in any case where the matrix of an earlier step is known.
-_LEAST_PRODUCTS = 6
-
 # The same for a user who asks, and for the last certificate of a run. A matrix that costs more is
 # not formed where products have led nowhere.
 MANY_PRODUCTS = 500
@@ -51,7 +55,7 @@ MANY_PRODUCTS = 500
 _SLACK = 0.01
 
 # Share of the unit of a gap above which rounding errors of affine losses are worth a closer look.
-_WORTH_SUMS = 1e-7
+_WORTH_SUMS = math.sqrt(UNIT)
 
 
 @dataclass(frozen=True)
@@ -308,7 +312,7 @@ class Certifier:
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:
-                most = min(most, max(int(cost), _LEAST_PRODUCTS))
+                most = min(most, math.ceil(cost))
             steps = _Products(self.problem, self.known, target, most)
             bound, drop = self._descend(steps.move, *start)
             passes = steps.passes
@@ -466,7 +470,7 @@ def _least_value(problem: Problem) -> float:
     Losses may have no bound, but no risk of theirs is below their mean, except that the shares of a
     mixture add up to 1 only as far as they are rounded.
     """
-    lowest, risk, error = problem.loss.lower_bound, problem.risk, 8.0 * UNIT
+    lowest, risk, error = problem.loss.lower_bound, problem.risk, ROUNDINGS
     if isinstance(risk, Deviation):
         whole = risk.share == 1.0 and not isinstance(risk.risk, Mixture)
         lowest = -error * problem.zero_loss if whole else -np.inf

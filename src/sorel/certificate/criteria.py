@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from sorel.engines.base import Point
     from sorel.problem.problem import Problem
 
-# Objective of a perfect fit, in units of the loss of the best constant model.
-_PERFECT_FIT = 1e-6
-
-# Gap of a perfect fit, in the same units.
+# Gap of a perfect fit, in units of the loss of the best constant model. Margins of twice as many
+# digits leave an objective of its root.
 _PERFECT_GAP = 1e-12
+_PERFECT_FIT = math.sqrt(_PERFECT_GAP)
 
 
 def unit(problem: Problem, objective: float, point: Point) -> float:

@@ -10,14 +10,11 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
+from sorel.engines.matrix import FEW_COLUMNS
 from sorel.models.working_sets import WorkingSet, WorkingSets
 
 if TYPE_CHECKING:
     from sorel.problem.problem import Problem
-
-# Parameters from which on a Hessian is kept: conjugate gradients that it preconditions then cost
-# less than the next one.
-_WORTH_KEEPING = 32
 
 Inverse = Callable[[FloatArray], FloatArray]
 
@@ -53,8 +50,9 @@ class KnownCurvature:
 
     def keep(self, problem: Problem, hessian: FloatArray) -> bool:
         """Keep a Hessian, if there is something to be gained from that."""
-        worth = len(hessian) >= _WORTH_KEEPING and problem.engine.n_outputs == 1
-        if worth and self._serves(problem):
+        # The next Hessian of few parameters costs less than products that this one preconditions.
+        many = len(hessian) > FEW_COLUMNS and problem.engine.n_outputs == 1
+        if many and self._serves(problem):
             self.matrix = hessian
             return True
         return False

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sorel._lib.devices import to_numpy
+from sorel.certificate.rounding import MAX_ENTRIES, UNIT
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem.penalties.builtin import OWN, Declared
 from sorel.problem.risks import Deviation
@@ -27,14 +28,8 @@ if TYPE_CHECKING:
 # Rows up to which the matrix of the steps costs next to nothing.
 _FEW_ROWS = 50
 
-# Columns up to which it costs little to ask for X one by one.
-_FEW_COLUMNS = 1000
-
 # Steps at most: each changes which coefficients are at a kink or at a bound.
 _MAX_STEPS = 100
-
-# How often a step is halved.
-_HALVINGS = 40
 
 
 class MarginBound(NamedTuple):
@@ -61,7 +56,7 @@ def margin_bound(problem: Problem, point: Point, dual: Dual) -> MarginBound | No
         return None
     if engine.n_outputs > 1 or isinstance(problem.risk, Deviation) or engine.spec.targets is None:
         return None
-    if engine.n_samples > _FEW_ROWS or engine.n_features > _FEW_COLUMNS:
+    if engine.n_samples > _FEW_ROWS or engine.entries > MAX_ENTRIES:
         return None
     stored = engine.stored()
     if stored is None:
@@ -81,11 +76,13 @@ def margin_bound(problem: Problem, point: Point, dual: Dual) -> MarginBound | No
         free = _free(penalty, X, best.coef)[0]
         bend = free @ free.T / penalty.l2 * (lam * loss.curvature(y, t))
         step = -np.linalg.solve(np.eye(len(t)) + bend, origin + t - X @ best.coef)
-        for halved in range(_HALVINGS):
-            other = t + 0.5**halved * step
+        length = 1.0
+        while length > UNIT:
+            other = t + length * step
             found = _at(problem, X, y, origin, lam, other)
             if found.value > best.value:
                 break
+            length *= 0.5
         else:
             break
         best, t = found, other

@@ -38,17 +38,17 @@ from sorel.problem.risks import Deviation
 # The unit roundoff of doubles.
 UNIT = 2.0**-53
 
-# Relative error of an objective, of a margin or of a difference of sums: eight roundings.
-ROUNDINGS = 8.0 * UNIT
-
 # Roundings in a term, beside those of the sum that it enters.
 _OPERATIONS = 8.0
+
+# Relative error of an objective, of a margin or of a difference of sums.
+ROUNDINGS = _OPERATIONS * UNIT
 
 # What is far from every point of a bounded domain, for a gradient of unit length or about that.
 _FAR = 1e9
 
-# Entries of X up to which the sizes of the terms of a gradient are added up.
-_MOST_ENTRIES = 1_000_000
+# Entries of X up to which a closer look at rounding may take products with it.
+MAX_ENTRIES = 1_000_000
 
 # What the weights of a projection may miss a sum of 1 by: more is no rounding.
 _MOST_MASS_ERROR = 1e-6
@@ -218,7 +218,7 @@ class Rounding:
 
     def difference(self, value: float) -> float:
         """What a difference from such a value loses."""
-        return _OPERATIONS * UNIT * abs(value)
+        return ROUNDINGS * abs(value)
 
     def penalty_value(self, value: float, w: FloatArray) -> float:
         """Error of g, and what it changes by where rounding has put w beside the domain."""
@@ -232,7 +232,7 @@ class Rounding:
         """sum_i |lam_i phi'_i x_ij| of an affine loss, or a bound on it; None for a large X."""
         engine = self.engine
         stored, spec, n = engine.stored(), engine.spec, engine.n_samples
-        if stored is None or n * engine.n_features > _MOST_ENTRIES:
+        if stored is None or n * engine.n_features > MAX_ENTRIES:
             return None
         weights = engine.weights(dual)
         if isinstance(spec.risk, Deviation):
@@ -261,7 +261,7 @@ class Rounding:
             largest, slopes = _norm(gradient), 1.0
         else:
             largest = self._size_of_columns
-        own = _OPERATIONS * UNIT * l2 * _norm(coef)
+        own = ROUNDINGS * l2 * _norm(coef)
         total = math.inf
         if l2 > 0.0:
             summed = slopes * largest if sums is None else _norm(sums)

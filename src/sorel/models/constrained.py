@@ -39,18 +39,12 @@ TOLERANCE = 8.0 * _EPS
 # Guesses in a row that may have no fewer wrong coordinates than the best before them.
 _PATIENCE = 3
 
-# Interior-point solves at most; each may move coordinates across their kinks.
-_ROUNDS = 20
-
 # Accuracy asked of PIQP: enough to tell the active set, which is then solved for.
 _ACCURACY = 1e-10
 
 # Curvature that is lent where there is none, relative to what is there: to a model without l2, and
 # to factors of dependent coordinates.
 RIDGE = 1e-12
-
-# Roots of curvatures below this share of the largest do not set the unit of their coordinate.
-_LEAST_UNIT = 1e-6
 
 
 class Model(NamedTuple):
@@ -141,17 +135,15 @@ def minimize(model: Model, start: Array) -> Solution:
     low, high = model.piece(side)
     face = _Face(start, (start > low) & (start < high), side)
     first = value = model.value(start)
-    found, factors = _guess(model, face), 0
-    for _ in range(_ROUNDS):
-        factors += found.factors
-        if found.solved:
-            break
+    found = _guess(model, face)
+    factors, falls = found.factors, True
+    while falls and not found.solved:
+        # Each interior-point solve may move coordinates across their kinks.
         face, steps = _interior(model, face)
         before, value = value, model.value(face.x)
+        falls = before - value > _ACCURACY * (first - value)
         found = _guess(model, face)
-        factors += steps
-        if before - value <= _ACCURACY * (first - value):
-            break
+        factors += steps + found.factors
     return found._replace(factors=factors)
 
 
@@ -257,7 +249,8 @@ def _interior(model: Model, face: _Face) -> tuple[_Face, int]:
     low, high = (end[at] for end in model.piece(side))
     slope = (gradient + model.cost * side)[at]
     root = np.sqrt(np.maximum(model.A.diagonal(), _TINY))
-    unit = np.maximum(root[at], _LEAST_UNIT * float(root.max()))
+    # Curvatures that are as good as lent do not set the unit of their coordinate.
+    unit = np.maximum(root[at], math.sqrt(RIDGE) * float(root.max()))
     # A coordinate moves no further than to its bounds, nor than the rows allow.
     width = np.full(len(at), math.inf)
     width[model.rows[:, at].any(axis=0)] = np.abs(x).sum() + np.abs(model.sums).sum()

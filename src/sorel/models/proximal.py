@@ -34,30 +34,18 @@ _TINY = float(np.finfo(np.float64).tiny)
 # A model is solved when what is left to gain is this share of what was gained.
 _FORCING = 1e-6
 
-# Steps of FISTA for each parameter: they cost what a Newton step or two do, whose matrix takes
-# proximal maps for every column.
-_FISTA_STEPS = 2
-
 # Steps of FISTA between two checks of optimality.
 _CHECK_EVERY = 25
 
 # Newton steps and multipliers at most.
 _MAX_STEPS = 200
 
-# Factor of the step s from one multiplier to the next.
-_STEP_FACTOR = 0.1
+# Factor of the step s from one multiplier to the next, and accuracy of its Newton steps: the share
+# of what moves the next multiplier that their gradient may be.
+_STAGE_FACTOR = 0.1
 
-# Least step s, in units of the inverse of the largest curvature.
-_LEAST_STEP = 1e-2
-
-# Newton steps of one multiplier end when the gradient is this share of what moves the next.
-_INNER_SHARE = 0.1
-
-# Relative length of the differences that stand for the derivative of prox.
-_DIFFERENCE = 1e-5
-
-# Least length of a Newton step in its line search.
-_LEAST_LENGTH = 1e-4
+# Relative length of the central differences that stand for the derivative of prox.
+_DIFFERENCE = _EPS ** (1.0 / 3.0)
 
 
 class ProximalModel:
@@ -119,7 +107,7 @@ class ProximalModel:
             if self._solved(u, multiplier):
                 break
             self.n_iter += 1
-            step = max(_STEP_FACTOR * step, _LEAST_STEP / self._largest)
+            step = max(_STAGE_FACTOR * step, _STAGE_FACTOR / self._largest)
         return self._best
 
     def _solved(self, u: Array, subgradient: Array) -> bool:
@@ -138,7 +126,8 @@ class ProximalModel:
     def _accelerate(self, u: Array) -> bool:
         """Accelerated proximal gradient steps; whether they have solved the model."""
         step, y, inertia = 1.0 / self._largest, u, 1.0
-        for k in range(1, max(_FISTA_STEPS * u.size, 2 * _CHECK_EVERY) + 1):
+        # As many steps as there are columns cost what a Newton matrix does.
+        for k in range(1, max(u.size, 2 * _CHECK_EVERY) + 1):
             z = y - step * self._gradient(y)
             new = self._prox(z, step)
             grown = 0.5 + math.sqrt(0.25 + inertia * inertia)
@@ -177,7 +166,7 @@ class ProximalModel:
         while self.n_iter < _MAX_STEPS:
             terms = _norm(self._slope) + self._largest * _norm(x - self._w) + _norm(z) / step
             size = _norm(slope)
-            if size <= max(4.0 * _EPS * terms, _INNER_SHARE * _norm(x - u) / step):
+            if size <= max(4.0 * _EPS * terms, _STAGE_FACTOR * _norm(x - u) / step):
                 break
             self.n_iter += 1
             direction = -_solve(self._newton_matrix(z, step, relative), slope)
@@ -185,8 +174,9 @@ class ProximalModel:
             if not along < 0.0:
                 break
             z, u, new = split(x + direction)
-            # Back until the slope along the direction is no steeper than half of what it was.
-            while float(new @ direction) > -0.5 * along and t > _LEAST_LENGTH:
+            # Back until the slope along the direction is no steeper than half of what it was, but
+            # not further than the differences reach.
+            while float(new @ direction) > -0.5 * along and t > _DIFFERENCE:
                 t *= 0.5
                 z, u, new = split(x + t * direction)
             x, slope = x + t * direction, new

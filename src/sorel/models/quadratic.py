@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._core import minimize_few
+from sorel.engines.matrix import FEW_COLUMNS
 from sorel.models.constrained import RIDGE, Model, minimize
 from sorel.models.proximal import ProximalModel
 from sorel.problem.penalties import Penalty
@@ -28,9 +29,6 @@ Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)
-
-# Up to this many parameters a compiled Cholesky solve beats the calls into LAPACK.
-FEW = 24
 
 _NOT_FINITE = (
     "The curvature, the gradient or the centre of the model has entries that are not finite."
@@ -187,7 +185,7 @@ def step_of_few(
     (array([1.]), 3.5, 2.0)
     """
     p = H.shape[0]
-    if p > FEW:
+    if p > FEW_COLUMNS:
         return None
     work = np.empty((p + 4, p))
     descent, decrease = minimize_few(H, gradient, w, l2, n_penalized, work, work[p + 3])
@@ -227,7 +225,7 @@ def _minimize_smooth(
 ) -> tuple[Array, QuadraticInfo]:
     """Solve (H + l2 I) step = -(gradient + l2 w), with the l2 terms on the penalised part only."""
     p = H.shape[0]
-    if p <= FEW:
+    if p <= FEW_COLUMNS:
         u = np.empty_like(w)
         work = np.empty((p + 3, p))
         numbers = minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, work, u)

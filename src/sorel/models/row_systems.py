@@ -19,11 +19,6 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 Array = NDArray[np.float64]
 
-# The curvature of an intercept, relative to what its rows would have without the coefficients,
-# below which it is all rounding.
-_FLAT = 1e-13
-
-
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -180,7 +175,8 @@ class RowSystem:
             ones = self._root.adjoint(np.ones(len(image)))
             flat = self._inverse(ones)
             bend = self._l2 * float(ones @ flat)
-            if not bend > _FLAT * float(ones @ ones):
+            # Relative to what the rows would bend without the coefficients: a sum of rounded terms.
+            if not bend > 8.0 * len(ones) * _EPS * float(ones @ ones):
                 raise np.linalg.LinAlgError("the losses do not bend in the intercept")
             b = (float(ones @ solved) - derivative) / bend
             solved -= self._l2 * b * flat

@@ -62,7 +62,7 @@ class Continuation(Newton):
             diagonal = engine.curvature(engine.point(w), engine.uniform()).diagonal()
             run.passes += 1
             strongest = max(strongest, float(np.mean(diagonal)))
-        own = max(problem.penalty.l2, RIDGE * strongest)
+        own = problem.penalty.l2 or RIDGE * strongest
         if not own < strongest * _L2_FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_L2_FACTOR)))
