@@ -56,55 +56,57 @@ def run(arguments):
         return end.code
 
 
-@needs_full
-@pytest.mark.parametrize("command", PRINTING)
-def test_full_standard_output(place, monkeypatch, capfd, command):
+STREAMS = [
+    pytest.param("full", "standard output: No space left on device", marks=needs_full),
+    ("closed", "standard output: it is closed"),
+]
+
+
+@pytest.fixture
+def output(place, monkeypatch):
+    """Standard streams of a kind, in a folder with a table and a model."""
     monkeypatch.chdir(place)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert run(PRINTING[command]) == 1
-        # At exit, Python flushes once more.
-        full.flush()
-    said = capfd.readouterr().err
-    assert "standard output: No space left on device" in said
-    assert "Traceback" not in said
+
+    def become(kind, *names):
+        full = open("/dev/full", "w") if kind == "full" else None  # noqa: SIM115 (closed below)
+        opened.append(full)
+        for name in names:
+            monkeypatch.setattr(sys, name, full)
+
+    opened = []
+    yield become
+    for full in opened:
+        if full is not None:
+            # At exit, Python flushes once more.
+            full.flush()
+            full.close()
 
 
 @pytest.mark.parametrize("command", PRINTING)
-def test_closed_standard_output(place, monkeypatch, capfd, command):
-    monkeypatch.chdir(place)
-    monkeypatch.setattr(sys, "stdout", None)
+@pytest.mark.parametrize(("kind", "words"), STREAMS)
+def test_standard_output_that_takes_nothing(output, capfd, command, kind, words):
+    output(kind, "stdout")
     assert run(PRINTING[command]) == 1
     said = capfd.readouterr().err
-    assert "standard output: it is closed" in said
+    assert words in said
     assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("command", SILENT)
-@pytest.mark.parametrize("stream", ["full", "closed"])
-def test_what_is_not_printed_needs_no_streams(place, monkeypatch, command, stream):
-    if stream == "full" and not os.path.exists("/dev/full"):
-        pytest.skip("needs /dev/full")
-    monkeypatch.chdir(place)
-    with open("/dev/full" if stream == "full" else os.devnull, "w") as out:
-        for name in ("stdout", "stderr"):
-            monkeypatch.setattr(sys, name, out if stream == "full" else None)
-        assert run(SILENT[command]) == 0
+@pytest.mark.parametrize(("kind", "words"), STREAMS)
+def test_what_is_not_printed_needs_no_streams(output, command, kind, words):
+    output(kind, "stdout", "stderr")
+    assert run(SILENT[command]) == 0
     assert os.path.exists(SILENT[command][-1])
 
 
-@needs_full
-@pytest.mark.parametrize("stream", ["full", "closed"])
-def test_errors_that_nobody_hears_keep_their_code(place, monkeypatch, stream):
-    monkeypatch.chdir(place)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stderr", full if stream == "full" else None)
-        assert run(["info", "nothing"]) == 1
-        assert run(["fit", "table.csv", "--target", "z", "-o", "x"]) == 4
-        assert run(["fit", "table.csv"]) == 2
-        assert run(["fit", "table.csv", "--target", "y", "-o", "o", "--max-passes", "1"]) == 3
-        if stream == "full":
-            full.flush()
+@pytest.mark.parametrize(("kind", "words"), STREAMS)
+def test_errors_that_nobody_hears_keep_their_code(output, kind, words):
+    output(kind, "stderr")
+    assert run(["info", "nothing"]) == 1
+    assert run(["fit", "table.csv", "--target", "z", "-o", "x"]) == 4
+    assert run(["fit", "table.csv"]) == 2
+    assert run(["fit", "table.csv", "--target", "y", "-o", "o", "--max-passes", "1"]) == 3
 
 
 def test_closed_standard_input(place, monkeypatch, capsys):

@@ -16,7 +16,6 @@ from sorel import tables
 from sorel.tables import (
     TableError,
     column_kinds,
-    missing_columns,
     read_table,
     refuse_misread,
     select_columns,
@@ -38,7 +37,9 @@ def refused(path, **options):
     return message
 
 
-def test_numbers_come_back_to_the_last_bit(tmp_path):
+def test_numbers_come_back_to_the_last_bit(tmp_path, capsys):
+    write_table(pd.DataFrame({"p": [0.1 + 0.2]}), "-")
+    assert capsys.readouterr().out == "p\n0.30000000000000004\n"
     x = np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(-300, 300, 0.3)
     for name in ("t.csv", "t.parquet"):
         write_table(pd.DataFrame({"x": x}), tmp_path / name)
@@ -104,9 +105,9 @@ def test_files_that_are_no_tables(tmp_path, text, words):
     assert "t.csv" in message
 
 
-def test_other_encodings_are_told_from_text(tmp_path):
-    message = refused(csv(tmp_path, "a,b\né,2\n", encoding="latin-1"))
-    assert "not text in UTF-8 (byte 0xe9" in message
+def test_other_encodings_are_named(tmp_path):
+    path = csv(tmp_path, "a,b\né,2\n", encoding="latin-1")
+    assert "not text in UTF-8 (byte 0xe9" in refused(path)
 
 
 def test_text_columns_keep_their_zeros(tmp_path):
@@ -208,17 +209,6 @@ def test_values_that_are_refused(values, kind, words):
         select_columns(pd.DataFrame({"x": values}), {"x": kind}, hint="do this")
 
 
-def test_missing_columns_are_named_with_a_guess():
-    frame = pd.DataFrame({"Age ": [1], "c": [2]})
-    with pytest.raises(TableError) as info:
-        select_columns(frame, {"age": "numeric", "zip": "text", "c": "numeric"})
-    message = str(info.value)
-    assert "there are no columns 'age', 'zip'" in message
-    assert "did you mean 'Age ' for 'age'?" in message
-    many = tables.missing_columns(["x"], [f"c{k}" for k in range(30)])
-    assert many.endswith("'c19' and 10 more")
-
-
 def test_unknown_categories_are_found_once():
     frame = pd.DataFrame({"c": ["a", "z", np.nan, "z", "y"], "d": [True, True, True, True, False]})
     found = tables.unknown_categories(frame, {"c": ["a", "b"], "d": [True]})
@@ -237,11 +227,6 @@ def test_pipeline_imputes_with_training_values():
     filled = X.fillna({"x": 2.0, "c": "b"})
     filled.loc[3, "t"] = True
     np.testing.assert_array_equal(pipeline.predict(X), pipeline.predict(filled))
-
-
-def test_output_goes_to_standard_output_with_all_digits(capsys):
-    write_table(pd.DataFrame({"p": [0.1 + 0.2]}), "-")
-    assert capsys.readouterr().out == "p\n0.30000000000000004\n"
 
 
 @pytest.mark.parametrize("module", ["pandas", "pyarrow"])
@@ -325,7 +310,16 @@ def test_thousands_are_read_on_request(tmp_path):
 )
 def test_suggestions_look_at_parts_of_names(name, words):
     columns = ["arr_delay", "dep_delay", "carrier", "origin"]
-    assert words in missing_columns([name], columns)
+    with pytest.raises(TableError) as info:
+        tables.require_columns(columns, [name])
+    assert words in str(info.value)
+
+
+def test_several_columns_that_are_not_there():
+    message = tables.missing_columns(["age", "zip"], ["Age ", *(f"c{k}" for k in range(30))])
+    assert "there are no columns 'age', 'zip'" in message
+    assert "did you mean 'Age ' for 'age'?" in message
+    assert message.endswith("'c18' and 11 more")
 
 
 def test_rows_are_counted_as_in_the_file():

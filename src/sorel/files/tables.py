@@ -68,7 +68,7 @@ _ROOM = 20_000_000
 _RATIO = 20
 
 # What pandas says where its parser cannot allocate. An error of the disk comes as an OSError.
-_NO_MEMORY = ("out of memory", "Calling read(nbytes) on source failed")
+_NO_MEMORY = ("out of memory", "Calling read(nbytes) on source failed", "error in IO callback")
 
 # Rows that tell what a column holds.
 _SAMPLE_ROWS = 10_000
