@@ -242,8 +242,13 @@ class OneMargin(MemoryCurvature):
 
         step = inverse(gradient)
         # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
-        if system.rounding > np.sqrt(np.finfo(np.float64).eps):
-            step += inverse(self.product(step) + modulus * step + gradient)
+        # Rows that are all but dependent need a second refinement, and others none.
+        solved = np.sqrt(np.finfo(np.float64).eps)
+        for _ in range(2 if system.rounding > solved else 0):
+            residual = self.product(step) + modulus * step + gradient
+            if residual @ residual <= solved**2 * (gradient @ gradient):
+                break
+            step += inverse(residual)
         return step
 
     def factor(self) -> FloatArray | None:
