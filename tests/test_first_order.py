@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from stochastic import PENALTIES, WEIGHTS, D, N, last_iterate, make, optimum, quietly, snapshot
+from stochastic import PENALTIES, WEIGHTS, D, N, X, last_iterate, make, optimum, quietly, snapshot
 
 import sorel
 from sorel.engines.base import Engine, UnsupportedOperationError
@@ -21,15 +21,20 @@ from sorel.solvers import (
     SOREL,
     Drago,
     Prospect,
+    Run,
     SaddleSAGA,
     StochasticPD,
     Subgradient,
     UnsupportedProblemError,
 )
+from sorel.solvers.common import Watch
+
+ALL = [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, APD, PDHG, ADMM, Drago, StochasticPD]
 
 
 def solvers():
     return [
+        SOREL(),
         SOREL("paper", dual_step=0.1),
         LSVRG(nu=0.05),
         LSVRG(batch_size=4),
@@ -66,17 +71,9 @@ def test_solvers_come_close_to_the_optimum(solver, loss):
     "solver",
     [
         SOREL("paper"),
-        LSVRG(),
-        Prospect(),
-        SaddleSAGA(),
-        Subgradient(),
-        LBFGS(),
         SGD(batch_size=N),
-        APD(),
-        PDHG(),
-        ADMM(),
-        Drago(),
-        StochasticPD(),
+        *(cls() for cls in ALL if cls not in (SOREL, SGD)),
+        LBFGS(),
     ],
     ids=lambda s: s.name,
 )
@@ -87,11 +84,7 @@ def test_mean_is_solved_to_the_tolerance(solver):
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: p.name)
-@pytest.mark.parametrize(
-    "cls",
-    [SOREL, LSVRG, Prospect, SaddleSAGA, SGD, Subgradient, APD, PDHG, ADMM, Drago, StochasticPD],
-    ids=lambda c: c.name,
-)
+@pytest.mark.parametrize("cls", ALL, ids=lambda c: c.name)
 def test_every_penalty_is_taken(cls, penalty):
     problem = make(penalty=penalty, fit_intercept=True)
     solver = cls("paper") if cls is SOREL else cls()
@@ -113,6 +106,46 @@ def test_smoothing_leads_to_the_smoothed_optimum(cls):
     gradient = engine.gradient(iterate.point, dual) + 0.1 * iterate.point.w
     assert np.linalg.norm(gradient) <= 1e-5 * np.linalg.norm(snapshot(problem)[2])
     np.testing.assert_allclose(iterate.dual.density, dual.density, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("cls", [LSVRG, Prospect, SaddleSAGA, SGD], ids=lambda c: c.name)
+def test_default_steps_are_the_documented_ones(cls, batch):
+    """1 / (3 max_i n lam_i L_i + l2) in w, 1 / max_i L_i for mini-batches; in q by the Jacobian."""
+    problem = make()
+    squares, sigma = np.sum(X**2, axis=1), problem.risk.weights(N)
+    settings = {"step_size": 1 / (3 * N * sigma.max() * squares.max() + 0.1)}
+    if cls is LSVRG:
+        # Weights are known at the start, and one epoch follows.
+        lam = np.empty(N)
+        lam[np.argsort(problem.losses(np.zeros(D)))] = sigma
+        settings["step_size"] = 1 / (3 * N * np.max(lam * squares) + 0.1)
+    elif cls is SGD:
+        settings["step_size"] = 1 / (squares.max() + 0.1)
+    elif cls is SaddleSAGA:
+        bound = 2 * np.mean(problem.losses(np.zeros(D))) * squares.max()
+        settings["dual_step"] = 1 / (3 * N * settings["step_size"] * bound)
+    default, given = (
+        quietly(problem, cls(batch_size=batch, **more), tol=0.0, max_passes=2, random_state=0)
+        for more in ({}, settings)
+    )
+    np.testing.assert_allclose(default.w, given.w, rtol=1e-9)
+
+
+def test_a_penalty_may_blow_up_alone():
+    """What counts is the objective, of which the losses may know nothing."""
+    problem = sorel.Problem(np.zeros((4, 2)), np.ones(4), penalty=sorel.L2(0.1))
+    watch = Watch(problem, Run(np.zeros(2), None, 1e-9, 1e6, math.inf, 0))
+    watch.start()
+    # A mean loss of 1/2 at the start, and l2/2 |w|^2 a million times that at about 3162.
+    limit = math.sqrt(1e6 * 0.5 / 0.05)
+    assert watch.point(np.array([0.99 * limit, 0.0]), "") is not None
+    assert watch.point(np.array([1.01 * limit, 0.0]), "") is None
+
+
+def test_sources_of_randomness_are_checked():
+    with pytest.raises(ValueError, match="nonnegative int"):
+        sorel.solve(make(), "sgd", random_state=-1)
 
 
 @pytest.mark.parametrize(

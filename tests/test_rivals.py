@@ -12,11 +12,10 @@ from helpers import make_data
 from rivals import RIVALS, Group, attempt, level, random_problem
 
 import sorel
-from sorel._core import LOGISTIC, pool_losses
 from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
 from sorel.engines import BlocksEngine
-from sorel.losses import Huber, Loss
+from sorel.losses import Loss
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers import (
     ADMM,
@@ -28,87 +27,6 @@ from sorel.solvers import (
     UnsupportedProblemError,
 )
 from sorel.solvers.drago import smoothing_gap
-
-MONOTONE = ["squared", "huber", "logistic", "squared_hinge", "linear"]
-
-
-def make_loss(name):
-    return Huber(0.7) if name == "huber" else name
-
-
-def margin_problem(loss, risk, n, seed, weight=None):
-    """X = I: parameters are margins, and the proximal map is that of the risk alone."""
-    _, y = make_data("squared" if loss == "linear" else loss, n, 1, seed)
-    return sorel.Problem(
-        np.eye(n), y, risk=risk, loss=make_loss(loss), penalty=sorel.L2(1.0), sample_weight=weight
-    )
-
-
-def prox(problem, v, rho):
-    split = problem.engine.splitting()
-    z = split.prox(split.vector(v), rho)
-    return np.array(z), split.weighting()
-
-
-def prox_value(problem, z, v, rho):
-    """Risk of the losses by brute force plus the distance from v, both under the weights."""
-    omega = problem.sample_weight
-    omega = np.full(len(v), 1.0 / len(v)) if omega is None else omega
-    return problem.engine.risk(problem.engine.point(z)) + 0.5 * rho * np.sum(omega * (z - v) ** 2)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("loss", MONOTONE)
-@pytest.mark.parametrize("risk", ["cvar:0.3", "esrm:3", "max", "mean"])
-def test_the_proximal_map_satisfies_its_optimality_conditions(loss, risk, weighted):
-    """z minimises q.l(z) + rho/2 |z - v|^2 for a q that attains the risk at z: a saddle point."""
-    n = 12
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        weight = rng.integers(1, 4, n).astype(float) if weighted else None
-        problem = margin_problem(loss, risk, n, seed, weight)
-        engine, rho = problem.engine, float(10.0 ** rng.uniform(-1, 1))
-        v = 2.0 * rng.standard_normal(n)
-        # Ties among the losses at v, and a loss without slope.
-        v[1], v[2] = v[0], problem.engine.y[2]
-        z, dual = prox(problem, v, rho)
-        point = engine.point(z)
-        lam, omega = engine.weights(dual), engine.weights(engine.uniform())
-        assert engine.shortfall(point, dual) <= 1e-12 * (1 + abs(engine.risk(point)))
-        slope = lam * problem.loss.derivative(engine.y, z) + rho * omega * (z - v)
-        assert np.max(np.abs(slope)) <= 1e-10
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
-def test_the_proximal_map_against_a_conic_solver(loss):
-    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
-    from helpers import _conic_losses, _conic_risk, _conic_solve
-
-    n, rho = 8, 0.7
-    for seed, risk in enumerate((sorel.CVaR(0.4), sorel.ESRM(2.0), sorel.Max())):
-        problem = margin_problem(loss, risk, n, seed)
-        v = 2.0 * np.random.default_rng(seed).standard_normal(n)
-        z, _ = prox(problem, v, rho)
-        free, bound = cp.Variable((n, 1)), cp.Variable(n)
-        objective = _conic_risk(risk, bound) + 0.5 * rho / n * cp.sum_squares(free[:, 0] - v)
-        best = _conic_solve(objective, [_conic_losses(loss, free, problem.engine.y) <= bound])
-        assert prox_value(problem, z, v, rho) == pytest.approx(best, rel=1e-6, abs=1e-8)
-
-
-def test_whole_weights_are_repeated_rows():
-    rng = np.random.default_rng(3)
-    weight = np.array([1.0, 3.0, 2.0, 0.0, 1.0, 2.0])
-    y, v = rng.standard_normal(6), rng.standard_normal(6)
-    rows = np.repeat(np.arange(6), weight.astype(int))
-    found = {}
-    for name, index, omega in (("weights", np.arange(6), weight), ("rows", rows, None)):
-        problem = sorel.Problem(
-            np.eye(len(index)), y[index], risk="esrm:3", penalty=sorel.L2(1.0), sample_weight=omega
-        )
-        found[name] = prox(problem, v[index], 1.3)[0]
-    np.testing.assert_allclose(found["weights"][rows], found["rows"], rtol=1e-12)
-    # Nobody asks where a sample without weight goes.
-    assert found["weights"][3] == v[3]
 
 
 @pytest.mark.parametrize("solver", RIVALS)
@@ -315,28 +233,3 @@ def test_random_problems_cover_what_they_promise():
     }
     homes = ("DenseEngine", "SparseEngine")
     assert parts == set(itertools.product((False, True), (False, True), homes))
-
-
-def test_the_scalar_map_of_the_logistic_loss_is_a_root():
-    """Newton's steps alone go to and fro between the flat ends of the sigmoid."""
-    for mean, c in itertools.product((-50.0, -1.0, 0.0, 5.0, 80.0), (1e-3, 1.0, 20.0, 1e4)):
-        key, density, t = np.array([mean]), np.array([c]), np.empty(1)
-        pool_losses(
-            LOGISTIC, 1.0, 1.0, key, density, np.ones(1), np.zeros(1, np.int64), np.empty((4, 1)), t
-        )
-        slope = c * 0.5 * (1.0 + np.tanh(0.5 * t[0])) + t[0] - mean
-        assert abs(slope) <= 1e-13 * (1.0 + abs(mean) + c)
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-def test_rounds_of_apd_end_where_steps_are_adapted_and_only_there(adaptive, monkeypatch):
-    """With constant steps the method is the published one, which knows no restarts."""
-    X, y = make_data("squared", 60, 3, 0)
-    problem = sorel.Problem(X, y, risk=sorel.CVaR(0.3), penalty=sorel.L2(0.1))
-    found = []
-    for due in (True, False):
-        monkeypatch.setattr("sorel.solvers.apd.Restarts.due", lambda *args, due=due: due)
-        solver = sorel.solvers.APD(adaptive=adaptive)
-        with pytest.warns(sorel.ConvergenceWarning):
-            found.append(sorel.solve(problem, solver, tol=1e-15, max_passes=100).w)
-    assert np.array_equal(*found) is not adaptive

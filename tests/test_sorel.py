@@ -4,22 +4,126 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from stochastic import D, make, optimum, quietly
+from stochastic import PENALTIES, WEIGHTS, D, N, X, Y, make, optimum, quietly
 
 import sorel
-from sorel.certificate import certify
 from sorel.datasets import load_paper_dataset
-from sorel.engines.stochastic import MemoryStochastic
-from sorel.solvers import (
-    LSVRG,
-    SOREL,
-    Prospect,
-    SaddleSAGA,
-    UnsupportedProblemError,
-)
-from sorel.solvers import sorel as methods
-from sorel.solvers.base import Run
+from sorel.solvers import LSVRG, SOREL, Prospect, SaddleSAGA, UnsupportedProblemError
 from sorel.solvers.sorel import Brake
+
+
+def history(problem, solver, max_passes):
+    """The objective at every check."""
+    values = []
+    quietly(
+        problem, solver, tol=0.0, max_passes=max_passes, random_state=0,
+        callback=lambda record: values.append(record.objective),
+    )  # fmt: skip
+    return np.array(values)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_auto_is_certified_for_every_loss(loss, batch_size):
+    problem = make(loss, fit_intercept=True, sample_weight=WEIGHTS)
+    result = sorel.solve(problem, SOREL(batch_size=batch_size), tol=1e-6, random_state=0)
+    assert result.objective <= optimum(problem).objective * (1.0 + 2e-6)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: p.name)
+def test_auto_is_certified_for_every_penalty(penalty):
+    problem = make(risk=sorel.CVaR(0.3), penalty=penalty)
+    result = sorel.solve(problem, SOREL(), tol=1e-5, random_state=0)
+    assert result.objective <= optimum(problem).objective * (1.0 + 2e-5)
+
+
+class Formulas:
+    """The published algorithm in plain NumPy, for the squared loss and l2/2 |w|^2."""
+
+    def __init__(self, l2, batch=1):
+        self.l2, self.batch, self.rng = l2, batch, np.random.default_rng(0)
+        self.sigma = sorel.ESRM(2.0).weights(N)
+        self.w = self.before = np.zeros(D)
+        self.lam = np.empty(N)
+        self.lam[np.argsort(self.losses(self.w))] = self.sigma
+
+    def losses(self, w):
+        return 0.5 * (X @ w - Y) ** 2
+
+    def objective(self, w):
+        return np.sort(self.losses(w)) @ self.sigma + 0.5 * self.l2 * w @ w
+
+    def dual_step(self, eta, theta):
+        ahead = (1.0 + theta) * self.losses(self.w) - theta * self.losses(self.before)
+        self.lam = sorel.project_permutahedron(self.lam + eta * ahead, self.sigma)
+
+    def curvature(self):
+        """max_i n lam_i L_i"""
+        return N * np.max(self.lam * np.sum(X**2, axis=1))
+
+    def inner_loop(self, start, count, alpha, center, tau, proximal):
+        """Variance-reduced steps around the snapshot w; every iterate."""
+        full = X.T @ (self.lam * (X @ self.w - Y))
+        w, iterates = start, []
+        for rows in self.rng.integers(N, size=count * self.batch).reshape(count, self.batch):
+            change = N * self.lam[rows] * (X[rows] @ (w - self.w))
+            direction = full + X[rows].T @ change / self.batch
+            if proximal:
+                pulled = w - alpha * direction + alpha / tau * center
+                w = pulled / (1.0 + alpha / tau + alpha * self.l2)
+            else:
+                w = w - alpha * (direction + self.l2 * w + (w - center) / tau)
+            iterates.append(w)
+        return iterates
+
+    def paper(self, C, step_size):
+        for k in range(8):
+            yield self.objective(self.w)
+            self.dual_step(C * (k + 1) / N, k / (k + 1))
+            tau = 20.0 * N / (k + 1)
+            alpha = step_size or 1.0 / (3.0 * self.curvature() + self.l2 + 1.0 / tau)
+            last = self.inner_loop(self.w, N // self.batch, alpha, self.w, tau, False)[-1]
+            self.before, self.w = self.w, last
+
+    def theory(self):
+        highest = 0.0
+        for k in range(2):
+            highest = max(highest, self.objective(self.w))
+            # |phi'|^2 <= 2 phi for the squared loss; in lam a step is 1/n of one in densities.
+            bound = 2.0 * highest * np.max(np.sum(X**2, axis=1))
+            self.dual_step(self.l2 * (k + 1) / (8.0 * bound) / N, k / (k + 1))
+            self.before, center, tau = self.w, self.w, 4.0 / (self.l2 * (k + 1))
+            L, strong = self.curvature(), self.l2 + 1.0 / tau
+            count = int(np.ceil(96.0 * L / strong)) + 2
+            gradient = X.T @ (self.lam * (X @ self.w - Y)) + self.l2 * self.w
+            delta = min(self.l2 / (8.0 * (k + 5)), self.l2 / (k + 1.0) ** 6)
+            ratio = gradient @ gradient / (2.0 * self.l2) / delta
+            # Theorem 3.1 of Xiao and Zhang (2014) with steps of 1 / (12 L).
+            contraction = 12.0 * L / (strong * (2.0 / 3.0) * count) + (count + 1) / (2.0 * count)
+            for _ in range(max(1, int(np.ceil(np.log(ratio) / -np.log(contraction))))):
+                yield self.objective(self.w)
+                iterates = [self.w]
+                while len(iterates) <= count:
+                    # In pieces of a pass, as the samples are drawn.
+                    piece = min(count + 1 - len(iterates), N)
+                    iterates += self.inner_loop(
+                        iterates[-1], piece, 1.0 / (12.0 * L), center, tau, True
+                    )
+                self.w = np.mean(iterates[1:], axis=0)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("step_size", [None, 1e-3])
+def test_paper_takes_the_published_steps(step_size, batch):
+    expected = list(Formulas(0.1, batch).paper(0.02, step_size))
+    solver = SOREL("paper", step_size, dual_step=0.02, batch_size=batch)
+    np.testing.assert_allclose(history(make(), solver, 18)[:8], expected, rtol=1e-9)
+
+
+def test_theory_takes_the_published_steps():
+    expected = list(Formulas(2.0).theory())
+    found = history(make(penalty=sorel.L2(2.0)), SOREL("theory"), max_passes=1500)
+    np.testing.assert_allclose(found[: len(expected)], expected, rtol=1e-8)
 
 
 def test_theory_is_safe_and_counts_its_passes():
@@ -77,12 +181,8 @@ def test_theory_refuses_an_intercept():
 def suboptimality(problem, solver, iterations):
     """(F - F*) / (F(0) - F*) at every outer iteration, with a certified F*."""
     best = quietly(problem, "newton", tol=1e-13)
-    values = []
-    quietly(
-        problem, solver, tol=0.0, max_passes=2 * iterations + 1,
-        callback=lambda record: values.append(record.objective),
-    )  # fmt: skip
-    return (np.array(values) - best.dual) / (values[0] - best.dual)
+    values = history(problem, solver, max_passes=2 * iterations + 1)
+    return (values - best.dual) / (values[0] - best.dual)
 
 
 def gaussian(seed, n=100, d=4):
@@ -196,247 +296,10 @@ def test_the_brake_in_the_model_that_can_be_solved(share):
         assert limit(s) < np.inf
 
 
-# The parts, one by one.
-
-
-def test_the_memory_is_the_inverse_of_bfgs():
-    """Against the update of a dense inverse Hessian, pair by pair."""
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(5, 5))
-    A = A @ A.T + np.eye(5)
-    memory = methods._Memory()
-    gradient = rng.normal(size=5)
-    np.testing.assert_array_equal(memory.apply(gradient), np.zeros(5))
-    pairs = []
-    for count in range(1, methods._MEMORY + 4):
-        step = rng.normal(size=5)
-        memory.store(step, A @ step)
-        # What has no curvature to tell of is left out.
-        memory.store(step, -step)
-        memory.store(np.array([1.0, 0, 0, 0, 0]), np.array([1e-13, 1, 0, 0, 0]))
-        pairs = [*pairs, (step, A @ step)][-methods._MEMORY :]
-        assert len(memory.pairs) == min(count, methods._MEMORY)
-        s, y = pairs[-1]
-        H = (s @ y) / (y @ y) * np.eye(5)
-        for s, y in pairs:
-            V = np.eye(5) - np.outer(s, y) / (s @ y)
-            H = V @ H @ V.T + np.outer(s, s) / (s @ y)
-        np.testing.assert_allclose(memory.apply(gradient), H @ gradient, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 10.0, 1e6])
-def test_epochs_of_theory_are_enough_and_no_more(ratio):
-    """The contraction of proximal SVRG with step 1 / (12 L), by Theorem 3.1 of its authors."""
-    strong, smooth = 0.3, 5.0
-    steps = int(np.ceil(96.0 * smooth / strong)) + 2
-    step = 1.0 / (12.0 * smooth)
-    spoiled = 1.0 - 4.0 * smooth * step
-    contraction = 1.0 / (strong * step * spoiled * steps)
-    contraction += 4.0 * smooth * step * (steps + 1) / (spoiled * steps)
-    epochs = methods._epochs(ratio, strong, smooth, steps)
-    assert epochs >= 1
-    assert ratio * contraction**epochs <= 1.0
-    assert epochs == 1 or ratio * contraction ** (epochs - 1) > 1.0
-
-
-def test_the_first_inner_loop_takes_a_share_of_the_rows():
-    assert methods._inner_steps(10) == 10
-    assert methods._inner_steps(10**7) == int(methods._SHARE * 10**7)
-    assert methods._inner_steps(methods._FEW_SAMPLES + 1) == max(
-        methods._FEW_SAMPLES, int(methods._SHARE * (methods._FEW_SAMPLES + 1))
-    )
-
-
-def recorded(problem, solver, monkeypatch, count):
-    """Dual steps, extrapolations and plans of the first outer iterations."""
-    kind = type(problem.engine)
-    ascend, epoch = kind.dual_step, MemoryStochastic.epoch
-    duals, plans = [], []
-
-    def ascending(self, dual, point, eta, previous=None, theta=0.0):
-        duals.append((eta, theta))
-        return ascend(self, dual, point, eta, previous, theta)
-
-    def stepping(self, point, dual, gradient, plan, *args, **options):
-        plans.append((plan, self.smoothness(dual).component))
-        return epoch(self, point, dual, gradient, plan, *args, **options)
-
-    monkeypatch.setattr(kind, "dual_step", ascending)
-    monkeypatch.setattr(MemoryStochastic, "epoch", stepping)
-    n = problem.n_samples
-    quietly(problem, solver, tol=1e-15, max_passes=(2.0 + n // solver.batch_size / n) * count)
-    return duals, plans
-
-
-@pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("step_size", [None, 1e-3])
-def test_the_published_schedule_is_the_published_one(step_size, batch, monkeypatch):
-    problem = make()
-    n = problem.n_samples
-    solver = SOREL(schedule="paper", dual_step=0.02, step_size=step_size, batch_size=batch)
-    duals, plans = recorded(problem, solver, monkeypatch, 6)
-    assert len(plans) >= 4
-    for k, (eta, theta) in enumerate(duals):
-        # eta_k = C (k + 1) / n in lam, theta_k = k / (k + 1).
-        assert eta == pytest.approx(0.02 * (k + 1))
-        assert theta == pytest.approx(k / (k + 1))
-    for k, (plan, component) in enumerate(plans):
-        tau = 20.0 * n / (k + 1)
-        assert plan.tau == pytest.approx(tau)
-        assert (plan.steps, plan.batch) == (n // batch, batch)
-        safe = 1.0 / (3.0 * component + problem.penalty.l2 + 1.0 / tau)
-        assert plan.step == pytest.approx(safe if step_size is None else step_size)
-
-
-def test_theory_has_the_constants_of_the_proof(monkeypatch):
-    problem = make()
-    mu = problem.penalty.l2
-    duals, plans = recorded(problem, SOREL(schedule="theory"), monkeypatch, 400)
-    engine = problem.engine
-    start = engine.point(problem.start())
-    level = engine.risk(start) + problem.penalty_value(start.w)
-    assert duals[0] == pytest.approx((mu / (8.0 * engine.stochastic().jacobian_bound(level)), 0.0))
-    for k, (_, theta) in enumerate(duals):
-        assert theta == pytest.approx(k / (k + 1))
-    plan, smooth = plans[0]
-    assert plan.step == pytest.approx(1.0 / (12.0 * smooth))
-    assert plan.tau == pytest.approx(4.0 / mu)
-    assert plan.proximal
-
-
-def test_dual_ascent_takes_the_length_of_its_last_step():
-    """Barzilai and Borwein: |dq|^2 / -(dq . dl), no more than ten times the last one."""
-    problem = make()
-    engine = problem.engine
-    rng = np.random.default_rng(0)
-    points = [engine.point(0.3 * rng.normal(size=engine.shape)) for _ in range(3)]
-    ascent = methods._DualAscent()
-    first = engine.uniform()
-    second = ascent.step(problem, points[0], first, 1.0, 0.2)
-    assert ascent.eta == pytest.approx(1.0 / engine.sizes(points[0]).deviation)
-    assert list(ascent.window) == pytest.approx([1.0 - 1.5 * 0.2])
-    expected = engine.dual_step(first, points[0], ascent.eta)
-    np.testing.assert_allclose(second.density, expected.density, rtol=1e-12)
-    for point in points[1:]:
-        before = ascent.eta
-        length, product, _ = engine.differences(
-            second, ascent.accepted[0], point, ascent.accepted[1]
-        )
-        second = ascent.step(problem, point, second, 1.0, 0.0)
-        if product > 0.0:
-            assert ascent.eta == pytest.approx(np.clip(length / product, before / 10, before * 10))
-        else:
-            assert ascent.eta == before
-
-
-def test_dual_ascent_goes_back_where_the_value_drops_and_not_for_ever():
-    problem = make()
-    engine = problem.engine
-    point, dual = engine.point(problem.start()), engine.uniform()
-    ascent = methods._DualAscent()
-    for _ in range(methods._WINDOW):
-        dual = ascent.step(problem, point, dual, 1.0, 0.0)
-    kept, eta = ascent.accepted[0], ascent.eta
-    for count in range(1, methods._MAX_REJECTIONS + 1):
-        back = ascent.step(problem, point, dual, 0.5, 0.0)
-        assert ascent.rejections == count
-        assert ascent.eta == pytest.approx(eta * 0.25**count)
-        np.testing.assert_allclose(back.density, 0.75 * kept.density + 0.25 * dual.density)
-    ascent.step(problem, point, dual, 0.5, 0.0)
-    assert (ascent.rejections, list(ascent.window)) == (0, [0.5])
-    # A value as good as the window's is no drop, and a short window tells nothing.
-    ascent.step(problem, point, dual, 0.4, 0.0)
-    assert ascent.rejections == 0
-
-
-def test_theory_at_every_outer_iteration(monkeypatch):
-    """The level that G holds for never falls; tau, the epochs and their lengths follow k."""
-    problem = make().for_run()
-    engine, mu = problem.engine, problem.penalty.l2
-    ends = [np.full(engine.shape, c) for c in (3.0, -0.1, 0.2, 0.0)]
-    epochs, asked, duals = [], [], []
-    ascend = type(engine).dual_step
-
-    def averaged(problem, run, point, dual, gradient, plan):
-        epochs.append((plan, point, dual))
-        return ends[len(epochs) - 1]
-
-    def ascending(self, dual, point, eta, previous=None, theta=0.0):
-        duals.append((eta, theta, point, previous))
-        return ascend(self, dual, point, eta, previous, theta)
-
-    monkeypatch.setattr(methods, "_averaged_epoch", averaged)
-    monkeypatch.setattr(methods, "_epochs", lambda *arguments: asked.append(arguments) or 1)
-    monkeypatch.setattr(type(engine), "dual_step", ascending)
-    run = Run(problem.start(), None, 1e-15, 1e6, np.inf, 0)
-    iterates = SOREL(schedule="theory").iterates(problem, run)
-    iterate = next(iterates)
-    for _ in range(3):
-        iterate = iterates.send(certify(problem, iterate.point, iterate.dual))
-    assert run.n_iter == 3
-    assert run.passes >= 4.0
-    monkeypatch.undo()
-    level = 0.0
-    for k, (plan, point, dual) in enumerate(epochs):
-        level = max(level, problem.objective(point.w))
-        eta, theta, now, before = duals[k]
-        assert eta == pytest.approx(
-            mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(level))
-        )
-        assert theta == pytest.approx(k / (k + 1))
-        assert now is point
-        assert before is (epochs[k - 1][1] if k else point)
-        smooth, tau = engine.stochastic().smoothness(dual).component, 4.0 / (mu * (k + 1))
-        steps = int(np.ceil(96.0 * smooth / (mu + 1.0 / tau))) + 2
-        assert (plan.step, plan.tau) == pytest.approx((1.0 / (12.0 * smooth), tau))
-        assert plan.steps == steps
-        np.testing.assert_array_equal(plan.center, point.w)
-        error = problem.penalty.fenchel_young(point.w, -engine.gradient(point, dual))
-        delta = min(mu / (8.0 * (k + 5)), mu / (k + 1.0) ** 6)
-        assert asked[k] == pytest.approx((error / delta, mu + 1.0 / tau, smooth, steps))
-
-
-def test_the_brake_sees_the_steps_that_led_to_a_point(monkeypatch):
-    problem, rate = make(), 0.03
-    n, seen = problem.n_samples, []
-    monkeypatch.setattr(
-        Brake, "look", lambda self, engine, time, steps, *others: seen.append((time, *steps))
-    )
-    solver = SOREL(schedule="stable", dual_step=rate, step_size=1e-3)
-    quietly(problem, solver, tol=1e-15, max_passes=9)
-    assert len(seen) >= 3
-    for k, entry in enumerate(seen, start=1):
-        assert entry == pytest.approx((k + 1.0, rate * k, 20.0 * n / k))
-
-
 def test_what_a_schedule_needs_of_an_engine():
     for schedule in ("paper", "stable"):
         assert SOREL(schedule, step_size=0.1).needs() != SOREL(schedule).needs()
     assert SOREL("auto", step_size=0.1).needs() == SOREL("auto").needs() == SOREL.operations
-
-
-@pytest.mark.parametrize("size", [1e-4, 1e4])
-def test_pairs_without_curvature_are_not_remembered(size):
-    memory = methods._Memory()
-    step, across = size * np.array([1.0, 0.0]), size * np.array([0.0, 1.0])
-    memory.store(step, 0.9e-12 * step + across)
-    memory.store(step, -step)
-    assert not memory.pairs
-    memory.store(step, 1.1e-12 * step + across)
-    assert len(memory.pairs) == 1
-
-
-@pytest.mark.parametrize("ratio", [1.0, 1e3, 1e200])
-@pytest.mark.parametrize(("strong", "smooth", "steps"), [(1.0, 0.5, 20), (0.1, 3.0, 4000)])
-def test_epochs_by_the_rate_of_proximal_svrg(ratio, strong, smooth, steps):
-    """With steps of 1 / (12 L) the error falls by this factor in each epoch."""
-    step = 1.0 / (12.0 * smooth)
-    share = 4.0 * smooth * step
-    rate = 1.0 / (strong * step * (1.0 - share) * steps)
-    rate += share * (steps + 1) / ((1.0 - share) * steps)
-    assert rate < 1.0
-    expected = max(1, int(np.ceil(np.log(ratio) / -np.log(rate))))
-    assert methods._epochs(ratio, strong, smooth, steps) == expected
 
 
 def test_without_l2_the_theorem_has_nothing_to_divide_by():

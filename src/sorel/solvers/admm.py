@@ -19,18 +19,13 @@ from scipy.linalg.lapack import dpotrs
 from sorel.engines.base import FloatArray, Splitting
 from sorel.models.quadratic import _factor, minimize_quadratic
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
+from sorel.solvers.apd import CHECK_EVERY, balanced
+from sorel.solvers.base import Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_positive
 from sorel.solvers.newton import MAX_SIZE
 
 # Over-relaxation of X w (Boyd et al. 2011, section 3.4.3).
 _RELAX = 1.6
-
-# Iterations between two checks, at which rho may change.
-_LOOK_EVERY = 10
-
-# Checks after which rho changes ever more rarely: under endless changes ADMM need not converge.
-_FREE_LOOKS = 20
 
 
 class ADMM(FirstOrder):
@@ -70,11 +65,11 @@ class ADMM(FirstOrder):
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
         point = watch.start()
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
+        dual = watch.start_dual(point)
         split = engine.splitting()
         gram = split.gram()
         run.passes += 2
-        watch.saw((yield Iterate(point, dual, None, watch.refine())))
+        yield from watch.check(point, dual)
         rho = self.rho if self.rho is not None else first_rho(problem, run)
         step = _PrimalStep(problem, gram)
         w, s = point.w, split.slopes(point, dual)
@@ -92,14 +87,15 @@ class ADMM(FirstOrder):
             s = split.combine((rho, v), (-rho, z))
             run.passes += 1
             run.n_iter += 1
-            if k % _LOOK_EVERY == 0 or run.exhausted:
+            if k % CHECK_EVERY == 0 or run.exhausted:
                 moved = watch.point(w, f"lower rho={rho:.3g}")
                 run.passes += 1
                 if moved is None:
                     return
-                watch.saw((yield Iterate(moved, split.weighting(), None, watch.refine())))
-                look = k // _LOOK_EVERY
-                if self.rho is None and (look <= _FREE_LOOKS or look & (look - 1) == 0):
+                yield from watch.check(moved, split.weighting())
+                # Ever more rarely: under endless changes ADMM need not converge.
+                check = k // CHECK_EVERY
+                if self.rho is None and check & (check - 1) == 0:
                     rho = _rebalanced(split, (z, s), reference, rho)
                     reference = z, s
 
@@ -115,10 +111,7 @@ def first_rho(problem: Problem, run: Run) -> float:
 def _rebalanced(split: Splitting, now: Any, before: Any, rho: float) -> float:
     """rho on its way to |change of s| / |change of z|, at which both are equally far off."""
     z, s = (split.combine((1.0, a), (-1.0, b)) for a, b in zip(now, before, strict=True))
-    primal, dual = split.dot(z, z), split.dot(s, s)
-    if not (primal > 0.0 and dual > 0.0):
-        return rho
-    return math.sqrt(rho * math.sqrt(dual / primal))
+    return math.sqrt(balanced(rho**2, split.dot(z, z), split.dot(s, s)))
 
 
 class _PrimalStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Generator
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -12,7 +12,10 @@ import numpy as np
 from sorel.certificate import Certificate, gap_wanted
 from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Run, Solver, UnsupportedProblemError
+from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
+
+# Relative rounding error of one operation.
+EPS = float(np.finfo(np.float64).eps)
 
 # A run whose objective exceeds its first value by this factor will not come back.
 _BLOW_UP = 1e6
@@ -20,12 +23,6 @@ _BLOW_UP = 1e6
 # Without a step size, variance-reduced methods take 1 / (this multiple of the largest curvature of
 # a term), as SAGA does (Defazio, Bach and Lacoste-Julien 2014).
 SAFE_CURVATURE = 3.0
-
-# Samples from which on an iterate is checked only where that may succeed.
-_MANY_SAMPLES = 100_000
-
-# Passes after which it is checked in any case.
-_HEARTBEAT = 10
 
 # Up to this many parameters a Hessian costs no more than a few passes: every check may use one.
 _CHEAP_HESSIAN = 40
@@ -61,13 +58,28 @@ def check_flag(name: str, value: Any) -> bool:
     raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
 def step_for(curvature: float) -> float:
     """The step 1 / curvature. Rows that do not bend are zero, and any step leaves them alone."""
     return 1.0 / curvature if curvature > 0.0 else 1.0
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+def proximal_step(problem: Problem, w: FloatArray, gradient: FloatArray, step: float) -> FloatArray:
+    """prox_{step g}(w - step gradient); no penalty touches the intercept."""
+    moved = w - step * gradient
+    coef = problem.coefficients(moved)
+    coef[...] = problem.penalty.prox(coef, step)
+    return moved
+
+
+def projected(problem: Problem, w: FloatArray) -> FloatArray:
+    """w with its coefficients moved to the nearest ones of the penalty's domain, in place."""
+    coef = problem.coefficients(w)
+    coef[...] = problem.penalty.project(coef)
+    return w
 
 
 class FirstOrder(Solver):
@@ -124,27 +136,52 @@ class FirstOrder(Solver):
         kernel = penalty.kernel(problem.n_features)
         return Plan(step, problem.n_samples // batch, kernel, batch, **more)
 
+    def safe_step(self, problem: Problem, dual: Dual | None = None, bend: float = 0.0) -> float:
+        """The given step, or 1 / (3 max_i n lam_i L_i + l2 + bend), for the worst weights or these.
+
+        `bend` is the curvature of what else is minimised.
+        """
+        if self.step_size is not None:
+            return self.step_size
+        component = problem.engine.stochastic().smoothness(dual).component
+        return step_for(SAFE_CURVATURE * component + problem.penalty.l2 + bend)
+
+
+class Smoothed(FirstOrder):
+    """Base of the methods for single samples whose risk may be smoothed, by -nu/2 |q - 1|^2."""
+
+    def __init__(
+        self, step_size: float | None = None, nu: float = 0.0, batch_size: int = 1
+    ) -> None:
+        self.step_size = check_positive("step_size", step_size)
+        self.nu = check_nonnegative("nu", nu)
+        self.batch_size = check_count("batch_size", batch_size)
+
+    def weighting(self, problem: Problem, point: Point) -> Dual:
+        """The maximiser of q . l - nu/2 |q - 1|^2 at a point."""
+        engine = problem.engine
+        if self.nu == 0.0:
+            return engine.worst_case(point)
+        return engine.dual_step(engine.uniform(), point, 1.0 / self.nu)
+
 
 def alternatives(problem: Problem) -> list[str]:
     """Names of the solvers that take this problem."""
     from sorel.solvers import SOLVERS
 
-    able = []
-    for name, cls in SOLVERS.items():
-        if name == "auto":
-            # It takes what any other solver takes, and asking it would recurse.
-            continue
-        solver = cls()
-        if isinstance(solver, FirstOrder):
-            if solver.obstacle(problem) is None:
-                able.append(name)
-            continue
-        try:
-            solver.check(problem)
-        except UnsupportedProblemError:
-            continue
-        able.append(name)
-    return ["auto", *able] if able and "auto" in SOLVERS else able
+    # `auto` takes what any other solver takes, and asking it would recurse.
+    able = [name for name, cls in SOLVERS.items() if name != "auto" and _takes(cls(), problem)]
+    return ["auto", *able] if able else able
+
+
+def _takes(solver: Solver, problem: Problem) -> bool:
+    if isinstance(solver, FirstOrder):
+        return solver.obstacle(problem) is None
+    try:
+        solver.check(problem)
+    except UnsupportedProblemError:
+        return False
+    return True
 
 
 class Watch:
@@ -155,11 +192,7 @@ class Watch:
         self._limit = math.inf
         self._checks = 0
         self._refine = 0.0
-        self._last_check = 0.0
-
-    @cached_property
-    def _mean(self) -> Dual:
-        return self.problem.engine.uniform()
+        self._mean = problem.engine.uniform()
 
     def start(self) -> Point:
         """The starting point, which sets the scale of a blow-up."""
@@ -169,6 +202,11 @@ class Watch:
         self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
         self._refine = self.problem.gap_wanted(run.tol, value, point)
         return point
+
+    def start_dual(self, point: Point) -> Dual:
+        """The weighting of a warm start, or the worst case at the starting point."""
+        dual = self.run.dual
+        return dual if dual is not None else self.problem.engine.worst_case(point)
 
     def point(self, w: FloatArray, remedy: str) -> Point | None:
         """The point at w, or None after a divergence, with the note of the run set."""
@@ -182,31 +220,27 @@ class Watch:
         self.run.note = f"diverged at pass {self.run.passes:.4g}: {remedy}"
         return None
 
-    def refine(self) -> float:
-        """The gap worth a Hessian: at every check where that is cheap, else ever more rarely."""
-        self._checks += 1
-        cheap = self.problem.engine.size <= _CHEAP_HESSIAN
-        if cheap or self._checks & (self._checks - 1) == 0:
-            return self._refine
-        return 0.0
+    def after_epoch(self, w: FloatArray, passes: float, remedy: str) -> Point | None:
+        """The point at the end of an iteration that took so many passes: see :meth:`point`."""
+        self.run.n_iter += 1
+        self.run.passes += passes
+        return self.point(w, remedy)
 
-    def due(self, point: Point, gradient: FloatArray) -> bool:
-        """Whether to check an iterate whose certificate is not to be refined.
+    def check(
+        self,
+        point: Point,
+        dual: Dual,
+        gradient: FloatArray | None = None,
+        refine: float | None = None,
+    ) -> Generator[Iterate, Certificate, Certificate]:
+        """Have an iterate certified; `refine` is a gap worth a Hessian.
 
-        With many samples a check costs a good part of an iteration: not where the second bracket
-        alone is too large, except now and then.
+        None is the gap wanted: at every check where a Hessian is cheap, else ever more rarely.
         """
-        problem, run = self.problem, self.run
-        if problem.n_samples < _MANY_SAMPLES or run.wants_check:
-            return True
-        if run.passes >= self._last_check + _HEARTBEAT:
-            return True
-        bracket = problem.penalty.fenchel_young(
-            problem.coefficients(point.w), -problem.coefficients(gradient)
-        )
-        return bracket <= self._refine
-
-    def saw(self, reply: Certificate) -> None:
-        """Take note of a certificate."""
-        self._last_check = self.run.passes
+        self._checks += 1
+        if refine is None:
+            cheap = self.problem.engine.size <= _CHEAP_HESSIAN
+            refine = self._refine if cheap or self._checks & (self._checks - 1) == 0 else 0.0
+        reply = yield Iterate(point, dual, gradient, refine)
         self._refine = gap_wanted(self.problem, self.run.tol, reply.unit)
+        return reply

@@ -17,25 +17,12 @@ from typing import ClassVar
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.batches import Batches
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
-from sorel.solvers.stochastic_pd import measured_coupling
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, proximal_step
+from sorel.solvers.stochastic_pd import PATIENCE, measured_coupling
 
 # The smoothing where none is given, in parts of the spread of the losses.
 _SMOOTHING = 1e-3
-
-# A cycle is bad if its gap exceeds this multiple of the lowest gap under the same rate, or of what
-# the smoothing allows.
-_WORSE = 2.0
-
-# Bad cycles under one rate, at least, before the rate is halved at the best iterate.
-_PATIENCE = 100
-
-# Share of the cycles under one rate that have to be bad for the same.
-_BAD_SHARE = 0.7
-
-# The rate a, as a share of the largest that curvature, coupling and number of blocks suggest.
-_SAFETY = 0.5
 
 
 class Drago(FirstOrder):
@@ -49,9 +36,9 @@ class Drago(FirstOrder):
     Parameters
     ----------
     rate : float, optional
-        The number a above; steps are a/mu in w and a/nu in q. None takes half of what the curvature
-        of the losses, their Jacobian at the start and the number of blocks suggest, and halves that
-        when the gap rises.
+        The number a above; steps are a/mu in w and a/nu in q. None takes the least of what the
+        curvature of the losses, their Jacobian at the start and the number of blocks suggest, and
+        halves that when the gap no longer falls.
     nu : float, optional
         Strength of the smoothing; None takes a thousandth of the spread of the losses.
     block_size : int, optional
@@ -100,28 +87,22 @@ class Drago(FirstOrder):
         allowed = smoothing_gap(problem, nu)
         remark = f"smoothing with nu={nu:.3g} may leave a gap of {allowed:.2g}"
         run.note = remark
-        reply = yield Iterate(point, dual, None, watch.refine())
-        watch.saw(reply)
-        best, lowest, bad, cycles = (reply.gap, point, dual), reply.gap, 0, 0
-        tables = _Tables(problem, batches, point, dual)
+        reply = yield from watch.check(point, dual)
+        lowest, best, idle = reply.gap, (point, dual), 0
+        tables = _Tables(problem, batches, *best)
         while True:
             w, dual = tables.cycle(run, rate, nu)
-            moved, gap = watch.point(w, f"lower rate={rate:.3g}"), math.inf
+            moved = watch.point(w, f"lower rate={rate:.3g}")
             if moved is not None:
-                reply = yield Iterate(moved, dual, None, watch.refine())
-                watch.saw(reply)
-                gap = reply.gap
-                if gap < best[0]:
-                    best = gap, moved, dual
+                reply = yield from watch.check(moved, dual)
+                idle += 1
+                if reply.gap < lowest:
+                    lowest, best, idle = reply.gap, (moved, dual), 0
             elif self.rate is not None:
                 return
-            lowest = min(lowest, gap)
-            bad += gap > _WORSE * max(lowest, allowed)
-            cycles += 1
-            failed = bad >= max(_PATIENCE, _BAD_SHARE * cycles)
-            if self.rate is None and (moved is None or failed):
-                rate, lowest, bad, cycles, run.note = 0.5 * rate, math.inf, 0, 0, remark
-                tables = _Tables(problem, batches, *best[1:])
+            if self.rate is None and (moved is None or idle > PATIENCE):
+                rate, idle, run.note = 0.5 * rate, 0, remark
+                tables = _Tables(problem, batches, *best)
                 run.passes += 1
 
 
@@ -137,15 +118,13 @@ class _Tables:
 
     def cycle(self, run: Run, rate: float, nu: float) -> tuple[FloatArray, Dual]:
         """A step for every block, whose tables it renews."""
-        penalty, batches, blocks = self._problem.penalty, self._batches, self._batches.n_blocks
+        l2, batches, blocks = self._problem.penalty.l2, self._batches, self._batches.n_blocks
         pull = 1.0 / (rate * (1.0 + rate))
-        scale, step, share = blocks / (1.0 + rate), 1.0 / (penalty.l2 * pull), 1.0 / (1.0 + pull)
+        scale, step, share = blocks / (1.0 + rate), 1.0 / (l2 * pull), 1.0 / (1.0 + pull)
         w, dual = self._w, self._dual
         for k, (i, j) in enumerate(run.rng.integers(blocks, size=(blocks, 2))):
             estimate = batches.gradient(batches.evaluate(i, w), dual, self._before)
-            w = w - step * (self._total + scale * estimate)
-            coef = self._problem.coefficients(w)
-            coef[...] = penalty.prox(coef, step)
+            w = proximal_step(self._problem, w, self._total + scale * estimate, step)
             part, probe = batches.evaluate(k, w), batches.evaluate(j, w)
             renewed = batches.correct(self._losses, 1.0, part, self._losses)
             target = batches.correct(renewed, scale, probe, self._losses)
@@ -187,4 +166,4 @@ def _rate(problem: Problem, run: Run, nu: float, blocks: int) -> float:
         rates.append(mu / curvature)
     if coupling > 0.0:
         rates.append(math.sqrt(mu * nu / (blocks * coupling)))
-    return _SAFETY * min(rates)
+    return min(rates)

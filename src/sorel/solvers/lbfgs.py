@@ -14,20 +14,15 @@ import numpy as np
 from sorel.engines.base import FloatArray
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, check_count
-
-# Iterations of the first segment; each next one is twice as long.
-_SEGMENT = 20
-
-# A segment that lowers the objective by less than this, relatively, has found nothing.
-_ROUNDING = 1e-15
+from sorel.solvers.common import EPS, FirstOrder, check_count
 
 
 class LBFGS(FirstOrder):
     """Limited-memory quasi-Newton method, without regard for the kinks.
 
-    It runs in segments of 20, 40, 80, ... iterations, with a check and an empty memory after each,
-    and ends when a segment brings nothing. One evaluation is one pass.
+    It runs in segments, with a check and an empty memory after each: the first of twice as many
+    iterations as pairs are kept, each next one twice as long. It ends when a segment brings
+    nothing. One evaluation is one pass.
 
     Parameters
     ----------
@@ -61,7 +56,7 @@ class LBFGS(FirstOrder):
 
         best = _Lowest(problem, run)
         best(run.w.ravel())
-        bounds, length = _bounds(problem), _SEGMENT
+        bounds, length = _bounds(problem), 2 * self.memory
         while True:
             before = best.value
             yield best.iterate()
@@ -83,7 +78,7 @@ class LBFGS(FirstOrder):
             )
             run.n_iter += int(outcome.nit)
             length *= 2
-            if not best.value < before - _ROUNDING * abs(before):
+            if not best.value < before - EPS * abs(before):
                 run.note = "the line search found no descent, at an optimum or a kink"
                 break
         yield best.iterate()

@@ -11,19 +11,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import (
-    SAFE_CURVATURE,
-    FirstOrder,
-    Watch,
-    check_count,
-    check_nonnegative,
-    check_positive,
-    step_for,
-)
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import Smoothed, Watch
 
 
-class LSVRG(FirstOrder):
+class LSVRG(Smoothed):
     """SVRG epochs with the weights of the last snapshot.
 
     With nu = 0 the weights jump where losses cross, so that the method may circle around an optimum
@@ -52,35 +44,19 @@ class LSVRG(FirstOrder):
     name: ClassVar[str] = "lsvrg"
     operations: ClassVar[tuple[str, ...]] = ("epoch", "smoothness")
 
-    def __init__(
-        self, step_size: float | None = None, nu: float = 0.0, batch_size: int = 1
-    ) -> None:
-        self.step_size = check_positive("step_size", step_size)
-        self.nu = check_nonnegative("nu", nu)
-        self.batch_size = check_count("batch_size", batch_size)
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
-        steps = engine.stochastic()
-        point, mean = watch.start(), engine.uniform()
+        point = watch.start()
         run.passes += 1
         while True:
-            if self.nu > 0:
-                dual = engine.dual_step(mean, point, 1.0 / self.nu)
-            else:
-                dual = engine.worst_case(point)
+            dual = self.weighting(problem, point)
             gradient = engine.gradient(point, dual)
-            watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
-            step = self.step_size
-            if step is None:
-                step = step_for(
-                    SAFE_CURVATURE * steps.smoothness(dual).component + problem.penalty.l2
-                )
+            yield from watch.check(point, dual, gradient)
+            step = self.safe_step(problem, dual)
             plan = self.plan(problem, step, self.batch_size)
-            w = steps.epoch(point, dual, gradient, plan, run.rng)
-            run.n_iter += 1
-            run.passes += 1 + plan.steps * plan.batch / problem.n_samples
-            moved = watch.point(w, f"lower step_size={step:.3g}")
+            w = engine.stochastic().epoch(point, dual, gradient, plan, run.rng)
+            passes = 1 + plan.steps * plan.batch / problem.n_samples
+            moved = watch.after_epoch(w, passes, f"lower step_size={step:.3g}")
             if moved is None:
                 return
             point = moved

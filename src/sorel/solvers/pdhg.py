@@ -12,6 +12,7 @@ fallen enough (Lu and Yang 2024; restarts: Applegate et al. 2021).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,22 +20,16 @@ import numpy as np
 from sorel.engines.base import FloatArray, Splitting
 from sorel.problem.problem import Problem
 from sorel.solvers.admm import first_rho
-from sorel.solvers.apd import CHECK_EVERY, LONG_ROUND, NECESSARY_DECAY, SUFFICIENT_DECAY
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_positive
-
-# Steps of the power method for the norm of X.
-_POWER_STEPS = 20
-
-# Factor of its estimate, which is from below.
-_NORM_SAFETY = 1.05
+from sorel.solvers.apd import CHECK_EVERY, Restarts, balanced
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import EPS, FirstOrder, Watch, check_positive, proximal_step
 
 
 class PDHG(FirstOrder):
     """First-order method of products with X and its transpose.
 
-    An iteration is one of each, counted as a pass, as is each product pair of the power method that
-    begins a run and the evaluation behind each check.
+    An iteration is one of each, counted as a pass, as are the evaluation behind each check and the
+    first estimate of the norm of X, which grows with what the steps show of it.
 
     Parameters
     ----------
@@ -61,60 +56,57 @@ class PDHG(FirstOrder):
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
         point = watch.start()
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
+        dual = watch.start_dual(point)
         split = engine.splitting()
-        run.passes += 1
-        watch.saw((yield Iterate(point, dual, None, watch.refine())))
-        norm = _NORM_SAFETY * _norm(problem, split, run)
+        run.passes += 2
+        yield from watch.check(point, dual)
+        x = anchor = _Pair(point.w, split.vector(point.w), split.slopes(point, dual))
+        norm = _first_norm(split, x)
         balance = self.balance
         if balance is None:
             balance = (first_rho(problem, run) * norm) ** 2
-        x = _Pair(point.w, split.vector(point.w), split.slopes(point, dual))
-        anchor, k, spent, first, last = x, 0, 0, math.inf, math.inf
+        restarts, k = Restarts(math.inf), 0
         while True:
             root = math.sqrt(balance)
             tau, sigma = 1.0 / (norm * root), root / norm
             moved = _step(problem, split, x, tau, sigma)
             run.passes += 1
             run.n_iter += 1
-            spent += 1
-            norm = max(norm, _NORM_SAFETY * _seen_norm(split, x, moved))
-            residual = _distance(split, x, moved, balance)
+            change = _difference(split, moved, x)
+            norm = max(norm, _seen_norm(split, change, moved.w))
+            primal, dual_way = change.squares(split)
+            residual = math.sqrt(root * primal + dual_way / root)
             if run.n_iter % CHECK_EVERY == 0 or run.exhausted:
-                w = watch.point(moved.w, "give a balance between primal and dual steps")
+                checked = watch.point(moved.w, "give a balance between primal and dual steps")
                 run.passes += 1
-                if w is None:
+                if checked is None:
                     return
-                watch.saw((yield Iterate(w, split.weighting(), None, watch.refine())))
+                yield from watch.check(checked, split.weighting())
             if k == 0:
-                first = residual
-            done = residual <= SUFFICIENT_DECAY * first or (
-                residual <= NECESSARY_DECAY * first and residual > last
-            )
-            if k > 0 and (done or k >= LONG_ROUND * spent):
+                restarts.begin(residual, run.n_iter)
+            elif restarts.due(residual, run.n_iter, 0):
                 if self.balance is None:
-                    balance = _rebalanced(split, anchor, moved, balance)
-                x = anchor = moved
-                k, last = 0, math.inf
+                    balance = balanced(balance, *_difference(split, moved, anchor).squares(split))
+                x, anchor, k = moved, moved, 0
                 continue
-            last = residual
-            share = 1.0 / (k + 2.0)
-            x = _halpern(split, x, moved, anchor, share)
+            x = _halpern(split, x, moved, anchor, 1.0 / (k + 2.0))
             k += 1
 
 
 class _Pair(NamedTuple):
-    """w, X w and s."""
+    """w, X w and s, or differences of them."""
 
     w: FloatArray
     margins: Any
     s: Any
 
+    def squares(self, split: Splitting) -> tuple[float, float]:
+        """|w|^2 and |s|^2."""
+        return float(np.vdot(self.w, self.w)), split.dot(self.s, self.s)
+
 
 def _step(problem: Problem, split: Splitting, x: _Pair, tau: float, sigma: float) -> _Pair:
-    w = x.w - tau * split.adjoint(x.s)
-    coef = problem.coefficients(w)
-    coef[...] = problem.penalty.prox(coef, tau)
+    w = proximal_step(problem, x.w, split.adjoint(x.s), tau)
     margins = split.vector(w)
     v = split.combine((1.0 / sigma, x.s), (2.0, margins), (-1.0, x.margins))
     z = split.prox(v, sigma)
@@ -123,53 +115,32 @@ def _step(problem: Problem, split: Splitting, x: _Pair, tau: float, sigma: float
 
 def _halpern(split: Splitting, x: _Pair, moved: _Pair, anchor: _Pair, share: float) -> _Pair:
     factors = (2.0 * (1.0 - share), share - 1.0, share)
-    terms = (moved, x, anchor)
-    w = sum(factor * pair.w for factor, pair in zip(factors, terms, strict=True))
-    margins = split.combine(*zip(factors, (pair.margins for pair in terms), strict=True))
-    s = split.combine(*zip(factors, (pair.s for pair in terms), strict=True))
-    return _Pair(np.asarray(w), margins, s)
+    return _combine(split, zip(factors, (moved, x, anchor), strict=True))
 
 
-def _distance(split: Splitting, x: _Pair, y: _Pair, balance: float) -> float:
-    """The norm in which a step is never longer than the one before."""
-    w = y.w - x.w
-    s = split.combine((1.0, y.s), (-1.0, x.s))
-    root = math.sqrt(balance)
-    return math.sqrt(root * float(np.vdot(w, w)) + split.dot(s, s) / root)
+def _difference(split: Splitting, x: _Pair, y: _Pair) -> _Pair:
+    return _combine(split, ((1.0, x), (-1.0, y)))
 
 
-def _seen_norm(split: Splitting, x: _Pair, y: _Pair) -> float:
-    """|X (w - w')| / |w - w'|, which no norm of X is below."""
-    w = y.w - x.w
-    square = float(np.vdot(w, w))
-    if square == 0.0:
+def _combine(split: Splitting, terms: Iterable[tuple[float, _Pair]]) -> _Pair:
+    """The sum of factors times pairs."""
+    factors, pairs = zip(*terms, strict=True)
+    w, margins, s = (tuple(zip(factors, parts, strict=True)) for parts in zip(*pairs, strict=True))
+    total = np.asarray(sum(factor * part for factor, part in w))
+    return _Pair(total, split.combine(*margins), split.combine(*s))
+
+
+def _seen_norm(split: Splitting, change: _Pair, w: FloatArray) -> float:
+    """|X u| / |u| for a change u of w, which no norm of X is below; 0 where u is rounding."""
+    square = float(np.vdot(change.w, change.w))
+    if square <= EPS * float(np.vdot(w, w)):
         return 0.0
-    margins = split.combine((1.0, y.margins), (-1.0, x.margins))
-    # Differences of margins near the optimum are rounding.
-    if square <= 1e-24 * float(np.vdot(y.w, y.w)):
-        return 0.0
-    return math.sqrt(split.dot(margins, margins) / square)
+    return math.sqrt(split.dot(change.margins, change.margins) / square)
 
 
-def _rebalanced(split: Splitting, anchor: _Pair, x: _Pair, balance: float) -> float:
-    """The geometric mean of the balance and of what a round has measured."""
-    w = x.w - anchor.w
-    s = split.combine((1.0, x.s), (-1.0, anchor.s))
-    primal, dual = float(np.vdot(w, w)), split.dot(s, s)
-    if not (primal > 0.0 and dual > 0.0):
-        return balance
-    return math.sqrt(balance * dual / primal)
-
-
-def _norm(problem: Problem, split: Splitting, run: Run) -> float:
-    """The largest singular value of X in the norm of the sample weights, from below."""
-    v = np.random.default_rng(0).standard_normal(problem.engine.shape)
-    value = 0.0
-    for _ in range(_POWER_STEPS):
-        v /= np.linalg.norm(v)
-        v = split.adjoint(split.vector(v))
-        value = float(np.linalg.norm(v))
-        run.passes += 1
-        if value == 0.0:
-            return 1.0
-    return math.sqrt(value)
+def _first_norm(split: Splitting, x: _Pair) -> float:
+    """|X u| / |u| along the gradient at the start; 1 where it says nothing."""
+    u = split.adjoint(x.s)
+    margins = split.vector(u)
+    square, image = float(np.vdot(u, u)), split.dot(margins, margins)
+    return math.sqrt(image / square) if image > 0.0 else 1.0

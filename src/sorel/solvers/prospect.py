@@ -10,21 +10,46 @@ The loss that changed moves to its place in the order; the others keep theirs.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import (
-    SAFE_CURVATURE,
-    FirstOrder,
-    Watch,
-    check_count,
-    check_nonnegative,
-    check_positive,
-)
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import Smoothed, Watch
 
 
-class Prospect(FirstOrder):
+class RankTables(Smoothed):
+    """Base of the methods that keep tables of single samples, ordered by rank."""
+
+    def obstacle(self, problem: Problem) -> str | None:
+        if problem.sample_weight is not None:
+            return "takes no sample weights: its weights go by rank alone"
+        return super().obstacle(problem)
+
+    def epochs(
+        self,
+        watch: Watch,
+        point: Point,
+        dual: Dual,
+        plan: Plan,
+        epoch: Callable[[Any, FloatArray], FloatArray],
+        remedy: str,
+    ) -> Iterates:
+        """Checks and epochs in turn; `epoch(table, w)` renews the table and returns the next w."""
+        steps = watch.problem.engine.stochastic()
+        table = steps.table(point, dual)
+        # A gradient and a loss, of two samples.
+        passes = 2 * plan.steps * plan.batch / watch.problem.n_samples
+        while True:
+            yield from watch.check(point, dual)
+            moved = watch.after_epoch(epoch(table, point.w), passes, remedy)
+            if moved is None:
+                return
+            point, dual = moved, steps.table_dual(table)
+
+
+class Prospect(RankTables):
     """Variance reduction in the gradients and in the weights, without full passes.
 
     With nu = 0 a step costs O(d) and the few places by which the renewed loss moves in the order.
@@ -53,38 +78,15 @@ class Prospect(FirstOrder):
     name: ClassVar[str] = "prospect"
     operations: ClassVar[tuple[str, ...]] = ("table", "prospect_epoch", "smoothness")
 
-    def __init__(
-        self, step_size: float | None = None, nu: float = 0.0, batch_size: int = 1
-    ) -> None:
-        self.step_size = check_positive("step_size", step_size)
-        self.nu = check_nonnegative("nu", nu)
-        self.batch_size = check_count("batch_size", batch_size)
-
-    def obstacle(self, problem: Problem) -> str | None:
-        if problem.sample_weight is not None:
-            return "takes no sample weights: its weights go by rank alone"
-        return super().obstacle(problem)
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        engine, watch = problem.engine, Watch(problem, run)
-        steps = engine.stochastic()
+        watch, steps = Watch(problem, run), problem.engine.stochastic()
         point = watch.start()
         run.passes += 1
-        step = self.step_size
-        if step is None:
-            step = 1.0 / (SAFE_CURVATURE * steps.smoothness().component + problem.penalty.l2)
+        step = self.safe_step(problem)
         plan = self.plan(problem, step, self.batch_size)
-        if self.nu > 0:
-            dual = engine.dual_step(engine.uniform(), point, 1.0 / self.nu)
-        else:
-            dual = engine.worst_case(point)
-        table = steps.table(point, dual)
-        while True:
-            watch.saw((yield Iterate(point, dual, None, watch.refine())))
-            w = steps.prospect_epoch(table, point.w, plan, self.nu, run.rng)
-            run.n_iter += 1
-            run.passes += 2 * plan.steps * plan.batch / problem.n_samples
-            moved = watch.point(w, f"lower step_size={step:.3g}")
-            if moved is None:
-                return
-            point, dual = moved, steps.table_dual(table)
+
+        def epoch(table: Any, w: FloatArray) -> FloatArray:
+            return steps.prospect_epoch(table, w, plan, self.nu, run.rng)
+
+        dual = self.weighting(problem, point)
+        yield from self.epochs(watch, point, dual, plan, epoch, f"lower step_size={step:.3g}")

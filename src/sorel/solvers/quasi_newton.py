@@ -197,6 +197,11 @@ class Pairs:
         """Whether another matrix would tell no more."""
         return self._made and len(self._predicted) <= 2
 
+    @property
+    def count(self) -> int:
+        """Pairs that are kept."""
+        return len(self._pairs)
+
     def add(self, step: FloatArray, change: FloatArray) -> None:
         """Take note of a step and the change of the gradient along it."""
         bend = float(np.vdot(step, change))

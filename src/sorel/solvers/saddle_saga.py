@@ -11,21 +11,16 @@ joins the objective and enters the second line as its proximal map.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from sorel.engines.base import FloatArray
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import (
-    SAFE_CURVATURE,
-    FirstOrder,
-    Watch,
-    check_count,
-    check_nonnegative,
-    check_positive,
-)
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import SAFE_CURVATURE, Watch, check_positive, step_for
+from sorel.solvers.prospect import RankTables
 
 
-class SaddleSAGA(FirstOrder):
+class SaddleSAGA(RankTables):
     """Variance-reduced gradient descent in w and ascent in the weights.
 
     Each step moves all n weights by a projection, at O(n) with the order of the last step repaired:
@@ -69,36 +64,21 @@ class SaddleSAGA(FirstOrder):
         nu: float = 0.0,
         batch_size: int = 1,
     ) -> None:
-        self.step_size = check_positive("step_size", step_size)
+        super().__init__(step_size, nu, batch_size)
         self.dual_step = check_positive("dual_step", dual_step)
-        self.nu = check_nonnegative("nu", nu)
-        self.batch_size = check_count("batch_size", batch_size)
-
-    def obstacle(self, problem: Problem) -> str | None:
-        if problem.sample_weight is not None:
-            return "takes no sample weights: its projection goes by rank alone"
-        return super().obstacle(problem)
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch = problem.engine, Watch(problem, run)
-        steps = engine.stochastic()
-        point = watch.start()
+        steps, point = engine.stochastic(), watch.start()
         run.passes += 1
-        step, dual_step = self.step_size, self.dual_step
-        if step is None:
-            step = 1.0 / (SAFE_CURVATURE * steps.smoothness().component + problem.penalty.l2)
+        step, dual_step = self.safe_step(problem), self.dual_step
         if dual_step is None:
             norm = steps.jacobian_bound(engine.expected(point, engine.uniform()))
-            dual_step = 1.0 / max(SAFE_CURVATURE * problem.n_samples * step * norm, 1e-300)
+            dual_step = step_for(SAFE_CURVATURE * problem.n_samples * step * norm)
         plan = self.plan(problem, step, self.batch_size)
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
-        table = steps.table(point, dual)
-        while True:
-            watch.saw((yield Iterate(point, dual, None, watch.refine())))
-            w = steps.saddle_epoch(table, point.w, plan, dual_step, self.nu, run.rng)
-            run.n_iter += 1
-            run.passes += 2 * plan.steps * plan.batch / problem.n_samples
-            moved = watch.point(w, f"lower step_size={step:.3g} or dual_step={dual_step:.3g}")
-            if moved is None:
-                return
-            point, dual = moved, steps.table_dual(table)
+
+        def epoch(table: Any, w: FloatArray) -> FloatArray:
+            return steps.saddle_epoch(table, w, plan, dual_step, self.nu, run.rng)
+
+        remedy = f"lower step_size={step:.3g} or dual_step={dual_step:.3g}"
+        yield from self.epochs(watch, point, watch.start_dual(point), plan, epoch, remedy)

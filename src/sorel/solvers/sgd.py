@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sorel.problem.problem import Problem
-from sorel.solvers.base import Iterate, Iterates, Run
+from sorel.solvers.base import Iterates, Run
 from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive
 
 
@@ -54,12 +54,11 @@ class SGD(FirstOrder):
         if step is None:
             step = 1.0 / (steps.smoothness().largest + problem.penalty.l2)
         plan = self.plan(problem, step, self.batch_size)
+        passes = plan.steps * plan.batch / problem.n_samples
         while True:
-            watch.saw((yield Iterate(point, engine.worst_case(point), None, watch.refine())))
+            yield from watch.check(point, engine.worst_case(point))
             w = steps.minibatch_epoch(point.w, plan, run.rng)
-            run.n_iter += 1
-            run.passes += plan.steps * plan.batch / problem.n_samples
-            moved = watch.point(w, f"lower step_size={step:.3g}")
+            moved = watch.after_epoch(w, passes, f"lower step_size={step:.3g}")
             if moved is None:
                 return
             point = moved

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from typing import ClassVar
 
 import numpy as np
@@ -22,42 +21,20 @@ from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
-    SAFE_CURVATURE,
+    EPS,
     FirstOrder,
     Watch,
     check_count,
     check_positive,
+    projected,
     step_for,
 )
+from sorel.solvers.quasi_newton import Pairs
 
 SCHEDULES = ("auto", "paper", "stable", "theory")
 
-# "auto": the inner loop takes steps 1 / (this L). The factor doubles when a loop fails.
-_AUTO_SAFETY = 1.5
-
-# The largest such factor.
-_AUTO_MAX_SAFETY = 48.0
-
-# Relative increase of an inner objective that is rounding.
-_INNER_SLACK = 1e-9
-
-# Samples up to which the first inner loop has n steps.
-_FEW_SAMPLES = 20_000
-
-# Steps of the first inner loop beyond that, as a share of n: many samples are redundant.
-_SHARE = 0.125
-
-# Inner loops double, up to n/2 steps, when they leave more than this share of what they gained.
-_UNFINISHED = 0.5
-
-# Pairs of the quasi-Newton start of an inner loop.
-_MEMORY = 10
-
-# Values that the guard of the dual step compares with.
-_WINDOW = 10
-
-# Dual steps in a row that the guard may reject.
-_MAX_REJECTIONS = 3
+# "auto": steps of an inner loop, at most. More samples are redundant (1e6 x 10, 3e5 x 20, 1e-6).
+_MAX_INNER_STEPS = 20_000
 
 # "paper": tau_k = 20 n / k, as published.
 _PAPER_TAU = 20.0
@@ -70,12 +47,6 @@ _WARM_UP = 20
 
 # "stable": factor of the debt from one outer iteration to the next.
 _DEBT_MEMORY = 0.9
-
-# "stable": share of what the proof can spare that a step may use.
-_SPARE_SHARE = 0.5
-
-# "stable": relative rounding error of a product of losses and weights.
-_ROUNDING = 1e-14
 
 # "theory": proximal SVRG takes steps 1 / (12 L) (Lemma 3 of the paper).
 _THEORY_STEP = 12.0
@@ -107,12 +78,10 @@ class SOREL(FirstOrder):
     -----
     "auto" takes theta_k = 0 and no centre, so that the outer iteration is gradient ascent on
     D(lam) = min_w lam . l(w) + g(w). eta_k is the Barzilai-Borwein length of the last change of lam
-    and l; a guard on an estimate of D takes a step back that was too long. The inner loop is
-    importance-sampled SVRG that starts from a quasi-Newton step (its curvature pairs come from
-    gradients at hand) and returns the mean of its last half; one that does not lower the
-    Lagrangian is undone and the step shortened. It takes n steps up to 20 000 samples; with more it
-    begins with n/8 and doubles them, up to n/2, when a loop leaves too much undone. An outer
-    iteration is two passes at most.
+    and l. The inner loop is importance-sampled SVRG that starts from a quasi-Newton step (its
+    curvature pairs come from gradients at hand) and returns the mean of its last half; one that
+    does not lower the Lagrangian is undone and the step halved. It takes n samples, or 20 000 where
+    there are more. An outer iteration is two passes at most.
 
     "paper" sets theta_k = k/(k+1), tau_k = 20 n/(k+1) and eta_k = C (k+1)/n, runs n inner steps
     (one pass) from w_k and keeps the last iterate: two passes per outer iteration. Steps are plain
@@ -212,46 +181,36 @@ class SOREL(FirstOrder):
         run.passes += 1
         dual = run.dual if run.dual is not None else engine.uniform()
         yield Iterate(point, dual)
-        memory = _Memory()
-        ascent = _DualAscent()
-        safety, steps = _AUTO_SAFETY, _inner_steps(problem.n_samples)
+        pairs, ascent, safety = _no_pairs(), _DualAscent(), 1.0
         while not run.exhausted:
             run.latest = Iterate(point, dual)
             loss_gradient = engine.gradient(point, dual)
             gradient = _with_penalty(problem, loss_gradient, point.w)
-            start = point.w
-            if penalty.quadratic:
-                start = start - memory.apply(gradient)
+            start = point.w - pairs.solve(gradient) if pairs.count else point.w
             step = step_for(safety * (engine.stochastic().smoothness(dual).average + penalty.l2))
             plan = self.plan(problem, step, self.batch_size, sampling="importance")
-            plan = plan._replace(steps=max(1, steps // plan.batch))
-            w = _tail_average(problem, run, point, dual, loss_gradient, plan, start)
+            steps = max(1, min(problem.n_samples, _MAX_INNER_STEPS) // plan.batch)
+            plan = plan._replace(steps=steps, burn_in=steps - max(1, steps // 2))
+            w = _mean_iterate(problem, run, point, dual, loss_gradient, plan, start)
             run.passes += 1
             run.n_iter += 1
             new = engine.point(w) if np.all(np.isfinite(w)) else None
             value = _lagrangian(problem, point, dual)
             new_value = _lagrangian(problem, new, dual) if new is not None else np.inf
-            if new is None or not new_value <= value + _INNER_SLACK * abs(value):
+            if new is None or not new_value <= value + EPS * abs(value):
                 # The inner loop failed. Blame its start first, its step size second.
-                if memory.pairs:
-                    memory.pairs.clear()
-                elif safety < _AUTO_MAX_SAFETY:
+                if pairs.count:
+                    pairs = _no_pairs()
+                else:
                     safety *= 2.0
-                watch.saw((yield Iterate(point, dual, loss_gradient, watch.refine())))
+                yield from watch.check(point, dual, loss_gradient)
                 continue
-            new_loss_gradient = engine.gradient(new, dual)
-            refine = watch.refine()
-            if refine > 0.0 or run.exhausted or watch.due(new, new_loss_gradient):
-                watch.saw((yield Iterate(new, dual, new_loss_gradient, refine)))
-            left = 0.0
+            new_gradient = engine.gradient(new, dual)
+            yield from watch.check(new, dual, new_gradient)
             if penalty.quadratic:
-                residual = _with_penalty(problem, new_loss_gradient, new.w)
-                memory.store(new.w - point.w, residual - gradient)
-                left = float(np.vdot(residual, memory.apply(residual)))
-            if left > _UNFINISHED * (value - new_value) or not penalty.quadratic:
-                steps = max(steps, min(2 * steps, problem.n_samples // 2))
+                pairs.add(new.w - point.w, _with_penalty(problem, new_gradient, new.w) - gradient)
             point = new
-            dual = ascent.step(problem, point, dual, new_value, left)
+            dual = ascent.step(problem, point, dual)
 
     def _published(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
@@ -259,7 +218,7 @@ class SOREL(FirstOrder):
         brake = Brake() if self.schedule == "stable" else None
         point = previous = watch.start()
         run.passes += 1
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
+        dual = watch.start_dual(point)
         time = 0.0
         for k in itertools.count():
             before, time = time, k + 1.0 if brake is None else brake.time(k)
@@ -270,17 +229,13 @@ class SOREL(FirstOrder):
                 steps = rate * before, _PAPER_TAU * n / before
                 brake.look(engine, time, steps, (dual, center), (point, previous))
             gradient = engine.gradient(point, dual)
-            watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
+            yield from watch.check(point, dual, gradient)
             tau = _PAPER_TAU * n / time
-            step = self.step_size
-            if step is None:
-                component = engine.stochastic().smoothness(dual).component
-                step = 1.0 / (SAFE_CURVATURE * component + problem.penalty.l2 + 1.0 / tau)
+            step = self.safe_step(problem, dual, 1.0 / tau)
             plan = self.plan(problem, step, self.batch_size, center=point.w, tau=tau)
             w = engine.stochastic().epoch(point, dual, gradient, plan, run.rng)
-            run.n_iter += 1
-            run.passes += 1 + plan.steps * plan.batch / n
-            new = watch.point(w, f"lower step_size={step:.3g} or dual_step={rate:.3g}")
+            remedy = f"lower step_size={step:.3g} or dual_step={rate:.3g}"
+            new = watch.after_epoch(w, 1 + plan.steps * plan.batch / n, remedy)
             if new is None:
                 return
             previous, point = point, new
@@ -289,13 +244,13 @@ class SOREL(FirstOrder):
         engine, watch, mu = problem.engine, Watch(problem, run), problem.penalty.l2
         point = previous = watch.start()
         run.passes += 1
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
-        level = 0.0
+        dual = watch.start_dual(point)
+        highest = 0.0
         for k in itertools.count():
             # G must hold all along the way: an iterate that leaves the first sublevel set brings
             # its own.
-            level = max(level, engine.risk(point) + problem.penalty_value(point.w))
-            eta = mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(level))
+            highest = max(highest, engine.risk(point) + problem.penalty_value(point.w))
+            eta = mu * (k + 1) / (8.0 * engine.stochastic().jacobian_bound(highest))
             dual = engine.dual_step(dual, point, eta, previous, k / (k + 1))
             gradient = engine.gradient(point, dual)
             previous = point
@@ -309,8 +264,8 @@ class SOREL(FirstOrder):
             error = problem.penalty.fenchel_young(point.w, -gradient)
             delta = min(mu / (8.0 * (k + 5)), mu * (k + 1.0) ** -6)
             for _ in range(_epochs(error / delta, mu + 1.0 / tau, smooth, steps)):
-                watch.saw((yield Iterate(point, dual, gradient, watch.refine())))
-                w = _averaged_epoch(problem, run, point, dual, gradient, plan)
+                yield from watch.check(point, dual, gradient)
+                w = _mean_iterate(problem, run, point, dual, gradient, plan, point.w)
                 moved = watch.point(w, "the constants do not hold for this problem")
                 if moved is None:
                     return
@@ -318,11 +273,6 @@ class SOREL(FirstOrder):
                 run.passes += 1
                 gradient = engine.gradient(point, dual)
             run.n_iter += 1
-
-
-def _inner_steps(n: int) -> int:
-    """Steps of the first inner loop."""
-    return int(max(min(n, _FEW_SAMPLES), _SHARE * n))
 
 
 def _epochs(ratio: float, strong: float, smooth: float, steps: int) -> int:
@@ -333,30 +283,9 @@ def _epochs(ratio: float, strong: float, smooth: float, steps: int) -> int:
     return max(1, math.ceil(math.log(max(ratio, 1.0)) / -math.log(contraction)))
 
 
-class _Memory:
-    """Curvature pairs of lam . l + g for a quasi-Newton start of the inner loop (L-BFGS)."""
-
-    def __init__(self) -> None:
-        self.pairs: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=_MEMORY)
-
-    def store(self, step: FloatArray, change: FloatArray) -> None:
-        product = float(np.vdot(step, change))
-        if product > 1e-12 * float(np.linalg.norm(step)) * float(np.linalg.norm(change)):
-            self.pairs.append((step, change, product))
-
-    def apply(self, gradient: FloatArray) -> FloatArray:
-        """Estimate of the inverse Hessian times a gradient; 0 as long as nothing is known."""
-        if not self.pairs:
-            return np.zeros_like(gradient)
-        out, shares = gradient.copy(), []
-        for step, change, product in reversed(self.pairs):
-            shares.append(float(np.vdot(step, out)) / product)
-            out -= shares[-1] * change
-        _, change, product = self.pairs[-1]
-        out *= product / float(np.vdot(change, change))
-        for (step, change, product), share in zip(self.pairs, reversed(shares), strict=True):
-            out += (share - float(np.vdot(change, out)) / product) * step
-        return out
+def _no_pairs() -> Pairs:
+    """Curvature pairs of lam . l + g for a quasi-Newton start of the inner loop, none as yet."""
+    return Pairs(np.copy, rough=True)
 
 
 class Brake:
@@ -391,58 +320,42 @@ class Brake:
         eta, tau = steps
         distance, product, _ = engine.differences(*duals, *points)
         moved = float(np.sum((points[0].w - points[1].w) ** 2))
-        slack = _ROUNDING * eta * engine.sizes(points[0]).absolute
+        slack = EPS * eta * engine.sizes(points[0]).absolute
         self.enter(time, -eta * product - slack, distance + eta / tau * moved)
 
     def enter(self, time: float, cross: float, squares: float) -> None:
         """Enter a step by its term without a sign and its squares."""
-        spare = 0.25 * (squares + self._squares)
+        # A quarter of what the proof can spare pays for the term, and leaves as much.
+        spare = (squares + self._squares) / 8.0
         self._squares = squares
         self._age += 1
         if self._age <= _WARM_UP:
             return
-        self._debt = _DEBT_MEMORY * self._debt + cross - _SPARE_SHARE * spare
+        self._debt = _DEBT_MEMORY * self._debt + cross - spare
         if self._debt > 0.0:
             self.limit = 0.5 * time
             self._age, self._debt = 0, 0.0
 
 
 class _DualAscent:
-    """Projected gradient steps on D(lam) with Barzilai-Borwein lengths and a nonmonotone guard."""
+    """Projected gradient steps on D(lam) with the lengths of Barzilai and Borwein (1988)."""
 
     def __init__(self) -> None:
         self.eta: float | None = None
-        self.accepted: tuple[Dual, Point] | None = None
-        self.window: deque[float] = deque(maxlen=_WINDOW)
-        self.rejections = 0
+        self._last: tuple[Dual, Point] | None = None
 
-    def step(self, problem: Problem, point: Point, dual: Dual, value: float, left: float) -> Dual:
-        """The next weights, from those under which `point` was found.
-
-        `value` is the Lagrangian, an upper bound of D(lam); `left` estimates twice what its inner
-        minimisation still has to gain.
-        """
-        engine = problem.engine
-        full = len(self.window) == _WINDOW
-        if full and value < min(self.window) - 1e-12 * abs(value) and self.accepted is not None:
-            if self.rejections < _MAX_REJECTIONS:
-                # D has really dropped: go back most of the way.
-                self.rejections += 1
-                assert self.eta is not None
-                self.eta *= 0.25
-                return engine.blend(self.accepted[0], dual, 0.25)
-            # A badly estimated window must not hold the method still.
-            self.window.clear()
-        self.rejections = 0
-        self.window.append(value - 1.5 * left)
-        if self.eta is None:
+    def step(self, problem: Problem, point: Point, dual: Dual) -> Dual:
+        """The next weights, from those under which `point` was found."""
+        if self.eta is None or self._last is None:
             self.eta = 1.0 / problem.loss_scale(point)
-        elif self.accepted is not None:
-            length, product, _ = engine.differences(dual, self.accepted[0], point, self.accepted[1])
-            if product > 0:
+        else:
+            last_dual, last = self._last
+            length, product, _ = problem.engine.differences(dual, last_dual, point, last)
+            if product > 0.0:
+                # Lengths that are measured with noise change by one order of magnitude at most.
                 self.eta = min(max(length / product, self.eta / 10.0), self.eta * 10.0)
-        self.accepted = (dual, point)
-        return engine.dual_step(dual, point, self.eta)
+        self._last = dual, point
+        return problem.engine.dual_step(dual, point, self.eta)
 
 
 def _lagrangian(problem: Problem, point: Point, dual: Dual) -> float:
@@ -458,7 +371,7 @@ def _with_penalty(problem: Problem, gradient: FloatArray, w: FloatArray) -> Floa
     return out
 
 
-def _tail_average(
+def _mean_iterate(
     problem: Problem,
     run: Run,
     point: Point,
@@ -467,32 +380,12 @@ def _tail_average(
     plan: Plan,
     start: FloatArray,
 ) -> FloatArray:
-    """The mean of the last half of an epoch's iterates: far less noise than the last one has."""
-    tail = max(1, plan.steps // 2)
-    total = np.zeros(problem.engine.shape)
-    plan = plan._replace(burn_in=plan.steps - tail)
-    problem.engine.stochastic().epoch(
-        point, dual, gradient, plan, run.rng, start=start, total=total
-    )
-    run.passes += plan.steps * plan.batch / problem.n_samples
-    return _in_domain(problem, total / tail)
+    """The mean of an epoch's iterates after its burn-in: less noise than the last one has.
 
-
-def _in_domain(problem: Problem, mean: FloatArray) -> FloatArray:
-    """The mean of points of a convex set leaves it by rounding only."""
-    if np.all(np.isfinite(mean)):
-        coef = problem.coefficients(mean)
-        coef[:] = problem.penalty.project(coef)
-    return mean
-
-
-def _averaged_epoch(
-    problem: Problem, run: Run, point: Point, dual: Dual, gradient: FloatArray, plan: Plan
-) -> FloatArray:
-    """The mean iterate of an epoch, taken in pieces of a pass so that the budget is kept."""
-    n, engine = problem.n_samples, problem.engine
-    total, taken = np.zeros(engine.shape), 0
-    w = point.w
+    Epochs are taken in pieces of a pass, so that the budget is kept.
+    """
+    engine, n = problem.engine, problem.n_samples
+    total, taken, w = np.zeros(engine.shape), 0, start
     while taken < plan.steps and (taken == 0 or not run.exhausted):
         piece = min(plan.steps - taken, n // plan.batch)
         w = engine.stochastic().epoch(
@@ -500,4 +393,6 @@ def _averaged_epoch(
         )
         taken += piece
         run.passes += piece * plan.batch / n
-    return _in_domain(problem, total / taken)
+    mean = total / (taken - plan.burn_in)
+    # The mean of points of a convex set leaves it by rounding only.
+    return projected(problem, mean) if np.all(np.isfinite(mean)) else mean

@@ -11,16 +11,16 @@ N such steps are a round, with theta = 1, and the last iterate of a round is the
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.batches import Batches
 from sorel.problem.problem import Problem
-from sorel.solvers.apd import Restarts
-from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_count, check_flag
+from sorel.solvers.apd import Restarts, measured_balance
+from sorel.solvers.base import Iterates, Run
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_flag, proximal_step
 
 # Share of the bound on the curvature that adaptive steps take: few problems attain the bound.
 _CURVATURE_SHARE = 0.5
@@ -28,29 +28,11 @@ _CURVATURE_SHARE = 0.5
 # Factor of the measured coupling of w and q from one round to the next.
 _MEMORY = 0.95
 
+# Rounds without a lower gap after which what is left is noise.
+PATIENCE = 50
+
 # Share of the coupling in the steps, at least: a smaller gamma slows q and gains nothing for w.
 _LEAST_COUPLING = 0.25
-
-# A round that multiplies the best gap by this is undone, and steps are halved.
-_DIVERGED = 1e3
-
-# The first step over the shortest.
-_MAX_SAFETY = 1e6
-
-# A round is idle if the gap is above this share of the best.
-_PROGRESS = 0.8
-
-# Idle rounds in a row, at least, after which blocks double in size: what is left is noise.
-_PATIENCE = 50
-
-# Share of the rounds of a run that have to be idle for the same.
-_IDLE_SHARE = 0.5
-
-
-class _Best(NamedTuple):
-    gap: float
-    point: Point
-    dual: Dual
 
 
 class StochasticPD(FirstOrder):
@@ -62,12 +44,11 @@ class StochasticPD(FirstOrder):
     Parameters
     ----------
     adaptive : bool, default=True
-        Measures the coupling of w and q, balances the steps by how far both have gone, undoes
-        rounds that failed, and doubles the blocks when noise keeps the gap from falling. False
-        takes constant steps from bounds that hold everywhere and returns the mean of the rounds,
-        the form for which rates are proved.
+        Measures the coupling of w and q, balances the steps by how far both have gone, and halves
+        them where a round diverged. False takes constant steps from bounds that hold everywhere
+        and returns the mean of the rounds, the form for which rates are proved.
     batch_size : int, optional
-        Rows in a block, to begin with; None takes sqrt(n).
+        Rows in a block; None takes sqrt(n).
 
     Examples
     --------
@@ -94,9 +75,9 @@ class StochasticPD(FirstOrder):
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         engine, watch, n = problem.engine, Watch(problem, run), problem.n_samples
         point = watch.start()
-        dual = run.dual if run.dual is not None else engine.worst_case(point)
+        dual = watch.start_dual(point)
         run.passes += 1
-        watch.saw((yield Iterate(point, dual, None, watch.refine())))
+        yield from watch.check(point, dual)
         size = self.batch_size or max(1, round(math.sqrt(n)))
         batches = engine.stochastic().batches(-(-n // size), run.rng)
         rounds = self._adaptive if self.adaptive else self._constant
@@ -111,8 +92,8 @@ class StochasticPD(FirstOrder):
         coupling = batches.n_blocks * measured_coupling(problem, point, gradient, 1.0 / curvature)
         run.passes += 1
         gamma, safety = curvature / problem.loss_scale(point), 1.0
-        restarts = Restarts(point, dual, math.inf)
-        best, idle = _Best(math.inf, point, dual), 0
+        anchor, restarts = (point, dual), Restarts(math.inf)
+        lowest, best, idle = math.inf, (point, dual), 0
         while True:
             if coupling > 0.0:
                 gamma = max(gamma, _LEAST_COUPLING * curvature**2 / coupling)
@@ -121,31 +102,28 @@ class StochasticPD(FirstOrder):
                 problem, run, batches, point, before, dual, gradient, tau, gamma * tau
             )
             coupling = max(_MEMORY * coupling, seen)
-            moved, gap = watch.point(w, "no shorter steps are left to try"), math.inf
-            if moved is not None:
-                new_gradient = engine.gradient(moved, new)
-                reply = yield Iterate(moved, new, new_gradient, watch.refine())
-                watch.saw(reply)
-                gap = reply.gap
-            if moved is None or gap > _DIVERGED * best.gap:
-                if safety >= _MAX_SAFETY:
-                    return
+            moved = watch.point(w, "a round of shorter steps follows")
+            if moved is None:
                 run.note, safety = "", 2.0 * safety
-                point, dual, before = best.point, best.dual, best.point.w
+                (point, dual), before = best, best[0].w
                 gradient = engine.gradient(point, dual)
                 continue
-            point, before, dual, gradient = moved, last, new, new_gradient
-            idle = 0 if gap < _PROGRESS * best.gap else idle + 1
-            if gap < best.gap:
-                best = _Best(gap, point, dual)
-            if idle > max(_PATIENCE, _IDLE_SHARE * run.n_iter) and batches.n_blocks > 1:
+            point, before, dual = moved, last, new
+            gradient = engine.gradient(point, dual)
+            reply = yield from watch.check(point, dual, gradient)
+            idle += 1
+            if reply.gap < lowest:
+                lowest, best, idle = reply.gap, (point, dual), 0
+            if idle > PATIENCE and batches.n_blocks > 1:
+                # Blocks of twice as many rows.
                 coupling /= batches.n_blocks
                 batches, idle = engine.stochastic().batches(-(-batches.n_blocks // 2), run.rng), 0
                 coupling *= batches.n_blocks
                 curvature = _CURVATURE_SHARE * _curvature(problem, batches.n_blocks)
-            if restarts.due(gap, run.n_iter, 1):
-                gamma = restarts.balanced(problem, point, dual, gamma)
-                restarts.begin(point, dual, gap, run.n_iter)
+            if restarts.due(reply.gap, run.n_iter, 1):
+                gamma = measured_balance(problem, gamma, anchor, (point, dual))
+                anchor = point, dual
+                restarts.begin(reply.gap, run.n_iter)
 
     def _constant(
         self, problem: Problem, run: Run, watch: Watch, batches: Batches, point: Point, dual: Dual
@@ -168,7 +146,7 @@ class StochasticPD(FirstOrder):
             share = 1.0 / run.n_iter
             mean_w = mean_w + share * (point.w - mean_w)
             mean = engine.blend(mean, dual, share)
-            watch.saw((yield Iterate(engine.point(mean_w), mean, None, watch.refine())))
+            yield from watch.check(engine.point(mean_w), mean)
 
 
 def _round(
@@ -197,9 +175,7 @@ def _round(
         target = batches.correct(target, blocks, now, last)
         dual = batches.dual_step(dual, target, sigma)
         change = batches.gradient(batches.evaluate(i, w), dual, slopes)
-        before, w = w, w - tau * (gradient + blocks * change)
-        coef = problem.coefficients(w)
-        coef[...] = problem.penalty.prox(coef, tau)
+        before, w = w, proximal_step(problem, w, gradient + blocks * change, tau)
     run.passes += 4
     run.n_iter += 1
     return w, before, dual, changes / ways if ways > 0.0 else 0.0

@@ -19,19 +19,13 @@ from sorel.certificate import unit
 from sorel.engines.base import Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import FirstOrder, Watch, check_positive
+from sorel.solvers.common import EPS, FirstOrder, Watch, check_positive, projected
 
-# Iterations without the promised descent before the margin is halved.
-_PATIENCE = 6
+# Iterations between two checks, and without the promised descent before the margin is halved.
+_PATIENCE = 5
 
 # Share of a new subgradient's weighting in the running mean that is certified.
 _MEMORY = 0.1
-
-# Iterations between two checks.
-_CHECK_EVERY = 5
-
-# A margin below this, relative to the objective, is rounding.
-_ROUNDING = 1e-16
 
 
 class Subgradient(FirstOrder):
@@ -78,11 +72,9 @@ class Subgradient(FirstOrder):
             mean = dual if mean is None else engine.blend(mean, dual, share)
             if lowest is None or value < best:
                 best, lowest = value, point
-            if k % _CHECK_EVERY == 0:
+            if k % _PATIENCE == 0:
                 # The steps go by the bound: the first is worth a Hessian.
-                refine = np.inf if k == 0 else watch.refine()
-                reply = yield Iterate(lowest, mean, None, refine)
-                watch.saw(reply)
+                reply = yield from watch.check(lowest, mean, refine=np.inf if k == 0 else None)
                 bound = max(bound, reply.dual)
                 delta = min(delta, best - bound)
             if k == 0:
@@ -93,7 +85,7 @@ class Subgradient(FirstOrder):
                 stuck += 1
                 if stuck >= _PATIENCE:
                     promised, stuck, delta = best, 0, 0.5 * delta
-            if delta <= _ROUNDING * unit(problem, best, lowest):
+            if delta <= EPS * unit(problem, best, lowest):
                 run.note = "rounding errors allow no further progress"
                 break
             slope = engine.gradient(point, dual).copy()
@@ -106,9 +98,7 @@ class Subgradient(FirstOrder):
             step = self.step_size
             if step is None:
                 step = (value - best + delta) / square
-            w = w - step * slope
-            coef = problem.coefficients(w)
-            coef[...] = problem.penalty.project(coef)
+            w = projected(problem, w - step * slope)
             run.n_iter += 1
         assert lowest is not None
         assert mean is not None
