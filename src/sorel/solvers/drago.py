@@ -100,7 +100,9 @@ class Drago(FirstOrder):
                     lowest, best, idle = reply.gap, (moved, dual), 0
             elif self.rate is not None:
                 return
-            if self.rate is None and (moved is None or idle > PATIENCE):
+            # What the smoothing allows is no reason to slow down.
+            failed = idle > PATIENCE and lowest > allowed
+            if self.rate is None and (moved is None or failed):
                 rate, idle, run.note = 0.5 * rate, 0, remark
                 tables = _Tables(problem, batches, *best)
                 run.passes += 1
