@@ -27,7 +27,7 @@ TORCH_VENV ?= $(VENV)-torch
 GPU_PYTHON ?= python3
 
 # The tests of the compiled code, which `make sanitize` runs.
-CORE_TESTS := $(addprefix tests/test_,kernels.py sparse.py sparse_steps.py permutahedron.py epochs.py)
+CORE_TESTS := $(addprefix tests/test_,kernels.py engines.py sparse.py sparse_steps.py permutahedron.py epochs.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix lock clean

@@ -110,6 +110,11 @@ def test_dual_steps_are_maximisers(home, risk, weighted):
         difference = engine.losses(point) - engine.losses(previous)
         assert product == pytest.approx(-moved @ difference, rel=1e-9, abs=1e-12)
         assert change == pytest.approx(omega @ difference**2, rel=1e-10)
+    again, distance = engine.nearest_dual(engine.weights(center))
+    assert distance <= 1e-12
+    np.testing.assert_allclose(
+        engine.weights(again), engine.weights(center), rtol=1e-12, atol=1e-16
+    )
     assert engine.dual_step(center, point, 0.0) is center
     worst = engine.dual_step(center, point, np.inf)
     assert engine.expected(point, worst) == pytest.approx(engine.risk(point), rel=1e-13)

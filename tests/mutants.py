@@ -42,7 +42,7 @@ TESTS = {
     "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
     "engines/rows/": ["test_rows.py"],
     "engines/": ["test_engines.py", "test_engine_contract.py",
-                 "test_problem.py", "test_classes.py", "test_csr.py", "test_blocks.py"],
+                 "test_problem.py", "test_classes.py", "test_sparse.py", "test_blocks.py"],
     **{f"solvers/{name}.py": ["test_rival_steps.py", "test_rivals.py"]
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/deviations.py": ["test_deviations.py", "test_linear.py", "test_quantile.py"],

@@ -9,7 +9,6 @@ import pytest
 from helpers import LOSSES, make_data, make_loss
 
 import sorel
-from sorel.certificate import certify
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
 from sorel.engines.blocks import _share_steps
@@ -52,37 +51,6 @@ def pair(folder, loss="squared", kind="memmap", dtype=np.float64, n=N, d=D, **op
     assert isinstance(disk.engine, BlocksEngine)
     assert len(disk.engine._rows.source.spans) > 2
     return disk, sorel.Problem(X, y, **options)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("kind", ["memmap", "blocks", "parquet"])
-@pytest.mark.parametrize(("intercept", "weighted", "d"), [(True, False, 4), (False, True, 30)])
-def test_disk_equals_memory(tmp_path, tiny_spans, loss, kind, intercept, weighted, d):
-    problems = pair(tmp_path, loss, kind, d=d, fit_intercept=intercept, weighted=weighted)
-    rng = np.random.default_rng(3)
-    w, delta = 0.5 * rng.normal(size=(2, *problems[0].engine.shape))
-    lam = rng.exponential(size=N)
-    found = []
-    for problem in problems:
-        engine = problem.engine
-        point = engine.point(w)
-        dual = engine.dual_step(engine.nearest_dual(lam / lam.sum())[0], point, 1.5)
-        found.append(
-            {
-                "losses": np.array(point.losses),
-                "gradient": engine.gradient(point, dual),
-                "slope": engine.slope(point, dual, engine.direction(delta)),
-                "hessian": engine.curvature(point, dual, 1.5).matrix(),
-                "product": engine.curvature(point, dual, 1.5).product(delta),
-                "diagonal": engine.curvature(point, dual, 1.5).diagonal(),
-                # Not refined: that is done in long doubles where the data are in memory.
-                "gap": certify(problem, point, dual, refine=0.0).gap,
-                "smoothness": np.array(engine.stochastic().smoothness(dual)),
-                "jacobian": engine.stochastic().jacobian_bound(1.0),
-            }
-        )
-    for name, value in found[1].items():
-        np.testing.assert_allclose(found[0][name], value, err_msg=name, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", ["auto", "newton_cg", "sorel"])

@@ -68,19 +68,6 @@ def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
     )
 
 
-def test_rows_are_not_copied_where_they_are_too_many(monkeypatch):
-    X, y = data()
-    engine = make(X, y, risk="cvar:0.2").engine
-    point = engine.point(parameters(engine))
-    dual, v = engine.worst_case(point), parameters(engine, seed=5)
-    few = engine.curvature(point, dual)
-    assert 0.2 <= few.share < 0.3
-    monkeypatch.setattr(dense, "MAX_COPY", 100)
-    every = engine.curvature(point, dual)
-    assert every.share == 1.0
-    np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
-
-
 def positive(size, seed, rank=None):
     A = np.random.default_rng(seed).standard_normal((size, rank or size))
     return A @ A.T

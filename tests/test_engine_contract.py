@@ -34,7 +34,7 @@ def client():
 
 
 @pytest.fixture(params=["dense", "columns", "sparse", "disk", "partitioned", "dask"])
-def home(request, tmp_path):
+def home(request, tmp_path, monkeypatch):
     """A function that makes a problem whose data live there."""
     opened = []
 
@@ -59,6 +59,8 @@ def home(request, tmp_path):
         elif request.param == "sparse":
             X = scipy.sparse.csr_array(X)
         elif request.param == "disk":
+            monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
+            monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
             folder = tmp_path / f"blocks{len(list(tmp_path.iterdir()))}"
             write_blocks(folder, X, rows_per_block=8)
             X, engine = open_rows(folder), BlocksEngine

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
 
-import sorel
 from sorel.engines.last_gram import LastGram
 
 
@@ -75,38 +73,3 @@ def test_a_row_that_overflows_spoils_no_later_matrix(bad):
         assert not np.isfinite(last.of(h, Counted(X))).any()
         h[7] = 1.0
         np.testing.assert_allclose(last.of(h, Counted(X)), X.T @ X, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_points_of_a_path_hand_their_matrix_on(kind, monkeypatch):
-    rng = np.random.default_rng(4)
-    X = rng.standard_normal((1500, 30))
-    y = X @ rng.standard_normal(30) + rng.standard_t(3, 1500)
-    data = X if kind == "dense" else scipy.sparse.csr_array(X)
-    problem = sorel.Problem(data, y)
-    matrix, rows = type(problem.engine._rows), []
-    original = matrix.gram
-
-    def counted(self, h):
-        rows.append(np.count_nonzero(h))
-        return original(self, h)
-
-    monkeypatch.setattr(matrix, "gram", counted)
-    risks = [sorel.CVaR(alpha) for alpha in np.linspace(0.5, 0.4, 6)]
-    found = sorel.path(problem, risks=risks, tol=1e-8)
-    assert found.converged.all()
-    assert sum(count > 300 for count in rows) <= 10 < len(rows)
-    assert problem.engine._handed_on is None
-    for risk, w in zip(risks, found.coefs, strict=True):
-        best = sorel.solve(problem.with_risk(risk), tol=1e-10)
-        assert problem.with_risk(risk).objective(w) <= best.objective * (1.0 + 1e-7)
-
-
-def test_some_of_the_columns_have_a_matrix_of_their_own():
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((400, 60))
-    y = X[:, :30] @ rng.standard_normal(30) + rng.standard_t(3, 400)
-    found = sorel.path(
-        X, y, risks=[sorel.CVaR(0.5), sorel.CVaR(0.45)], l1=0.01, l2=[0.1, 0.05], tol=1e-8
-    )
-    assert found.converged.all()

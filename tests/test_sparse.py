@@ -10,7 +10,10 @@ import scipy.sparse
 from helpers import CLASSES, LOSSES, make_data, make_loss
 
 import sorel
+from sorel.engines import SparseEngine, Spec, make_engine
 from sorel.engines.base import Plan
+from sorel.engines.csr import check_indices, checked_csr
+from sorel.losses import Squared
 from sorel.solvers import LSVRG, SGD, SOREL, Prospect, SaddleSAGA
 
 N, D = 40, 9
@@ -192,22 +195,6 @@ def test_single_precision_and_wide_indices():
     both([exact, problem], lambda p: snapshot(p)[2:])
 
 
-# Full passes.
-
-
-def test_bounds_equal_dense_ones():
-    for intercept in (False, True):
-        problems = make_pair(make_matrix(), "huber", fit_intercept=intercept)
-        both(
-            problems,
-            lambda p: [
-                p.engine.stochastic().smoothness(),
-                p.engine.stochastic().smoothness(snapshot(p)[1]),
-                p.engine.stochastic().jacobian_bound(0.7),
-            ],
-        )
-
-
 # Input.
 
 
@@ -264,23 +251,104 @@ def test_every_form_gives_the_same(name):
         assert abs(given - before).sum() == 0
 
 
-def test_indices_out_of_range_are_refused():
-    for column in (D, -1):
-        X = scipy.sparse.csr_array(make_matrix())
-        X.indices[X.indptr[7]] = column
-        with pytest.raises(ValueError, match=rf"row 7 .* {D} columns"):
-            sorel.Problem(X, np.zeros(N))
-    X = scipy.sparse.csr_array(make_matrix())
-    X.indptr[-1] += 5
-    with pytest.raises(ValueError, match=f"row {N - 1}"):
-        sorel.Problem(X, np.zeros(N))
-
-
 def test_an_empty_matrix_leaves_the_intercept():
     y = np.arange(5.0)
     problem = sorel.Problem(scipy.sparse.csr_array((5, 3)), y, risk="mean", fit_intercept=True)
     result = sorel.solve(problem, "sorel", tol=1e-6)
     np.testing.assert_allclose(result.w, [0.0, 0.0, 0.0, 2.0], atol=1e-2)
+
+
+# Arrays that do not fit each other.
+
+
+def whole_matrix(form="csr"):
+    return getattr(scipy.sparse, f"{form}_array")(make_matrix())
+
+
+# What is wrong with CSR and CSC, as new arrays.
+BREAKS = {
+    "short data": lambda X: {"data": X.data[:-3]},
+    "short indices": lambda X: {"indices": X.indices[:-3]},
+    "late start": lambda X: {"indptr": np.append(2, X.indptr[1:])},
+    "no entries": lambda X: {"data": X.data[:0], "indices": X.indices[:0]},
+    "large index": lambda X: {"indices": np.append(X.indices[:-1], np.int32(2**31 - 1))},
+    "negative index": lambda X: {"indices": np.append(np.int32(-(2**31)), X.indices[1:])},
+    "falling indptr": lambda X: {"indptr": np.insert(X.indptr[:-1], 3, X.indptr[-1])},
+    "beyond the end": lambda X: {"indptr": np.append(X.indptr[:-1], np.int32(2**30))},
+    "short indptr": lambda X: {"indptr": X.indptr[:-1]},
+    "long indptr": lambda X: {"indptr": np.append(X.indptr, X.indptr[-1])},
+    "float indices": lambda X: {"indices": X.indices.astype(float)},
+    "float indptr": lambda X: {"indptr": X.indptr.astype(float)},
+    "flat indptr": lambda X: {"indptr": X.indptr[:, None]},
+    "square data": lambda X: {"data": X.data[None]},
+}
+
+
+def broken():
+    """Matrices of all formats, each with one thing wrong, by a name for it."""
+    blocks = scipy.sparse.bsr_array(np.ones((N, 6)), blocksize=(2, 3))
+    cases = {f"{form}, {what}": (whole_matrix(form), BREAKS[what])
+             for form in ("csr", "csc") for what in BREAKS}  # fmt: skip
+    cases["coo, row"] = (whole_matrix("coo"), lambda X: {"row": X.row + 1000})
+    cases["coo, col"] = (whole_matrix("coo"), lambda X: {"col": X.col + 1000})
+    cases["coo, short data"] = (whole_matrix("coo"), lambda X: {"data": X.data[:4]})
+    cases["bsr, large index"] = (blocks.copy(), lambda X: {"indices": X.indices + 9})
+    cases["bsr, short data"] = (blocks.copy(), BREAKS["short data"])
+    cases["dia, short offsets"] = (whole_matrix("dia"), lambda X: {"offsets": X.offsets[:2]})
+    for name, (X, change) in cases.items():
+        for part, array in change(X).items():
+            setattr(X, part, array)
+        yield pytest.param(X, id=name)
+
+
+@pytest.mark.parametrize("X", list(broken()))
+def test_arrays_that_do_not_fit_are_refused_everywhere(X):
+    y = np.linspace(0.0, 1.0, N)
+    other = np.random.default_rng(1).normal(size=(N, X.shape[1]))
+    fitted = sorel.SpectralRiskRegressor().fit(other, y)
+    for use in (
+        lambda: check_indices(X),
+        lambda: sorel.Problem(X, y),
+        lambda: sorel.Problem(X, y, engine=SparseEngine),
+        lambda: make_engine(X, Spec(y, Squared(), sorel.Mean())),
+        lambda: sorel.SpectralRiskRegressor().fit(X, y),
+        lambda: sorel.QuantileRegressor().fit(X, y),
+        lambda: sorel.RankRegressor().fit(X, y),
+        lambda: sorel.SpectralRiskClassifier().fit(X, y > 0.5),
+        lambda: sorel.SpectralRiskPortfolio().fit(X),
+        lambda: fitted.predict(X),
+    ):
+        with pytest.raises(ValueError, match="not a valid"):
+            use()
+
+
+def test_a_whole_matrix_is_used_in_place():
+    X = whole_matrix()
+    assert checked_csr(X) is X
+
+
+def test_what_is_wrong_is_said_in_numbers():
+    X = whole_matrix()
+    X.indptr = X.indptr[:-1]
+    with pytest.raises(ValueError, match=f"its indptr has {N} values, not {N + 1}"):
+        checked_csr(X)
+    X = scipy.sparse.coo_array((np.ones(2), ([0, 1], [0, 1])), shape=(N, D))
+    X.coords = (np.array([0, 1]), np.array([0, D]))
+    with pytest.raises(ValueError, match=rf"col has an index outside 0\.\.{D - 1};"):
+        checked_csr(X)
+    X.coords = (np.array([0, N]), np.array([0, D - 1]))
+    with pytest.raises(ValueError, match=rf"row has an index outside 0\.\.{N - 1};"):
+        checked_csr(X)
+    X.coords = (np.array([0, N - 1]), np.array([0, D - 1]))
+    assert checked_csr(X).shape == (N, D)
+
+
+@pytest.mark.parametrize("shape", [(4, 0, 1), (4, 1, 0), (4, 3, 1), (4, 1, 2), (4,)])
+def test_blocks_that_do_not_tile_the_matrix_are_refused(shape):
+    X = whole_matrix("bsr")
+    X.data = np.zeros(shape)
+    with pytest.raises(ValueError, match="do not fill the shape"):
+        checked_csr(X)
 
 
 # Solvers and estimators.
