@@ -303,12 +303,14 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         if isinstance(loss, Poisson) and loaded.target_range[1] == 0.0:
             loaded.close()
             loss.encode(np.zeros(1))
-        self._means = None
         if isinstance(self.fit_intercept, str):
             sums = [fact.sums for fact in loaded.rows.facts if fact.sums is not None]
             mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
             loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
-        self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+        try:
+            self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+        finally:
+            self._means = None
         return self
 
     def _check_intercept(self, loss: Loss) -> None:

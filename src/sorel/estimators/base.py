@@ -261,6 +261,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     l2_: float
     constant_: bool
     _speaks_of_constant = True
+    # Means of X and y that were taken off, while a fit runs.
+    _means: tuple[FloatArray, float] | None = None
 
     @with_callbacks
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -288,7 +290,10 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         ConstantModelWarning
             If the optimum is (nearly) the constant model, with the level at which it would learn.
         """
-        self._fit(self._task(X, y, sample_weight))
+        try:
+            self._fit(self._task(X, y, sample_weight))
+        finally:
+            self._means = None
         return self
 
     def _read(

@@ -199,12 +199,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     ) -> None:
         self._keep_settings(locals())
 
-    # Means of X and y that fit_intercept="mean" took off, in the last fit.
-    _means: tuple[FloatArray, float] | None = None
-
     def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
         task = super()._task(X, y, sample_weight)
-        self._means = None
         if isinstance(self.fit_intercept, str):
             self._means = self._check_means(task.data, task.loss)
             centered = {"X": task.data.X - self._means[0], "y": task.data.y - self._means[1]}
