@@ -846,6 +846,10 @@ def test_weights_of_rows(flown, capsys):
     assert report["bias"] == pytest.approx(errors.mean())
     flights().assign(weight=-1).to_csv("f.csv", index=False)
     assert "weights are at least 0" in refused(capsys, *fit, "--sample-weight", "weight")
+    flights().assign(weight=0).to_csv("f.csv", index=False)
+    assert "'weight' holds weights, and all of them" in refused(
+        capsys, *fit, "--sample-weight", "weight"
+    )
     message = refused(capsys, *fit, "--sample-weight", "arr_delay", code=2)
     assert "'arr_delay' is the target" in message
 
@@ -886,6 +890,8 @@ def test_levels_and_penalties_by_cross_validation(flown, capsys, fixed):
     np.testing.assert_allclose(saved.coef_, search.coef_)
     message = refused(capsys, *fit, "--risk", "mean", "--l2", "1", "--cv", code=2)
     assert "nothing to choose" in message
+    message = refused(capsys, *fit, "--cv", "201", code=2)
+    assert "--cv 201 is more than the 200 rows; give fewer folds" in message
 
 
 def test_an_intercept_that_keeps_the_mean(flown, capsys):

@@ -54,7 +54,7 @@ def peak(function, *arguments):
 def test_models_that_unfold_are_refused_in_little_memory(saved, tmp_path, name, monkeypatch):
     # Less than the torture makes: enough to be noticed, and quick to write.
     monkeypatch.setattr(hostile, "HUGE", 300 << 20)
-    monkeypatch.setattr(hostile, "MANY", 70_000)
+    monkeypatch.setattr(hostile, "MANY", 100_000)
     path = hostile.MODELS[name](saved / "model.skops", tmp_path / "model.skops")
     outcome, taken = peak(load_model, path)
     assert taken < ROOM

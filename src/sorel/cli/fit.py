@@ -109,8 +109,7 @@ def add(commands: Any) -> None:
     )
     options.add("--cv", type=folds, nargs="?", const=5, metavar="FOLDS", help=words)
     words = (
-        "an intercept of its own, one that keeps the mean of the target over all rows, or none "
-        "(default: free; none for --loss linear)"
+        "mean keeps the mean of the target over all rows (default: free; none for --loss linear)"
     )
     options.choice("--intercept", ("free", "mean", "none"), words)
     options.number("--l1", nonnegative, "strength of the lasso penalty (default: 0)", 0.0)
@@ -129,38 +128,26 @@ def add(commands: Any) -> None:
     words = "what separates thousands in the numbers of a CSV file, such as , in 1,234"
     options.number("--thousands", separator, words, name="CHARACTER")
     words = (
-        "column with the weights of the rows, which is no feature; 2 counts a row twice; beside "
-        ".npy files, a .npy file"
+        "column with the weights of the rows: 2 counts a row twice; beside .npy files, such a file"
     )
     options.column("--sample-weight", words)
     options.skip_missing_target()
-    words = (
-        "keep the state of the fit in this file, and go on from it if it exists; it stays when the "
-        "fit is done"
-    )
+    words = "keep the state of the fit in this file, and go on from it if it exists"
     options.file("--checkpoint", words)
-    words = (
-        "leave the rows of a Parquet file on disk, which takes numbers only; a folder is always "
-        "read that way, and so is a file of numbers that would fill the memory"
-    )
+    words = "leave rows of numbers on disk, as those of a folder or of a file that fills the memory"
     options.switch("--out-of-core", words)
     words = (
-        "folder for the standardised copy of rows on disk, which is removed at the end (default: "
-        "the system's folder for temporary files)"
+        "folder for a copy of rows on disk during the fit (default: the system's for such files)"
     )
     options.add("--scratch", type=Path, metavar="DIR", help=words)
-    words = (
-        "fit on the Dask cluster of this scheduler, such as tcp://host:8786; its workers read the "
-        "Parquet files, which may be several, and hold numbers only"
-    )
+    words = "fit on the Dask cluster of this scheduler, whose workers read Parquet files of numbers"
     options.add("--scheduler", metavar="ADDRESS", help=words)
     words = "the same on a cluster of N processes on this machine, for the time of the fit"
     options.number("--local-cluster", positive, words, name="N")
     words = "do not fit the plain model beside it, with which `sorel evaluate` compares"
     options.add("--no-baselines", dest="baselines", action="store_false", help=words)
     words = (
-        "keep in the model when it was made and how long it took; without, the same table and "
-        "arguments make the same file"
+        "keep in the model when it was made and how long that took; its bytes then differ each time"
     )
     options.switch("--times", words)
     options.quiet()
@@ -435,9 +422,16 @@ def _with_target(frame: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataF
 
 def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight: Any) -> None:
     """Set risk and l2, or the one that was not given, to what cross-validation prefers."""
+    import numpy as np
+
     from sorel.estimators.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
 
     kind = SpectralRiskRegressorCV if task == "regression" else SpectralRiskClassifierCV
+    most, what = len(y), "rows"
+    if task == "classification":
+        most, what = np.unique(y, return_counts=True)[1].max(), "rows of one class"
+    if arguments.cv > most:
+        raise Misuse(f"--cv {arguments.cv} is more than the {most} {what}; give fewer folds")
     settings = estimator_settings(task, arguments)
     for name in ("risk", "l2", "verbose", "checkpoint", "n_jobs"):
         del settings[name]

@@ -38,9 +38,6 @@ from sorel.cli.shared import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Points of the frontier that is drawn.
-_POINTS = 20
-
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
@@ -77,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise Misuse("--reward and --target-return exclude each other: a target finds its reward")
     if arguments.budget == 0.0:
         raise Misuse("--budget 0 leaves nothing to invest; give another number")
+    if arguments.upper is not None and arguments.lower > arguments.upper:
+        raise Misuse(f"--lower {arguments.lower:g} is above --upper {arguments.upper:g}")
     check_outputs(arguments.output, arguments.plot)
     returns = _returns(arguments)
     model = SpectralRiskPortfolio(
@@ -90,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         with warnings.catch_warnings():
             # The fit has said what there is to say of the table.
             warnings.simplefilter("ignore", UserWarning)
-            frontier = model.frontier(returns, _POINTS)
+            frontier = model.frontier(returns)
     table = pd.DataFrame(
         {
             "asset": returns.columns,

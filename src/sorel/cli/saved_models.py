@@ -62,11 +62,12 @@ class Data:
         missing = self.summary.get("imputed", False)
         hint = "remove such rows, or fit the model with --impute"
         X = tables.select_columns(self._frame, kinds, allow_missing=missing, hint=hint)
-        if ignore_unknown:
-            for step in _encoders(self.model):
-                step.set_params(handle_unknown="ignore")
-        else:
-            _refuse_unknown(self.model, X)
+        for name, part, names in self.model["columns"].transformers_:
+            encoder = part[-1] if hasattr(part, "steps") else part
+            if name == "categorical" and ignore_unknown:
+                encoder.set_params(handle_unknown="ignore")
+            elif name == "categorical":
+                _refuse_unknown(X, dict(zip(names, encoder.categories_, strict=True)))
         return X
 
     def columns(self, names: Sequence[str]) -> pd.DataFrame:
@@ -222,6 +223,8 @@ def read_weight(values: pd.Series, name: str) -> Any:
             f"column {name!r} holds weights, and is {weight[row]:g} in row {row + 1}; weights are "
             "at least 0"
         )
+    if not weight.any():
+        raise TableError(f"column {name!r} holds weights, and all of them are 0")
     return weight
 
 
@@ -242,25 +245,14 @@ def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
     return frame.to_numpy()
 
 
-def _encoders(model: Any) -> Iterator[Any]:
-    """The one-hot encoder of a pipeline that `sorel fit` made."""
-    parts = model["columns"].named_transformers_
-    if "categorical" in parts:
-        part = parts["categorical"]
-        yield part[-1] if hasattr(part, "steps") else part
-
-
-def _refuse_unknown(model: Any, X: pd.DataFrame) -> None:
+def _refuse_unknown(X: pd.DataFrame, known: dict[str, Any]) -> None:
     from sorel.files import tables
 
-    for encoder in _encoders(model):
-        names = {part[0]: part[2] for part in model["columns"].transformers_}["categorical"]
-        known = dict(zip(names, encoder.categories_, strict=True))
-        found = tables.unknown_categories(X, known)
-        if found:
-            column, value, row = found[0]
-            more = f" (and {len(found) - 1} more such values)" if len(found) > 1 else ""
-            raise tables.TableError(
-                f"column {column!r} holds {value!r} in row {row}, which was not seen in "
-                f"training{more}; correct it, or use --unknown ignore"
-            )
+    found = tables.unknown_categories(X, known)
+    if found:
+        column, value, row = found[0]
+        more = f" (and {len(found) - 1} more such values)" if len(found) > 1 else ""
+        raise tables.TableError(
+            f"column {column!r} holds {value!r} in row {row}, which was not seen in "
+            f"training{more}; correct it, or use --unknown ignore"
+        )

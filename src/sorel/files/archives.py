@@ -15,13 +15,13 @@ __all__ = ["MAX_TEXT", "ArchiveError", "TooLargeError", "bounded_json", "unpacke
 
 # zipfile's own kinds that unpack a piece at a time.
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Members that an archive may have; each takes half a kilobyte before it is read.
-_MAX_MEMBERS = 1 << 16
 # Bytes of a JSON text that describes a model or a run.
 MAX_TEXT = 8 << 20
 # Bytes of JSON for each list or dictionary, at least: an empty one takes three bytes, eighty in
 # memory, and a kilobyte where skops makes an object of it.
 _BYTES_PER_LIST = 90
+# Members that an archive may have: its directory is a text like others.
+_MAX_MEMBERS = MAX_TEXT // _BYTES_PER_LIST
 
 
 class ArchiveError(ValueError):

@@ -54,7 +54,7 @@ __all__ = [
 
 STANDARD = "-"
 # The squares of larger numbers, added up, may not be representable.
-_LARGEST = 1e100
+_LARGEST = sys.float_info.max ** (1 / 3)
 _TOO_LARGE = "is {value} in row {row}, too large to compute with"
 _PARQUET_ENDINGS = (".parquet", ".pq")
 _TAB_ENDINGS = (".tsv", ".tab")
