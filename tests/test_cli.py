@@ -502,6 +502,10 @@ def test_predictions_that_are_not_finite_are_no_result(folder, capsys):
     frame.to_csv("t.csv", index=False)
     options = ["--target", "y", "--task", "regression", "--loss", "poisson", "-q", "-o", "m.skops"]
     assert run("fit", "t.csv", *options) == 0
+    frame.assign(y=frame["y"].where(frame.index != 2, -1)).to_csv("negative.csv", index=False)
+    message = refused(capsys, "fit", "negative.csv", *options)
+    assert "column 'y' is -1 in row 3, and the poisson loss takes counts or rates >= 0" in message
+    assert "another --loss" in message
     frame.loc[4, "x"] = 1e9
     frame.to_csv("far.csv", index=False)
     for command in ("predict", "evaluate"):

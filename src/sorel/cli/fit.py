@@ -565,7 +565,16 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
 
 def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """The task, the targets, and the weights of the rows if there are any."""
+    from sorel.files.tables import refuse_rows
+    from sorel.problem.losses import LOSSES, Deviance
+
     task, y = read_target(frame[arguments.target], arguments)
+    loss = LOSSES[arguments.loss]() if arguments.loss else None
+    if task == "regression" and isinstance(loss, Deviance):
+        words = (
+            f"is {{value}} in row {{row}}, and {loss.rule}; drop such rows, or give another --loss"
+        )
+        refuse_rows(frame[arguments.target], arguments.target, loss.refused(y), words)
     name = arguments.sample_weight
     return task, y, None if name is None else read_weight(frame[name], name)
 

@@ -41,6 +41,7 @@ __all__ = [
     "missing_columns",
     "read_table",
     "refuse_misread",
+    "refuse_rows",
     "refuse_stray_texts",
     "require_columns",
     "require_features",
@@ -870,7 +871,7 @@ def _as_kind(
     pandas = _pandas()
     missing = values.isna().to_numpy()
     if not allow_missing:
-        _refuse(values, column, missing, "has no value in row {row}" + (hint and f"; {hint}"))
+        refuse_rows(values, column, missing, "has no value in row {row}" + (hint and f"; {hint}"))
     if kind == "date":
         return _days(values, column)
     if kind == "numeric":
@@ -879,14 +880,14 @@ def _as_kind(
             values = _numbers(values, column)
         floats = values.to_numpy(dtype=np.float64, na_value=np.nan)
         numbers = pandas.Series(floats, index=values.index)
-        _refuse(numbers, column, np.isinf(floats), "is {value} in row {row}")
-        _refuse(numbers, column, np.abs(floats) > _LARGEST, _TOO_LARGE)
+        refuse_rows(numbers, column, np.isinf(floats), "is {value} in row {row}")
+        refuse_rows(numbers, column, np.abs(floats) > _LARGEST, _TOO_LARGE)
         return numbers
     if missing.all():
         return pandas.Series(np.nan, index=values.index, dtype=object)
     if _kind(values, column) != "boolean" and kind == "boolean":
         words = "should hold true or false, but row {row} holds {value}"
-        _refuse(values, column, ~missing, words)
+        refuse_rows(values, column, ~missing, words)
     texts = values.astype(object)
     if kind == "text" and not _is_text(texts):
         texts = values.astype(str).astype(object)
@@ -898,11 +899,11 @@ def _days(values: pd.Series, column: str) -> pd.Series:
     pandas = _pandas()
     if pandas.api.types.is_numeric_dtype(values.dtype):
         words = "should hold dates, but row {row} holds {value}"
-        _refuse(values, column, np.ones(len(values), dtype=bool), words)
+        refuse_rows(values, column, np.ones(len(values), dtype=bool), words)
     times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
     wrong = (times.isna() & values.notna()).to_numpy()
     words = "should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row {row} holds {value}"
-    _refuse(values, column, wrong, words)
+    refuse_rows(values, column, wrong, words)
     naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
     days = (naive - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
     return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
@@ -912,16 +913,26 @@ def _numbers(values: pd.Series, column: str) -> pd.Series:
     """Values of an object or text column as numbers, or an error that names the first culprit."""
     pandas = _pandas()
     large = values.map(exceeds_floats).to_numpy(dtype=bool)
-    _refuse(values, column, large, _TOO_LARGE)
+    refuse_rows(values, column, large, _TOO_LARGE)
     numbers = pandas.to_numeric(values.astype(object), errors="coerce")
     is_truth = values.map(lambda value: isinstance(value, (bool, np.bool_)))
     wrong = ((numbers.isna() & values.notna()) | is_truth.fillna(False).astype(bool)).to_numpy()
-    _refuse(values, column, wrong, "should hold numbers, but row {row} holds {value}")
+    refuse_rows(values, column, wrong, "should hold numbers, but row {row} holds {value}")
     return numbers
 
 
-def _refuse(values: pd.Series, column: str, wrong: Any, words: str) -> None:
-    """Raise an error that names the first row where something is wrong, and its value."""
+def refuse_rows(values: pd.Series, column: str, wrong: Any, words: str) -> None:
+    """Raise an error that names the first row where something is wrong, and its value.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from sorel.tables import refuse_rows
+    >>> refuse_rows(pd.Series([1, 2]), "x", np.array([False, True]), "is {value} in row {row}")
+    Traceback (most recent call last):
+    ...
+    sorel.files.tables.TableError: column 'x' is 2 in row 2
+    """
     if wrong.any():
         value = _shown(values.iloc[wrong.argmax()])
         raise TableError(f"column {column!r} {words.format(row=_row(values, wrong), value=value)}")
