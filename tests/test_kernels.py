@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
 from helpers import SERVED, make_loss
 from scipy.special import expit
 
@@ -227,21 +226,6 @@ def test_majorant_lies_above_the_loss_and_touches_it(loss):
     assert np.all(parabola >= losses - 1e-9 * (1.0 + losses))
     assert np.all(curvature.ravel() >= loss.curvature(y.ravel(), z.ravel()) - 1e-12)
     assert np.all(curvature > 0)
-
-
-@by_dtype
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_selected_sparse_rows(dtype, index):
-    X = matrix(9, 5, dtype) * (matrix(9, 5, seed=4) > 0)
-    X[3] = 0.0
-    sparse = scipy.sparse.csr_array(X)
-    indptr, indices = sparse.indptr.astype(index), sparse.indices.astype(index)
-    rows = np.array([1, 3, 3, 8])
-    wanted = scipy.sparse.csr_array(X[rows])
-    out = np.zeros(wanted.nnz, index), np.zeros(wanted.nnz, dtype)
-    _core.select_csr(indptr, indices, sparse.data, rows, wanted.indptr.astype(index), *out)
-    np.testing.assert_array_equal(out[0], wanted.indices)
-    np.testing.assert_array_equal(out[1], wanted.data)
 
 
 # The multinomial loss.

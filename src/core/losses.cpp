@@ -5,7 +5,6 @@
 #include "losses.hpp"
 
 #include "lanes.hpp"
-#include "rows.hpp"
 #include "weights.hpp"
 
 namespace sorel {
@@ -91,56 +90,6 @@ SOREL_CLONES void weighted_slopes(int code, double delta, Values y, Values margi
     });
 }
 
-// c = omega phi' inside the blocks, times the sampling factors when rows were sampled
-SOREL_CLONES void block_slopes(int code, double delta, Values y, Values margins, Blocks block,
-                               Values factor, bool sampled, Values omega, bool weighted,
-                               Vector<double> c) {
-    with_weighted_loss(code, delta, omega, weighted, [&](auto loss, auto weight) SOREL_INLINED {
-#pragma omp simd
-        for (index i = 0; i < margins.size(); ++i) {
-            const double slope = loss.slope(y[i], margins[i]) * weight(i);
-            c[i] = block[i] >= 0 ? slope : 0.0;
-        }
-    });
-    if (!sampled) return;
-#pragma omp simd
-    for (index i = 0; i < margins.size(); ++i) c[i] = factor[i] != 0.0 ? c[i] * factor[i] : 0.0;
-}
-
-// out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b. For few
-// columns, where one sweep beats a sequence of calls. `sums` has a row of zeros for each block, one
-// longer than those of `out`.
-SOREL_CLONES void subtract_block_means(AnyMatrix X, int code, double delta, Values y,
-                                       Values margins, Blocks block, Matrix<double> sums,
-                                       double eta, Values omega, bool weighted,
-                                       Matrix<double> out) {
-    const index n = X.shape[0], d = X.shape[1], size = out.shape[0];
-    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
-        with_rows(X, [&](auto rows) SOREL_INLINED {
-            for (index i = 0; i < n; ++i) {
-                if (block[i] < 0) continue;
-                const double weight = omega[weighted ? i : 0];
-                const double c = weight * loss.slope(y[i], margins[i]);
-                const auto* x = rows.row(i);
-                double* sum = sums.row(block[i]);
-#pragma omp simd
-                for (index j = 0; j < d; ++j) sum[j] += c * x[j];
-                if (size > d) sum[d] += c;
-                sum[size] += weight;
-            }
-        });
-    });
-    for (index b = 0; b < sums.shape[0]; ++b) {
-        const double *sum = sums.row(b), scale = eta / sum[size];
-        for (index j = 0; j < size; ++j) {
-            const double a = scale * sum[j];
-            double* row = out.row(j);
-#pragma omp simd
-            for (index k = 0; k < size; ++k) row[k] -= a * sum[k];
-        }
-    }
-}
-
 // sum_i omega_i q_i phi'_i direction_i
 SOREL_CLONES double directional_slope(int code, double delta, Values y, Values margins,
                                       Values density, Values direction, Values omega,
@@ -204,10 +153,6 @@ void bind_losses(nb::module_& m) {
     define(m, "augmented_curvature",
            "code delta y margins density block eta damping omega weighted h", augmented_curvature);
     define(m, "weighted_slopes", "code delta y margins density omega weighted c", weighted_slopes);
-    define(m, "block_slopes", "code delta y margins block factor sampled omega weighted c",
-           block_slopes);
-    define(m, "subtract_block_means", "X code delta y margins block sums eta omega weighted out",
-           subtract_block_means);
     define(m, "directional_slope", "code delta y margins density direction omega weighted",
            directional_slope);
     define(m, "move_margins", "margins direction step code delta y new_margins losses",

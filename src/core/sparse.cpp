@@ -39,21 +39,6 @@ void column_maxima_csr(Vector<const Index> indices, Vector<const T> data, Vector
     }
 }
 
-// out_i = |x_i|^2
-template <class Index, class T>
-SOREL_CLONES void row_squares_csr(Vector<const Index> indptr, Vector<const T> data,
-                                  Vector<double> out) {
-    const auto square = [](double x) SOREL_INLINED { return x * x; };
-    for (index i = 0; i < out.size(); ++i) {
-        double sum[4] = {};
-        index e = indptr[i];
-        for (; e + 4 <= indptr[i + 1]; e += 4)
-            for (int k = 0; k < 4; ++k) sum[k] += square(data[e + k]);
-        for (; e < indptr[i + 1]; ++e) sum[0] += square(data[e]);
-        out[i] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
-    }
-}
-
 // out = X w + intercept
 template <class Index, class T>
 SOREL_CLONES void product_csr(Vector<const Index> indptr, Vector<const Index> indices,
@@ -161,24 +146,9 @@ SOREL_CLONES void block_sums_csr(Vector<const Index> indptr, Vector<const Index>
     }
 }
 
-// Copy rows; `new_indptr` is given.
-template <class Index, class T>
-SOREL_CLONES void select_csr(Vector<const Index> indptr, Vector<const Index> indices,
-                             Vector<const T> data, Vector<const std::int64_t> rows,
-                             Vector<const Index> new_indptr, Vector<Index> new_indices,
-                             Vector<T> new_data) {
-    for (index r = 0; r < rows.size(); ++r) {
-        const index first = indptr[rows[r]], place = new_indptr[r];
-        const index count = new_indptr[r + 1] - place;
-        std::copy_n(indices.data + first, count, new_indices.data + place);
-        std::copy_n(data.data + first, count, new_data.data + place);
-    }
-}
-
 template <class Index, class T>
 void bind(nb::module_& m) {
     define(m, "column_maxima_csr", "indices data out", column_maxima_csr<Index, T>);
-    define(m, "row_squares_csr", "indptr data out", row_squares_csr<Index, T>);
     define(m, "product_csr", "indptr indices data w intercept out", product_csr<Index, T>);
     define(m, "adjoint_csr", "indptr indices data c out", adjoint_csr<Index, T>);
     define(m, "product_csr_many", "indptr indices data W intercepts out",
@@ -187,8 +157,6 @@ void bind(nb::module_& m) {
     define(m, "gram_diagonal_csr", "indptr indices data h out", gram_diagonal_csr<Index, T>);
     define(m, "gram_csr", "indptr indices data h out", gram_csr<Index, T>);
     define(m, "block_sums_csr", "indptr indices data c block start out", block_sums_csr<Index, T>);
-    define(m, "select_csr", "indptr indices data rows new_indptr new_indices new_data",
-           select_csr<Index, T>);
 }
 
 }  // namespace

@@ -160,13 +160,7 @@ class OneMargin(MemoryCurvature):
             if engine._last_gram is None:
                 engine._last_gram = LastGram()
             out = engine._last_gram.of(h, engine._rows.gram)
-        if self._n_blocks and factor is None and engine._rows.is_small:
-            # One sweep beats a sequence of calls.
-            engine._loops.subtract_block_means(
-                engine._rows.form, *engine._loss_args, self._point.margins, self._block,
-                np.zeros((self._n_blocks, engine.size + 1)), self._eta, *self._weights, out,
-            )  # fmt: skip
-        elif self._n_blocks:
+        if self._n_blocks:
             self._subtract_block_means(out, factor, [self._block_slopes(factor)])
         if self._vectors is not None:
             out -= self._low_rank.T @ self._low_rank
@@ -175,9 +169,10 @@ class OneMargin(MemoryCurvature):
     def _block_slopes(self, factor: FloatArray | None = None) -> FloatArray:
         """omega phi' inside the blocks, times the factors of sampled rows."""
         engine, c = self._engine, np.empty(self._engine.n_samples)
-        engine._loops.block_slopes(
-            *engine._loss_args, self._point.margins, self._block, self._h if factor is None
-            else factor, factor is not None, *self._weights, c,
+        inside = np.where(self._block >= 0, 1.0 if factor is None else factor, 0.0)
+        engine._each(
+            engine._loops.weighted_slopes, *engine._loss_args, self._point.margins, inside,
+            *self._weights, c,
         )  # fmt: skip
         return c
 

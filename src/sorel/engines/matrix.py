@@ -97,11 +97,6 @@ class RowMatrix(ABC):
         return out
 
     @property
-    def is_small(self) -> bool:
-        """Whether X is dense with few columns, and in one thread's hands."""
-        return self.p <= FEW_COLUMNS and self._team is None and type(self.form) is np.ndarray
-
-    @property
     @abstractmethod
     def array(self) -> Any:
         """X as a NumPy array or a CSR matrix, or what is read in its place."""

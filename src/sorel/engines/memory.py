@@ -12,8 +12,8 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache, partial
-from typing import Any, Generic, TypeVar, overload
+from functools import cache, partial, wraps
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,6 @@ _EPS = float(np.finfo(np.float64).eps)
 # exponentials a fifth of them is enough.
 _MANY_SAMPLES = 100_000
 
-_Value = TypeVar("_Value")
-
 
 class MemoryPoint(Point):
     """Margins and losses at one parameter vector; slopes are made when they are asked for."""
@@ -88,29 +86,20 @@ class MemoryDual(Dual):
         self.density, self.derivative = density, derivative
 
 
-class shared_property(Generic[_Value]):
-    """A fact about the data, found once for all the runs of an engine.
+def _shared(function: Callable[[Any], Any]) -> Any:
+    """A property of the data, found once for all the runs of an engine.
 
     Two runs may find it at the same time; both find the same.
     """
+    name = function.__name__
 
-    def __init__(self, function: Callable[[Any], _Value]) -> None:
-        self._function = function
-        self._name = function.__name__
-        self.__doc__ = function.__doc__
+    @wraps(function)
+    def fact(engine: MemoryEngine) -> Any:
+        if name not in engine._facts:
+            engine._facts[name] = function(engine)
+        return engine._facts[name]
 
-    @overload
-    def __get__(self, engine: None, owner: Any) -> shared_property[_Value]: ...
-    @overload
-    def __get__(self, engine: MemoryEngine, owner: Any) -> _Value: ...
-    def __get__(self, engine: Any, owner: Any) -> Any:
-        if engine is None:
-            return self
-        try:
-            return engine._facts[self._name]
-        except KeyError:
-            value = engine._facts[self._name] = self._function(engine)
-            return value
+    return property(fact)
 
 
 def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
@@ -286,7 +275,7 @@ class MemoryEngine(Engine):
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
 
-    @shared_property
+    @_shared
     def _column_scale(self) -> FloatArray:
         return self._rows.column_scale()
 
@@ -560,17 +549,17 @@ class MemoryEngine(Engine):
     def stochastic(self) -> Stochastic:
         return MemoryStochastic(self)
 
-    @shared_property
+    @_shared
     def _row_squares(self) -> FloatArray:
         """|x_i|^2, with the 1 of the intercept."""
         return self._rows.squares() + float(self.fit_intercept)
 
-    @shared_property
+    @_shared
     def _targets(self) -> FloatArray:
         # One type for class indices and numbers: one compiled loop for both.
         return np.ascontiguousarray(self.y, dtype=np.float64)
 
-    @shared_property
+    @_shared
     def _rank_mass(self) -> FloatArray:
         """sigma by rank as densities; only without sample weights do ranks alone determine it."""
         if self._weighted:

@@ -11,7 +11,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 import sorel._core as _core
@@ -55,18 +54,7 @@ class CsrRows(RowMatrix):
         counts = indptr[rows + 1] - indptr[rows]
         if int(counts.sum()) * (data.itemsize + indices.itemsize) > MAX_COPY:
             return None
-        new_indptr = np.zeros(len(rows) + 1, indptr.dtype)
-        np.cumsum(counts, out=new_indptr[1:])
-        entries = int(new_indptr[-1])
-        new_indices, new_data = np.empty(entries, indices.dtype), np.empty(entries, data.dtype)
-        Team(len(rows), self._threads).sweep(
-            lambda start, stop: _core.select_csr(
-                indptr, indices, data, rows[start:stop], new_indptr[start : stop + 1],
-                new_indices, new_data,
-            )
-        )  # fmt: skip
-        X = scipy.sparse.csr_array((new_data, new_indices, new_indptr), shape=(len(rows), self.d))
-        return self._like(CsrRows(X, self.intercept))
+        return self._like(CsrRows(self._X[rows], self.intercept))
 
     def columns(self, chosen: NDArray[np.intp]) -> CsrRows:
         return self._like(CsrRows(self._X[:, chosen], self.intercept))
@@ -131,10 +119,7 @@ class CsrRows(RowMatrix):
         return out
 
     def squares(self) -> FloatArray:
-        indptr, _, data = self.form
-        out = np.empty(self.n)
-        _core.row_squares_csr(indptr, data, out)
-        return out
+        return np.asarray(self._X.astype(np.float64).power(2).sum(axis=1)).ravel()
 
 
 class SparseEngine(MemoryEngine):

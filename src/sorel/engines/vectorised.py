@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import sorel._core as _core
 from sorel.problem.losses import FloatArray, Loss
 
 # A loss may lie below its declared bound by rounding, relative to the largest loss.
@@ -92,31 +91,6 @@ def weighted_slopes(
     """c = omega q phi': what X^T turns into the gradient of lam . l(w)."""
     np.multiply(_slopes(loss, y, margins), density, out=c)
     c *= omega if weighted else omega[0]
-
-
-def block_slopes(
-    loss: Loss, delta: float, y: Any, margins: Any, block: Any, factor: Any, sampled: bool,
-    omega: Any, weighted: bool, c: Any,
-) -> None:  # fmt: skip
-    """c = omega phi' inside the blocks, times the sampling factors when rows were sampled."""
-    np.multiply(_slopes(loss, y, margins), omega if weighted else omega[0], out=c)
-    c[block < 0] = 0.0
-    if sampled:
-        c *= factor
-
-
-def subtract_block_means(
-    X: Any, loss: Loss, delta: float, y: Any, margins: Any, block: Any, sums: Any, eta: float,
-    omega: Any, weighted: bool, out: Any,
-) -> None:  # fmt: skip
-    """out -= eta sum_b u_b u_b^T / omega_b, u_b = sum of omega_i phi'_i [x_i 1] over block b."""
-    weight = np.broadcast_to(omega if weighted else omega[0], block.shape)
-    inside = block >= 0
-    totals = np.bincount(block[inside], weight[inside], len(sums))
-    c = np.where(inside, _slopes(loss, y, margins) * weight, 0.0)
-    sums = np.zeros((len(sums), out.shape[0]))
-    _core.block_sums(X, c, block, 0, sums)
-    out -= (sums * (eta / totals)[:, None]).T @ sums
 
 
 def directional_slope(
