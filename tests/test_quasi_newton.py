@@ -9,7 +9,6 @@ import pytest
 
 import sorel
 from sorel import ESRM, L2, CVaR, Extremile, Problem
-from sorel.engines.curvature import OneMargin
 from sorel.solvers import Run
 from sorel.solvers.quasi_newton import Pairs, QuasiNewton
 from sorel.solvers.state import CostlyError
@@ -95,39 +94,6 @@ def test_several_classes_have_gradients_too():
     X, y = rng.standard_normal((300, 5)), rng.integers(0, 3, 300)
     problem = Problem(X, y, risk="esrm:1", loss="multinomial", fit_intercept=True)
     assert sorel.solve(problem, QuasiNewton()).converged
-
-
-def count_hessians(monkeypatch):
-    formed, plain = [], OneMargin.matrix
-    monkeypatch.setattr(OneMargin, "matrix", lambda *args: formed.append(1) or plain(*args))
-    return formed
-
-
-@pytest.mark.parametrize("risk", ["mean", ESRM(0.5), ESRM(3.0), Extremile(2.5)], ids=str)
-def test_squared_losses_take_one_or_two_matrices(risk, monkeypatch):
-    problem = make_problem(risk)
-    formed = count_hessians(monkeypatch)
-    result = sorel.solve(problem, tol=1e-9)
-    assert result.converged
-    assert len(formed) <= 2
-
-
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-@pytest.mark.parametrize("risk", [ESRM, lambda level: Extremile(1.0 + level)])
-def test_a_similar_problem_lends_its_matrix(loss, risk, monkeypatch):
-    problem = make_problem(risk(0.5), loss, d=40)
-    first = sorel.solve(problem)
-    assert first.curvature is not None
-    near = problem.with_risk(risk(0.52))
-    cold = sorel.solve(near, tol=1e-8)
-    formed = count_hessians(monkeypatch)
-    result = sorel.solve(near, warm_start=first)
-    assert result.converged
-    assert not formed
-    assert result.passes < first.passes
-    assert result.objective == pytest.approx(cold.objective, rel=2e-6)
-    # Its weights are there for a method that asks.
-    assert sorel.solve(near, "sorel", warm_start=first, tol=1e-3).converged
 
 
 @pytest.mark.parametrize(("steps", "matrix"), [(30.0, False), (30.0, True)])
