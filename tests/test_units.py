@@ -268,12 +268,13 @@ class Heavy(Projector):
 
 @pytest.mark.parametrize("wrong", [Spread, Heavy])
 @pytest.mark.parametrize("solver", ["auto", "newton", "sorel", "pdhg"])
-def test_a_negative_gap_is_an_error_that_names_the_engine(wrong, solver):
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
+def test_a_negative_gap_is_an_error_that_names_the_engine(wrong, solver, risk):
     class WrongEngine(DenseEngine):
         def _make_projector(self, risk):
             return wrong(risk, self.n_samples, self.spec.sample_weight)
 
     X, y = regression(12)
-    problem = sorel.Problem(X, y, risk="cvar:0.1", engine=WrongEngine)
+    problem = sorel.Problem(X, y, risk=risk, engine=WrongEngine)
     with pytest.raises(CertificateError, match="WrongEngine gave"):
         sorel.solve(problem, solver, max_passes=200)

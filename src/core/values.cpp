@@ -45,8 +45,9 @@ SOREL_CLONES std::tuple<double, index, double, index> sums_beside(Vector<const d
     return {below, n_below, above, n_above};
 }
 
-// sum_j max(0, sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated. What
-// rounding has taken from the total weight is missing at the largest loss.
+// sum_j (sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated (Abel
+// summation). Every term is nonnegative up to rounding for a weighting of the set: a negative total
+// tells of one outside. What rounding has taken from the total weight is missing at the largest loss.
 template <class Index>
 double ordered_shortfall(Vector<const double> key, Vector<const double> mass,
                          Vector<const double> density, Optional<const double> weight,
@@ -61,9 +62,9 @@ double ordered_shortfall(Vector<const double> key, Vector<const double> mass,
         const double piece = grown - surplus;
         spill += (surplus - (grown - piece)) + (change - piece);
         surplus = grown;
-        if (j < last) total += std::max(surplus + spill, 0.0) * (key[j + 1] - key[j]);
+        if (j < last) total += (surplus + spill) * (key[j + 1] - key[j]);
     }
-    return total + std::max(-(surplus + spill) * key[last], 0.0);
+    return total - (surplus + spill) * key[last];
 }
 
 // The same for two levels: above the bend the high level is due, below it the low one.
@@ -75,7 +76,7 @@ SOREL_CLONES double level_shortfall(Vector<const double> losses, Vector<const do
     for (index i = 0; i < n; ++i) {
         const double distance = losses[i] - edge;
         const double due = distance > 0.0 ? high : low;
-        total += std::max((due - density[i]) * distance, 0.0);
+        total += (due - density[i]) * distance;
     }
     return total;
 }

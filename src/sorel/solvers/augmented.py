@@ -32,12 +32,9 @@ from sorel.solvers.state import Direction, State
 # Centres in a row that change nothing beyond rounding, after which a run ends.
 _MAX_IDLE = 4
 
-# Margins are computed afresh after a certificate of which rounding is this share of the gap wanted.
-_ROUNDING_SHARE = 0.1
-
 # Margins that are updated step by step drift away from X w by rounding. They are computed afresh
-# before the drift reaches this share of the tolerance.
-_DRIFT = 0.04
+# before the drift, or after rounding in a certificate, reaches this share of the gap wanted.
+_ROUNDING_SHARE = 0.1
 
 # Passes after which a check is made in any case: `auto` changes methods at checks.
 _HEARTBEAT = 50
@@ -68,7 +65,7 @@ class _Checks:
 
     def refreshed(self, state: State, rounding: float, wanted: float) -> State:
         """The state with margins computed from X, where moving them has cost too many digits."""
-        if not self.blurred and rounding * self.path.moves <= _DRIFT * wanted:
+        if not self.blurred and rounding * self.path.moves <= _ROUNDING_SHARE * wanted:
             return state
         point = state.problem.engine.point(state.point.w)
         fresh = State(state.problem, point, state.center, state.eta)

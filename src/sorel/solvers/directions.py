@@ -36,14 +36,8 @@ _FORCING = 0.3
 # Products of a step at most.
 _MAX_PRODUCTS = 250
 
-# Products of a step at least, where a matrix costs next to nothing.
-_LEAST_PRODUCTS = 8
-
 # Cost of the products so far, as a share of what as many steps from a matrix would have cost.
 _SHARE_OF_MATRIX = 0.7
-
-# Steps that this account begins with.
-_STEPS_ON_CREDIT = 2
 
 # Products that a step takes about where no more is known. A matrix that costs more comes later.
 PRODUCTS_PER_STEP = 18.0
@@ -139,7 +133,7 @@ class Products:
 
     def __init__(self, costs: StepCosts | None = None) -> None:
         self._costs = costs
-        self._steps, self._spent, self._costly = _STEPS_ON_CREDIT, 0, False
+        self._steps, self._spent, self._costly = 0, 0, False
 
     def __call__(self, state: State, run: Run, damping: float) -> Direction:
         if self._costly:
@@ -166,7 +160,7 @@ class Products:
         if self._costs is None:
             return _MAX_PRODUCTS
         left = _SHARE_OF_MATRIX * self._costs.products(self._steps) - self._spent
-        return max(int(left), _LEAST_PRODUCTS)
+        return int(max(left, PRODUCTS_PER_STEP))
 
 
 class Cheapest:

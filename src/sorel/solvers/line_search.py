@@ -22,21 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_TRIALS", "next_length", "search"]
 
-# Trials by secants.
-MAX_TRIALS = 15
-
-# Trials after those, each at the geometric mean of the bracket. Where margins of 1e7 meet an
-# exponential, the derivatives at its ends are too unlike for a secant.
-_HALVINGS = 50
+# Trials at most. After a quarter of them each is at the geometric mean of the bracket: where
+# margins of 1e7 meet an exponential, the derivatives at its ends are too unlike for a secant.
+MAX_TRIALS = 64
 
 # How near to an end of its bracket a trial may lie, as a share of the bracket.
 _SAFEGUARD = 0.03
 
-# How much longer a step may become at a time, at least.
-_LEAST_STRETCH = 2.0
-
-# The same at most, and the factor of a step after which losses overflow, inverted.
-_MOST_STRETCH = 10.0
+# How much longer a step may become at a time, and how much shorter one after which losses overflow.
+_MAX_STRETCH = 10.0
 
 
 def next_length(
@@ -61,7 +55,7 @@ def next_length(
     """
     if slope < 0.0 and t == high:
         stretch = slope_low / (slope_low - slope) if slope_low < slope else math.inf
-        longer = min(min(max(stretch, _LEAST_STRETCH), _MOST_STRETCH) * t, limit)
+        longer = min(min(max(stretch, 2.0), _MAX_STRETCH) * t, limit)
         return longer, t, slope, longer, slope_high
     if slope <= 0.0:
         low, slope_low = t, slope
@@ -97,12 +91,12 @@ def search(state: State, direction: Direction) -> tuple[Point, Dual, float]:
         # where Newton steps climb down an exponential one by one.
         coef = problem.coefficients(state.point.w)
         limit = _reach(problem.penalty, coef, -backwards) if may_overflow else 1.0
-    for trial in range(MAX_TRIALS + _HALVINGS):
+    for trial in range(MAX_TRIALS):
         point = engine.moved(state.point, delta, change, t)
         if may_overflow and not math.isfinite(engine.sizes(point).absolute):
             # Far beyond the minimum of a loss that grows like an exponential.
             high, slope_high, limit = t, np.inf, t
-            t = low + (t - low) / _MOST_STRETCH
+            t = low + (t - low) / _MAX_STRETCH
             continue
         dual = engine.dual_step(state.center, point, state.eta)
         slope = engine.slope(point, dual, change)
@@ -114,7 +108,7 @@ def search(state: State, direction: Direction) -> tuple[Point, Dual, float]:
         t, low, slope_low, high, slope_high = next_length(
             t, slope, low, slope_low, high, slope_high, limit
         )
-        if trial >= MAX_TRIALS and 0.0 < low < t < high:
+        if 4 * trial >= MAX_TRIALS and 0.0 < low < t < high:
             t = math.sqrt(low) * math.sqrt(high)
             if not low < t < high:
                 break

@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from sorel.certificate import unit
+from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import FloatArray
 from sorel.models.costs import sampled_rows
 from sorel.problem.problem import Problem
@@ -26,26 +27,18 @@ from sorel.solvers.base import Iterates, Run, UnsupportedProblemError, rehearse
 from sorel.solvers.schedule import Pace
 from sorel.solvers.state import CostlyError, Direction, State
 
-# Pairs that are kept.
+# Pairs that are kept, and steps around a matrix that are worth it: about as many as it takes to
+# halve a gap down to 1e-6.
 _MEMORY = 20
-
-# A pair whose curvature is below this, relative to its lengths, is all rounding.
-_FLAT = 1e-14
-
-# Steps around a matrix that are worth it: about as many as it takes to halve a gap down to 1e-6.
-_STEPS_AROUND_MATRIX = 20.0
 
 # Steps around a diagonal over which their pace is measured: it is uneven.
 _LOOK_BACK = 8
 
-# A decrease to come, relative to the objective, above which the ranks tell little of the weights.
-_FAR = 1e-4
+# Relative gap above which the ranks tell little of the weights, and to which a sample is solved.
+_FAR = 1e-3
 
 # Rows for each one of a sample from which on the sample is solved first.
 _WORTH_SAMPLING = 8
-
-# The relative gap to which it is.
-_SAMPLE_TOL = 1e-3
 
 Inverse = Callable[[FloatArray], FloatArray]
 
@@ -150,7 +143,7 @@ class QuasiNewton(AugmentedLagrangian):
         if factor is None:
             raise CostlyError
         known.approximate_inverse = None
-        self._pairs = Pairs(factor, _STEPS_AROUND_MATRIX, made=made)
+        self._pairs = Pairs(factor, _MEMORY, made=made)
         return self._pairs
 
 
@@ -206,7 +199,7 @@ class Pairs:
         """Take note of a step and the change of the gradient along it."""
         bend = float(np.vdot(step, change))
         lengths = float(np.vdot(step, step)) * float(np.vdot(change, change))
-        if bend > _FLAT * math.sqrt(lengths):
+        if bend > ROUNDINGS * math.sqrt(lengths):
             self._pairs.append((step, change, bend))
 
     def solve(self, gradient: FloatArray) -> FloatArray:
@@ -256,13 +249,13 @@ def _start_on_sample(problem: Problem, run: Run) -> None:
         return
     sample = problem.with_engine(part)
     # Where the start is as good for the sample, it may be the solution.
-    least = (1.0 - _SAMPLE_TOL) * sample.objective(problem.for_user(run.w))
+    least = (1.0 - _FAR) * sample.objective(problem.for_user(run.w))
     passes = (run.max_passes - run.passes) * n / rows
-    inner = Run(run.w, None, _SAMPLE_TOL, passes, run.deadline, run.random_state)
+    inner = Run(run.w, None, _FAR, passes, run.deadline, run.random_state)
     try:
         method = QuasiNewton(0.0).iterates(sample, inner)
         for iterate, certificate in rehearse(method, sample, inner):
-            if certificate.relative_gap <= _SAMPLE_TOL:
+            if certificate.relative_gap <= _FAR:
                 if certificate.primal < least:
                     run.w = iterate.point.w
                     run.find_dual_later(lambda: engine.worst_case(engine.point(run.w)))

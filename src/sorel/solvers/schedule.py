@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sorel.certificate.rounding import ROUNDINGS
+
 __all__ = ["EtaSchedule", "Pace", "next_damping"]
 
 # The largest eta, in units of 1 / (spread of the losses): beyond it the weights would be nothing
 # but the rounding of eta * l.
-_MAX_ETA = 1e15
+_MAX_ETA = 1.0 / ROUNDINGS
 
 # Newton steps beyond which an inner problem is hard. Three times as many, and it is stuck.
 _HARD_STEPS = 12

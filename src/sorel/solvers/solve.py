@@ -40,8 +40,8 @@ _PATIENCE = 50.0
 # A stalled run ends where its gap is no more than this multiple of its rounding errors.
 _ALL_ROUNDING = 10.0
 
-# Entries of X beyond which sums of their squares may overflow.
-_LARGEST_ENTRY = 1e150
+# Entries of X beyond which sums of as many of their squares as memory holds may overflow.
+_LARGEST_ENTRY = math.sqrt(sys.float_info.max) * sys.float_info.epsilon
 
 # Losses that grow like exponentials start elsewhere where they are beyond this multiple of those at
 # zero margins: Newton steps climb down an exponential one by one.
@@ -49,9 +49,6 @@ _MODERATE = 1e6
 
 # Relative gap of that other start.
 _PHASE_ONE_TOL = 1e-2
-
-# Passes on the way to it, at most.
-_PHASE_ONE_PASSES = 200
 
 # Ends of a run that nobody needs to be warned of, and one that a warning names.
 _STOPPED, _INTERRUPTED, _CONVERGED = "stopped by the callback", "interrupted", "converged"
@@ -719,7 +716,7 @@ def _start_where_finite(problem: Problem, run: Run) -> None:
             return
     phase_one = problem.phase_one()
     if phase_one is not None:
-        result, _ = solve_quietly(phase_one, "newton", _PHASE_ONE_TOL, _PHASE_ONE_PASSES)
+        result, _ = solve_quietly(phase_one, "newton", _PHASE_ONE_TOL, run.max_passes)
         run.w, run.passes = result.w, result.passes
 
 
