@@ -11,7 +11,6 @@ from helpers import LOSSES, make_data, make_loss
 import sorel
 from sorel.engines import BlocksEngine, DenseEngine
 from sorel.engines.base import Plan
-from sorel.engines.blocks import _share_steps
 from sorel.rows import open_rows, write_blocks
 
 N, D = 60, 4
@@ -146,27 +145,6 @@ def test_an_epoch_is_unbiased(tmp_path, tiny_spans):
         assert np.all(np.abs(steps.mean(axis=0) - expected) <= 4.5 * error + 1e-6)
 
 
-@pytest.mark.parametrize(("steps", "batch"), [(60, 1), (20, 3), (5, 1), (3, 2), (130, 1)])
-def test_rows_are_drawn_with_their_probabilities(tmp_path, tiny_spans, monkeypatch, steps, batch):
-    monkeypatch.setattr("sorel.rows.source.BUFFER_BYTES", 20 * D * 8)
-    problem, _ = pair(tmp_path)
-    engine, rng = problem.engine, np.random.default_rng(0)
-    X = engine._rows.form[0:N]
-    probability = rng.uniform(0.5, 2.0, size=N)
-    probability /= probability.sum()
-    plan = Plan(0.1, steps, problem.penalty.kernel(D), batch)
-    counts, rounds = np.zeros(N), 40_000 // (steps * batch)
-    for _ in range(rounds):
-        for rows, drawn in engine.stochastic()._draw_spans(probability, plan, rng):
-            assert len(drawn) % batch == 0
-            np.testing.assert_array_equal(rows, X[drawn])
-            counts += np.bincount(drawn, minlength=N)
-    assert counts.sum() == rounds * steps * batch
-    expected = rounds * steps * batch * probability
-    # Some 300 draws or more of each row; those of one span come together.
-    np.testing.assert_allclose(counts, expected, rtol=0.25)
-
-
 def test_a_full_epoch_visits_every_row_and_mixes_the_spans(tmp_path, tiny_spans):
     engine = pair(tmp_path)[0].engine
     plan = Plan(0.1, N, sorel.L2(0.1).kernel(D))
@@ -189,22 +167,6 @@ def test_short_epochs_read_few_and_whole_spans(tmp_path, tiny_spans, monkeypatch
         pass
     assert 1 <= len(seen) <= 3
     assert set(seen) <= set(engine._rows.source.spans)
-
-
-def test_steps_are_shared_in_proportion():
-    rng = np.random.default_rng(0)
-    mass = np.array([0.5, 0.25, 0.125, 0.125])
-    spans, counts = _share_steps(mass, 800, 1, 800, rng)
-    assert dict(zip(spans.tolist(), counts.tolist(), strict=True)) == {
-        0: 400,
-        1: 200,
-        2: 100,
-        3: 100,
-    }
-    mass = np.full(100, 0.01)
-    spans, counts = _share_steps(mass, 100, 1, 100_000, rng)
-    assert len(spans) == 8
-    assert counts.sum() == 100
 
 
 def test_minibatch_epochs_lower_the_objective(tmp_path, tiny_spans):

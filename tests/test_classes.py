@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel.engines import dense, intercepts
+from sorel.engines import intercepts
 from sorel.engines.curvature import row_spectrum
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 
@@ -42,30 +42,6 @@ def make(X, y, *, risk="mean", weighted=False, intercept=True, l2=0.01):
 
 def parameters(engine, seed=2):
     return 0.5 * np.random.default_rng(seed).standard_normal(engine.shape)
-
-
-@pytest.mark.parametrize("home", HOMES)
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("tile", [7, 10**6])
-def test_products_with_several_outputs(home, intercept, tile, monkeypatch):
-    monkeypatch.setattr(dense, "_TILE_SIZE", tile)
-    X, y = data()
-    engine = make(HOMES[home](X), y, intercept=intercept).engine
-    full = np.column_stack([X, np.ones(len(X))]) if intercept else X
-    w = parameters(engine)
-    C = np.random.default_rng(3).standard_normal((len(X), K))
-    margins = np.full(C.shape, np.nan)
-    engine._rows.margins(w, margins)
-    np.testing.assert_allclose(margins, full @ w, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(engine._rows.adjoint(C), full.T @ C, rtol=1e-12, atol=1e-13)
-    rows = np.array([0, 3, 4, 17, 59])
-    some = engine._rows.select(rows)
-    margins = np.full((len(rows), K), np.nan)
-    some.margins(w, margins)
-    np.testing.assert_allclose(margins, full[rows] @ w, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(
-        some.adjoint(C[rows]), full[rows].T @ C[rows], rtol=1e-12, atol=1e-13
-    )
 
 
 def positive(size, seed, rank=None):

@@ -59,7 +59,9 @@ def sparse_data(n=40, d=6, seed=3):
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("loss", ["squared", "multinomial"])
 @by_intercept
-def test_dense_matrices_are_used_in_place_and_left_alone(loss, intercept, order, dtype):
+@pytest.mark.parametrize("tile", [50, 65536])
+def test_dense_matrices_are_used_in_place(monkeypatch, loss, intercept, order, dtype, tile):
+    monkeypatch.setattr("sorel.engines.dense._TILE_SIZE", tile)
     X = np.asarray(make_data(loss, N, D, 0)[0].astype(dtype), order=order)
     before = X.copy()
     X.flags.writeable = False
