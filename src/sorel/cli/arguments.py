@@ -52,8 +52,10 @@ class Options:
         """The name of a file."""
         self.add(flag, metavar="FILE", default=default, help=words)
 
-    def output(self, words: str, default: str | None = "-") -> None:
+    def output(self, what: str, default: str | None = "-") -> None:
         """Where a table goes."""
+        words = f"{what} as CSV or, if it ends in .parquet, Parquet; - is standard output"
+        words += " (default)" if default else ""
         self.add("-o", "--output", default=default, metavar="FILE", help=words)
 
     def model(self) -> None:

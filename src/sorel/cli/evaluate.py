@@ -34,8 +34,7 @@ def add(commands: Any) -> None:
     options.column("--groups", "report each value of this column separately as well")
     options.column("--sample-weight", "column with the weights of the rows")
     options.skip_missing_target()
-    words = "write the report as CSV or Parquet instead; - is CSV on standard output"
-    options.output(words, default=None)
+    options.output("write the report", default=None)
 
 
 def run(arguments: argparse.Namespace) -> int:

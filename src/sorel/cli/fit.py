@@ -441,12 +441,12 @@ def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight:
         settings["l2s"] = [arguments.l2]
     search = kind(**settings, cv=arguments.cv, refit=False).fit(rows, y, weight)
     arguments.risk, arguments.l2 = search.best_risk_.spec, search.best_l2_
-    if not arguments.quiet:
-        best = search.cv_results_["mean_test_mean_loss"][search.best_index_]
-        say(
-            f"cross-validation chose {arguments.risk} and l2 {arguments.l2}: held-out losses of "
-            f"{best:.4g} on average, {-search.best_score_:.4g} in the worst tenth"
-        )
+    best = search.cv_results_["mean_test_mean_loss"][search.best_index_]
+    note(
+        arguments,
+        f"cross-validation chose {arguments.risk} and l2 {arguments.l2}: held-out losses of "
+        f"{best:.4g} on average, {-search.best_score_:.4g} in the worst tenth",
+    )
 
 
 def baselines(model: Any, X: Any, y: Any, weight: Any) -> dict[str, Any]:
@@ -553,8 +553,8 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
         )
     if task == "auto":
         task = "regression" if kind == "numeric" and count > 2 else "classification"
-        if kind == "numeric" and count <= _FEW_VALUES and not arguments.quiet:
-            _note_task(name, task, targets)
+        if kind == "numeric" and count <= _FEW_VALUES:
+            _note_task(arguments, task, sorted(targets.unique().tolist()))
     if task == "regression":
         return task, targets.to_numpy()
     if kind == "numeric":
@@ -579,19 +579,16 @@ def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[s
     return task, y, None if name is None else read_weight(frame[name], name)
 
 
-def _note_task(name: str, task: str, targets: pd.Series) -> None:
-    labels = sorted(targets.unique().tolist())
+def _note_task(arguments: argparse.Namespace, task: str, labels: list[float]) -> None:
     if task == "classification":
-        first, second = labels
-        say(
-            f"note: target {name!r} has the two values {first:g} and {second:g}, taken as labels; "
-            "use --task regression if they are numbers"
-        )
+        words = f"the two values {labels[0]:g} and {labels[1]:g}, taken as labels; use --task "
+        words += "regression if they are numbers"
     elif all(label.is_integer() for label in labels):
-        say(
-            f"note: target {name!r} has {len(labels)} different whole numbers, taken as numbers; "
-            "use --task classification if they are labels"
-        )
+        words = f"{len(labels)} different whole numbers, taken as numbers; use --task "
+        words += "classification if they are labels"
+    else:
+        return
+    note(arguments, f"note: target {arguments.target!r} has {words}")
 
 
 def _refuse_names(texts: pd.DataFrame) -> None:

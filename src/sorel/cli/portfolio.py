@@ -25,15 +25,7 @@ from typing import TYPE_CHECKING, Any
 from sorel._lib import stop as _stop
 from sorel._lib.defaults import TOL
 from sorel.cli.arguments import Options, add_command, finite, nonnegative, risk_spec
-from sorel.cli.shared import (
-    DONE,
-    NOT_CONVERGED,
-    Misuse,
-    check_outputs,
-    read_frame,
-    save_figure,
-    say,
-)
+from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +48,7 @@ def add(commands: Any) -> None:
     options.drop()
     options.effort(TOL)
     options.file("--plot", "draw the efficient frontier, e.g. to frontier.png")
-    options.output(
-        "weights and risk contributions as CSV or, if it ends in .parquet, Parquet; - is standard "
-        "output (default)"
-    )
+    options.output("weights and risk contributions")
     options.quiet()
 
 
@@ -101,13 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
     tables.write_table(table, arguments.output)
     if frontier is not None:
         _draw(frontier, model, arguments.plot)
-    if not arguments.quiet:
-        held = int((abs(model.weights_) > 1e-9).sum())
-        say(
-            f"{arguments.risk} {model.risk_:.6g}, mean return {model.expected_return_:.6g} in "
-            f"{len(returns)} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
-            f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes"
-        )
+    held = int((abs(model.weights_) > 1e-9).sum())
+    note(
+        arguments,
+        f"{arguments.risk} {model.risk_:.6g}, mean return {model.expected_return_:.6g} in "
+        f"{len(returns)} scenarios; {held} of {returns.shape[1]} assets held; certified gap "
+        f"{model.gap_:.2g} (relative {model.relative_gap_:.2g}) in {model.n_passes_:.4g} passes",
+    )
     code = DONE
     if not model.converged_:
         say(
@@ -161,4 +150,4 @@ def _draw(frontier: Any, model: Any, path: str) -> None:
         linestyle="", label="this portfolio", zorder=4,
     )  # fmt: skip
     ax.legend(frameon=False)
-    save_figure(display.figure_, path)
+    display.figure_.savefig(path, dpi=150, bbox_inches="tight")

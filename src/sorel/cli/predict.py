@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     options.model()
     options.table("the table to predict for", OR_FOLDER)
     options.unknown()
-    options.output("CSV or, if it ends in .parquet, Parquet; - is standard output (default)")
+    options.output("the predictions")
     options.switch("--proba", "add a column of probabilities for each class")
     options.columns("--keep", "copy this column of the table in front of the predictions")
 

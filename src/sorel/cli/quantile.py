@@ -20,16 +20,7 @@ from typing import Any
 from sorel._lib import stop as _stop
 from sorel._lib.defaults import TOL
 from sorel.cli.arguments import Options, add_command, level, nonnegative
-from sorel.cli.shared import (
-    DONE,
-    NOT_CONVERGED,
-    Misuse,
-    check_outputs,
-    note,
-    read_frame,
-    save_figure,
-    say,
-)
+from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 
 def add(commands: Any) -> None:
@@ -45,10 +36,7 @@ def add(commands: Any) -> None:
     options.drop()
     options.effort(TOL, each=" for each quantile")
     options.file("--plot", "draw the coefficients against the quantiles")
-    options.output(
-        "one row per quantile, as CSV or, if it ends in .parquet, Parquet; - is standard output "
-        "(default)"
-    )
+    options.output("one row per quantile,")
     options.quiet()
 
 
@@ -138,4 +126,4 @@ def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
     from sorel.estimators.plots import PathDisplay
 
     display = PathDisplay(coefficients, [f"{level:g}" for level in levels], grid_name="quantile")
-    save_figure(display.plot().figure_, path)
+    display.plot().figure_.savefig(path, dpi=150, bbox_inches="tight")

@@ -69,8 +69,3 @@ def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) 
     )
     tables.require_columns(frame.columns, named)
     return frame
-
-
-def save_figure(figure: Any, path: str) -> None:
-    """Write a picture, of the kind that the name ends in."""
-    figure.savefig(path, dpi=150, bbox_inches="tight")
