@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel.certificate import gap_wanted, relative
+from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import Dual, Engine, Point
 from sorel.models.conjugate import minimize_model
 from sorel.problem.losses import Linear
@@ -40,36 +41,21 @@ __all__ = ["DeviationFit", "minimize_deviation"]
 
 FloatArray = NDArray[np.float64]
 
-# Share of the tolerance that the l2 which stands in for none may cost.
-_L2_SHARE = 0.1
-
-# Share of the tolerance that each run under such an l2 has.
-_STAGE_SHARE = 0.3
+# Share of the tolerance that the l2 which stands in for none may cost, and the run under it.
+_STAGE_SHARE = 0.1
 
 # Runs at most.
 _MAX_STAGES = 8
 
-# A run that rounding has stopped is followed by one with so many times its l2.
-_BACK = 30.0
-
-# Entries of X up to which the linear program needs no first approximation (about 0.1 s of HiGHS).
-_SMALL_PROGRAM = 1e5
-
-# Entries of its first round up to which the linear program is solved at all (seconds of HiGHS).
+# Entries of its first round up to which the linear program is solved (seconds of HiGHS).
 _LARGEST_PROGRAM = 5e5
 
-# Columns of X, which are rows of the linear program, up to which it is solved.
-_MOST_COLUMNS = 1000
-
-# Relative gap of the first approximation.
+# Relative gap of the first approximation to the solution of a linear program.
 _ROUGH = 1e-3
 
 # Without l1 a certificate is charged for X^T s that is not quite zero: as if in a solution no
 # column told more than this many times the spread of y, or what one tells in the solution found.
 _REACH = 10.0
-
-# X^T s is zero up to rounding below this share of the largest entry of a column.
-_ROUNDED = 1e-14
 
 
 @dataclass(frozen=True)
@@ -162,10 +148,8 @@ def minimize_deviation(
         sample_weight=sample_weight, n_jobs=n_jobs,
     )  # fmt: skip
     search = _PenaltySearch(problem, l1, l2, center, tol)
-    program = None
-    if solver == "auto" and l2 == 0.0:
-        program = _program(problem, risk, share, l1)
-    if program is not None and program.entries <= _SMALL_PROGRAM:
+    program = _program(problem, risk, share, l1) if solver == "auto" and l2 == 0.0 else None
+    if program is not None and program.is_small:
         search.solve_program(program, None)
         program = None
     result, ending = warm_start, ""
@@ -193,11 +177,11 @@ def _program(problem: Problem, risk: Risk, share: float, l1: float) -> TailProgr
     levels = risk.levels(n, weight)
     if stored is None or levels is None or not levels[0] < levels[1]:
         return None
-    if problem.n_features > _MOST_COLUMNS:
-        return None
     omega = np.ones(n) if weight is None else weight
     program = TailProgram(*stored, omega / omega.sum(), levels, share, l1)
-    return program if program.first_entries <= _LARGEST_PROGRAM else None
+    # Many columns are many rows of the program.
+    tall = problem.n_features <= n and program.first_entries <= _LARGEST_PROGRAM
+    return program if program.is_small or tall else None
 
 
 class _Certified(NamedTuple):
@@ -257,12 +241,12 @@ class _PenaltySearch:
     ) -> tuple[Result, str]:
         """Minimise under a tiny l2, and under less and less of it; the last run, why it ended."""
         mu = self.l2 if self.l2 > 0.0 else self._first_l2()
-        stage_tol, ending = _STAGE_SHARE * self.tol, "rounding errors allow no further progress"
+        ending = "rounding errors allow no further progress"
         for _ in range(_MAX_STAGES):
             result, _complaint = solve_quietly(
                 self.problem.with_penalty(_penalty(mu, self.l1)),
                 solver,
-                stage_tol if program is None else max(stage_tol, _ROUGH),
+                _STAGE_SHARE * self.tol if program is None else max(self.tol, _ROUGH),
                 max_passes - self.passes,
                 warm_start=result,
             )
@@ -280,10 +264,10 @@ class _PenaltySearch:
                 break
             if not result.converged:
                 # Too little to hold on to: the next run starts near this one's answer.
-                mu *= _BACK
+                mu /= _STAGE_SHARE
                 continue
             square = float(np.vdot(result.w, result.w))
-            mu = min(0.01 * mu, _L2_SHARE * self.tol * best.objective / max(square, 1e-300))
+            mu = min(0.01 * mu, _STAGE_SHARE * self.tol * best.objective / max(square, 1e-300))
             if not mu > 0.0:
                 break
         assert result is not None
@@ -294,7 +278,7 @@ class _PenaltySearch:
         squares = self._engine.curvature(*self._pooled()).diagonal()
         squares = squares[squares > 0.0]
         square = float(squares.mean()) if len(squares) else 1.0
-        return _L2_SHARE * self.tol * square / self._spread
+        return _STAGE_SHARE * self.tol * square / self._spread
 
     def _pooled(self) -> tuple[Point, Dual, float]:
         """Where the Hessian is the covariance of the columns of X under the sample weights.
@@ -302,7 +286,7 @@ class _PenaltySearch:
         A step too short to reach the boundary of the dual set pools all samples in one block, and
         inside a block the Hessian is a covariance of the gradients of the losses.
         """
-        short = _ROUNDED / self._spread
+        short = ROUNDINGS / self._spread
         return self._zero, self._engine.dual_step(self._engine.uniform(), self._zero, short), 1.0
 
     def add(self, w: FloatArray, weights: FloatArray, passes: float, n_iter: int) -> _Certified:
@@ -335,14 +319,17 @@ class _PenaltySearch:
                 dual = engine.blend(center, dual, self.l1 / top * (1.0 - 1e-15))
                 slope = -engine.gradient(point, dual)
             terms = np.maximum(self.l1 * np.abs(w) - slope * w, 0.0)
-        else:
-            if np.any(np.abs(slope) > _ROUNDED * self._scale):
-                change = engine.direction(self._explain(slope))
-                dual = corrected(engine, dual, change, center)
-                slope = -engine.gradient(point, dual)
-            reach = _REACH * max(float((self._scale * np.abs(w)).max()), self._spread)
-            terms = reach * np.abs(slope) / self._scale
-        return engine.shortfall(point, dual) + float(terms.sum()), dual
+            return engine.shortfall(point, dual) + float(terms.sum()), dual
+        change = engine.direction(self._explain(slope))
+        other = corrected(engine, dual, change, center)
+        pairs = (dual, slope), (other, -engine.gradient(point, other))
+        reach = _REACH * max(float((self._scale * np.abs(w)).max()), self._spread)
+        gaps = [
+            engine.shortfall(point, q) + reach * float((np.abs(s) / self._scale).sum())
+            for q, s in pairs
+        ]
+        # What X^T sees of rounding errors is not taken off by more of them.
+        return min(zip(gaps, (dual, other), strict=True), key=lambda pair: pair[0])
 
     def _explain(self, slope: FloatArray) -> FloatArray:
         """A vector whose image under the covariance of the columns is nearest to the slopes."""
@@ -353,7 +340,7 @@ class _PenaltySearch:
                 curvature,
                 np.zeros_like(slope),
                 -slope,
-                enough=lambda left, *_: left <= _ROUNDED**2,
+                enough=lambda left, *_: left <= ROUNDINGS**2,
                 max_products=2 * self._engine.n_samples,
                 precondition=lambda r: r / self._scale**2,
             ).step

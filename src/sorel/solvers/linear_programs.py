@@ -35,9 +35,6 @@ _SAMPLES_PER_PARAMETER = 5
 # Entries of X that enter the first round in any case: about 10 ms of HiGHS.
 _FEW_ENTRIES = 10_000
 
-# Iterations of LSMR for the least-squares start, which says where the threshold may be.
-_MAX_LSMR = 50
-
 # A step that leaves more than this share of the samples on the wrong side is not taken.
 _FEW_WRONG = 0.1
 
@@ -89,6 +86,13 @@ class TailProgram:
         few = _FEW_ENTRIES * n // max(self.entries, 1)
         self._first_count = min(n, max(few, _SAMPLES_PER_PARAMETER * (d + 1)))
         self.first_entries = self.entries * self._first_count / n
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the program is solved faster than a first approximation is found."""
+        # With l1 the start from least squares takes many rounds.
+        entries = self.entries if self._l1 > 0.0 else self.first_entries
+        return entries <= _FEW_ENTRIES
 
     def solve(self, start: FloatArray | None = None) -> ProgramSolution | None:
         """The optimum; None if HiGHS does not find it.
@@ -164,7 +168,7 @@ class TailProgram:
             return np.append((X.T @ v - shift * v.sum()) / scale, v.sum())
 
         system = LinearOperator((len(self._y), len(scale) + 1), product, adjoint, dtype=np.float64)
-        found = lsmr(system, self._y, maxiter=_MAX_LSMR)
+        found = lsmr(system, self._y)
         return found[0][:-1] / scale, int(found[2])
 
     def _excess(self, w: FloatArray) -> FloatArray:
