@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import inspect
 import io
-import itertools
 import logging
 import math
 import pickle
@@ -663,21 +661,6 @@ def test_fits_are_logged(caplog):
     assert {record.levelname for record in caplog.records} == {"INFO", "DEBUG", "WARNING"}
     assert "relative gap" in caplog.records[1].getMessage()
     assert "max_passes" in caplog.text
-
-
-def test_the_doors_have_the_same_defaults():
-    def default(function, name):
-        return inspect.signature(function).parameters[name].default
-
-    kinds = itertools.product(("Regressor", "Classifier"), ("", "CV"))
-    for estimator in [getattr(sorel, f"SpectralRisk{kind}{suffix}") for kind, suffix in kinds]:
-        assert default(estimator, "tol") == 1e-4
-        assert default(estimator, "fit_intercept") is default(sorel.path, "fit_intercept") is True
-        assert default(estimator, "max_passes") == default(sorel.solve, "max_passes")
-    assert default(sorel.path, "tol") == default(sorel.solve, "tol") == 1e-6
-    # The problem is taken as written, and the page of the class says so.
-    assert default(sorel.Problem, "fit_intercept") is False
-    assert "taken as written" in " ".join(sorel.Problem.__doc__.split())
 
 
 def test_types_hold_when_they_are_run():

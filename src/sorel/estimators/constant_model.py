@@ -60,24 +60,24 @@ class Level(NamedTuple):
 def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sample:
     """Up to 10 000 random rows; of rows on disk, runs of neighbours."""
     n = X.shape[0]
-    rows = np.arange(n)
     if isinstance(X, RowSource):
         run = min(n, 1000)
         starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
         part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
         rows = np.concatenate([np.arange(start, start + run) for start in starts])
+    elif n <= _SAMPLE and not is_tensor(X):
+        return Sample(X, y, sample_weight)
     else:
-        if n > _SAMPLE:
-            rows = np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
-        elif not is_tensor(X):
-            return Sample(X, y, sample_weight)
-        if is_tensor(X):
-            from sorel.estimators.tensor_data import host_rows
-
-            part = host_rows(X, rows)
-        else:
-            part = X[rows]
+        rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False))
+        part = _host_rows(X, rows) if is_tensor(X) else X[rows]
     return Sample(part, to_numpy(y[rows]), None if sample_weight is None else sample_weight[rows])
+
+
+def _host_rows(X: Any, rows: NDArray[np.int64]) -> Any:
+    # Torch takes longer to import than all the rest.
+    from sorel.estimators.tensor_data import host_rows
+
+    return host_rows(X, rows)
 
 
 def margin_spread(scores: FloatArray) -> float:

@@ -660,27 +660,23 @@ class PathDisplay(_Display):
         """
         chosen = np.ones(len(path), dtype=bool)
         if risk is not None:
-            wanted = parse_risk(risk)
-            chosen &= np.array([other == wanted for other in path.risks])
+            chosen &= [other == parse_risk(risk) for other in path.risks]
         if l2 is not None:
             chosen &= np.isclose(path.l2, l2, rtol=1e-9, atol=0.0)
         points = np.flatnonzero(chosen)
         if not points.size:
             raise ValueError("the path has no point with this risk and l2")
         risks = [path.risks[point] for point in points]
-        names = [_risk_name(other) for other in risks]
-        count, strengths = len(set(names)), np.unique(path.l2[points])
-        if count > 1 and strengths.size > 1:
+        grid: list[Any] = [_risk_name(other) for other in risks]
+        grid_name, count, strengths = "risk", len(set(grid)), len(set(path.l2[points]))
+        if count > 1 and strengths > 1:
             raise ValueError(
-                f"the path has {count} risks and {strengths.size} l2; "
-                "choose one with risk=... or l2=..."
+                f"the path has {count} risks and {strengths} l2; choose one with risk=... or l2=..."
             )
-        grid: Sequence[Any] = names
-        grid_name = "risk"
         if count == 1:
             grid, grid_name = path.l2[points].tolist(), "l2"
         elif all(type(other) is CVaR for other in risks):
-            grid, grid_name = [float(other.get_params()["alpha"]) for other in risks], "CVaR level"
+            grid, grid_name = [other.get_params()["alpha"] for other in risks], "CVaR level"
         coefs, labels = path.coefs[points], list(path.feature_names)
         if coefs.ndim == 3 and path.classes is not None:
             labels = [f"{label}: {name}" for label in path.classes.tolist() for name in labels]
