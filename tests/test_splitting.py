@@ -9,7 +9,7 @@ import pytest
 from helpers import make_data
 
 import sorel
-from sorel._core import LOGISTIC, pool_losses
+from sorel._core import LOSS_CODES, pool_losses
 from sorel.losses import Huber
 
 MONOTONE = ["squared", "huber", "logistic", "squared_hinge", "linear"]
@@ -99,7 +99,15 @@ def test_the_scalar_map_of_the_logistic_loss_is_a_root():
     for mean, c in itertools.product((-50.0, -1.0, 0.0, 5.0, 80.0), (1e-3, 1.0, 20.0, 1e4)):
         key, density, t = np.array([mean]), np.array([c]), np.empty(1)
         pool_losses(
-            LOGISTIC, 1.0, 1.0, key, density, np.ones(1), np.zeros(1, np.int64), np.empty((4, 1)), t
+            LOSS_CODES["logistic"],
+            1.0,
+            1.0,
+            key,
+            density,
+            np.ones(1),
+            np.zeros(1, np.int64),
+            np.empty((4, 1)),
+            t,
         )
         slope = c * 0.5 * (1.0 + np.tanh(0.5 * t[0])) + t[0] - mean
         assert abs(slope) <= 1e-13 * (1.0 + abs(mean) + c)
