@@ -22,21 +22,8 @@ import sorel._core as _core
 from sorel._core import PARAMETERS
 from sorel._lib.copies import shallow_copy
 from sorel._lib.threads import Team, limit_blas, thread_count
-from sorel.engines import vectorised
-from sorel.engines.base import (
-    Curvature,
-    Differences,
-    Dual,
-    Engine,
-    FloatArray,
-    Point,
-    RoundingFacts,
-    Sizes,
-    Spec,
-    Splitting,
-    Stochastic,
-    UnsupportedOperationError,
-)
+from sorel.engines import base, vectorised
+from sorel.engines.base import FloatArray
 from sorel.engines.curvature import OneMargin, SeveralMargins, softmax_curvature
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.last_gram import LastGram
@@ -56,7 +43,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _MANY_SAMPLES = 100_000
 
 
-class MemoryPoint(Point):
+class MemoryPoint(base.Point):
     """Margins and losses at one parameter vector; slopes are made when they are asked for."""
 
     __slots__ = ("_engine", "_slopes", "losses", "margins")
@@ -77,7 +64,7 @@ class MemoryPoint(Point):
         return self._slopes
 
 
-class MemoryDual(Dual):
+class MemoryDual(base.Dual):
     """A weighting as densities, with the derivative of the projection that made it."""
 
     __slots__ = ("density", "derivative")
@@ -145,7 +132,7 @@ def _inner_products(X: Any, rows: NDArray[np.intp], others: NDArray[np.intp]) ->
     return np.asarray(out.toarray() if hasattr(out, "toarray") else out)
 
 
-def _check_lengths(spec: Spec, n: int, n_outputs: int) -> None:
+def _check_lengths(spec: base.Spec, n: int, n_outputs: int) -> None:
     """Refuse targets and weights that the loops, which trust the rows of X, would read beyond."""
     for name, values in (("targets", spec.targets), ("sample_weight", spec.sample_weight)):
         if values is not None and np.shape(values) != (n,):
@@ -161,7 +148,7 @@ def _check_lengths(spec: Spec, n: int, n_outputs: int) -> None:
             )
 
 
-class MemoryEngine(Engine):
+class MemoryEngine(base.Engine):
     """Losses, weights and projections for margins in memory.
 
     Under a Deviation the weights of the losses are q - share, while the projection stays that of
@@ -174,7 +161,7 @@ class MemoryEngine(Engine):
     # What runs one after another share.
     _handed_on: LastGram | None = None
 
-    def __init__(self, rows: RowMatrix, spec: Spec) -> None:
+    def __init__(self, rows: RowMatrix, spec: base.Spec) -> None:
         super().__init__(rows.n, rows.d, spec)
         _check_lengths(spec, self.n_samples, self.n_outputs)
         self._rows = rows
@@ -325,12 +312,12 @@ class MemoryEngine(Engine):
             losses[self._unused] = every[self._unused]
         return losses
 
-    def sizes(self, point: Any) -> Sizes:
+    def sizes(self, point: Any) -> base.Sizes:
         losses, mean = point.losses, self._mean(point.losses)
         absolute = mean if self.loss.lower_bound >= 0.0 else self._mean(np.abs(losses))
         with np.errstate(invalid="ignore"):
             distances = np.subtract(losses, mean)
-        return Sizes(mean, absolute, self._mean(np.abs(distances, out=distances)))
+        return base.Sizes(mean, absolute, self._mean(np.abs(distances, out=distances)))
 
     def _mean(self, values: FloatArray) -> float:
         if not self._weighted:
@@ -384,14 +371,14 @@ class MemoryEngine(Engine):
 
     def differences(
         self, dual: Any, other: Any, point: Any = None, other_point: Any = None
-    ) -> Differences:
+    ) -> base.Differences:
         omega = self._omega, self._weighted
         square = self._each(_core.weighted_square_distance, dual.density, other.density, *omega)
         if point is None or other_point is None:
-            return Differences(square)
+            return base.Differences(square)
         move, change = dual.density - other.density, other_point.losses - point.losses
         losses = self._mean(change * change)
-        return Differences(square, self._mean(np.multiply(move, change, out=move)), losses)
+        return base.Differences(square, self._mean(np.multiply(move, change, out=move)), losses)
 
     def weights(self, dual: Any) -> FloatArray:
         return np.asarray(dual.density * self._omega)
@@ -426,7 +413,9 @@ class MemoryEngine(Engine):
         moved = np.einsum("ik,ik->i", point.slopes, direction)
         return self._each(_core.weighted_sum, density, moved, *omega)
 
-    def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
+    def curvature(
+        self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0
+    ) -> base.Curvature:
         if self.n_outputs > 1:
             return SeveralMargins(self, point, dual, eta)
         return OneMargin(self, point, dual, eta, damping)
@@ -451,8 +440,9 @@ class MemoryEngine(Engine):
 
     # The certificate.
 
-    def rounding(self, point: Any, dual: Any) -> RoundingFacts:
-        loss, facts = self.loss, RoundingFacts(self._mean(dual.density), self._weights_error(point))
+    def rounding(self, point: Any, dual: Any) -> base.RoundingFacts:
+        loss = self.loss
+        facts = base.RoundingFacts(self._mean(dual.density), self._weights_error(point))
         if loss.lower_bound > -np.inf and loss.curvature_bound < np.inf:
             return facts
         lam = self.weights(dual)
@@ -462,7 +452,7 @@ class MemoryEngine(Engine):
         losses = np.abs(point.losses)
         if loss.affine:
             size, bound = float(np.add.reduce(lam * losses)), loss.lipschitz
-            return RoundingFacts(*facts[:2], size, bound * float(np.sum(lam)), 0.0, bound, 0.0)
+            return base.RoundingFacts(*facts[:2], size, bound * float(np.sum(lam)), 0.0, bound, 0.0)
         slopes = np.abs(point.slopes)
         curvature = np.asarray(loss.curvature(self.y, point.margins))
         used = self._omega > 0.0 if self._weighted else slice(None)
@@ -471,7 +461,7 @@ class MemoryEngine(Engine):
             losses += slopes * np.abs(np.log(np.where(self.y > 0.0, self.y, 1.0)))
         sums = (float(np.add.reduce(lam * size)) for size in (losses, slopes, curvature))
         largest = (float(np.max(size[used])) for size in (slopes, curvature))
-        return RoundingFacts(*facts[:2], *sums, *largest)
+        return base.RoundingFacts(*facts[:2], *sums, *largest)
 
     def _weights_error(self, point: Any) -> float:
         if not self._weighted:
@@ -484,7 +474,7 @@ class MemoryEngine(Engine):
 
     # Parts of the problem.
 
-    def on_rows(self, rows: NDArray[np.intp]) -> Engine | None:
+    def on_rows(self, rows: NDArray[np.intp]) -> base.Engine | None:
         classes = max(2, self.n_outputs)
         if self.loss.is_classifier and len(np.unique(self.y[rows])) < classes:
             return None
@@ -494,7 +484,7 @@ class MemoryEngine(Engine):
         some = self._rows.select(rows)
         return None if some is None else MemoryEngine(some, self.spec.for_rows(rows))
 
-    def columns(self, chosen: NDArray[np.intp]) -> Engine:
+    def columns(self, chosen: NDArray[np.intp]) -> base.Engine:
         other = self.for_run()
         other._handed_on = other._last_gram = None
         other._rows = self._rows.columns(chosen)
@@ -540,13 +530,13 @@ class MemoryEngine(Engine):
             )
         return None
 
-    def splitting(self) -> Splitting:
+    def splitting(self) -> base.Splitting:
         reason = self.obstacle("splitting")
         if reason is not None:
-            raise UnsupportedOperationError(f"splitting {reason}")
+            raise base.UnsupportedOperationError(f"splitting {reason}")
         return MemorySplitting(self)
 
-    def stochastic(self) -> Stochastic:
+    def stochastic(self) -> base.Stochastic:
         return MemoryStochastic(self)
 
     @_shared
@@ -563,5 +553,5 @@ class MemoryEngine(Engine):
     def _rank_mass(self) -> FloatArray:
         """sigma by rank as densities; only without sample weights do ranks alone determine it."""
         if self._weighted:
-            raise UnsupportedOperationError("tables of ranked weights take no sample weights")
+            raise base.UnsupportedOperationError("tables of ranked weights take no sample weights")
         return self.spec.risk.weights(self.n_samples) * self.n_samples
