@@ -155,14 +155,6 @@ def test_what_is_refused(settings, words):
         Budget(**settings)
 
 
-def test_bounds_that_follow_from_the_budget():
-    lower, upper = Budget(lower=[0.1, 0.2, 0.0], upper=[0.3, np.inf, np.inf]).bounds(3)
-    np.testing.assert_allclose(lower, [0.1, 0.2, 0.0])
-    np.testing.assert_allclose(upper, [0.3, 0.9, 0.7])
-    # Weights are bounded where the others are: one open side in each direction.
-    assert Budget(lower=[-np.inf, 0.0], upper=[1.0, 1.0]).compact
-
-
 def test_sums_are_right_for_arguments_that_are_far_larger():
     rng = np.random.default_rng(3)
     for size in (1.0, 1e6, 1e12, 1e15):

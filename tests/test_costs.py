@@ -21,16 +21,6 @@ def engine(n, d, classes=1, density=None, risk="cvar:0.25"):
     return Problem(X, y, risk=risk, loss="multinomial" if classes > 1 else "squared").engine
 
 
-def test_costs_grow_with_rows_and_columns():
-    for small, large in (((500, 50), (1000, 50)), ((1000, 50), (1000, 100))):
-        a, b = (StepCosts(engine(*shape), shape[0]) for shape in (small, large))
-        assert (a.product, a.matrix, a.by_rows) < (b.product, b.matrix, b.by_rows)
-    sparse = StepCosts(engine(1000, 300, density=0.01), 1000)
-    dense = StepCosts(engine(1000, 300), 1000)
-    assert sparse.product < dense.product
-    assert sparse.matrix < dense.matrix
-
-
 def test_the_cheaper_matrix_counts():
     """The inner products of the rows are needed once, however many steps use them."""
     wide, long = StepCosts(engine(200, 5000), 200), StepCosts(engine(5000, 200), 5000)

@@ -113,21 +113,6 @@ def test_a_shift_without_end_says_nothing():
     assert found[1] == 0.0
 
 
-def test_exposures_are_sample_weights():
-    rng = np.random.default_rng(0)
-    X, rate = rng.normal(size=(300, 2)), None
-    exposure = rng.integers(1, 6, 300).astype(float)
-    rate = np.exp(0.2 + X @ [0.5, -0.3])
-    counts = rng.poisson(exposure * rate)
-    model = sorel.SpectralRiskRegressor("mean", loss="poisson", l2=1e-3, tol=1e-10)
-    model.fit(X, counts / exposure, sample_weight=exposure)
-    # The same as rows of exposure 1 with the same rate.
-    rows = np.repeat(np.arange(300), exposure.astype(int))
-    again = sorel.SpectralRiskRegressor("mean", loss="poisson", l2=1e-3, tol=1e-10)
-    again.fit(X[rows], (counts / exposure)[rows])
-    np.testing.assert_allclose(model.coef_, again.coef_, rtol=1e-5)
-
-
 @by_loss
 def test_stochastic_solvers_refuse_by_name(loss):
     X, y = make_rows(loss)

@@ -8,7 +8,6 @@ import scipy.sparse
 
 import sorel
 from sorel import ESRM, Max, Mixture
-from sorel.engines import BlocksEngine
 
 HALF = Mixture([Max(), ESRM(2.0)], [0.5, 0.5])
 
@@ -52,20 +51,6 @@ def test_samples_that_weigh_next_to_nothing(loss, n, d, seed, penalty, kind):
     assert certificate.gap <= 2e-6 * problem.objective(result.w)
 
 
-def test_rows_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("sorel.rows.source.SPAN_BYTES", 1)
-    monkeypatch.setattr("sorel.rows.source.MIN_SPAN_ROWS", 7)
-    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
-    X, y, weight = data("gamma", 60, 5, 4)
-    np.save(tmp_path / "X.npy", X)
-    options = {"risk": HALF, "loss": "gamma", "sample_weight": weight}
-    disk = sorel.Problem(np.load(tmp_path / "X.npy", mmap_mode="r"), y, **options)
-    assert isinstance(disk.engine, BlocksEngine)
-    results = [sorel.solve(p, tol=1e-8) for p in (disk, sorel.Problem(X, y, **options))]
-    assert all(result.converged for result in results)
-    assert results[0].objective == pytest.approx(results[1].objective, rel=2e-8)
-
-
 def test_more_columns_than_rows_and_rows_without_weight():
     X, y, weight = data("squared", 20, 80, 5)
     weight[:4] = 0.0
@@ -75,17 +60,3 @@ def test_more_columns_than_rows_and_rows_without_weight():
     assert not result.weights[:4].any()
     kept = sorel.Problem(X[4:], y[4:], risk=HALF, sample_weight=weight[4:], penalty=sorel.L2(0.1))
     assert result.objective == pytest.approx(sorel.solve(kept, tol=1e-9).objective, rel=2e-9)
-
-
-def test_a_warm_start_is_used_and_passes_are_kept():
-    problem = make("multinomial", 120, 12)
-    cold = sorel.solve(problem, "newton", tol=1e-6)
-    warm = sorel.solve(problem, "newton", tol=1e-6, warm_start=cold)
-    assert warm.converged
-    assert warm.passes < 0.75 * cold.passes
-    with pytest.warns(sorel.ConvergenceWarning, match="max_passes"):
-        few = sorel.solve(problem, "newton", max_passes=20)
-    assert not few.converged
-    assert 20 <= few.passes <= 24
-    again = problem.certificate(few.w, few.weights).relative_gap
-    assert few.relative_gap == pytest.approx(again, rel=1e-10)

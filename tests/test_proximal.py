@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from own_penalties import Ball, GroupLasso, Pseudohuber
 
-from sorel.models.proximal import ProximalModel
 from sorel.models.quadratic import minimize_quadratic
 from sorel.penalties import Box, ElasticNet, NonNegative, Penalty, Simplex
 
@@ -101,28 +100,6 @@ def test_no_curvature_at_all():
     assert info.shift == 1.0  # the intercept was lent curvature
     at_corner, _ = minimize_quadratic(np.zeros((3, 3)), gradient[:3], w[:3], Shown(Simplex(0.0)), 3)
     np.testing.assert_allclose(at_corner, [0.0, 1.0, 0.0], atol=1e-12)
-
-
-def test_a_step_from_the_minimiser_stays_there():
-    H, gradient, w = model("plain", 12)
-    penalty = GroupLasso(0.01, 0.3, np.arange(12) // 3)
-    first = ProximalModel(H, gradient, w, penalty, (12,)).minimize()
-    again = ProximalModel(H, gradient + H @ (first - w), first, penalty, (12,))
-    second = again.minimize()
-    third = ProximalModel(H, gradient + H @ (second - w), second, penalty, (12,)).minimize()
-    steps = [np.abs(step).max() for step in (first - w, second - first, third - second)]
-    assert steps[1] <= 1e-3 * steps[0]
-    assert steps[2] <= 1e-3 * steps[1]
-
-
-def test_one_parameter():
-    """u = soft(w - gradient / H) in one dimension, whatever the signs."""
-    for gradient in (-3.0, -0.1, 0.1, 3.0):
-        penalty = GroupLasso(0.5, 1.0, [0])
-        u = ProximalModel(np.eye(1), np.array([gradient]), np.ones(1), penalty, (1,)).minimize()
-        free = 1.0 - gradient
-        expected = np.sign(free) * max(abs(free) - 1.0, 0.0) / 1.5
-        np.testing.assert_allclose(u, expected, atol=1e-3)
 
 
 def test_refuses_what_is_not_finite():

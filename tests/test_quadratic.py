@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from own_penalties import Ball
 
 from sorel.models.quadratic import (
     QuadraticInfo,
@@ -156,7 +155,7 @@ def conic_solution(H, gradient, w, penalty, n, outputs):
 
 
 @by_name
-@pytest.mark.parametrize(("d", "outputs", "intercept"), [(12, 1, 1), (7, 3, 1), (20, 1, 0)])
+@pytest.mark.parametrize(("d", "outputs", "intercept"), [(12, 1, 1), (7, 3, 1)])
 def test_against_a_conic_solver(name, d, outputs, intercept):
     rng = np.random.default_rng(d)
     n = d * outputs
@@ -178,26 +177,22 @@ def test_array_bounds_hold_for_every_output():
 
 
 @by_name
-def test_scaled_columns(name):
-    """Columns over twelve decades: every coordinate is optimal on its own scale."""
-    for seed in range(6):
-        H, gradient, w = model(np.random.default_rng(seed), 15, scale=6.0)
-        penalty = make_penalty(name, 1e-6)
-        u, info = minimize_quadratic(H, gradient, w, penalty, 14)
-        assert info.kkt <= EXACT
-        assert info.shift == 0.0
-        assert kkt_violation(u, H, gradient, w, penalty, 14) <= EXACT
-
-
-@by_name
-@pytest.mark.parametrize("l2", [1e-8, 1e-3])
-def test_rank_deficient_curvature(name, l2):
-    for seed in range(6):
-        H, gradient, w = model(np.random.default_rng(seed), 20, rows=5)
-        penalty = make_penalty(name, l2)
-        u, info = minimize_quadratic(H, gradient, w, penalty, 20)
-        assert info.kkt <= EXACT
-        assert kkt_violation(u, H, gradient, w, penalty, 20) <= EXACT
+@pytest.mark.parametrize("kind", ["scaled", "deficient", "correlated", "hilbert"])
+def test_every_coordinate_is_optimal_on_its_own_scale(name, kind):
+    """Columns over twelve decades, fewer rows than columns, and columns that are all but equal."""
+    p, rng = 25, np.random.default_rng(9)
+    H, gradient, w = model(rng, p, 5 if kind == "deficient" else None, 6.0 * (kind == "scaled"))
+    if kind in ("correlated", "hilbert"):
+        X = 1.0 / (np.arange(2 * p)[:, None] + np.arange(p) + 1.0)
+        if kind == "correlated":
+            X = 0.1 * np.cumsum(rng.standard_normal((2 * p, p)), axis=1)
+            X += 10.0 * rng.standard_normal((2 * p, 1))
+        H, gradient = X.T @ X / len(X), X.T @ rng.standard_normal(len(X)) / len(X)
+    penalty = make_penalty(name, 1e-6, l1=0.01 * np.abs(gradient).max())
+    u, info = minimize_quadratic(H, gradient, w, penalty, p - 1)
+    assert info.kkt <= EXACT
+    assert info.shift == 0.0
+    assert kkt_violation(u, H, gradient, w, penalty, p - 1) <= EXACT
 
 
 @by_name
@@ -243,15 +238,6 @@ def test_nearly_flat_intercept(name, curvature):
         assert info.shift == 1.0
 
 
-def test_no_curvature_at_all():
-    penalty = ElasticNet(2.0, 1.0)
-    u, info = minimize_quadratic(
-        np.zeros((3, 3)), np.array([-5.0, 0.5, 0.0]), np.array([9.0, 9.0, 4.0]), penalty, 2
-    )
-    np.testing.assert_allclose(u, [2.0, 0.0, 4.0], atol=1e-15)
-    assert info.kkt <= EXACT
-
-
 @by_name
 def test_one_more_step_from_the_minimiser_stays_there(name):
     """Re-centring the model at its minimiser must not move it: the accuracy Newton relies on."""
@@ -263,25 +249,6 @@ def test_one_more_step_from_the_minimiser_stays_there(name):
     assert np.max(root * np.abs(again - u)) <= 1e-9 * np.max(root * np.abs(u))
     np.testing.assert_array_equal(again[:29] == 0.0, u[:29] == 0.0)
     assert info.n_iter <= 6
-
-
-@by_name
-@pytest.mark.parametrize("kind", ["correlated", "hilbert"])
-def test_hard_identification(name, kind):
-    """Strongly correlated columns, where coordinate descent alone would take forever."""
-    p = 25
-    rng = np.random.default_rng(9)
-    if kind == "correlated":
-        X = 0.1 * np.cumsum(rng.standard_normal((2 * p, p)), axis=1)
-        X += 10.0 * rng.standard_normal((2 * p, 1))
-    else:
-        X = 1.0 / (np.arange(2 * p)[:, None] + np.arange(p) + 1.0)
-    H, gradient = X.T @ X / len(X), X.T @ rng.standard_normal(len(X)) / len(X)
-    penalty = make_penalty(name, 1e-6, l1=0.01 * np.abs(gradient).max())
-    w = rng.standard_normal(p)
-    u, info = minimize_quadratic(H, gradient, w, penalty, p)
-    assert info.kkt <= EXACT
-    assert kkt_violation(u, H, gradient, w, penalty, p) <= EXACT
 
 
 @by_name
@@ -319,14 +286,6 @@ def test_refuses_what_is_not_finite(name, at, value):
         minimize_quadratic(H, gradient, w, make_penalty(name, 0.1), 4)
 
 
-@pytest.mark.parametrize("at", ["curvature", "gradient", "w"])
-def test_refuses_what_is_not_finite_under_a_penalty_of_ones_own(at):
-    H, gradient, w = model(np.random.default_rng(11), 4)
-    {"curvature": H[1], "gradient": gradient, "w": w}[at][2] = math.nan
-    with pytest.raises(np.linalg.LinAlgError, match="not finite"):
-        minimize_quadratic(H, gradient, w, Ball(), 4)
-
-
 def test_refuses_indefinite_curvature():
     H = np.array([[1.0, 5.0], [5.0, 1.0]])
     with pytest.raises(np.linalg.LinAlgError, match="not positive semidefinite"):
@@ -343,30 +302,6 @@ def test_many_coordinates_come_to_rest_on_one_face(name, rows, scale):
     u, _ = minimize_quadratic(H, gradient, w, penalty, 200)
     assert kkt_violation(u, H, gradient, w, penalty, 200) <= EXACT
     assert 0 < np.count_nonzero((u[:200] != 0.0) & (np.abs(u[:200] + 0.05) != 0.25)) < 200
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("l2", [0.0, 1e-3])
-@pytest.mark.parametrize("rank", [30, 120, 400])
-def test_many_free_coordinates_of_a_simplex_against_a_conic_solver(rank, l2, intercept):
-    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
-    rng = np.random.default_rng(rank)
-    d, p = 150, 150 + intercept
-    M = rng.standard_normal((rank, p)) * 10.0 ** rng.uniform(-1.0, 1.0, p)
-    H, gradient = 1e3 * M.T @ M / rank, 0.05 * rng.standard_normal(p)
-    w = np.append(np.full(d, 1.0 / d), np.zeros(int(intercept)))
-    u, info = minimize_quadratic(H, gradient, w, Simplex(l2), d)
-    assert info.kkt <= 1e-13
-    assert u[:d].min() >= 0.0
-    assert u[:d].sum() == pytest.approx(1.0, abs=1e-14)
-    x = cp.Variable(p)
-    model = gradient @ (x - w) + 500.0 / rank * cp.sum_squares(M @ (x - w))
-    penalty = 0.5 * l2 * cp.sum_squares(x[:d])
-    constraints = [x[:d] >= 0.0, cp.sum(x[:d]) == 1.0]
-    best = cp.Problem(cp.Minimize(model + penalty), constraints).solve(solver=cp.CLARABEL)
-    move = u - w
-    value = gradient @ move + 0.5 * move @ H @ move + 0.5 * l2 * u[:d] @ u[:d]
-    assert value == pytest.approx(best, abs=1e-8)
 
 
 def test_step_of_few_promises_what_the_model_gives() -> None:

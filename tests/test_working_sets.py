@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import CASES, conic_optimum, make_data, make_loss
+from helpers import CASES, conic_optimum
 from own_penalties import Ball
 from partitioned import PartitionedEngine
 
@@ -242,44 +242,3 @@ def test_too_many_columns_are_named(small_sets, monkeypatch):
 
 
 # Columns of an engine.
-
-
-@pytest.mark.parametrize("kind", ["C", "F", "float32", "csr", "csr64"])
-@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
-def test_a_part_of_the_hessian(kind, loss):
-    X, y = make_data(loss, 40, 6, seed=0)
-    if kind == "F":
-        X = np.asfortranarray(X)
-    elif kind == "float32":
-        X = X.astype(np.float32)
-    elif kind.startswith("csr"):
-        X = scipy.sparse.csr_array(np.where(np.abs(X) > 0.5, X, 0.0))
-        if kind == "csr64":
-            X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
-    weight = np.random.default_rng(0).random(40)
-    problem = Problem(
-        X, y, risk=CVaR(0.4), loss=make_loss(loss), fit_intercept=True, sample_weight=weight
-    )
-    engine = problem.engine
-    w = np.random.default_rng(1).standard_normal(engine.shape)
-    point = engine.point(w)
-    dual = engine.dual_step(engine.uniform(), point, 3.0)
-    chosen = np.array([4, 0, 3])
-    part = engine.columns(chosen)
-    assert part.shape == (4, *engine.shape[1:])
-    assert part.size == 4 * engine.n_outputs
-    places = np.arange(engine.size).reshape(engine.shape)[[4, 0, 3, 6]].ravel()
-    whole = engine.curvature(point, dual, 3.0).matrix()
-    np.testing.assert_allclose(
-        part.curvature(point, dual, 3.0).matrix(), whole[np.ix_(places, places)], atol=1e-12
-    )
-    # It is an engine as good as any: the problem of these columns.
-    own = Problem(
-        X[:, chosen], y, risk=CVaR(0.4), loss=make_loss(loss), fit_intercept=True,
-        sample_weight=weight,
-    )  # fmt: skip
-    v = w[[4, 0, 3, 6]]
-    np.testing.assert_allclose(
-        part.losses(part.point(v)), own.losses(v), rtol=1e-6 if kind == "float32" else 1e-12
-    )
-    np.testing.assert_allclose(part.column_scale(), own.engine.column_scale())
