@@ -9,7 +9,8 @@ one with all mass at the two ends has the largest spectral risk.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +19,14 @@ import sorel._core as _core
 from sorel.problem.risks import FloatArray, Risk
 from sorel.projection import Projector
 
-# Values that the edges are chosen from at a time: all of them, or a sample of them and, for the
-# upper end, of those beyond the last 1/_TOP of the sample, and so on.
-_SAMPLE, _TOP = 1 << 15, 32
+# Values that the edges are chosen from: some of all ranks, and as many of the largest.
+_SAMPLE = 1 << 15
 
-# How the bins are shared out: by what they can lose, by value and rank together, by rank alone.
-_BY_LOSS, _BY_VALUE = 0.6, 0.2
+# Share of the bins that is placed by what they can lose; the others by value and rank together.
+_BY_LOSS = 0.7
 
 # Cells of the grid by which bins are found, for each bin.
 _CELLS_PER_BIN = 8
-
-# Where the risk has a kink, half of the bins are put on this share of the ranks to either side.
-_WINDOW = 0.02
-
-# Blocks that bins share which are not pooled: each with enough samples for a mean.
-_GROUPS = 64
 
 
 class Bins(NamedTuple):
@@ -53,7 +47,7 @@ class Bins(NamedTuple):
     high: FloatArray
 
 
-def choose_edges(keys: FloatArray, bins: int, risk: Risk, kink: float | None) -> FloatArray:
+def choose_edges(keys: FloatArray, bins: int, risk: Risk) -> FloatArray:
     """Edges between at most `bins` bins of these values.
 
     A bin loses at most weight x (range of the risk's density) x (range of its values), so its width
@@ -68,8 +62,6 @@ def choose_edges(keys: FloatArray, bins: int, risk: Risk, kink: float | None) ->
         How many bins there may be.
     risk : Risk
         Where its density is steep, bins are narrow.
-    kink : float or None
-        A value near which half of the bins are put; None puts them where the risk says.
     """
     values, ranks = _sampled(keys)
     if len(keys) <= _SAMPLE:
@@ -78,58 +70,32 @@ def choose_edges(keys: FloatArray, bins: int, risk: Risk, kink: float | None) ->
             return different[1:]
     tail = risk.tail(np.clip(1.0 - ranks, 0.0, 1.0))
     width, rise = np.diff(ranks), np.diff(values)
-    density = -np.diff(tail) / np.maximum(width, 1e-300)
-    bend = np.abs(np.gradient(density)) if len(density) > 1 else np.zeros_like(density)
-    cost = np.cbrt(width * rise * bend)
-    shares = (
-        _BY_LOSS * _normal(cost)
-        + _BY_VALUE * _normal(np.sqrt(width * rise))
-        + (1.0 - _BY_LOSS - _BY_VALUE) * _normal(width)
-    )
-    levels = risk.levels(len(keys), keys)
-    if levels is not None and levels[0] < levels[1]:
-        center = 1.0 - (1.0 - levels[0]) / (levels[1] - levels[0])
-        if kink is not None:
-            center = float(np.interp(kink, values, ranks))
-        near = np.abs(ranks[1:] - center) <= _WINDOW
-        shares = 0.5 * _normal(shares) + 0.5 * _normal(width * near)
+    density = -np.diff(tail) / np.maximum(width, np.finfo(np.float64).tiny)
+    loss = np.cbrt(width * rise * np.abs(np.gradient(density)))
+    shares = _BY_LOSS * _normal(loss) + (1.0 - _BY_LOSS) * _normal(np.sqrt(width * rise))
     reach = np.append(0.0, np.cumsum(_normal(shares)))
     goals = np.arange(1, bins) / bins
     return np.unique(np.interp(goals, reach, values))
 
 
 def _normal(shares: FloatArray) -> FloatArray:
+    """Divided by their sum, where there is one."""
     total = shares.sum()
-    return shares / total if total > 0.0 else np.full(len(shares), 1.0 / max(len(shares), 1))
+    return shares / total if total > 0.0 else shares
 
 
 def _sampled(keys: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Some of the values in ascending order, the upper end in detail, and their ranks in [0, 1]."""
+    """Some of the values in ascending order, the largest all, and their ranks in [0, 1]."""
     n = len(keys)
-    if n <= _SAMPLE:
-        return np.sort(keys), (np.arange(n) + 0.5) / n
-    parts, ranks = [], []
-    rest, below = keys, 0.0
-    while True:
-        stride = -(-len(rest) // _SAMPLE)
-        some = np.sort(rest[::stride])
-        share = len(rest) / n
-        places = below + share * (np.arange(len(some)) + 0.5) / len(some)
-        cut = len(some) - len(some) // _TOP
-        if stride == 1 or cut == len(some):
-            parts.append(some)
-            ranks.append(places)
-            break
-        upper = rest[rest > some[cut - 1]]
-        # Ties may hold the whole upper end: then there is nothing to see there.
-        if len(upper) == 0 or len(upper) >= 0.5 * len(rest):
-            parts.append(some)
-            ranks.append(places)
-            break
-        parts.append(some[:cut])
-        ranks.append(below + (share - len(upper) / n) * (np.arange(cut) + 0.5) / cut)
-        rest, below = upper, 1.0 - len(upper) / n
-    return np.concatenate([[keys.min()], *parts]), np.concatenate([[0.0], *ranks])
+    some = np.sort(keys[:: -(-n // _SAMPLE)])
+    if len(some) == n:
+        return some, (np.arange(n) + 0.5) / n
+    cut = some[int(len(some) * (1.0 - _SAMPLE / n))]
+    lower, upper = some[some <= cut], np.sort(keys[keys > cut])
+    share = 1.0 - len(upper) / n
+    below = share * (np.arange(len(lower)) + 0.5) / len(lower)
+    above = share + (np.arange(len(upper)) + 0.5) / n
+    return np.concatenate([[keys.min()], lower, upper]), np.concatenate([[0.0], below, above])
 
 
 def fill(
@@ -172,7 +138,7 @@ def _guide(edges: FloatArray) -> tuple[NDArray[np.int32], float, float, int]:
     return guide, least, scale, shift
 
 
-def join(parts: list[Bins]) -> Bins:
+def join(parts: Sequence[Bins]) -> Bins:
     """The bins of all workers."""
     return Bins(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -291,7 +257,7 @@ def project(risk: Risk, items: Bins, n_blocks: int, neighbours: int) -> Projecte
         # A bin of ties moves as a pooled one, however far away the others are.
         tied = several & (items.high[used] <= items.low[used])
         pull[rest] = np.where(tied | (pooled >= 0), 1.0, slope)[rest]
-        groups = min(len(rest), _GROUPS, max(1, n_blocks - len(heavy)))
+        groups = min(len(rest), max(1, n_blocks - len(heavy)))
         reach = np.cumsum(mass[rest])
         block[rest] = len(heavy) + np.minimum(groups * reach / reach[-1], groups - 1)
     size = len(items.mass)
@@ -308,15 +274,3 @@ def worst_case(risk: Risk, items: Bins) -> FloatArray:
     density[order] = risk.increments(items.mass[order] / items.mass.sum())
     np.divide(density, items.mass, out=density, where=used)
     return np.where(used, density, 0.0)
-
-
-def pack(bins: Bins, room: int) -> NDArray[np.float64]:
-    """One array for the wire, with room for so many bins: its size says nothing of the data."""
-    out = np.zeros((len(bins), max(room, len(bins.size))))
-    out[:, : len(bins.size)] = bins
-    return out
-
-
-def unpack(array: Any) -> Bins:
-    """The bins in such an array."""
-    return Bins(*array[:, array[0] > 0.0])

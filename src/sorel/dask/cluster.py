@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 import sorel
 from sorel._lib.warnings import logger
-from sorel.dask.shards import Layout, Message, Reply, answer
+from sorel.dask.shards import ForgottenError, Layout, Message, answer
 
-# Seconds to wait for workers that hold all partitions, and between two looks.
-_PATIENCE, _PAUSE = 120.0, 0.05
+# Seconds to wait for workers, or for a sign of life from one.
+_PATIENCE = 120.0
 
-# How much longer partitions may take to be computed while there are workers.
-_WORKING = 10.0
+# Seconds between two looks at partitions that are being computed.
+_PAUSE = 0.05
 
 # Losses at one iterate after which the next worker would hardly fare better.
 _MAX_LOSSES = 2
@@ -41,9 +41,9 @@ _MAX_LOSSES = 2
 # Calling one that is not would take half a minute to fail.
 _PULSE = 0.2
 
-# Seconds between two looks at the heartbeats, and heartbeats missed before a worker may count as
-# stopped: as many as the scheduler grants, whatever its own limit.
-_LOOK, _MISSED = 1.0, 10
+# Heartbeats missed before a worker may count as stopped: as many as the scheduler grants, whatever
+# its own limit.
+_MISSED = 10
 
 
 class ClusterError(RuntimeError):
@@ -125,35 +125,25 @@ class Partitions:
 
     # Rounds.
 
-    def exchange(self, run: str, program: list[tuple[str, tuple[Any, ...]]]) -> list[list[Any]]:
+    def exchange(self, run: str, program: list[tuple[Any, ...]]) -> list[list[Any]]:
         """What every worker returns for a list of operations: one list for each worker."""
-        addresses, data = self.addresses, self.data
         # Emptied in place: whoever tells of an end holds this very list.
         ended = self.ended[:]
         del self.ended[: len(ended)]
         messages = [
-            Message(data, run, [(name, _for_worker(args, i)) for name, args in program], ended)
-            for i in range(len(addresses))
+            Message(self.data, run, [_for_worker(part, i) for part in program], ended)
+            for i in range(len(self.addresses))
         ]
-        replies = self._send(addresses, messages)
-        lost = [
-            address
-            for address, reply in zip(addresses, replies, strict=True)
-            if reply.outcome == "lost"
-        ]
-        for place, (address, reply) in enumerate(zip(addresses, replies, strict=True)):
-            if reply.outcome == "failed":
-                raise reply.content
-            if reply.outcome == "memory":
-                raise ClusterError(self._out_of_memory(address, place, reply.content))
+        replies = self._send(self.addresses, messages)
+        lost = self._lost(replies)
         if lost:
             raise WorkersLostError(lost)
-        return [reply.content for reply in replies]
+        return replies
 
-    def _send(self, addresses: list[str], messages: list[Message]) -> list[Reply]:
-        """Call all workers at once."""
+    def _send(self, addresses: list[str], messages: list[Message]) -> list[Any]:
+        """Call all workers at once; what they return or raise."""
         try:
-            replies: list[Reply] = self.client.sync(_call_all, self.client, addresses, messages)
+            replies: list[Any] = self.client.sync(_call_all, self.client, addresses, messages)
         except (Exception, asyncio.CancelledError) as error:
             # A client whose connection breaks in the middle of a call fails in many ways.
             broken = isinstance(error, OSError | asyncio.CancelledError | RuntimeError)
@@ -161,6 +151,22 @@ class Partitions:
                 raise
             raise self._unreachable(error) from error
         return replies
+
+    def _lost(self, replies: list[Any]) -> list[str]:
+        """The workers that are gone; what others raised is raised here."""
+        lost = []
+        for place, (address, reply) in enumerate(zip(self.addresses, replies, strict=True)):
+            if isinstance(reply, MemoryError):
+                raise ClusterError(
+                    f"worker {address} ran out of memory on its shard, {self.describe(place)}"
+                    f"{': ' if str(reply) else ''}{reply}; use more workers, smaller partitions or "
+                    "float32"
+                ) from reply
+            if isinstance(reply, OSError | EOFError | ForgottenError):
+                lost.append(address)
+            elif isinstance(reply, Exception):
+                raise reply
+        return lost
 
     def _unreachable(self, error: BaseException) -> ClusterError:
         if self.client.status in ("closed", "closing"):
@@ -172,12 +178,6 @@ class Partitions:
             f"the scheduler at {_address(self.client)} does not answer "
             f"({type(error).__name__}: {error}); start the cluster again and fit once more, with "
             "the best parameters so far in the attributes of this error"
-        )
-
-    def _out_of_memory(self, address: str, place: int, detail: str) -> str:
-        return (
-            f"worker {address} ran out of memory on its shard, {self.describe(place)}"
-            f"{': ' + detail if detail else ''}; use more workers, smaller partitions or float32"
         )
 
     def describe(self, place: int) -> str:
@@ -193,41 +193,33 @@ class Partitions:
     def _settle(self) -> None:
         """Give every worker a home for the partitions in its memory."""
         deadline = time.monotonic() + _patience()
-        why = "no worker holds them"
         while True:
-            self._wait_for_futures(deadline)
+            self._wait_for_futures()
             holders = self._holders()
-            if holders is not None:
+            if holders:
                 self.addresses = sorted(holders)
                 self.holdings = [sorted(holders[address]) for address in self.addresses]
                 messages = [
-                    Message(
-                        self.data,
-                        "",
-                        [("settle", ([self._futures[i].key for i in held], self.layout))],
-                        [],
-                    )
+                    Message(self.data, "", [("settle", self._keys(held), self.layout)], [])
                     for held in self.holdings
                 ]
                 replies = self._send(self.addresses, messages)
-                for place, reply in enumerate(replies):
-                    if reply.outcome == "failed":
-                        raise reply.content
-                    if reply.outcome == "memory":
-                        address = self.addresses[place]
-                        raise ClusterError(self._out_of_memory(address, place, reply.content))
-                if all(reply.outcome == "done" and reply.content[0] for reply in replies):
+                if not self._lost(replies) and all(replies):
                     return
-                why = "workers come and go"
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{len(self._futures)} partitions found no lasting home within "
-                    f"{_patience():g} s: {why}; start more workers, or raise the setting "
-                    "'sorel.worker-timeout'"
+                    f"{_patience():g} s: workers come and go; start more workers, or raise the "
+                    "setting 'sorel.worker-timeout'"
                 )
             time.sleep(_PAUSE)
 
-    def _wait_for_futures(self, deadline: float) -> None:
+    def _keys(self, places: list[int]) -> list[Any]:
+        return [self._futures[place].key for place in places]
+
+    def _wait_for_futures(self) -> None:
+        """Wait until all partitions are computed, as long as there are workers to do so."""
+        seen = time.monotonic()
         while True:
             try:
                 states = [future.status for future in self._futures]
@@ -241,14 +233,13 @@ class Partitions:
                 return
             if self.client.status != "running":
                 raise self._unreachable(OSError("connection lost"))
-            late = time.monotonic() - deadline
-            workers = len(_workers(self.client)) if late > 0.0 else 0
-            if late > (_WORKING * _patience() if workers else 0.0):
-                missing = sum(state != "finished" for state in states)
+            if self.client.nthreads():
+                seen = time.monotonic()
+            if time.monotonic() - seen > _patience():
                 raise ClusterError(
-                    f"{missing} of {len(states)} partitions are still not computed "
-                    f"{_patience() + late:.0f} s after a worker was lost, with {workers} workers "
-                    "left; start more, or raise the setting 'sorel.worker-timeout'"
+                    f"{sum(state != 'finished' for state in states)} of {len(states)} partitions "
+                    f"are not computed, and there has been no worker for {_patience():g} s; start "
+                    "some, or raise the setting 'sorel.worker-timeout'"
                 )
             time.sleep(_PAUSE)
 
@@ -273,7 +264,8 @@ class Partitions:
                 f"{int(self.lengths[place])} rows, {size / 2**20:.4g} MiB; it is most likely too "
                 "large for their memory: use smaller partitions or more memory"
             )
-        return error if error is not None else ClusterError(f"partition {place} failed")
+        assert error is not None
+        return error
 
     def _holders(self) -> dict[str, list[int]] | None:
         """Partitions by worker, each at one of those that have it; None while some have none."""
@@ -321,7 +313,7 @@ class Partitions:
 
     # The order of the rows.
 
-    def gathered(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    def gathered(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """One array in the order of the rows from an array of each worker."""
         starts = np.append(0, np.cumsum(self.lengths))
         out = np.empty((int(starts[-1]), *parts[0].shape[1:]), parts[0].dtype)
@@ -356,7 +348,7 @@ class Partitions:
         """Tell the workers to forget the rows, as far as they are still there."""
         if self.client.status != "running" or not addresses:
             return
-        messages = [Message(self.data, "", [("leave", ())], [])] * len(addresses)
+        messages = [Message(self.data, "", [("leave",)], [])] * len(addresses)
         try:
             self._send(addresses, messages)
         except ClusterError:
@@ -365,22 +357,22 @@ class Partitions:
 
 async def _call_all(
     client: distributed.Client, addresses: list[str], messages: list[Message]
-) -> list[Reply]:
-    """The replies of workers, in the event loop of the client."""
+) -> list[Any]:
+    """The replies of workers, in the event loop of the client; an OSError if lost."""
     calls = {
         asyncio.ensure_future(
             client._run(answer, message, workers=[address], on_error="return")
         ): place
         for place, (address, message) in enumerate(zip(addresses, messages, strict=True))
     }
-    replies = [Reply("lost", None)] * len(addresses)
+    replies: list[Any] = [OSError("lost")] * len(addresses)
     waiting = set(calls)
     try:
         while waiting:
             done, waiting = await asyncio.wait(waiting, timeout=_PULSE)
             for call in done:
                 place = calls[call]
-                replies[place] = _reply(call.result().get(addresses[place]))
+                replies[place] = call.result().get(addresses[place], replies[place])
             if waiting and not done:
                 there = await client.scheduler.ncores(workers=None)  # type: ignore[union-attr] # connected
                 for call in [call for call in waiting if addresses[calls[call]] not in there]:
@@ -390,14 +382,6 @@ async def _call_all(
         for call in waiting:
             call.cancel()
     return replies
-
-
-def _reply(found: Any) -> Reply:
-    if isinstance(found, Reply):
-        return found
-    if isinstance(found, Exception) and not isinstance(found, OSError | EOFError):
-        return Reply("failed", found)
-    return Reply("lost", found)
 
 
 def _for_worker(args: tuple[Any, ...], place: int) -> tuple[Any, ...]:
@@ -412,10 +396,6 @@ def _listed(numbers: list[int]) -> str:
 
 def _address(client: distributed.Client) -> str:
     return str(getattr(client.scheduler, "address", "an unknown address"))
-
-
-def _workers(client: distributed.Client) -> list[str]:
-    return list(client.nthreads())
 
 
 def _patience() -> float:
@@ -449,14 +429,14 @@ def find_client(client: distributed.Client | None) -> distributed.Client:
 def wait_for_worker(client: distributed.Client) -> int:
     """The number of workers, when there is one at least."""
     deadline = time.monotonic() + _patience()
-    while not _workers(client):
+    while not client.nthreads():
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the scheduler at {_address(client)} has had no worker for "
                 f"{_patience():g} s; start some, e.g. with `dask worker ADDRESS`"
             )
         time.sleep(_PAUSE)
-    return len(_workers(client))
+    return len(client.nthreads())
 
 
 def check_versions(client: distributed.Client) -> None:
@@ -499,7 +479,7 @@ async def _drop_stopped(client: distributed.Client) -> None:
     # scheduler itself stands still, or this process does, nobody is seen.
     heard: dict[str, tuple[float, int]] = {}
     while client.status == "running":
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(1.0)
         try:
             workers = (await client.scheduler.identity())["workers"]  # type: ignore[union-attr] # connected
             patience = max(_patience(), _MISSED * heartbeat_interval(len(workers)))
@@ -507,7 +487,7 @@ async def _drop_stopped(client: distributed.Client) -> None:
                 last, looks = heard.get(address, (-1.0, 0))
                 looks = looks + 1 if facts["last_seen"] == last else 0
                 heard[address] = facts["last_seen"], looks
-                if looks * _LOOK > patience:
+                if looks > patience:
                     logger.warning("no sign of life from worker %s for %d s", address, looks)
                     await client.scheduler.unregister(  # type: ignore[union-attr] # connected
                         address=address, stimulus_id=f"sorel-no-heartbeat-{uuid.uuid4().hex}"

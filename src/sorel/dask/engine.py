@@ -20,13 +20,12 @@ from typing import Any, TypeVar
 
 import dask
 import numpy as np
-from numpy.typing import NDArray
 
 import sorel._core as _core
 from sorel._lib.copies import shallow_copy
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
-from sorel.dask.shards import total_statistics
+from sorel.dask.shards import Ref, added
 from sorel.engines.base import (
     Curvature,
     Differences,
@@ -42,72 +41,66 @@ from sorel.engines.intercepts import InterceptStatistics
 
 _EPS = float(np.finfo(np.float64).eps)
 
-# Bins of a worker at the start and at most, and the share of the precision wanted that they may
-# cost before they are doubled.
+# Bins of a worker at the start.
 BINS = 4096
+
+# Bins of a worker at most: 10 MB.
 _MAX_BINS = 1 << 18
+
+# Share of the precision wanted that bins may cost before they are doubled.
 _BIN_SHARE = 0.05
 
-# Different densities up to which a user's weighting keeps them all.
-_EXACT_LEVELS = 1 << 16
+# Blocks of a projection that have a mean of their own in a Hessian.
+_BLOCKS = 128
 
-# Numbers that sums over blocks may take in a message, and blocks of many rows and of few.
-_BLOCK_NUMBERS = 1 << 16
-_MANY_ROWS, _FEW_BLOCKS, _MANY_BLOCKS = 200_000, 128, 4096
-
-# Trials of a threshold.
-_TRIALS = 200
-
-# In units of 1 / (spread of the losses): the step that finds weights for given parameters.
-_NEAR_ETA = 10.0
-
+_Value = TypeVar("_Value")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class DaskPoint(Point):
+class _Handle:
+    """What the workers know by a number, for as long as somebody holds this.
+
+    Parameters
+    ----------
+    engine : DaskEngine
+        Whose workers.
+    recipe : tuple, optional
+        The operation of their engines that makes it, and its arguments, where it needs nothing that
+        a lost worker held.
+    """
+
+    def __init__(self, engine: DaskEngine, *recipe: Any) -> None:
+        self.number, self.recipe = Ref(next(engine._numbers)), recipe
+        self._dropped = engine._dropped
+        engine._handles[self.number] = self
+
+    def __del__(self) -> None:
+        self._dropped.append(self.number)
+
+
+class DaskPoint(Point, _Handle):
     """Parameters, and the number by which the workers know the margins there."""
 
-    __slots__ = ("__weakref__", "_engine", "number")
-
-    def __init__(self, w: FloatArray, engine: DaskEngine, number: int) -> None:
-        super().__init__(w)
-        self._engine, self.number = engine, number
-
-    def __del__(self) -> None:
-        self._engine._dropped.append(self.number)
+    def __init__(self, w: FloatArray, engine: DaskEngine) -> None:
+        Point.__init__(self, w)
+        _Handle.__init__(self, engine, "point", w)
+        # The quantile of the losses where the weights of a worst case jump.
+        self.quantile: float | None = None
 
 
-class DaskChange:
-    """A direction, and the number by which the workers know the change of the margins."""
-
-    __slots__ = ("__weakref__", "_engine", "delta", "number")
-
-    def __init__(self, delta: FloatArray, engine: DaskEngine, number: int) -> None:
-        self.delta, self._engine, self.number = delta, engine, number
-
-    def __del__(self) -> None:
-        self._engine._dropped.append(self.number)
-
-
-class DaskDual(Dual):
+class DaskDual(Dual, _Handle):
     """A weighting on the workers, and what was asked about it."""
 
-    __slots__ = ("__weakref__", "_engine", "center", "known", "mass", "n_blocks", "number")
-
-    def __init__(self, engine: DaskEngine, number: int) -> None:
-        self._engine, self.number = engine, number
-        self.n_blocks = 0
+    def __init__(self, engine: DaskEngine) -> None:
+        _Handle.__init__(self, engine)
         self.forget()
 
     def forget(self) -> None:
         """Know nothing of it any more: it is another weighting now."""
+        self.n_blocks = 0
         self.center: tuple[int, float] | None = None
-        self.mass: float | None = None
         # For a point, lam . l and its gradient.
         self.known: dict[int, tuple[float, FloatArray]] = {}
-
-    def __del__(self) -> None:
-        self._engine._dropped.append(self.number)
 
 
 def _recovering(method: _Method) -> _Method:
@@ -175,20 +168,18 @@ class DaskEngine(Engine):
         self._precision = precision
         self.bins = _check_bins(dask.config.get("sorel.bins", BINS) if bins is None else bins)
         omega = np.ones(1) if weighted else None
-        self._levels = spec.risk.levels(self.n_samples, omega)
+        # The two slopes of the risk, where there are no more; anything else goes by bins.
+        self._levels: Any = spec.risk.levels(self.n_samples, omega)
         self._facts: dict[str, Any] = {}
         self._begin()
 
     def _begin(self) -> None:
         self.run = uuid.uuid4().hex
         self._numbers = itertools.count()
-        self._queue: list[tuple[str, tuple[Any, ...]]] = []
+        self._queue: list[tuple[Any, ...]] = []
         self._dropped: list[int] = []
-        self._points: weakref.WeakValueDictionary[int, DaskPoint] = weakref.WeakValueDictionary()
-        self._changes: weakref.WeakValueDictionary[int, DaskChange] = weakref.WeakValueDictionary()
-        self._duals: weakref.WeakValueDictionary[int, DaskDual] = weakref.WeakValueDictionary()
+        self._handles: weakref.WeakValueDictionary[int, _Handle] = weakref.WeakValueDictionary()
         self._anchor: FloatArray | None = None
-        self._kink: float | None = None
         self._epoch = self.partitions.epoch
         weakref.finalize(self, self.partitions.ended.append, self.run)
 
@@ -222,32 +213,28 @@ class DaskEngine(Engine):
 
     # Messages.
 
-    def _post(self, name: str, *args: Any) -> None:
-        """Have an operation done before the next question."""
-        self._queue.append((name, args))
+    def _post(self, *operation: Any) -> None:
+        """Have an operation done before the next question; what it refers to lives until then."""
+        self._queue.append(operation)
 
-    def _ask(self, name: str, *args: Any) -> list[Any]:
-        """What an operation returns, one entry for each worker: a round of messages."""
+    def _ask_all(self, *operations: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """What operations return, each an entry for each worker: a round of messages."""
         if self._epoch != self.partitions.epoch:
             raise WorkersLostError([])
         queue, self._queue = self._queue, []
-        dropped, self._dropped = self._dropped, []
-        # What operations that wait still start from is freed after them, the rest before.
-        waiting = {arg for _, parts in queue for arg in parts if isinstance(arg, int)}
-        program = [*queue, (name, args)]
-        for place, numbers in ((len(queue), waiting.intersection(dropped)),
-                               (0, set(dropped) - waiting)):  # fmt: skip
-            if numbers:
-                program.insert(place, ("free", (sorted(numbers),)))
-        return [answers[-1] for answers in self.partitions.exchange(self.run, program)]
+        dropped = self._dropped[:]
+        del self._dropped[: len(dropped)]
+        program = [("free", dropped), *queue, *operations]
+        answers = self.partitions.exchange(self.run, [tuple(map(_ref, part)) for part in program])
+        return list(zip(*answers, strict=True))[-len(operations) :]
 
-    def _sum(self, name: str, *args: Any) -> Any:
-        return sum(self._ask(name, *args))
+    def _ask(self, *operation: Any) -> tuple[Any, ...]:
+        """What an operation returns, an entry for each worker."""
+        return self._ask_all(operation)[0]
 
-    def _columns(self, name: str, *args: Any) -> list[Any]:
-        """Sums over the workers of the entries of what they return."""
-        answers = self._ask(name, *args)
-        return [sum(column) for column in zip(*answers, strict=True)]
+    def _sum(self, *operation: Any) -> Any:
+        """The sum over the workers of what an operation returns."""
+        return added(self._ask(*operation))
 
     def _recover(self, error: WorkersLostError) -> None:
         """Make all handles again on the workers that are left, then go on."""
@@ -262,71 +249,49 @@ class DaskEngine(Engine):
                 return
 
     def _remake(self) -> None:
-        self._queue, self._dropped = [], []
-        for number, point in list(self._points.items()):
-            self._post("point", number, point.w)
-        for number, change in list(self._changes.items()):
-            self._post("direction", number, change.delta)
-        stand_in = DaskDual(self, next(self._numbers))
-        self._post("fill", stand_in.number, 1.0)
-        if self._anchor is not None and self._duals:
-            # Weights that suit the parameters reached: the augmented Lagrangian may be centred
-            # anywhere.
-            start, point = stand_in, self._new_point(self._anchor)
-            mean, _, _, finite = self._columns("sums", point.number)
-            spread = self._sum("deviation", point.number, mean) or abs(mean)
-            if finite and spread > 0.0:
-                stand_in = self._new_dual()
-                self._post(
-                    "target", stand_in.number, start.number, point.number, _NEAR_ETA / spread,
-                    None, 0.0,
-                )  # fmt: skip
-                self._project(stand_in)
-        for number, dual in list(self._duals.items()):
+        self._queue = []
+        self._dropped.clear()
+        handles = list(self._handles.values())
+        for handle in handles:
+            if handle.recipe:
+                self._post("make", handle, *handle.recipe)
+        duals = [handle for handle in handles if isinstance(handle, DaskDual)]
+        # The augmented Lagrangian may be centred anywhere: here at weights for the last iterate.
+        stand_in = self.uniform()
+        if self._anchor is not None and duals:
+            stand_in = self._worst_case(self.point(self._anchor))
+        for dual in duals:
             dual.forget()
-            dual.n_blocks = 0
-            if dual is not stand_in:
-                self._post("copy", number, stand_in.number)
+            self._post("copy", dual, stand_in)
         self._ask("free", [])
 
     # Points.
 
-    def _new_point(self, w: FloatArray) -> DaskPoint:
-        point = DaskPoint(np.array(w, dtype=np.float64), self, next(self._numbers))
-        self._points[point.number] = point
-        self._post("point", point.number, point.w)
+    def point(self, w: FloatArray) -> DaskPoint:
+        point = DaskPoint(np.array(w, dtype=np.float64), self)
+        self._post("make", point, *point.recipe)
         return point
 
-    def _new_dual(self) -> DaskDual:
-        dual = DaskDual(self, next(self._numbers))
-        self._duals[dual.number] = dual
-        return dual
-
-    def point(self, w: FloatArray) -> DaskPoint:
-        return self._new_point(w)
-
-    def direction(self, delta: FloatArray) -> DaskChange:
-        change = DaskChange(np.array(delta, dtype=np.float64), self, next(self._numbers))
-        self._changes[change.number] = change
-        self._post("direction", change.number, change.delta)
+    def direction(self, delta: FloatArray) -> _Handle:
+        change = _Handle(self, "direction", np.array(delta, dtype=np.float64))
+        self._post("make", change, *change.recipe)
         return change
 
     def moved(self, point: Any, delta: FloatArray, direction: Any, step: float) -> DaskPoint:
-        new = DaskPoint(point.w + step * delta, self, next(self._numbers))
-        self._points[new.number] = new
-        self._post("move", new.number, point.number, direction.number, step, new.w)
+        new = DaskPoint(point.w + step * delta, self)
+        self._post("make", new, "moved", point, np.asarray(delta), direction, step)
         return new
 
     @_recovering
     def losses(self, point: Any) -> FloatArray:
-        return self.partitions.gathered(self._ask("losses", point.number))
+        return self.partitions.gathered(self._ask("rows", "losses", point))
 
     @_recovering
     def scores(self, w: FloatArray, rows: int) -> tuple[FloatArray, Any]:
         """Margins and targets of about so many rows of all, for a look at predictions."""
-        point = self._new_point(w)
         share = -(-rows // len(self.partitions.addresses))
-        margins, targets = zip(*self._ask("scores", point.number, share), strict=True)
+        answers = self._ask("scores", self.point(w), share)
+        margins, targets = zip(*answers, strict=True)
         return np.concatenate(margins), np.concatenate(targets)
 
     # Risks.
@@ -335,66 +300,71 @@ class DaskEngine(Engine):
         """Take note of an iterate: where to go on when workers are lost, or all of them."""
         self._anchor = self.partitions.reached = point.w
 
-    def _loss_bins(self, point: Any, dual: Any) -> tuple[bins.Bins, bins.Ordered, Any]:
+    def _quantile(self, point: Any) -> float:
+        """The loss at which the weights of a worst case of two levels jump."""
+        if point.quantile is None:
+            target = self._losses_as_target(point)
+            reference, tau, scale = self._threshold(target, None)
+            point.quantile = 0.0
+            if scale > 0.0:
+                low = self._levels[0] * scale
+                point.quantile = self._nearest(target, reference, tau, low, above=True)
+        return float(point.quantile)
+
+    def _loss_bins(self, point: Any, dual: Any = None) -> tuple[bins.Bins, bins.Ordered, Any]:
         """Bins of the losses, what they say of the risk, and what a weighting holds in them.
 
-        Bins that leave the risk too uncertain are moved to the kink of the risk, or doubled.
+        Bins that leave the risk too uncertain are doubled.
         """
-        number = None if dual is None else dual.number
         while True:
-            found = self._ask("loss_bins", point.number, number, self.bins, self._kink)
-            items = bins.join([bins.unpack(part) for part, _ in found])
+            found = self._ask("loss_bins", point, dual, self.bins)
+            items = bins.join([part for part, _ in found])
             bound = bins.bound_risk(self.spec.risk, items)
             allowed = _BIN_SHARE * self._precision * abs(bound.upper)
-            if not bound.upper - bound.lower > allowed or not self._refine(items):
-                break
-        held = None
-        if dual is not None:
-            held = np.concatenate([part[:, bin_part[0] > 0.0] for bin_part, part in found], axis=1)
-        return items, bound, held
-
-    def _refine(self, items: bins.Bins) -> bool:
-        """Ask for better bins; False where they are as good as can be."""
-        if not np.any(items.high > items.low):
-            return False
-        if self._levels is not None and self._levels[0] < self._levels[1]:
-            order = np.argsort(items.value)
-            reach = np.cumsum(items.mass[order]) / items.mass.sum()
-            bend = 1.0 - (1.0 - self._levels[0]) / (self._levels[1] - self._levels[0])
-            place = min(int(np.searchsorted(reach, bend)), len(reach) - 1)
-            kink = float(items.value[order[place]])
-            if self._kink is None or kink != self._kink:
-                first, self._kink = self._kink is None, kink
-                if first:
-                    return True
-        if self.bins >= _MAX_BINS:
-            return False
-        self.bins *= 2
-        return True
+            exact = not np.any(items.high > items.low)
+            if not bound.upper - bound.lower > allowed or exact or self.bins >= _MAX_BINS:
+                held = None if dual is None else np.hstack([part for _, part in found])
+                return items, bound, held
+            self.bins *= 2
 
     @_recovering
     def risk(self, point: Any) -> float:
-        return self._loss_bins(point, None)[1].upper
+        if self._levels is None:
+            return self._loss_bins(point)[1].upper
+        threshold = self._quantile(point)
+        return threshold + float(self._sum("beyond", point, threshold, *self._levels))
 
     @_recovering
     def shortfall(self, point: Any, dual: Any) -> float:
         self._reached(point)
-        items, bound, held = self._loss_bins(point, dual)
-        return bins.shortfall(items, bound, held[0], held[1])
+        if self._levels is None:
+            items, bound, held = self._loss_bins(point, dual)
+            return bins.shortfall(items, bound, *held)
+        threshold = self._quantile(point)
+        lacking, mass = self._sum("short_of", point, dual, threshold, *self._levels)
+        return max(float(lacking + threshold * (1.0 - mass)), 0.0)
 
     # Weightings.
 
     def uniform(self) -> DaskDual:
-        dual = self._new_dual()
-        self._post("fill", dual.number, 1.0)
+        dual = DaskDual(self)
+        self._post("make", dual, "uniform")
         return dual
 
     @_recovering
     def worst_case(self, point: Any) -> DaskDual:
-        dual = self._new_dual()
-        found = [
-            bins.unpack(part) for part in self._ask("worst", dual.number, point.number, self.bins)
-        ]
+        return self._worst_case(point)
+
+    def _losses_as_target(self, point: Any) -> DaskDual:
+        target = DaskDual(self)
+        self._post("losses_as_target", target, point)
+        return target
+
+    def _worst_case(self, point: Any) -> DaskDual:
+        dual = self._losses_as_target(point)
+        if self._levels is not None:
+            return dual if self._clip(dual, None) else self.uniform()
+        found = self._ask("collapse", dual, self.bins)
         density = bins.worst_case(self.spec.risk, bins.join(found))
         still = np.full(len(density), -1, np.int32)
         self._spread(dual, found, bins.Projected(density, still, 0.0 * density, 0))
@@ -408,11 +378,8 @@ class DaskEngine(Engine):
             return center
         if eta == np.inf:
             return self.worst_case(point)
-        new = self._new_dual()
-        self._post(
-            "target", new.number, center.number, point.number, eta,
-            None if previous is None else previous.number, theta,
-        )  # fmt: skip
+        new = DaskDual(self)
+        self._post("target", new, center, point, eta, previous or point, theta)
         self._project(new)
         self._summarise(point, new, center)
         return new
@@ -420,88 +387,102 @@ class DaskEngine(Engine):
     def _project(self, dual: DaskDual, exact: bool = False) -> None:
         """Turn a target on the workers into the weighting nearest to it."""
         if self._levels is None:
-            answers = self._ask("collapse", dual.number, self.bins, exact)
-            found = [bins.unpack(part) for part in answers]
-            most = _FEW_BLOCKS if self.n_samples > _MANY_ROWS else _MANY_BLOCKS
-            most = max(2, min(most, _BLOCK_NUMBERS // self.size))
-            projected = bins.project(self.spec.risk, bins.join(found), most, len(found))
-            self._spread(dual, found, projected)
-            return
-        low, high = self._levels
-        if low == high:
-            self._post("fill", dual.number, low)
-            return
-        reference, tau = self._threshold(dual, low, high)
-        self._post("clip", dual.number, reference, tau, low, high)
-        dual.n_blocks = 1
+            found = self._ask("collapse", dual, self.bins, exact)
+            joined = bins.join(found)
+            self._spread(dual, found, bins.project(self.spec.risk, joined, _BLOCKS, len(found)))
+        elif self._clip(dual, 1.0):
+            dual.n_blocks = 1
+        else:
+            self._post("make", dual, "uniform")
 
-    def _spread(self, dual: DaskDual, found: list[bins.Bins], projected: bins.Projected) -> None:
+    def _spread(self, dual: DaskDual, found: Any, projected: bins.Projected) -> None:
         """Send every worker the densities of its bins, and what they move with."""
         dual.n_blocks = projected.n_blocks
         cuts = np.cumsum([len(part.mass) for part in found])[:-1]
-        lengths = self.partitions.lengths
-        rooms = [min(self.bins, int(lengths[held].sum())) for held in self.partitions.holdings]
-        split = (np.split(part, cuts) for part in projected[:3])
-        padded = ([_padded(*pair) for pair in zip(parts, rooms, strict=True)] for parts in split)
-        self._post("spread", dual.number, *map(Each, padded))
+        self._post("spread", dual, *(Each(np.split(part, cuts)) for part in projected[:3]))
 
-    def _threshold(self, dual: DaskDual, low: float, high: float) -> tuple[float, float]:
-        """The threshold t = reference + tau of the two-level set, from sums over the workers."""
-        total = float(self.n_samples)
-        reference = _threshold_of_sketch(self._ask("sketch", dual.number), low, high)
+    def _clip(self, dual: DaskDual, scale: float | None) -> bool:
+        """Turn a target into the weighting of its threshold, where there is one."""
+        low, high = self._levels
+        reference, tau, scale = self._threshold(dual, scale)
+        if scale > 0.0:
+            self._post("clip", dual, reference, tau, low * scale, high * scale, scale)
+        return scale > 0.0
+
+    def _threshold(self, dual: DaskDual, scale: float | None) -> tuple[float, float, float]:
+        """The threshold t = reference + tau of a target, and what a density of 1 is in its units.
+
+        Without a scale it is next to nothing against the values: that is the worst case. It is 0
+        where they are all 0 or not finite, and where there is only one level.
+        """
+        low, high = self._levels
+        if low == high:
+            return 0.0, 0.0, 0.0
+        sketch = self._ask("sketch", dual)
+        if scale is None:
+            largest = float(np.max([np.abs(values).max() for values, _ in sketch]))
+            scale = _EPS**0.75 * largest / high if largest < np.inf else 0.0
+            if scale == 0.0:
+                return 0.0, 0.0, 0.0
+        low, high, total = low * scale, high * scale, self.n_samples * scale
+        reference = _threshold_of_sketch(sketch, low, high, scale)
         tau, below, above, span = 0.0, -np.inf, np.inf, np.inf
-        for trial in range(_TRIALS):
-            sums = tuple(self._columns("level_sums", dual.number, reference, tau, low, high))
-            excess = _core.excess_at(sums, tau, below, above, low, high, total)
+        for trial in range(thresholds.COLD_TRIALS):
+            sums = tuple(self._sum("level_sums", dual, reference, tau, low, high))
+            excess = thresholds.excess_at(sums, tau, below, above, low, high, total)
             free = sums[2]
             if excess == 0.0:
-                return reference, float(_core.exact_tau(sums, tau, low, high, total))
+                return reference, float(thresholds.exact_tau(sums, tau, low, high, total)), scale
             kink = 0.0
             if free == 0.0:
-                found = self._ask("nearest", dual.number, reference, tau, low, excess >= 0.0)
-                near = [value for value in found if value is not None]
-                best = min if excess >= 0.0 else max
-                kink = best(near, default=reference) - reference
-            tau, below, above, span = _core.next_tau(
+                kink = self._nearest(dual, reference, tau, low, excess >= 0.0) - reference
+            tau, below, above, span = thresholds.next_tau(
                 trial, tau, below, above, span, excess, free, kink, low, high
             )
-        return reference, tau
+        return reference, tau, scale
+
+    def _nearest(
+        self, dual: DaskDual, reference: float, tau: float, low: float, above: bool
+    ) -> float:
+        """The value of a target that is nearest to its low level, on one side."""
+        found = self._ask("nearest", dual, reference, tau, low, above)
+        best = min if above else max
+        return best((value for value in found if value is not None), default=reference)
 
     @_recovering
     def blend(self, dual: Any, other: Any, share: float) -> DaskDual:
-        new = self._new_dual()
-        self._post("blend", new.number, dual.number, other.number, share)
+        new = DaskDual(self)
+        self._post("make", new, "blend", dual, other, share)
         return new
 
     @_recovering
     def weights(self, dual: Any) -> FloatArray:
-        return self.partitions.gathered(self._ask("weights", dual.number))
+        return self.partitions.gathered(self._ask("rows", "weights", dual))
 
     @_recovering
     def nearest_dual(self, lam: FloatArray) -> tuple[DaskDual, float]:
         lam = np.asarray(lam, dtype=np.float64)
-        dual = self._new_dual()
-        self._post("give", dual.number, self.partitions.scattered(lam))
-        self._project(dual, exact=len(np.unique(lam)) <= _EXACT_LEVELS)
+        dual = DaskDual(self)
+        self._post("weights_as_target", dual, self.partitions.scattered(lam))
+        self._project(dual, exact=len(np.unique(lam)) <= _MAX_BINS)
         return dual, float(np.abs(self.weights(dual) - lam).sum())
 
     # What a weighting makes of the losses: asked for together.
 
     def _summarise(self, point: Any, dual: Any, center: Any = None) -> tuple[float, FloatArray]:
         if point.number not in dual.known:
-            number = None if center is None else center.number
-            expected, mass, distance, gradient = self._columns(
-                "summary", point.number, dual.number, number
-            )
-            dual.mass = mass
-            dual.known[point.number] = expected, gradient
+            asked = [("total", name, point, dual) for name in ("expected", "gradient")]
             if center is not None:
-                dual.center = center.number, distance
+                asked.append(("total", "differences", dual, center))
+            expected, gradient, *more = map(added, self._ask_all(*asked))
+            dual.known[point.number] = float(expected), gradient
+            if center is not None:
+                dual.center = center.number, float(more[0][0])
         return dual.known[point.number]
 
     @_recovering
     def expected(self, point: Any, dual: Any) -> float:
-        return float(self._summarise(point, dual)[0])
+        return self._summarise(point, dual)[0]
 
     @_recovering
     def gradient(self, point: Any, dual: Any) -> FloatArray:
@@ -509,44 +490,33 @@ class DaskEngine(Engine):
 
     @_recovering
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
-        return float(np.vdot(self._summarise(point, dual)[1], direction.delta))
+        return float(np.vdot(self._summarise(point, dual)[1], direction.recipe[1]))
 
     @_recovering
     def differences(
         self, dual: Any, other: Any, point: Any = None, other_point: Any = None
     ) -> Differences:
-        if point is not None and other_point is not None:
-            numbers = (handle.number for handle in (dual, other, point, other_point))
-            return Differences(*self._columns("differences", *numbers))
-        if dual.center is not None and dual.center[0] == other.number:
-            return Differences(float(dual.center[1]))
-        return Differences(float(self._sum("distance", dual.number, other.number)))
+        if point is None and dual.center is not None and dual.center[0] == other.number:
+            return Differences(dual.center[1])
+        return Differences(*self._sum("total", "differences", dual, other, point, other_point))
 
     # Sizes.
 
     @_recovering
     def sizes(self, point: Any) -> Sizes:
-        mean, absolute, _, _ = self._columns("sums", point.number)
-        return Sizes(mean, absolute, float(self._sum("deviation", point.number, mean)))
+        mean, absolute, _, _ = self._sum("sums", point, 0.0)
+        return Sizes(mean, absolute, self._sum("sums", point, mean)[2])
 
     @_recovering
     def rounding(self, point: Any, dual: Any) -> RoundingFacts:
-        loss = self.spec.loss
-        mass = 1.0 if dual.mass is None else float(dual.mass)
-        facts = mass, self._weights_error(point)
-        if loss.lower_bound > -np.inf and loss.curvature_bound < np.inf:
-            return RoundingFacts(*facts)
-        found = np.array(self._ask("rounding", point.number, dual.number))
-        return RoundingFacts(*facts, *found[:, :3].sum(axis=0), *found[:, 3:].max(axis=0))
-
-    def _weights_error(self, point: Any) -> float:
+        facts, sums = self._ask_all(("rounding", point, dual), ("sums", point, 0.0))
+        mass, error, *means = np.sum([part[:5] for part in facts], axis=0)
         if self._levels is None:
             # Weights of bins are differences of the cumulative risk, off by rounding errors of 1.
             items = self.bins * len(self.partitions.addresses)
-            return _EPS * float(items * self._columns("sums", point.number)[2]) ** 0.5
-        if not self._weighted:
-            return 0.0
-        return _EPS * float(self._sum("square_of_used", point.number)) ** 0.5
+            error = _EPS**2 * items * added(sums)[3]
+        largest = np.max([part[5:] for part in facts], axis=0)
+        return RoundingFacts(mass, float(error) ** 0.5, *means, *largest)
 
     @_recovering
     def column_scale(self) -> FloatArray | None:
@@ -574,103 +544,94 @@ class DaskEngine(Engine):
         return DaskCurvature(self, point, dual, eta if dual.n_blocks else 0.0, damping)
 
     @_recovering
-    def _recovered(self, operation: Callable[[], FloatArray]) -> FloatArray:
+    def _recovered(self, operation: Callable[[], _Value]) -> _Value:
         """What an operation of a handle returns, started again when workers are lost."""
         return operation()
 
     @_recovering
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
-        answers = self._ask("intercept_statistics", point.number, dual.number, shift)
-        return total_statistics([InterceptStatistics(*answer) for answer in answers])
+        found = InterceptStatistics(*self._sum("total", "intercept_statistics", point, dual, shift))
+        return found._replace(present=np.asarray(found.present, bool))
 
 
 class DaskCurvature(Curvature):
-    """Products with the Hessian: one round each. What blocks share is kept here."""
+    """The Hessian, in parts on the workers; the means of blocks are taken off here."""
 
     def __init__(
         self, engine: DaskEngine, point: Any, dual: Any, eta: float, damping: float
     ) -> None:
-        self._engine, self._made_from = engine, (point, dual, eta, damping)
-        self._number, self._epoch = -1, -1
+        self._engine, self._made_from, self._eta = engine, (point, dual, eta, damping), eta
+        self._n_blocks = dual.n_blocks
+        self._handle: _Handle | None = None
+        self._epoch = -1
 
     def _prepare(self) -> None:
-        """Have the workers hold the matrix, if they do not, and get what blocks share."""
+        """Have the workers hold their parts, if they do not."""
         engine = self._engine
-        if self._epoch == engine._epoch:
-            return
-        point, dual, eta, damping = self._made_from
-        engine._reached(point)
-        self._number, self._epoch = next(engine._numbers), engine._epoch
-        self._diagonal, sums, totals, rows = engine._columns(
-            "curvature", self._number, point.number, dual.number, eta, damping, dual.n_blocks
-        )
-        self._share = rows / engine.n_samples
-        self._sums = sums if eta > 0.0 else sums[:0]
-        self._scale = eta / np.where(totals > 0.0, totals, np.inf)
+        if self._epoch != engine._epoch:
+            engine._reached(self._made_from[0])
+            self._handle, self._epoch = _Handle(engine), engine._epoch
+            self._diagonal: FloatArray | None = None
+            engine._post("curvature", self._handle, *self._made_from)
 
-    def _prepared(self) -> FloatArray:
+    def _low_rank(self, sums: FloatArray, totals: FloatArray) -> FloatArray:
+        """L with L^T L the means of blocks."""
+        return np.asarray(
+            sums * np.sqrt(self._eta / np.where(totals > 0.0, totals, np.inf))[:, None]
+        )
+
+    def _look(self) -> None:
+        """Get what products need besides those of the workers, once."""
         self._prepare()
-        return np.asarray(self._diagonal.copy())
+        if self._diagonal is None:
+            self._diagonal, sums, totals, rows = self._engine._sum(
+                "diagonal", self._handle, self._n_blocks
+            )
+            self._means, self._share = self._low_rank(sums, totals), rows / self._engine.n_samples
 
     @property
     def share(self) -> float:
-        self._engine._recovered(self._prepared)
+        self._engine._recovered(self._look)
         return float(self._share)
+
+    def diagonal(self) -> FloatArray:
+        self._engine._recovered(self._look)
+        return np.array(self._diagonal)
 
     def product(self, v: FloatArray) -> FloatArray:
         return self._engine._recovered(lambda: self._product(v))
 
     def _product(self, v: FloatArray) -> FloatArray:
-        self._prepare()
-        out = self._engine._sum("product", self._number, v)
-        if len(self._sums):
-            means = self._scale[: len(self._sums)] * (self._sums @ v.ravel())
-            out = out - (self._sums.T @ means).reshape(v.shape)
-        return np.asarray(out)
+        self._look()
+        out = self._engine._sum("product", self._handle, v)
+        return np.asarray(out - (self._means.T @ (self._means @ v.ravel())).reshape(v.shape))
 
     def matrix(self, n_rows: int | None = None) -> FloatArray:
         return self._engine._recovered(lambda: self._matrix(n_rows))
 
     def _matrix(self, n_rows: int | None) -> FloatArray:
-        engine, (point, dual, eta, damping) = self._engine, self._made_from
-        engine._reached(point)
-        share = None if n_rows is None else -(-n_rows // len(engine.partitions.addresses))
-        matrix, sums, totals = engine._columns(
-            "hessian", point.number, dual.number, eta, share, damping, dual.n_blocks
-        )
-        if eta > 0.0 and len(sums):
-            scale = eta / np.where(totals > 0.0, totals, np.inf)
-            matrix = matrix - (sums * scale[:, None]).T @ sums
-        return np.asarray(matrix)
-
-    def diagonal(self) -> FloatArray:
-        return self._engine._recovered(self._prepared)
-
-    def __del__(self) -> None:
-        if self._number >= 0:
-            self._engine._dropped.append(self._number)
+        self._prepare()
+        share = None if n_rows is None else n_rows / self._engine.n_samples
+        matrix, sums, totals = self._engine._sum("hessian", self._handle, share, self._n_blocks)
+        means = self._low_rank(sums, totals)
+        return np.asarray(matrix - means.T @ means)
 
 
-def _padded(array: NDArray[Any], room: int) -> NDArray[Any]:
-    """With zeros at the end: the size of a message says nothing of the data."""
-    return np.concatenate([array, np.zeros(max(room - len(array), 0), array.dtype)])
+def _ref(value: Any) -> Any:
+    return value.number if isinstance(value, _Handle) else value
 
 
-def _threshold_of_sketch(answers: list[tuple[FloatArray, float]], low: float, high: float) -> float:
+def _threshold_of_sketch(sketch: Any, low: float, high: float, mean: float) -> float:
     """The threshold for a sketch of the values: where the search for the exact one begins."""
-    keys = np.concatenate([values for values, _ in answers])
-    omega = np.concatenate([np.full(len(values), mass / len(values)) for values, mass in answers])
-    keys, order = np.sort(keys), np.argsort(keys)
-    omega = omega[order] / omega.sum()
-    least, most = float(keys[0]) - high, float(keys[-1]) - low
-    for _ in range(100):
+    keys = np.concatenate([values for values, _ in sketch])
+    omega = np.concatenate([np.full(len(values), mass / len(values)) for values, mass in sketch])
+    least, most = float(keys.min()) - high, float(keys.max()) - low
+    while least < 0.5 * (least + most) < most:
         middle = 0.5 * (least + most)
-        if float(omega @ np.clip(keys - middle, low, high)) > 1.0:
+        if float(omega @ np.clip(keys - middle, low, high)) > mean * float(omega.sum()):
             least = middle
         else:
             most = middle
-        if not least < 0.5 * (least + most) < most:
-            break
     return 0.5 * (least + most)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,21 +22,20 @@ from numpy.typing import NDArray
 import sorel._core as _core
 from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
-from sorel.engines.base import Curvature
 from sorel.engines.curvature import (
     NO_BLOCKS,
     ROWS_PER_BLOCK,
     WORTH_SAMPLING,
-    WORTH_SELECTING,
+    OneMargin,
+    SeveralMargins,
 )
-from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray, Mean, Risk
 
-# Partitions are joined, which copies them, until they have so many bytes: many small ones would
-# cost more in calls than in arithmetic.
+# Bytes up to which partitions are joined, which copies them: many small ones would cost more in
+# calls than in arithmetic.
 _WORTH_ALONE = 2 << 20
 
 # Values that a worker sends as a sketch of all of them.
@@ -91,13 +91,6 @@ class Home:
         self.layout = layout
         self.blocks = blocks
         self.engines = [self._engine(group, n_jobs) for group in _groups(blocks)]
-        lengths = [engine.n_samples for engine in self.engines]
-        ends = np.cumsum(lengths).tolist()
-        self.ranges = [slice(end - n, end) for end, n in zip(ends, lengths, strict=True)]
-        self.n_samples = sum(lengths)
-        parts = [engine._omega for engine in self.engines]
-        self.weighted = self.engines[0]._weighted
-        self.omega = np.concatenate(parts) if self.weighted else parts[0]
         self.sessions: dict[str, Session] = {}
 
     def _engine(self, group: list[Partition], n_jobs: int) -> MemoryEngine:
@@ -127,13 +120,11 @@ class Home:
         )
         kind = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
         engine = kind(X, spec)
-        if weight is None and engine.n_outputs > 1:
-            weight = np.ones(len(y))
-        if weight is None:
+        # Weights sum to 1 over all workers.
+        if weight is None or layout.total_weight is None:
             engine._omega = np.full(1, 1.0 / layout.n_samples)
         else:
-            total = layout.total_weight or float(layout.n_samples)
-            engine._weighted, engine._omega = True, weight / total
+            engine._weighted, engine._omega = True, weight / layout.total_weight
             engine.spec = dataclasses.replace(spec, sample_weight=engine._omega)
         return engine
 
@@ -155,9 +146,13 @@ def _groups(blocks: list[Partition]) -> list[list[Partition]]:
             groups.append([])
             size = 0.0
         groups[-1].append(block)
-        X = block.X
-        size += X.data.nbytes if scipy.sparse.issparse(X) else X.nbytes
+        size += matrix_bytes(block.X)
     return groups
+
+
+def matrix_bytes(X: Any) -> int:
+    """Bytes of the entries of X."""
+    return int(X.data.nbytes if scipy.sparse.issparse(X) else X.nbytes)
 
 
 def _stacked(parts: list[Any]) -> Any:
@@ -166,16 +161,40 @@ def _stacked(parts: list[Any]) -> Any:
     return np.concatenate(parts)
 
 
-class _Weighting:
-    """A weighting on a worker: densities, and what a projection still needs to be told."""
+class Ref(int):
+    """The number by which driver and workers know a point, a weighting and the like."""
 
-    def __init__(self, n: int) -> None:
-        self.density = np.empty(n)
-        self.block: NDArray[np.int32] | None = None
-        # Of each bin, what its samples' densities follow; None where all in a block follow alike.
-        self.pull: FloatArray | None = None
-        self.places: NDArray[np.int32] | None = None
-        self.used: NDArray[np.intp] | None = None
+
+class ShardDual(MemoryDual):
+    """A weighting that a projection made, and how it moves with the losses.
+
+    Attributes
+    ----------
+    block : array of int32
+        The block of each sample; -1 where its weight does not move.
+    follow : array
+        omega_i times the part of a change that its density follows, less the mean of the block.
+    """
+
+    __slots__ = ("block", "follow")
+
+    def __init__(self, density: FloatArray, block: NDArray[np.int32], follow: FloatArray) -> None:
+        super().__init__(density)
+        self.block, self.follow = block, follow
+
+
+class _Binned(NamedTuple):
+    """A target whose samples wait for the weights of their bins."""
+
+    places: NDArray[np.int32]
+    used: NDArray[np.intp]
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """The sum of what parts of the rows return: numbers, arrays, or tuples of these."""
+    if isinstance(parts[0], tuple):
+        return tuple(sum(column) for column in zip(*parts, strict=True))
+    return sum(parts)
 
 
 class Session:
@@ -184,31 +203,53 @@ class Session:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._engines = [engine.for_run() for engine in home.engines]
-        self._ranges, self._n = home.ranges, home.n_samples
-        self._omega, self._weighted = home.omega, home.weighted
-        self._points: dict[int, list[Any]] = {}
-        self._changes: dict[int, list[Any]] = {}
-        self._duals: dict[int, _Weighting] = {}
-        self._curvatures: dict[int, list[Any]] = {}
+        first, lengths = self._engines[0], [engine.n_samples for engine in self._engines]
+        self._n, self._cuts = sum(lengths), np.cumsum(lengths)[:-1]
+        self._weighted, self._omega = first._weighted, first._omega
+        if self._weighted:
+            self._omega = np.concatenate([engine._omega for engine in self._engines])
+        # For each number what the engines made; or, for the time of a projection, its target.
+        self._kept: dict[int, Any] = {}
 
-    def run(self, program: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    def run(self, program: list[tuple[Any, ...]]) -> list[Any]:
         """Carry out operations, and return what they returned."""
         with np.errstate(over="ignore", invalid="ignore"), self._engines[0].working():
-            return [getattr(self, name)(*args) for name, args in program]
+            return [getattr(self, name)(*args) for name, *args in program]
+
+    # Operations of the engines, by name.
+
+    def _each(self, operation: str, args: tuple[Any, ...]) -> list[Any]:
+        """What every engine returns for its own part of what the arguments refer to."""
+        return [
+            getattr(engine, operation)(
+                *(self._kept[arg][i] if isinstance(arg, Ref) else arg for arg in args)
+            )
+            for i, engine in enumerate(self._engines)
+        ]
+
+    def make(self, number: Ref, operation: str, *args: Any) -> None:
+        """Keep what the engines make under a number."""
+        self._kept[number] = self._each(operation, args)
+
+    def total(self, operation: str, *args: Any) -> Any:
+        return added(self._each(operation, args))
+
+    def rows(self, operation: str, *args: Any) -> NDArray[Any]:
+        """What the engines return, an entry for each row."""
+        return np.concatenate(self._each(operation, args))
+
+    def copy(self, number: Ref, other: Ref) -> None:
+        self._kept[number] = self._kept[other]
 
     def free(self, numbers: list[int]) -> None:
         """Forget what is known by these numbers."""
         for number in numbers:
-            kinds: tuple[dict[int, Any], ...] = (
-                self._points, self._changes, self._duals, self._curvatures,
-            )  # fmt: skip
-            for kept in kinds:
-                kept.pop(number, None)
+            self._kept.pop(number, None)
 
     # Facts about the data.
 
     def column_scale(self) -> FloatArray:
-        return np.max([np.asarray(engine.column_scale()) for engine in self._engines], axis=0)
+        return np.max(self._each("column_scale", ()), axis=0)
 
     def fingerprints(self) -> list[tuple[str, str, str]]:
         """Of each partition of this worker, in the order of the driver's list."""
@@ -221,462 +262,256 @@ class Session:
             for block in self._home.blocks
         ]
 
-    # Points.
+    # Losses.
 
-    def point(self, number: int, w: FloatArray) -> None:
-        self._points[number] = [engine.point(w) for engine in self._engines]
+    def _losses(self, point: Ref) -> FloatArray:
+        return np.concatenate([part.losses for part in self._kept[point]])
 
-    def direction(self, number: int, delta: FloatArray) -> None:
-        self._changes[number] = [engine.direction(delta) for engine in self._engines]
-
-    def move(self, number: int, point: int, change: int, step: float, w: FloatArray) -> None:
-        moved = []
-        for engine, start, way in zip(
-            self._engines, self._points[point], self._changes[change], strict=True
-        ):
-            new = engine.moved(start, np.zeros(engine.shape), way, step)
-            new.w = w
-            moved.append(new)
-        self._points[number] = moved
-
-    def shift(self, number: int, point: int, shift: Any, w: FloatArray) -> None:
-        """Margins moved by the same amount for all samples."""
-        self._points[number] = [
-            engine._evaluated(w, start.margins + shift)
-            for engine, start in zip(self._engines, self._points[point], strict=True)
-        ]
-
-    def losses(self, point: int) -> FloatArray:
-        return np.concatenate([part.losses for part in self._points[point]])
-
-    def scores(self, point: int, rows: int) -> tuple[FloatArray, NDArray[Any]]:
+    def scores(self, point: Ref, rows: int) -> tuple[FloatArray, NDArray[Any]]:
         """Margins and targets of about so many rows, evenly spread."""
         stride = max(1, -(-self._n // rows))
-        margins = np.concatenate([part.margins for part in self._points[point]])
+        margins = np.concatenate([part.margins for part in self._kept[point]])
         targets = np.concatenate([engine.y for engine in self._engines])
         return margins[::stride], targets[::stride]
 
-    def sums(self, point: int) -> tuple[float, float, float, bool]:
-        """Weighted sums of l, |l| and l^2, and whether all losses are finite."""
-        values = self.losses(point)
-        omega = np.broadcast_to(self._omega, values.shape)
-        return (
-            float(omega @ values),
-            float(omega @ np.abs(values)),
-            float(omega @ values**2),
-            bool(np.all(np.isfinite(values))),
-        )
+    def sums(self, point: Ref, center: float) -> tuple[float, float, float, float]:
+        """Weighted sums of l, |l|, |l - center| and l^2."""
+        values = self._losses(point)
+        sizes = values, np.abs(values), np.abs(values - center), values**2
+        first, second, third, fourth = (float(np.sum(self._omega * size)) for size in sizes)
+        return first, second, third, fourth
 
-    def deviation(self, point: int, mean: float) -> float:
-        values = self.losses(point)
-        return float(np.broadcast_to(self._omega, values.shape) @ np.abs(values - mean))
+    def rounding(self, point: Ref, dual: Ref) -> FloatArray:
+        """Sums over the rows that errors are measured by; of the last two the largest."""
+        facts = np.array(self._each("rounding", (point, dual)))
+        # Errors of weights are independent of each other.
+        facts[:, 1] **= 2
+        return np.concatenate([facts[:, :5].sum(axis=0), facts[:, 5:].max(axis=0)])
 
-    # Weightings.
+    # Targets of a projection: densities of all rows of this worker.
 
-    def fill(self, number: int, level: float) -> None:
-        """The weighting of equal densities."""
-        dual = self._duals[number] = _Weighting(self._n)
-        dual.density.fill(level)
+    def losses_as_target(self, number: Ref, point: Ref) -> None:
+        self._kept[number] = self._losses(point)
 
-    def copy(self, number: int, other: int) -> None:
-        dual = self._duals[number] = _Weighting(self._n)
-        dual.density[:] = self._duals[other].density
-
-    def blend(self, number: int, dual: int, other: int, share: float) -> None:
-        new = self._duals[number] = _Weighting(self._n)
-        np.multiply(self._duals[dual].density, 1.0 - share, out=new.density)
-        new.density += share * self._duals[other].density
-
-    def give(self, number: int, weights: FloatArray) -> None:
-        """A target to be projected: densities of the weights that a user gave."""
-        dual = self._duals[number] = _Weighting(self._n)
+    def weights_as_target(self, number: Ref, weights: FloatArray) -> None:
+        """Densities of the weights that a user gave."""
         omega = np.broadcast_to(self._omega, (self._n,))
-        dual.density.fill(0.0)
-        np.divide(weights, omega, out=dual.density, where=omega > 0.0)
+        self._kept[number] = np.divide(weights, omega, out=np.zeros(self._n), where=omega > 0.0)
 
     def target(
-        self, number: int, dual: int, point: int, eta: float, previous: int | None, theta: float
+        self, number: Ref, dual: Ref, point: Ref, eta: float, previous: Ref, theta: float
     ) -> None:
-        """q + eta [(1 + theta) l - theta l_prev], in the place of a weighting to come."""
-        new = self._duals[number] = _Weighting(self._n)
-        last = self._points[point if previous is None else previous]
-        for rows, here, there in zip(self._ranges, self._points[point], last, strict=True):
-            _core.ascent_target(
-                self._duals[dual].density[rows], here.losses, there.losses, eta, theta,
-                new.density[rows],
-            )  # fmt: skip
+        """q + eta [(1 + theta) l - theta l_prev]."""
+        out = np.empty(self._n)
+        parts = (self._kept[dual], self._kept[point], self._kept[previous], self._split(out))
+        for center, here, there, part in zip(*parts, strict=True):
+            _core.ascent_target(center.density, here.losses, there.losses, eta, theta, part)
+        self._kept[number] = out
 
-    def sketch(self, number: int) -> tuple[FloatArray, float]:
+    def _split(self, array: Any) -> list[NDArray[Any]]:
+        """The parts of an array that belong to the engines."""
+        return np.split(array, self._cuts)
+
+    def _keep(
+        self, number: Ref, density: FloatArray, block: NDArray[np.int32], pull: FloatArray | float
+    ) -> None:
+        """Put a weighting into the place of its target."""
+        follow = np.where(block >= 0, self._omega * pull, 0.0)
+        parts = [self._split(array) for array in (density, block, follow)]
+        self._kept[number] = list(map(ShardDual, *parts))
+
+    # Two levels: the search for a threshold.
+
+    def sketch(self, number: Ref) -> tuple[FloatArray, float]:
         """Some values of a target, in ascending order, and the weight that they stand for."""
-        keys = self._duals[number].density
+        keys = self._kept[number]
         some = np.sort(keys[:: max(1, self._n // (4 * _SKETCH))])
         places = np.linspace(0, len(some) - 1, min(len(some), _SKETCH)).astype(np.int64)
-        mass = float(self._omega.sum()) if self._weighted else self._n * float(self._omega[0])
-        return some[places], mass
-
-    @property
-    def _threshold_weights(self) -> FloatArray | None:
-        # Scaled to mean 1 over all workers, as the search for a threshold expects it.
-        return self._omega * self._home.layout.n_samples if self._weighted else None
+        return some[places], float(np.broadcast_to(self._omega, (self._n,)).sum())
 
     def level_sums(
-        self, number: int, reference: float, tau: float, low: float, high: float
+        self, number: Ref, reference: float, tau: float, low: float, high: float
     ) -> tuple[float, ...]:
-        sums: tuple[float, ...] = _core.level_sums(
-            self._duals[number].density, self._threshold_weights, reference, tau, low, high
+        # Scaled to mean 1 over all workers, as the search for a threshold expects it.
+        weight = self._omega * self._home.layout.n_samples if self._weighted else None
+        sums: tuple[float, ...] = thresholds.level_sums(
+            self._kept[number], weight, reference, tau, low, high
         )
         return sums
 
     def nearest(
-        self, number: int, reference: float, tau: float, low: float, above: bool
+        self, number: Ref, reference: float, tau: float, low: float, above: bool
     ) -> float | None:
-        keys = self._duals[number].density
-        place = _core.nearest(keys, reference, tau, low, above)
+        keys = self._kept[number]
+        place = thresholds.nearest(keys, reference, tau, low, above)
         return None if place < 0 else float(keys[place])
 
-    def clip(self, number: int, reference: float, tau: float, low: float, high: float) -> None:
-        """Turn a target into the weighting of this threshold."""
-        dual = self._duals[number]
-        dual.block = np.empty(self._n, np.int32)
-        _core.fill_clipped(dual.density, reference, tau, low, high, dual.density, dual.block)
+    def clip(
+        self, number: Ref, reference: float, tau: float, low: float, high: float, scale: float
+    ) -> None:
+        """Turn a target into the weighting of this threshold; `scale` is what a density 1 is."""
+        density, block = self._kept[number], np.empty(self._n, np.int32)
+        thresholds.fill_clipped(density, reference, tau, low, high, density, block)
+        self._keep(number, density / scale, block, 1.0)
 
-    def collapse(self, number: int, count: int, exact: bool) -> NDArray[np.float64]:
-        """Bins of a target; its samples wait for the weights of their bins."""
-        dual = self._duals[number]
-        edges = bins.choose_edges(dual.density, count, self._home.layout.risk, None)
-        if exact:
-            edges = np.unique(dual.density)[1:]
-        dual.places, found, dual.used = self._filled(dual.density, edges)
-        return bins.pack(found, min(count, self._n))
+    def beyond(self, point: Ref, threshold: float, low: float, high: float) -> float:
+        """The weighted sum of max(low (l - t), high (l - t))."""
+        above = self._losses(point) - threshold
+        return float(np.sum(self._omega * np.maximum(low * above, high * above)))
 
-    def _filled(self, keys: FloatArray, edges: FloatArray) -> Any:
+    def short_of(
+        self, point: Ref, dual: Ref, threshold: float, low: float, high: float
+    ) -> tuple[float, float]:
+        """The same less that of q (l - t), whose terms all are positive; and the mass of q."""
+        density = np.concatenate([part.density for part in self._kept[dual]])
+        above = self._losses(point) - threshold
+        lacking = np.where(above > 0.0, high - density, low - density) * above
+        return float(np.sum(self._omega * lacking)), float(np.sum(self._omega * density))
+
+    # Other spectra: bins.
+
+    def _fill(self, keys: FloatArray, edges: FloatArray) -> Any:
         return bins.fill(keys, edges, self._omega, self._weighted)
 
-    def spread(self, number: int, levels: FloatArray, blocks: Any, pulls: FloatArray) -> None:
+    def collapse(self, number: Ref, count: int, exact: bool = False) -> bins.Bins:
+        """Bins of a target, whose samples wait for the weights of their bins."""
+        keys = self._kept[number]
+        edges = np.unique(keys)[1:]
+        if not exact:
+            edges = bins.choose_edges(keys, count, self._home.layout.risk)
+        places, found, used = self._fill(keys, edges)
+        self._kept[number] = _Binned(places, used)
+        return found
+
+    def spread(self, number: Ref, levels: FloatArray, blocks: Any, pulls: FloatArray) -> None:
         """Turn a target into the weighting of its bins."""
-        dual = self._duals[number]
-        assert dual.places is not None
-        assert dual.used is not None
-        size, count = int(dual.used[-1]) + 1, len(dual.used)
-        density, block, dual.pull = np.zeros(size), np.full(size, -1, np.int32), np.zeros(size)
-        density[dual.used], block[dual.used] = levels[:count], blocks[:count]
-        dual.pull[dual.used] = pulls[:count]
-        dual.block = np.empty(self._n, np.int32)
-        _core.spread_bins(dual.places, density, block, dual.density, dual.block)
+        places, used = self._kept[number]
+        size = int(used[-1]) + 1
+        by_bin, block_of, pull = np.zeros(size), np.full(size, -1, np.int32), np.zeros(size)
+        by_bin[used], block_of[used], pull[used] = levels, blocks, pulls
+        density, block = np.empty(self._n), np.empty(self._n, np.int32)
+        _core.spread_bins(places, by_bin, block_of, density, block)
+        self._keep(number, density, block, pull[places])
 
-    def weights(self, number: int) -> FloatArray:
-        return self._duals[number].density * self._omega
-
-    def distance(self, dual: int, other: int) -> float:
-        return float(
-            _core.weighted_square_distance(
-                self._duals[dual].density, self._duals[other].density, self._omega, self._weighted
-            )
-        )
-
-    def differences(
-        self, dual: int, other: int, point: int, other_point: int
-    ) -> tuple[float, float, float]:
-        move = self._duals[dual].density - self._duals[other].density
-        moved = move * self._omega
-        change = self.losses(other_point) - self.losses(point)
-        squares = change * change * self._omega
-        return float(moved @ move), float(moved @ change), float(squares.sum())
-
-    def _parts(self, point: int, dual: int) -> Any:
-        """Engine, point and weighting of each group of partitions."""
-        weighting = self._duals[dual]
-        for engine, rows, here in zip(
-            self._engines, self._ranges, self._points[point], strict=True
-        ):
-            yield engine, here, MemoryDual(weighting.density[rows])
-
-    def summary(
-        self, point: int, dual: int, center: int | None
-    ) -> tuple[float, float, float, FloatArray]:
-        """lam . l, the mass of lam, its distance from a centre, and the gradient of lam . l."""
-        expected, gradient = 0.0, np.zeros(self._engines[0].shape)
-        for engine, here, part in self._parts(point, dual):
-            expected += engine.expected(here, part)
-            gradient += engine.gradient(here, part)
-        density = self._duals[dual].density
-        mass = float(self._omega @ density if self._weighted else density.sum() * self._omega[0])
-        return expected, mass, 0.0 if center is None else self.distance(dual, center), gradient
-
-    # The certificate.
-
-    def loss_bins(
-        self, point: int, dual: int | None, count: int, kink: float | None
-    ) -> tuple[NDArray[np.float64], Any]:
+    def loss_bins(self, point: Ref, dual: Ref | None, count: int) -> tuple[bins.Bins, Any]:
         """Bins of the losses, and what a weighting holds in them."""
-        values = self.losses(point)
-        edges = bins.choose_edges(values, count, self._home.layout.risk, kink)
-        places, found, used = self._filled(values, edges)
+        values = self._losses(point)
+        edges = bins.choose_edges(values, count, self._home.layout.risk)
+        places, found, used = self._fill(values, edges)
         if dual is None:
-            return bins.pack(found, min(count, self._n)), None
+            return found, None
         low = np.zeros(len(edges) + 1)
         low[used] = found.low
         held, moment = np.zeros((2, len(low)))
-        _core.held_by_bins(
-            values, places, self._duals[dual].density, self._omega, self._weighted, low, held,
-            moment,
-        )  # fmt: skip
-        packed = bins.pack(found, min(count, self._n))
-        extra = np.zeros((2, packed.shape[1]))
-        extra[:, : len(used)] = held[used], moment[used]
-        return packed, extra
-
-    def worst(self, number: int, point: int, count: int) -> NDArray[np.float64]:
-        """Bins of the losses, whose samples wait for the weights of their bins."""
-        dual = self._duals[number] = _Weighting(self._n)
-        dual.density[:] = self.losses(point)
-        return self.collapse(number, count, False)
-
-    def square_of_used(self, point: int) -> float:
-        return float(_core.square_of_used(self.losses(point), self._omega))
-
-    def rounding(self, point: int, dual: int) -> FloatArray:
-        """Sums over the rows that errors are measured by; of the last two the largest."""
-        facts = [engine.rounding(here, part) for engine, here, part in self._parts(point, dual)]
-        found = np.array(facts)[:, 2:]
-        return np.concatenate([found[:, :3].sum(axis=0), found[:, 3:].max(axis=0)])
-
-    # The intercept.
-
-    def intercept_statistics(self, point: int, dual: int, shift: Any) -> InterceptStatistics:
-        found = [
-            engine.intercept_statistics(here, part, shift)
-            for engine, here, part in self._parts(point, dual)
-        ]
-        return total_statistics(found)
+        density = np.concatenate([part.density for part in self._kept[dual]])
+        _core.held_by_bins(values, places, density, self._omega, self._weighted, low, held, moment)
+        return found, (held[used], moment[used])
 
     # Second derivatives.
 
-    def _movements(self, dual: int, eta: float) -> list[Movement | None]:
-        """What follows the losses in each group of partitions."""
-        weighting = self._duals[dual]
-        if weighting.block is None or eta == 0.0:
-            return [None] * len(self._engines)
-        follow = np.where(weighting.block >= 0, self._omega, 0.0)
-        if weighting.pull is not None:
-            follow *= weighting.pull[weighting.places]
-        return [Movement(weighting.block[rows], follow[rows], eta) for rows in self._ranges]
+    def curvature(self, number: Ref, point: Ref, dual: Ref, eta: float, damping: float) -> None:
+        kind = OneShard if self._engines[0].n_outputs == 1 else SeveralShard
+        parts = zip(self._engines, self._kept[point], self._kept[dual], strict=True)
+        self._kept[number] = [kind(*part, eta, damping) for part in parts]
 
-    def hessian(
-        self, point: int, dual: int, eta: float, n_rows: int | None, damping: float, n_blocks: int
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def diagonal(self, number: Ref, n_blocks: int) -> Any:
+        """The diagonal without means of blocks, the sums that make these, and rows with a say."""
+        return added(
+            [
+                (part.diagonal(), *part.block_sums(n_blocks), part.share * part._engine.n_samples)
+                for part in self._kept[number]
+            ]
+        )
+
+    def hessian(self, number: Ref, share: float | None, n_blocks: int) -> Any:
         """The Hessian of these rows without means of blocks, and the sums that make these."""
-        size = self._engines[0].size
-        matrix, sums, totals = (
-            np.zeros((size, size)),
-            np.zeros((n_blocks, size)),
-            np.zeros(n_blocks),
-        )
-        movements = self._movements(dual, eta)
-        for (engine, here, part), moving in zip(self._parts(point, dual), movements, strict=True):
-            rows = None if n_rows is None else -(-n_rows * engine.n_samples // self._n)
-            found = shard_hessian(engine, here, part.density, moving, rows, damping, n_blocks)
-            matrix += found[0]
-            sums += found[1]
-            totals += found[2]
-        return matrix, sums, totals
+        return added([part.hessian(share, n_blocks) for part in self._kept[number]])
 
-    def curvature(
-        self, number: int, point: int, dual: int, eta: float, damping: float, n_blocks: int
-    ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-        """Prepare products; the diagonal, sums over the blocks, and the rows that have a say."""
-        shape, size = self._engines[0].shape, self._engines[0].size
-        diagonal, rows = np.zeros(shape), 0.0
-        sums, totals = np.zeros((n_blocks, size)), np.zeros(n_blocks)
-        kept: list[Any] = []
-        movements = self._movements(dual, eta)
-        for (engine, here, part), moving in zip(self._parts(point, dual), movements, strict=True):
-            if moving is not None:
-                own = block_sums(engine, here, moving, n_blocks, None)
-                sums += own[0]
-                totals += own[1]
-            kind = ShardRows if engine.n_outputs == 1 else ShardSoftmaxRows
-            matrix = kind(engine, here, part.density, moving, damping)
-            diagonal += matrix.diagonal()
-            rows += matrix.share * engine.n_samples
-            kept.append(matrix)
-        self._curvatures[number] = kept
-        return diagonal, sums, totals, rows
-
-    def product(self, number: int, v: FloatArray) -> FloatArray:
-        v = np.ascontiguousarray(v)
-        return np.sum([matrix.product(v) for matrix in self._curvatures[number]], axis=0)
+    def product(self, number: Ref, v: FloatArray) -> Any:
+        return added([part.product(v) for part in self._kept[number]])
 
 
-def total_statistics(parts: list[InterceptStatistics]) -> InterceptStatistics:
-    """The sum of what parts of the rows contribute."""
-    gradient, hessian, rounding, present = zip(*parts, strict=True)
-    return InterceptStatistics(sum(gradient), sum(hessian), sum(rounding), np.any(present, axis=0))
+class _Shard:
+    """What one margin and several have in common: sums over the blocks of all workers."""
+
+    _engine: MemoryEngine
+    _point: Any
+
+    def _move(self, dual: MemoryDual, eta: float) -> None:
+        """Take note of how weights follow losses, where they do."""
+        self._moves = isinstance(dual, ShardDual) and eta > 0.0
+        self._follow: Any = getattr(dual, "follow", 0.0) if self._moves else 0.0
+        self._pull: Any = eta * self._follow
+        self._blocks = getattr(dual, "block", NO_BLOCKS) if self._moves else NO_BLOCKS
+
+    def block_sums(
+        self, n_blocks: int, factor: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Sums of follow phi' x and of follow over the blocks, for rows counted `factor` times."""
+        engine, block = self._engine, self._blocks
+        if not self._moves:
+            return np.zeros((n_blocks, engine.size)), np.zeros(n_blocks)
+        follow = self._follow if factor is None else self._follow * factor
+        inside = block >= 0
+        totals = np.bincount(block[inside], follow[inside], n_blocks).astype(np.float64)
+        slopes = self._point.slopes.reshape(engine.n_samples, -1)
+        parts = [
+            engine._rows.block_sums(block, 0, n_blocks, follow * slope)
+            for slope in np.ascontiguousarray(slopes.T)
+        ]
+        return np.dstack(parts).reshape(n_blocks, engine.size), totals
 
 
-class Movement(NamedTuple):
-    """How weights follow losses.
-
-    Attributes
-    ----------
-    block : array of int32
-        The block of each sample; -1 where its weight does not move.
-    follow : array
-        omega_i times the part of a change that its density follows, less the mean of the block.
-    eta : float
-        The length of the dual step.
-    """
-
-    block: NDArray[np.int32]
-    follow: FloatArray
-    eta: float
-
-
-def _diagonal_weights(
-    engine: MemoryEngine, point: Any, density: FloatArray, moving: Movement | None, damping: float
-) -> FloatArray:
-    """Weights h of the samples in X^T diag(h) X, without the means of blocks."""
-    h = np.empty(engine.n_samples)
-    engine._loops.augmented_curvature(
-        *engine._loss_args, point.margins, density, NO_BLOCKS, 0.0, damping, engine._omega,
-        engine._weighted, h,
-    )  # fmt: skip
-    if moving is not None:
-        h += moving.eta * moving.follow * point.slopes**2
-    return h
-
-
-def shard_hessian(
-    engine: MemoryEngine,
-    point: Any,
-    density: FloatArray,
-    moving: Movement | None,
-    n_rows: int | None,
-    damping: float,
-    n_blocks: int,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """:meth:`MemoryEngine.hessian` without the means of blocks, and the sums that make these."""
-    sums, totals = np.zeros((n_blocks, engine.size)), np.zeros(n_blocks)
-    factor = None
-    if engine.n_outputs > 1:
-        matrix = _softmax_hessian(engine, point, density, moving)
-    else:
-        h = _diagonal_weights(engine, point, density, moving, damping)
-        if n_rows is not None and np.count_nonzero(h) > WORTH_SAMPLING * n_rows:
-            block = NO_BLOCKS if moving is None else moving.block
-            keep = moving is not None and n_blocks * ROWS_PER_BLOCK > n_rows
-            factor = np.empty(engine.n_samples)
-            _core.sample_rows(h, block, keep, float(h.sum()) / n_rows, factor)
-        matrix = engine._rows.gram(h)
-    if moving is not None:
-        sums, totals = block_sums(engine, point, moving, n_blocks, factor)
-    return matrix, sums, totals
-
-
-def _softmax_hessian(
-    engine: MemoryEngine, point: Any, density: FloatArray, moving: Movement | None
-) -> FloatArray:
-    rows, k = engine.shape[0], engine.n_outputs
-    out, h = np.empty((rows, k, rows, k)), np.empty(engine.n_samples)
-    for a in range(k):
-        for b in range(a + 1):
-            _core.softmax_pair_curvature(
-                engine.y, point.slopes, density, NO_BLOCKS, 0.0, engine._omega, engine._weighted,
-                a, b, h,
-            )  # fmt: skip
-            if moving is not None:
-                h += moving.eta * moving.follow * point.slopes[:, a] * point.slopes[:, b]
-            out[:, a, :, b] = out[:, b, :, a] = engine._rows.gram(h)
-    return out.reshape(rows * k, rows * k)
-
-
-def block_sums(
-    engine: MemoryEngine, point: Any, moving: Movement, n_blocks: int, factor: FloatArray | None
-) -> tuple[FloatArray, FloatArray]:
-    """Sums of follow phi' x and of follow over the blocks."""
-    follow = moving.follow if factor is None else moving.follow * factor
-    inside = moving.block >= 0
-    totals = np.bincount(moving.block[inside], follow[inside], n_blocks).astype(np.float64)
-    if engine.n_outputs == 1:
-        return engine._rows.block_sums(moving.block, 0, n_blocks, follow * point.slopes), totals
-    cube = np.empty((n_blocks, *engine.shape))
-    for a in range(engine.n_outputs):
-        cube[:, :, a] = engine._rows.block_sums(
-            moving.block, 0, n_blocks, follow * point.slopes[:, a]
-        )
-    return cube.reshape(n_blocks, engine.size), totals
-
-
-class ShardRows(Curvature):
-    """Products with the Hessian of some rows, through those of them that have curvature."""
+class OneShard(_Shard, OneMargin):
+    """The Hessian of some rows without the means of blocks, which other workers share."""
 
     def __init__(
-        self,
-        engine: MemoryEngine,
-        point: Any,
-        density: FloatArray,
-        moving: Movement | None,
-        damping: float,
+        self, engine: MemoryEngine, point: Any, dual: MemoryDual, eta: float, damping: float
     ) -> None:
-        self._engine, self._rows = engine, engine._rows
-        self._h = self._active = _diagonal_weights(engine, point, density, moving, damping)
-        rows = np.flatnonzero(self._h)
-        if len(rows) <= WORTH_SELECTING * engine.n_samples:
-            selection = engine._rows.select(rows)
-            if selection is not None:
-                self._rows, self._active = selection, self._h[rows]
+        super().__init__(engine, point, dual, 0.0, damping)
+        self._move(dual, eta)
+        if self._moves:
+            self._h += self._pull * point.slopes**2
 
-    @property
-    def share(self) -> float:
-        return self._rows.n / self._engine.n_samples
-
-    def product(self, v: FloatArray) -> FloatArray:
-        return self._rows.gram_product(self._active, v)
-
-    def diagonal(self) -> FloatArray:
-        return self._engine._rows.gram_diagonal(self._h)
+    def hessian(self, share: float | None, n_blocks: int) -> tuple[FloatArray, ...]:
+        """The matrix, from a share of the rows where that pays, and the sums over the blocks."""
+        engine, h, factor = self._engine, self._h, None
+        n_rows = engine.n_samples if share is None else math.ceil(share * engine.n_samples)
+        if np.count_nonzero(h) > WORTH_SAMPLING * n_rows:
+            h, factor = h.copy(), np.empty(engine.n_samples)
+            keep_blocks = self._moves and n_blocks * ROWS_PER_BLOCK > n_rows
+            _core.sample_rows(h, self._blocks, keep_blocks, float(h.sum()) / n_rows, factor)
+        return engine._rows.gram(h), *self.block_sums(n_blocks, factor)
 
 
-class ShardSoftmaxRows(Curvature):
-    """The same for the multinomial loss, whose parabolas above it are not used for damping."""
+class SeveralShard(_Shard, SeveralMargins):
+    """The same for the multinomial loss."""
 
     def __init__(
-        self,
-        engine: MemoryEngine,
-        point: Any,
-        density: FloatArray,
-        moving: Movement | None,
-        damping: float,
+        self, engine: MemoryEngine, point: Any, dual: MemoryDual, eta: float, damping: float
     ) -> None:
-        self._engine, self._slopes = engine, point.slopes
-        self._density, self._moving = density, moving
+        super().__init__(engine, point, dual, 0.0)
+        self._move(dual, eta)
+
+    def _active(self) -> NDArray[np.bool_]:
+        return super()._active() | (self._blocks >= 0)
 
     def product(self, v: FloatArray) -> FloatArray:
-        engine, slopes, moving = self._engine, self._slopes, self._moving
-        change = np.empty(engine._margin_shape)
-        engine._rows.margins(v, change)
-        if moving is not None:
-            moved = moving.eta * moving.follow * (change * slopes).sum(axis=1)
-        _core.apply_softmax_curvature(
-            engine.y, slopes, self._density, NO_BLOCKS, np.zeros(1), 0.0, engine._omega,
-            engine._weighted, change,
-        )  # fmt: skip
-        if moving is not None:
-            change += moved[:, None] * slopes
-        return engine._rows.adjoint(change)
+        slopes = self._own(self._point.slopes)
+        change = np.empty(slopes.shape)
+        self._rows.margins(np.ascontiguousarray(v), change)
+        pull = self._own(self._pull) if self._moves else 0.0
+        moved = pull * np.einsum("ik,ik->i", slopes, change)
+        _core.apply_softmax_curvature(*self._parts(), np.empty(0), 0.0, *self._own_weights, change)
+        return self._rows.adjoint(change + moved[:, None] * slopes)
 
-    def diagonal(self) -> FloatArray:
-        engine, out = self._engine, np.empty(self._engine.shape)
-        h = np.empty(engine.n_samples)
-        for a in range(engine.n_outputs):
-            _core.softmax_pair_curvature(
-                engine.y, self._slopes, self._density, NO_BLOCKS, 0.0, engine._omega,
-                engine._weighted, a, a, h,
-            )  # fmt: skip
-            if self._moving is not None:
-                h += self._moving.eta * self._moving.follow * self._slopes[:, a] ** 2
-            out[:, a] = engine._rows.gram_diagonal(h)
-        return out
+    def _pair(self, a: int, b: int) -> FloatArray:
+        slopes = self._point.slopes
+        return super()._pair(a, b) + self._pull * slopes[:, a] * slopes[:, b]
+
+    def hessian(self, share: float | None, n_blocks: int) -> tuple[FloatArray, ...]:
+        """The matrix, always from all rows, and the sums over the blocks."""
+        return self.matrix(), *self.block_sums(n_blocks)
 
 
 def _fingerprint_labels(y: NDArray[Any]) -> str:
@@ -687,6 +522,10 @@ def _fingerprint_labels(y: NDArray[Any]) -> str:
 
 # What a worker process holds: in a cluster of threads, several workers share it.
 _HOMES: dict[tuple[str, str], Home] = {}
+
+
+class ForgottenError(Exception):
+    """The worker knows of no such data."""
 
 
 class Message(NamedTuple):
@@ -704,54 +543,35 @@ class Message(NamedTuple):
 
     data: str
     run: str
-    program: list[tuple[str, tuple[Any, ...]]]
+    program: list[tuple[Any, ...]]
     ended: list[str]
 
 
-class Reply(NamedTuple):
-    """What came of it: "done", "lost" (the worker knows of no such data) or "failed"."""
-
-    outcome: str
-    content: Any
-
-
-async def answer(message: Message, dask_worker: Any) -> Reply:
+async def answer(message: Message, dask_worker: Any) -> Any:
     """Carry out a message in the threads of the worker, so that its event loop stays awake."""
     loop = asyncio.get_running_loop()
     executor = dask_worker.executors["default"]
     return await loop.run_in_executor(executor, _act, message, dask_worker)
 
 
-def _act(message: Message, worker: Any) -> Reply:
+def _act(message: Message, worker: Any) -> Any:
     key = worker.address, message.data
-    try:
-        name, args = message.program[0]
-        if name == "settle":
-            return Reply("done", _settle(key, worker, *args))
-        if name == "leave":
-            _HOMES.pop(key, None)
-            return Reply("done", None)
-        home = _HOMES.get(key)
-        if home is None:
-            return Reply("lost", None)
-        for run in message.ended:
-            home.sessions.pop(run, None)
-        return Reply("done", home.session(message.run).run(message.program))
-    except MemoryError as error:
-        return Reply("memory", str(error))
-    except Exception as error:
-        return Reply("failed", error)
+    name, *args = message.program[0]
+    if name == "settle":
+        return _settle(key, worker, *args)
+    if name == "leave":
+        return _HOMES.pop(key, None) is not None
+    if key not in _HOMES:
+        raise ForgottenError(message.data)
+    home = _HOMES[key]
+    for run in message.ended:
+        home.sessions.pop(run, None)
+    return home.session(message.run).run(message.program)
 
 
-def _settle(
-    key: tuple[str, str], worker: Any, keys: list[Any], layout: Layout
-) -> tuple[bool, int, int]:
-    """Make the home from partitions in the worker's memory; False if they are not there any more.
-
-    Also rows, and the bytes of the largest group of them.
-    """
-    if any(name not in worker.data for name in keys):
-        return False, 0, 0
-    home = Home([worker.data[name] for name in keys], layout, worker.state.nthreads)
-    _HOMES[key] = home
-    return True, home.n_samples, len(home.engines)
+def _settle(key: tuple[str, str], worker: Any, names: list[Any], layout: Layout) -> bool:
+    """Make the home from partitions in the worker's memory; False if some are not there."""
+    if any(name not in worker.data for name in names):
+        return False
+    _HOMES[key] = Home([worker.data[name] for name in names], layout, worker.state.nthreads)
+    return True
