@@ -38,6 +38,7 @@ from sorel.engines.base import (
     Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
+from sorel.projection.thresholds import MAX_TRIALS
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -301,15 +302,29 @@ class DaskEngine(Engine):
         self._anchor = self.partitions.reached = point.w
 
     def _quantile(self, point: Any) -> float:
-        """The loss at which the weights of a worst case of two levels jump."""
-        if point.quantile is None:
-            target = self._losses_as_target(point)
-            reference, tau, scale = self._threshold(target, None)
-            point.quantile = 0.0
-            if scale > 0.0:
-                low = self._levels[0] * scale
-                point.quantile = self._nearest(target, reference, tau, low, above=True)
-        return float(point.quantile)
+        """The loss at which the weights of a worst case of two levels jump.
+
+        Every round of sorted samples brackets it for certain, some hundred times closer.
+        """
+        low, high = self._levels
+        if point.quantile is None and high > low:
+            goal = (high - 1.0) / (high - low)
+            least, most, slack = -np.inf, np.inf, np.inf
+            while slack > 0.0:
+                found = self._ask("ranks", point, least, most)
+                below, slack = sum(part[0] for part in found), sum(part[1] for part in found)
+                values, masses = np.hstack([part[2] for part in found])
+                order = np.argsort(values, kind="stable")
+                values, reach = values[order], below + np.cumsum(masses[order])
+                # Groups count by their largest values: of each worker one may be there in part.
+                before, after = values[reach + slack < goal], values[reach >= goal]
+                bracket = before.max(initial=least), after.min(initial=most)
+                if bracket == (least, most):
+                    break
+                least, most = bracket
+            point.quantile = float(most)
+        known = point.quantile
+        return known if known is not None and np.isfinite(known) else 0.0
 
     def _loss_bins(self, point: Any, dual: Any = None) -> tuple[bins.Bins, bins.Ordered, Any]:
         """Bins of the losses, what they say of the risk, and what a weighting holds in them.
@@ -355,19 +370,21 @@ class DaskEngine(Engine):
     def worst_case(self, point: Any) -> DaskDual:
         return self._worst_case(point)
 
-    def _losses_as_target(self, point: Any) -> DaskDual:
-        target = DaskDual(self)
-        self._post("losses_as_target", target, point)
-        return target
-
     def _worst_case(self, point: Any) -> DaskDual:
-        dual = self._losses_as_target(point)
-        if self._levels is not None:
-            return dual if self._clip(dual, None) else self.uniform()
-        found = self._ask("collapse", dual, self.bins)
-        density = bins.worst_case(self.spec.risk, bins.join(found))
-        still = np.full(len(density), -1, np.int32)
-        self._spread(dual, found, bins.Projected(density, still, 0.0 * density, 0))
+        dual = DaskDual(self)
+        if self._levels is None:
+            self._post("losses_as_target", dual, point)
+            found = self._ask("collapse", dual, self.bins)
+            density = bins.worst_case(self.spec.risk, bins.join(found))
+            still = np.full(len(density), -1, np.int32)
+            self._spread(dual, found, bins.Projected(density, still, 0.0 * density, 0))
+            return dual
+        (low, high), threshold = self._levels, self._quantile(point)
+        below, tied, above = self._sum("masses", point, threshold)
+        if low == high or tied == 0.0:
+            return self.uniform()
+        middle = (1.0 - low * below - high * above) / tied
+        self._post("jump", dual, point, threshold, low, middle, high)
         return dual
 
     @_recovering
@@ -390,10 +407,11 @@ class DaskEngine(Engine):
             found = self._ask("collapse", dual, self.bins, exact)
             joined = bins.join(found)
             self._spread(dual, found, bins.project(self.spec.risk, joined, _BLOCKS, len(found)))
-        elif self._clip(dual, 1.0):
-            dual.n_blocks = 1
-        else:
+        elif self._levels[0] == self._levels[1]:
             self._post("make", dual, "uniform")
+        else:
+            self._post("clip", dual, *self._threshold(dual), *self._levels)
+            dual.n_blocks = 1
 
     def _spread(self, dual: DaskDual, found: Any, projected: bins.Projected) -> None:
         """Send every worker the densities of its bins, and what they move with."""
@@ -401,53 +419,25 @@ class DaskEngine(Engine):
         cuts = np.cumsum([len(part.mass) for part in found])[:-1]
         self._post("spread", dual, *(Each(np.split(part, cuts)) for part in projected[:3]))
 
-    def _clip(self, dual: DaskDual, scale: float | None) -> bool:
-        """Turn a target into the weighting of its threshold, where there is one."""
-        low, high = self._levels
-        reference, tau, scale = self._threshold(dual, scale)
-        if scale > 0.0:
-            self._post("clip", dual, reference, tau, low * scale, high * scale, scale)
-        return scale > 0.0
-
-    def _threshold(self, dual: DaskDual, scale: float | None) -> tuple[float, float, float]:
-        """The threshold t = reference + tau of a target, and what a density of 1 is in its units.
-
-        Without a scale it is next to nothing against the values: that is the worst case. It is 0
-        where they are all 0 or not finite, and where there is only one level.
-        """
-        low, high = self._levels
-        if low == high:
-            return 0.0, 0.0, 0.0
-        sketch = self._ask("sketch", dual)
-        if scale is None:
-            largest = float(np.max([np.abs(values).max() for values, _ in sketch]))
-            scale = _EPS**0.75 * largest / high if largest < np.inf else 0.0
-            if scale == 0.0:
-                return 0.0, 0.0, 0.0
-        low, high, total = low * scale, high * scale, self.n_samples * scale
-        reference = _threshold_of_sketch(sketch, low, high, scale)
+    def _threshold(self, dual: DaskDual) -> tuple[float, float]:
+        """The threshold t = reference + tau of a target, from sums over the workers."""
+        (low, high), total = self._levels, float(self.n_samples)
+        reference = _threshold_of_sketch(self._ask("sketch", dual), low, high)
         tau, below, above, span = 0.0, -np.inf, np.inf, np.inf
-        for trial in range(thresholds.COLD_TRIALS):
-            sums = tuple(self._sum("level_sums", dual, reference, tau, low, high))
-            excess = thresholds.excess_at(sums, tau, below, above, low, high, total)
-            free = sums[2]
+        for trial in range(MAX_TRIALS):
+            sums = self._sum("level_sums", dual, reference, tau, low, high)
+            excess = _core.excess_at(sums, tau, below, above, low, high, total)
             if excess == 0.0:
-                return reference, float(thresholds.exact_tau(sums, tau, low, high, total)), scale
-            kink = 0.0
+                return reference, float(_core.exact_tau(sums, tau, low, high, total))
+            kink, free = 0.0, sums[2]
             if free == 0.0:
-                kink = self._nearest(dual, reference, tau, low, excess >= 0.0) - reference
-            tau, below, above, span = thresholds.next_tau(
+                found = self._ask("nearest", dual, reference, tau, low, excess >= 0.0)
+                best = min if excess >= 0.0 else max
+                kink = best((x for x in found if x is not None), default=reference) - reference
+            tau, below, above, span = _core.next_tau(
                 trial, tau, below, above, span, excess, free, kink, low, high
             )
-        return reference, tau, scale
-
-    def _nearest(
-        self, dual: DaskDual, reference: float, tau: float, low: float, above: bool
-    ) -> float:
-        """The value of a target that is nearest to its low level, on one side."""
-        found = self._ask("nearest", dual, reference, tau, low, above)
-        best = min if above else max
-        return best((value for value in found if value is not None), default=reference)
+        return reference, tau
 
     @_recovering
     def blend(self, dual: Any, other: Any, share: float) -> DaskDual:
@@ -621,14 +611,14 @@ def _ref(value: Any) -> Any:
     return value.number if isinstance(value, _Handle) else value
 
 
-def _threshold_of_sketch(sketch: Any, low: float, high: float, mean: float) -> float:
+def _threshold_of_sketch(sketch: Any, low: float, high: float) -> float:
     """The threshold for a sketch of the values: where the search for the exact one begins."""
     keys = np.concatenate([values for values, _ in sketch])
     omega = np.concatenate([np.full(len(values), mass / len(values)) for values, mass in sketch])
     least, most = float(keys.min()) - high, float(keys.max()) - low
     while least < 0.5 * (least + most) < most:
         middle = 0.5 * (least + most)
-        if float(omega @ np.clip(keys - middle, low, high)) > mean * float(omega.sum()):
+        if float(omega @ np.clip(keys - middle, low, high)) > float(omega.sum()):
             least = middle
         else:
             most = middle

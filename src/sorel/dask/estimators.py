@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -140,11 +141,16 @@ class _OnCluster(SpectralFit):
         local = self.to_local()
         # Of the length of the training data, and of no use here.
         local.risk_weights_ = np.empty(0)
-        predict = _Predict(local, method)
+        predict = partial(_predict_part, local, method, columns)
         if is_frame(X):
-            return _predict_frame(X, predict, columns, kind)
+            import pandas as pd
+
+            meta: Any = pd.Series([], dtype=kind)
+            if columns is not None:
+                meta = pd.DataFrame(dict.fromkeys(columns, meta))
+            return X.map_partitions(predict, meta=meta)
         if not isinstance(X, da.Array):
-            return predict(X)
+            return getattr(local, method)(X)
         if X.ndim != 2 or X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has shape {X.shape}, but {type(self).__name__} is expecting "
@@ -154,57 +160,26 @@ class _OnCluster(SpectralFit):
             X = X.rechunk({1: -1})
         if columns is None:
             return X.map_blocks(predict, dtype=kind, drop_axis=1, meta=np.empty(0, kind))
-        return X.map_blocks(
-            predict,
-            dtype=kind,
-            chunks=(X.chunks[0], (len(columns),)),
-            meta=np.empty((0, 0), kind),
-        )
+        shape = {"chunks": (X.chunks[0], (len(columns),)), "meta": np.empty((0, 0), kind)}
+        return X.map_blocks(predict, dtype=kind, **shape)
 
 
-class _Predict:
-    """A method of a fitted estimator, as a function of one partition."""
-
-    def __init__(self, model: Any, method: str) -> None:
-        self._model, self._method = model, method
-
-    def __call__(self, part: Any) -> Any:
-        if part.shape[0] == 0:
-            # Estimators refuse tables without rows, and partitions may be empty.
-            d = self._model.n_features_in_
-            example = getattr(self._model, self._method)(_like(part, d))
-            return example[:0]
-        return getattr(self._model, self._method)(part)
-
-
-def _like(part: Any, d: int) -> Any:
-    """One row of zeros, with the names of the columns where there are any."""
-    zeros = np.zeros((1, d))
-    return type(part)(zeros, columns=part.columns) if hasattr(part, "columns") else zeros
-
-
-class _PredictFrame:
-    """The same with the index of the partition kept."""
-
-    def __init__(self, predict: _Predict, columns: list[Any] | None) -> None:
-        self._predict, self._columns = predict, columns
-
-    def __call__(self, part: Any) -> Any:
-        import pandas as pd
-
-        values = self._predict(part)
-        if self._columns is None:
-            return pd.Series(values, index=part.index)
-        return pd.DataFrame(values, index=part.index, columns=self._columns)
-
-
-def _predict_frame(X: Any, predict: _Predict, columns: list[Any] | None, kind: Any) -> Any:
+def _predict_part(model: Any, method: str, columns: list[Any] | None, part: Any) -> Any:
+    """A method of a fitted estimator on one partition; a frame stays one, with its index."""
+    rows = part
+    if part.shape[0] == 0:
+        # Estimators refuse tables without rows, and partitions may be empty.
+        rows = np.zeros((1, model.n_features_in_))
+        if hasattr(part, "columns"):
+            rows = type(part)(rows, columns=part.columns)
+    values = getattr(model, method)(rows)[: part.shape[0]]
+    if not hasattr(part, "columns"):
+        return values
     import pandas as pd
 
-    meta: Any = pd.Series([], dtype=kind)
-    if columns is not None:
-        meta = pd.DataFrame({name: pd.Series([], dtype=kind) for name in columns})
-    return X.map_partitions(_PredictFrame(predict, columns), meta=meta)
+    if columns is None:
+        return pd.Series(values, index=part.index)
+    return pd.DataFrame(values, index=part.index, columns=columns)
 
 
 class DaskSpectralRiskRegressor(_OnCluster, SpectralRiskRegressor):
@@ -482,10 +457,6 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         check_is_fitted(self, "coef_")
         return self._lazily("predict", X, None, self.classes_.dtype)
 
-    def _probabilities(self, method: str, X: Any) -> Any:
-        check_is_fitted(self, "coef_")
-        return self._lazily(method, X, self.classes_.tolist(), np.float64)
-
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, lazily; not available for ``loss="squared_hinge"``.
 
@@ -499,8 +470,9 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask collection of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
+        check_is_fitted(self, "coef_")
         self.to_local().predict_proba  # noqa: B018 (says why it is missing, where it is)
-        return self._probabilities("predict_proba", X)
+        return self._lazily("predict_proba", X, self.classes_.tolist(), np.float64)
 
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities, lazily.
@@ -515,5 +487,6 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask collection of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
+        check_is_fitted(self, "coef_")
         self.to_local().predict_log_proba  # noqa: B018 (says why it is missing, where it is)
-        return self._probabilities("predict_log_proba", X)
+        return self._lazily("predict_log_proba", X, self.classes_.tolist(), np.float64)

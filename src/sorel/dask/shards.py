@@ -334,7 +334,7 @@ class Session:
     ) -> tuple[float, ...]:
         # Scaled to mean 1 over all workers, as the search for a threshold expects it.
         weight = self._omega * self._home.layout.n_samples if self._weighted else None
-        sums: tuple[float, ...] = thresholds.level_sums(
+        sums: tuple[float, ...] = _core.level_sums(
             self._kept[number], weight, reference, tau, low, high
         )
         return sums
@@ -343,16 +343,54 @@ class Session:
         self, number: Ref, reference: float, tau: float, low: float, above: bool
     ) -> float | None:
         keys = self._kept[number]
-        place = thresholds.nearest(keys, reference, tau, low, above)
+        place = _core.nearest(keys, reference, tau, low, above)
         return None if place < 0 else float(keys[place])
 
-    def clip(
-        self, number: Ref, reference: float, tau: float, low: float, high: float, scale: float
-    ) -> None:
-        """Turn a target into the weighting of this threshold; `scale` is what a density 1 is."""
+    def clip(self, number: Ref, reference: float, tau: float, low: float, high: float) -> None:
+        """Turn a target into the weighting of this threshold."""
         density, block = self._kept[number], np.empty(self._n, np.int32)
-        thresholds.fill_clipped(density, reference, tau, low, high, density, block)
-        self._keep(number, density / scale, block, 1.0)
+        _core.fill_clipped(density, reference, tau, low, high, density, block)
+        self._keep(number, density, block, 1.0)
+
+    # Two levels: the worst case, and the risk.
+
+    def ranks(
+        self, point: Ref, least: float, most: float
+    ) -> tuple[float, float, tuple[FloatArray, FloatArray]]:
+        """Losses above `least` up to `most` in ascending order, and their weights.
+
+        Where there are many, the largest of groups and the weights of these. Before them, the
+        weight up to `least`, and the largest weight of a group; 0 where there are none.
+        """
+        values, omega = self._losses(point), np.broadcast_to(self._omega, (self._n,))
+        below, inside = values <= least, (values > least) & (values <= most)
+        values, weight = values[inside], omega[inside]
+        if self._weighted:
+            order = np.argsort(values)
+            values, weight = values[order], weight[order]
+        else:
+            values.sort()
+        stride = max(1, -(-len(values) // _SKETCH))
+        starts = np.arange(0, len(values), stride)
+        masses = np.add.reduceat(weight, starts) if len(starts) else weight
+        last = np.minimum(starts + stride, len(values)) - 1
+        slack = float(masses.max()) if stride > 1 else 0.0
+        return float(np.sum(omega[below])), slack, (values[last], masses)
+
+    def masses(self, point: Ref, threshold: float) -> tuple[float, float, float]:
+        """The weights of losses below a threshold, at it and above it."""
+        values, omega = self._losses(point), np.broadcast_to(self._omega, (self._n,))
+        sides = values < threshold, values == threshold, values > threshold
+        below, tied, above = (float(np.sum(omega[side])) for side in sides)
+        return below, tied, above
+
+    def jump(
+        self, number: Ref, point: Ref, threshold: float, low: float, middle: float, high: float
+    ) -> None:
+        """The weighting of three densities: below a threshold, at it and above it."""
+        values = self._losses(point)
+        density = np.where(values > threshold, high, np.where(values < threshold, low, middle))
+        self._kept[number] = list(map(MemoryDual, self._split(density)))
 
     def beyond(self, point: Ref, threshold: float, low: float, high: float) -> float:
         """The weighted sum of max(low (l - t), high (l - t))."""
