@@ -29,7 +29,7 @@ _CURVATURE_SHARE = 0.5
 _MEMORY = 0.95
 
 # Rounds without a lower gap after which what is left is noise.
-PATIENCE = 50
+PATIENCE = 100
 
 # Share of the coupling in the steps, at least: a smaller gamma slows q and gains nothing for w.
 _LEAST_COUPLING = 0.25
