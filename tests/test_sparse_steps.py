@@ -31,11 +31,11 @@ def sparse_run(X, y, indices, w, drift, shrink, threshold, scale, bounds, proxim
     rows, d = scipy.sparse.csr_array(X), len(w)
     W, total = w[None].copy(), np.zeros((1, d))
     l2, l1 = (1.0 / scale - 1.0) / STEP, threshold / STEP
-    _core.svrg_steps_csr(
+    _core.svrg_steps(
         (rows.indptr, rows.indices, rows.data), y, LOSS_CODES["squared"], 1.0,
-        np.zeros((len(y), 1)), np.ones(len(indices)), indices, 1, W, total,
-        True, drift[None], shrink, STEP, 1.0, STEP, proximal, STEP,
-        SEPARABLE if proximal else PURE_L2, l2, l1, np.full(d, bounds[0]), np.full(d, bounds[1]),
+        np.zeros((len(y), 1)), np.ones(len(indices)), indices, 1, W, total, True, drift[None],
+        (shrink, STEP, 1.0, STEP, proximal, STEP, SEPARABLE if proximal else PURE_L2, l2, l1,
+         np.full(d, bounds[0]), np.full(d, bounds[1])),
     )  # fmt: skip
     return W[0], total[0]
 

@@ -137,7 +137,7 @@ class LazyCoefficients {
   public:
     // A step adds `factor` times the driver to a coefficient, and `free_factor` times it to the
     // intercept.
-    LazyCoefficients(Csr<Index, T> X, index d, Matrix<const double> W, Matrix<const double> driver,
+    LazyCoefficients(Csr<Index, T> X, index d, Matrix<double> W, Matrix<double> driver,
                      double factor, double free_factor, const StepRule& rule)
         : X_(X),
           d_(d),

@@ -1,277 +1,129 @@
 // Stochastic steps on the rows of a dense X.
-//
-// Parameters are kept by output, W of shape (K, p) with the intercept last, so that every inner
-// loop runs along a row of X; K = 1 for all losses but multinomial.
-#include "steps.hpp"
-
 #include "lanes.hpp"
+#include "methods.hpp"
 #include "rows.hpp"
-#include "tables.hpp"
 
 namespace sorel {
 namespace {
 
-// z_c = x . W_c, plus the intercept.
-SOREL_INLINE void sample_margins(const SampleLoss& sample, const double* x, index d, Matrix<double> W,
-                                 double* z) {
-    for (index c = 0; c < sample.outputs; ++c) {
-        z[c] = dot(x, W.row(c), d);
-        if (W.shape[1] > d) z[c] += W(c, d);
-    }
-}
+// Coefficients of which every step moves all. They are kept by output, so that every inner loop
+// runs along a row of X.
+class DenseCoefficients {
+  public:
+    // A step adds `factor` times the driver to a coefficient, and `free_factor` times it to the
+    // intercept. With `summed`, every iterate is added to `total`.
+    DenseCoefficients(const AnyMatrix& X, Matrix<double> W, Matrix<double> driver, double factor,
+                      double free_factor, const StepRule& rule, Matrix<double> total = {},
+                      bool summed = false)
+        : X_(X),
+          d_(X.shape[1]),
+          W_(W),
+          driver_(driver),
+          factor_(factor),
+          free_factor_(free_factor),
+          rule_(rule),
+          total_(total),
+          summed_(summed) {}
 
-// W <- prox(shrink W + drift - step sum_b coefficients_b x_b), for the rows of a batch.
-SOREL_INLINE void take_step(const SampleLoss& sample, DoubleRows& X, index d, const std::int64_t* rows,
-                            index batch, const double* coefficients, Matrix<double> W,
-                            const double* drift, const StepRule& rule) {
-    const index outputs = sample.outputs, p = W.shape[1];
-    for (index b = 0; b < batch; ++b) {
-        const double* x = X.row(rows[b]);
-        for (index c = 0; c < outputs; ++c) {
-            const double coefficient = coefficients[b * outputs + c],
-                         scale = rule.step * coefficient;
-            double* w = W.row(c);
-            if (b == 0) {
-                const double *push = drift + c * p, shrink = rule.shrink;
+    SOREL_INLINE void margins(index i, double* z) {
+        const double* x = X_.row(i);
+        for (index c = 0; c < W_.shape[0]; ++c) {
+            z[c] = dot(x, W_.row(c), d_);
+            if (W_.shape[1] > d_) z[c] += W_(c, d_);
+        }
+    }
+
+    SOREL_INLINE void step(const std::int64_t* rows, index batch, const double* coefficients) {
+        const index outputs = W_.shape[0], p = W_.shape[1], d = d_;
+        for (index b = 0; b < batch; ++b) {
+            const double* x = X_.row(rows[b]);
+            for (index c = 0; c < outputs; ++c) {
+                const double coefficient = coefficients[b * outputs + c],
+                             scale = rule_.step * coefficient;
+                double* w = W_.row(c);
+                if (b == 0) {
+                    const double *push = driver_.row(c), shrink = rule_.shrink, factor = factor_;
 #pragma omp simd
-                for (index j = 0; j < d; ++j) w[j] = shrink * w[j] + push[j] - scale * x[j];
-                if (p > d) w[d] = rule.free_shrink * w[d] + push[d] - rule.free_step * coefficient;
-            } else {
+                    for (index j = 0; j < d; ++j)
+                        w[j] = shrink * w[j] + factor * push[j] - scale * x[j];
+                    if (p > d)
+                        w[d] = rule_.free_shrink * w[d] + free_factor_ * push[d] -
+                               rule_.free_step * coefficient;
+                } else {
 #pragma omp simd
-                for (index j = 0; j < d; ++j) w[j] -= scale * x[j];
-                if (p > d) w[d] -= rule.free_step * coefficient;
+                    for (index j = 0; j < d; ++j) w[j] -= scale * x[j];
+                    if (p > d) w[d] -= rule_.free_step * coefficient;
+                }
             }
         }
-    }
-    if (rule.proximal)
-        for (index c = 0; c < outputs; ++c)
-            prox_inplace(W.row(c), d, 1, rule.prox_step, rule.penalty);
-}
-
-// Variance-reduced steps around a snapshot with the given slopes: c_i = scale_i (phi'_i -
-// slopes_i), scale = omega_i q_i / p_i for each draw. `drift` holds the snapshot's gradient. With
-// `summed`, every iterate is added to `total`.
-SOREL_CLONES void svrg_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
-                             Matrix<const double> slopes, Vector<const double> scale,
-                             Vector<const std::int64_t> indices, index batch, Matrix<double> W,
-                             Matrix<double> total, bool summed, Matrix<const double> drift,
-                             double shrink, double step, double free_shrink, double free_step,
-                             bool proximal, double prox_step, int penalty, double l2, double l1,
-                             Vector<const double> lower, Vector<const double> upper) {
-    const index d = X.shape[1], p = W.shape[1];
-    const StepRule rule{shrink,
-                        step,
-                        free_shrink,
-                        free_step,
-                        proximal,
-                        prox_step,
-                        {penalty, l2, l1, lower.data, upper.data}};
-    DoubleRows rows(X);
-    std::vector<double> room((batch + 2) * W.shape[0]);
-    const SampleLoss sample{W.shape[0], code, delta};
-    const index outputs = sample.outputs;
-    double *change = room.data(), *z = change + batch * outputs, *slope = z + outputs;
-    for (index first = 0; first + batch <= indices.size(); first += batch) {
-        for (index b = 0; b < batch; ++b) {
-            const index i = indices[first + b];
-            sample_margins(sample, rows.row(i), d, W, z);
-            sample.slopes(y[i], z, slope);
-            const double weight = scale[first + b] / static_cast<double>(batch);
+        if (rule_.proximal)
             for (index c = 0; c < outputs; ++c)
-                change[b * outputs + c] = (slope[c] - slopes.data[i * outputs + c]) * weight;
-        }
-        take_step(sample, rows, d, indices.data + first, batch, change, W, drift.data, rule);
-        if (summed)
-            for (index j = 0; j < outputs * p; ++j) total.data[j] += W.data[j];
+                prox_inplace(W_.row(c), d, 1, rule_.prox_step, rule_.penalty);
+        if (summed_)
+            for (index j = 0; j < outputs * p; ++j) total_.data[j] += W_.data[j];
     }
-}
 
-// Steps along the subgradient of the risk of each batch: sigma by rank inside the batch.
-SOREL_CLONES void minibatch_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
-                                  Vector<const double> sigma, Vector<const std::int64_t> indices,
-                                  Matrix<double> W, Matrix<const double> drift, double shrink,
-                                  double step, double free_shrink, double free_step, bool proximal,
-                                  double prox_step, int penalty, double l2, double l1,
-                                  Vector<const double> lower, Vector<const double> upper) {
-    const index d = X.shape[1], batch = sigma.size();
-    const StepRule rule{shrink,
-                        step,
-                        free_shrink,
-                        free_step,
-                        proximal,
-                        prox_step,
-                        {penalty, l2, l1, lower.data, upper.data}};
-    DoubleRows rows(X);
-    std::vector<double> room((batch + 1) * W.shape[0] + batch);
-    std::vector<index> ranked(batch);
-    const SampleLoss sample{W.shape[0], code, delta};
-    const index outputs = sample.outputs;
-    double *slopes = room.data(), *z = slopes + batch * outputs, *losses = z + outputs;
-    for (index first = 0; first + batch <= indices.size(); first += batch) {
-        for (index b = 0; b < batch; ++b) {
-            const index i = indices[first + b];
-            sample_margins(sample, rows.row(i), d, W, z);
-            losses[b] = sample.value(y[i], z);
-            sample.slopes(y[i], z, slopes + b * outputs);
-        }
-        rank_batch(losses, ranked);
-        for (index rank = 0; rank < batch; ++rank)
-            for (index c = 0; c < outputs; ++c)
-                slopes[ranked[rank] * outputs + c] *= sigma[rank];
-        take_step(sample, rows, d, indices.data + first, batch, slopes, W, drift.data, rule);
+    SOREL_INLINE void drive(index i, index c, double scale) {
+        const double* x = X_.row(i);
+        double* driver = driver_.row(c);
+#pragma omp simd
+        for (index j = 0; j < d_; ++j) driver[j] += scale * x[j];
+        if (W_.shape[1] > d_) driver[d_] += scale;
     }
-}
 
-// The table of q_i phi'_i with its mean gradient, and what a step of the methods with tables needs.
-struct SlopeTable {
-    Matrix<double> entries, mean;
-    std::vector<double> weights, fresh, change, drift, z;
-
-    SlopeTable(Matrix<double> table, Matrix<double> gradient, index batch)
-        : entries(table),
-          mean(gradient),
-          weights(batch),
-          fresh(batch * table.shape[1]),
-          change(batch * table.shape[1]),
-          drift(gradient.shape[0] * gradient.shape[1]),
-          z(table.shape[1]) {}
+  private:
+    DoubleRows X_;
+    index d_;
+    Matrix<double> W_, driver_;
+    double factor_, free_factor_;
+    StepRule rule_;
+    Matrix<double> total_;
+    bool summed_;
 };
 
-// A step of the methods with tables: differences of the fresh q_i phi'_i from the table, the step
-// along them and the mean gradient, and the new entries, in O(d) for each.
-SOREL_INLINE void table_step(const SampleLoss& sample, DoubleRows& X, index d, Vector<const double> y,
-                             const std::int64_t* rows, index batch, SlopeTable& table,
-                             Matrix<double> W, const StepRule& rule) {
-    const index outputs = sample.outputs, p = W.shape[1];
-    double *fresh = table.fresh.data(), *change = table.change.data();
-    for (index b = 0; b < batch; ++b) {
-        const index i = rows[b];
-        sample_margins(sample, X.row(i), d, W, table.z.data());
-        sample.slopes(y[i], table.z.data(), fresh + b * outputs);
-        for (index c = b * outputs; c < (b + 1) * outputs; ++c) {
-            fresh[c] *= table.weights[b];
-            change[c] = (fresh[c] - table.entries(i, c - b * outputs)) / static_cast<double>(batch);
-        }
-    }
-    for (index c = 0; c < outputs; ++c)
-        for (index j = 0; j < p; ++j)
-            table.drift[c * p + j] = -(j < d ? rule.step : rule.free_step) * table.mean(c, j);
-    take_step(sample, X, d, rows, batch, change, W, table.drift.data(), rule);
-    for (index b = 0; b < batch; ++b) {
-        const index i = rows[b];
-        const double* x = X.row(i);
-        for (index c = 0; c < outputs; ++c) {
-            // A row drawn twice finds its own fresh entry the second time, and adds nothing.
-            double& entry = table.entries(i, c);
-            const double scale = (fresh[b * outputs + c] - entry) / static_cast<double>(y.size());
-            entry = fresh[b * outputs + c];
-            double* mean = table.mean.row(c);
-#pragma omp simd
-            for (index j = 0; j < d; ++j) mean[j] += scale * x[j];
-            if (p > d) mean[d] += scale;
-        }
-    }
+SOREL_CLONES void svrg_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
+                             Matrix<const double> slopes, Vector<const double> scale,
+                             Indices indices, index batch, Matrix<double> W, Matrix<double> total,
+                             bool summed, Matrix<double> drift, RuleArguments rule) {
+    DenseCoefficients w(X, W, drift, 1.0, 1.0, rule_of(rule), total, summed);
+    svrg(w, {W.shape[0], code, delta}, y, slopes, scale, indices, batch);
 }
 
-// Prospect: weights from a table of losses whose order is repaired after every probe. `rows` are
-// the samples whose gradients are taken, `probes` those whose losses are renewed. Keys are losses,
-// over nu where nu > 0.
+SOREL_CLONES void minibatch_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
+                                  Vector<const double> sigma, Indices indices, Matrix<double> W,
+                                  Matrix<double> drift, RuleArguments rule) {
+    DenseCoefficients w(X, W, drift, 1.0, 1.0, rule_of(rule));
+    minibatch(w, {W.shape[0], code, delta}, y, sigma, indices);
+}
+
 SOREL_CLONES void prospect_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
-                                 Vector<const std::int64_t> rows, Vector<const std::int64_t> probes,
-                                 index batch, Matrix<double> table, Matrix<double> mean,
-                                 Vector<double> key, Vector<std::int64_t> order,
-                                 Vector<std::int64_t> position, Vector<const double> mass,
-                                 double nu, Matrix<double> pools, Vector<std::int64_t> bounds,
-                                 Matrix<double> W, double shrink, double step, double free_shrink,
-                                 double free_step, bool proximal, double prox_step, int penalty,
-                                 double l2, double l1, Vector<const double> lower,
-                                 Vector<const double> upper) {
-    const index d = X.shape[1];
-    const StepRule rule{shrink,
-                        step,
-                        free_shrink,
-                        free_step,
-                        proximal,
-                        prox_step,
-                        {penalty, l2, l1, lower.data, upper.data}};
-    const Table sorted{key.size(), key.data,   order.data, position.data,
-                       mass.data,  pools.data, bounds.data};
-    const double unit = nu > 0.0 ? 1.0 / nu : 1.0;
-    DoubleRows samples(X);
-    SlopeTable slopes(table, mean, batch);
-    const SampleLoss sample{W.shape[0], code, delta};
-    for (index first = 0; first + batch <= rows.size(); first += batch) {
-        ranked_weights(sorted, rows.data + first, batch, nu, slopes.weights.data());
-        table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
-        for (index b = 0; b < batch; ++b) {
-            const std::int64_t j = probes[first + b];
-            sample_margins(sample, samples.row(j), d, W, slopes.z.data());
-            move_entry(sorted, j, unit * sample.value(y[j], slopes.z.data()));
-        }
-    }
+                                 Indices rows, Indices probes, index batch, Matrix<double> table,
+                                 Matrix<double> mean, TableArguments sorted, double nu,
+                                 Matrix<double> W, RuleArguments arguments) {
+    const StepRule rule = rule_of(arguments);
+    DenseCoefficients w(X, W, mean, -rule.step, -rule.free_step, rule);
+    prospect(w, {W.shape[0], code, delta}, y, rows, probes, batch, table, table_of(sorted), nu);
 }
 
-// SAGA on the saddle point: a variance-reduced step in w, and one in q with its projection.
-// `losses` and `density` stand in the order of the last projection, so that the O(n) part of a step
-// reads and writes in sequence. Ends where the dual step diverged: the caller sees it in w.
-SOREL_CLONES void saddle_saga_steps(
-    AnyMatrix X, Vector<const double> y, int code, double delta, Vector<const std::int64_t> rows,
-    Vector<const std::int64_t> probes, index batch, Matrix<double> table, Matrix<double> mean,
-    Vector<double> losses, Vector<double> density, Vector<double> key, Vector<std::int64_t> order,
-    Vector<std::int64_t> position, Vector<const double> mass, double nu, double dual_step,
-    Matrix<double> pools, Vector<std::int64_t> bounds, Matrix<double> W, double shrink, double step,
-    double free_shrink, double free_step, bool proximal, double prox_step, int penalty, double l2,
-    double l1, Vector<const double> lower, Vector<const double> upper) {
-    const index d = X.shape[1];
-    const StepRule rule{shrink,
-                        step,
-                        free_shrink,
-                        free_step,
-                        proximal,
-                        prox_step,
-                        {penalty, l2, l1, lower.data, upper.data}};
-    const Table sorted{key.size(), key.data,   order.data, position.data,
-                       mass.data,  pools.data, bounds.data};
-    DoubleRows samples(X);
-    SlopeTable slopes(table, mean, batch);
-    std::vector<double> probed(batch);
-    const SampleLoss sample{W.shape[0], code, delta};
-    for (index first = 0; first + batch <= rows.size(); first += batch) {
-        for (index b = 0; b < batch; ++b) {
-            slopes.weights[b] = density[position[rows[first + b]]];
-            const index j = probes[first + b];
-            sample_margins(sample, samples.row(j), d, W, slopes.z.data());
-            probed[b] = sample.value(y[j], slopes.z.data());
-        }
-        table_step(sample, samples, d, y, rows.data + first, batch, slopes, W, rule);
-        if (!saddle_ascent(sorted, probes.data + first, probed.data(), batch, losses.data,
-                           density.data, nu, dual_step))
-            return;
-    }
+SOREL_CLONES void saddle_saga_steps(AnyMatrix X, Vector<const double> y, int code, double delta,
+                                    Indices rows, Indices probes, index batch,
+                                    Matrix<double> table, Matrix<double> mean,
+                                    TableArguments sorted, double nu, double dual_step,
+                                    Vector<double> losses, Vector<double> density,
+                                    Matrix<double> W, RuleArguments arguments) {
+    const StepRule rule = rule_of(arguments);
+    DenseCoefficients w(X, W, mean, -rule.step, -rule.free_step, rule);
+    saddle_saga(w, {W.shape[0], code, delta}, y, rows, probes, batch, table, table_of(sorted), nu,
+                dual_step, losses, density);
 }
 
 }  // namespace
 
 void bind_steps(nb::module_& m) {
-    define(m, "svrg_steps",
-           "X y code delta slopes scale indices batch W total summed drift shrink step free_shrink "
-           "free_step proximal prox_step penalty l2 l1 lower upper",
-           svrg_steps);
-    define(
-        m, "minibatch_steps",
-        "X y code delta sigma indices W drift shrink step free_shrink free_step proximal prox_step "
-        "penalty l2 l1 lower upper",
-        minibatch_steps);
-    define(m, "prospect_steps",
-           "X y code delta rows probes batch table mean key order position mass nu pools bounds W "
-           "shrink step free_shrink free_step proximal prox_step penalty l2 l1 lower upper",
-           prospect_steps);
-    define(
-        m, "saddle_saga_steps",
-        "X y code delta rows probes batch table mean losses density key order position mass nu "
-        "dual_step pools bounds W shrink step free_shrink free_step proximal prox_step penalty l2 "
-        "l1 lower upper",
-        saddle_saga_steps);
+    define(m, "svrg_steps", kSvrgParameters, svrg_steps);
+    define(m, "minibatch_steps", kMinibatchParameters, minibatch_steps);
+    define(m, "prospect_steps", kProspectParameters, prospect_steps);
+    define(m, "saddle_saga_steps", kSaddleParameters, saddle_saga_steps);
 }
 
 }  // namespace sorel

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-import sorel._core as _core
 from sorel._lib.copies import shallow_copy
 from sorel._lib.threads import Team
 
@@ -30,15 +29,6 @@ WORTH_SHARING = 1_000_000
 _Result = TypeVar("_Result")
 
 
-class Steps(NamedTuple):
-    """The compiled loops of stochastic steps for one kind of X, which is their first argument."""
-
-    svrg: Callable[..., None]
-    minibatch: Callable[..., None]
-    prospect: Callable[..., None]
-    saddle_saga: Callable[..., None]
-
-
 class RowMatrix(ABC):
     """X by rows.
 
@@ -50,13 +40,8 @@ class RowMatrix(ABC):
         Entries of X that a product with it reads.
     form : object
         X as the compiled loops take it.
-    steps : Steps
-        The loops for it.
     """
 
-    steps: ClassVar[Steps] = Steps(
-        _core.svrg_steps, _core.minibatch_steps, _core.prospect_steps, _core.saddle_saga_steps
-    )
     # Whether X itself is an array of this process.
     in_memory: ClassVar[bool] = True
     form: Any

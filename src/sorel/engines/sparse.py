@@ -17,19 +17,12 @@ import sorel._core as _core
 from sorel._lib.threads import Team
 from sorel.engines.base import FloatArray, Spec
 from sorel.engines.csr import checked_csr, index_arrays
-from sorel.engines.matrix import MAX_COPY, RowMatrix, Steps
+from sorel.engines.matrix import MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
 
 
 class CsrRows(RowMatrix):
     """Products with an X in CSR; threads have about as many entries each."""
-
-    steps = Steps(
-        _core.svrg_steps_csr,
-        _core.minibatch_steps_csr,
-        _core.prospect_steps_csr,
-        _core.saddle_saga_steps_csr,
-    )
 
     def __init__(self, X: Any, intercept: bool) -> None:
         super().__init__(X.shape, intercept)

@@ -1,13 +1,13 @@
 """Stochastic work on a matrix in memory whose rows can be read one at a time.
 
-How rows are read is the business of the compiled loops, of which dense and sparse X have a set
-each, with the same arguments after the first. They keep parameters by output, (K, p) in place of
-(p, K), and take a penalty as plain numbers; this module translates. All samples of an epoch are
-drawn before its first step.
+How rows are read is the business of the compiled loops, which take dense and sparse X alike. They
+keep parameters by output, (K, p) in place of (p, K), and take a penalty as plain numbers; this
+module translates. All samples of an epoch are drawn before its first step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 
-# Share of the importance-sampling probabilities that is uniform, so that no row is forgotten.
 # Share of the draws of an epoch that is uniform, so that no sample is left out.
 UNIFORM_SHARE = 0.05
 
@@ -104,7 +103,7 @@ class MemoryStochastic(Stochastic):
         engine, probability = self._engine, self._probabilities(dual, plan)
         W = self._by_output(point.w if start is None else start)
         sums = np.zeros(W.shape) if total is not None else W
-        numbers = step_numbers(plan, self._drift(plan, gradient))
+        drift, rule = self._drift(plan, gradient), step_numbers(plan)
         left = (plan.burn_in if total is not None else plan.steps) * plan.batch
         for X, drawn in self._draws(probability, plan, rng):
             cut = min(left, len(drawn))
@@ -116,9 +115,9 @@ class MemoryStochastic(Stochastic):
             slopes, targets = self._slopes(point, drawn, X), engine._targets
             targets = targets if X is self._rows.form else targets[drawn]
             for part, summed in ((slice(cut), False), (slice(cut, None), True)):
-                self._rows.steps.svrg(
+                _core.svrg_steps(
                     X, targets, *self._formula, slopes, scale[part], places[part], plan.batch, W,
-                    sums, summed, *numbers,
+                    sums, summed, drift, rule,
                 )  # fmt: skip
         if total is not None:
             total += self._by_parameter(sums)
@@ -154,11 +153,11 @@ class MemoryStochastic(Stochastic):
     def minibatch_epoch(self, w: FloatArray, plan: Plan, rng: np.random.Generator) -> FloatArray:
         engine, W = self._engine, self._by_output(w)
         sigma = engine.spec.risk.weights(plan.batch)
-        numbers = step_numbers(plan, self._drift(plan, np.zeros(engine.shape)))
+        drift, rule = self._drift(plan, np.zeros(engine.shape)), step_numbers(plan)
         for X, targets, drawn in self._shuffled(plan, rng):
             for part in self._pieces(len(drawn), plan.batch):
-                self._rows.steps.minibatch(
-                    X, targets, *self._formula, sigma, drawn[part], W, *numbers
+                _core.minibatch_steps(
+                    X, targets, *self._formula, sigma, drawn[part], W, drift, rule
                 )
         return self._by_parameter(W)
 
@@ -216,15 +215,7 @@ class MemoryStochastic(Stochastic):
         if table.nu != nu:
             self._sort(table, table.losses / nu if nu > 0 else table.losses)
             table.nu = nu
-        engine, W, numbers = self._engine, self._by_output(w), step_numbers(plan)
-        rows, probes = rng.integers(engine.n_samples, size=(2, plan.steps * plan.batch))
-        for part in self._pieces(len(rows), plan.batch, 10 * engine.n_samples):
-            self._rows.steps.prospect(
-                self._rows.form, engine._targets, *self._formula, rows[part], probes[part],
-                plan.batch, table.slopes, table.mean, table.key, table.order, table.position,
-                engine._rank_mass, nu, table.pools, table.bounds, W, *numbers,
-            )  # fmt: skip
-        return self._by_parameter(W)
+        return self._table_epoch(_core.prospect_steps, table, w, plan, rng, nu)
 
     def saddle_epoch(
         self,
@@ -239,15 +230,31 @@ class MemoryStochastic(Stochastic):
             self._sort(table, table.density + dual_step * table.losses)
             table.losses, table.density = table.losses[table.order], table.density[table.order]
             table.projected = True
-        engine, W, numbers = self._engine, self._by_output(w), step_numbers(plan)
+        return self._table_epoch(
+            _core.saddle_saga_steps, table, w, plan, rng, nu, dual_step, table.losses, table.density
+        )
+
+    def _table_epoch(
+        self,
+        loop: Callable[..., None],
+        table: _Table,
+        w: FloatArray,
+        plan: Plan,
+        rng: np.random.Generator,
+        *settings: Any,
+    ) -> FloatArray:
+        """An epoch of a compiled loop on tables, with gradients and losses of random samples."""
+        engine, W = self._engine, self._by_output(w)
         rows, probes = rng.integers(engine.n_samples, size=(2, plan.steps * plan.batch))
+        ranked = (
+            table.key, table.order, table.position, engine._rank_mass, table.pools, table.bounds
+        )  # fmt: skip
         for part in self._pieces(len(rows), plan.batch, 10 * engine.n_samples):
-            self._rows.steps.saddle_saga(
+            loop(
                 self._rows.form, engine._targets, *self._formula, rows[part], probes[part],
-                plan.batch, table.slopes, table.mean, table.losses, table.density, table.key,
-                table.order, table.position, engine._rank_mass, nu, dual_step, table.pools,
-                table.bounds, W, *numbers,
+                plan.batch, table.slopes, table.mean, ranked, *settings, W, step_numbers(plan),
             )  # fmt: skip
+            # A divergence ends the epoch.
             if not np.all(np.isfinite(table.key)):
                 break
         return self._by_parameter(W)
@@ -292,7 +299,7 @@ def systematic_sample(probability: FloatArray, count: int, offset: float) -> Int
     return indices
 
 
-def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]:
+def step_numbers(plan: Plan) -> tuple[Any, ...]:
     """The numbers behind one step: w <- prox(shrink w + drift - step * direction).
 
     A quadratic penalty and a centre are linear in the step, explicit or implicit, and need no
@@ -311,5 +318,4 @@ def step_numbers(plan: Plan, drift: FloatArray | None = None) -> tuple[Any, ...]
     else:
         shrink, free_shrink = 1.0 - pull - weight, 1.0 - pull
         scale = free_scale = step
-    head = () if drift is None else (drift,)
-    return (*head, shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)
+    return (shrink, scale, free_shrink, free_scale, not smooth, scale, *penalty)
