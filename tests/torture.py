@@ -11,6 +11,8 @@ it; the tests run one small round with a fresh seed.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import random
 import resource
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -221,9 +224,7 @@ def damaged_files(place: Place) -> Iterator[str]:
 
 def read_damaged(seed: int, folder: Path, count: int) -> None:
     """Read damaged files with everything that reads such files; only named errors may come."""
-    import contextlib
-    import io
-    import warnings
+    import pandas as pd
 
     import sorel
     from sorel import cli
@@ -233,54 +234,54 @@ def read_damaged(seed: int, folder: Path, count: int) -> None:
     rng = random.Random(seed)
     X = np.random.default_rng(0).normal(size=(30, 2))
     problem = sorel.Problem(X, X[:, 0] + 1.0)
-    checkpoint = folder / "damaged.ckpt"
-    checkpoint.unlink(missing_ok=True)
-    sorel.solve(problem, checkpoint=checkpoint)
-    whole = checkpoint.read_bytes()
-    buffer = io.BytesIO()
-    np.save(buffer, X)
-    contents = {
-        "model.skops": (folder / "model.skops").read_bytes(),
-        "damaged.ckpt": whole,
-        "table.csv": (folder / "table.csv").read_bytes(),
-        "X.npy": buffer.getvalue(),
-    }
-    with contextlib.suppress(ImportError):
-        import pandas as pd
+    model, table = folder / "model.skops", folder / "table.csv"
 
-        buffer = io.BytesIO()
-        pd.read_csv(folder / "table.csv").to_parquet(buffer)
-        contents["table.parquet"] = buffer.getvalue()
+    def command(*arguments: Any) -> None:
+        code = cli.main([str(argument) for argument in arguments])
+        assert code in (0, 4), f"exit code {code}"
+
+    def read_model(path: Path) -> None:
+        command("predict", path, table)
+        command("info", path)
+
+    def read_table(path: Path) -> None:
+        command("predict", model, path)
+
+    def read_checkpoint(path: Path) -> None:
+        with contextlib.suppress(sorel.CheckpointError):
+            sorel.solve(problem, checkpoint=path)
+
+    def read_array(path: Path) -> None:
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            rows = open_rows(path)
+            assert rows is not None
+            rows.read(0, min(5, rows.n_samples))
+
     place = folder / "damaged"
-    place.mkdir(exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    sorel.solve(problem, checkpoint=place / "fit.ckpt")
+    np.save(place / "X.npy", X)
+    pd.read_csv(table).to_parquet(place / "table.parquet")
+    readers = {
+        model: read_model,
+        table: read_table,
+        place / "table.parquet": read_table,
+        place / "fit.ckpt": read_checkpoint,
+        place / "X.npy": read_array,
+    }
+    contents = {path: path.read_bytes() for path in readers}
     for number in range(count):
-        name = rng.choice(list(contents))
-        path = place / name
-        path.write_bytes(damage(contents[name], rng))
+        whole = rng.choice(list(contents))
+        path = place / whole.name
+        path.write_bytes(damage(contents[whole], rng))
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-                if name == "damaged.ckpt":
-                    with contextlib.suppress(sorel.CheckpointError):
-                        sorel.solve(problem, checkpoint=path)
-                    continue
-                if name == "X.npy":
-                    with contextlib.suppress(ValueError, FileNotFoundError):
-                        rows = open_rows(path)
-                        assert rows is not None
-                        rows.read(0, min(5, rows.n_samples))
-                    continue
-                model, table = folder / "model.skops", folder / "table.csv"
-                model, table = (path, table) if name == "model.skops" else (model, path)
-                code = cli.main(["predict", str(model), str(table)])
-                assert code in (0, 4), f"exit code {code}"
-                if name == "model.skops":
-                    assert cli.main(["info", str(path)]) in (0, 4)
+                readers[whole](path)
+            assert not set(said.getvalue()) & set("\x1b\x07\x9b"), "control characters"
         except BaseException as error:
-            raise SystemExit(f"{name}, number {number} of seed {seed}: {error!r}") from error
-        control = set(said.getvalue()) & set("\x1b\x07\x9b")
-        if control:
-            raise SystemExit(f"{name}, number {number} of seed {seed}: {control} was printed")
+            raise SystemExit(f"{path.name}, number {number} of seed {seed}: {error!r}") from error
 
 
 def hostile_files(place: Place) -> Iterator[str]:
