@@ -69,14 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
         groups = column.where(column.notna(), "(missing)").to_numpy()
     loss = getattr(model[-1] if hasattr(model, "steps") else model, "loss", None)
 
-    def measured(other: Any, only_rows: bool = False) -> Measured:
+    def measured(other: Any, constant: bool = False) -> Measured:
         """Losses and predictions of a model, in one pass over the rows."""
 
         def part(rows: Any, start: int) -> Any:
-            truth = y[start : start + len(rows)]
-            given = np.zeros((len(rows), 1)) if only_rows else rows
-            found = _measure(other, given, truth, loss, start)
-            return np.column_stack([column for column in found if column is not None])
+            given = np.zeros((len(rows), 1)) if constant else rows
+            return _measure(other, given, y[start : start + len(rows)], loss, start)
 
         return Measured(*data.map(part).T)
 
@@ -84,10 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     report = _report(own, y, model, groups, weight)
     constant = data.summary.get("constant") or _is_constant(own, y, model)
     for name, other in getattr(model, "baselines_", {}).items():
-        only_rows = name == "constant model"
-        if not only_rows:
-            other = Pipeline([*model.steps[:-1], ("model", other)])
-        row = _report(measured(other, only_rows), y, model, None, weight)
+        if name == "constant model":
+            found = measured(other, constant=True)
+        else:
+            found = measured(Pipeline([*model.steps[:-1], ("model", other)]))
+        row = _report(found, y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
     if constant:
@@ -105,30 +104,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Measured(NamedTuple):
-    """Per row: the loss, and the predicted number or, of a label, whether it is right.
+    """Per row: the loss, the predicted number or whether the label is right, and the margin.
 
-    The margin is that of two classes, NaN for more, and None for numbers.
+    The margin of a number is the number; that of more than two classes is NaN.
     """
 
     loss: Any
     outcome: Any
-    margin: Any = None
+    margin: Any
 
 
-def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Measured:
-    """Losses and outcomes of some rows, the first of which is `start`."""
+def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Any:
+    """The columns of :class:`Measured` for some rows, the first of which is `start`."""
     import numpy as np
 
     from sorel.estimators.metrics import TailScorer
 
-    predicted = finite_predictions(model, "predict", X, start)
-    losses = TailScorer("mean", loss).losses(model, X, y)
-    if not hasattr(model, "classes_"):
-        return Measured(losses, predicted)
-    margin = np.full(len(y), np.nan)
-    if len(model.classes_) == 2:
-        margin = np.asarray(model.decision_function(X))
-    return Measured(losses, (predicted == y).astype(float), margin)
+    outcome = margin = finite_predictions(model, "predict", X, start)
+    if hasattr(model, "classes_"):
+        outcome, margin = outcome == y, np.full(len(y), np.nan)
+        if len(model.classes_) == 2:
+            margin = model.decision_function(X)
+    return np.column_stack([TailScorer("mean", loss).losses(model, X, y), outcome, margin])
 
 
 def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
@@ -172,9 +169,8 @@ def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
 
     from sorel.estimators.constant_model import MARGIN_SPREAD, TARGET_SPREAD
 
-    if not hasattr(model, "classes_"):
-        return bool(np.std(measured.outcome) < TARGET_SPREAD * np.std(y))
-    return bool(np.std(measured.margin) < MARGIN_SPREAD)
+    spread = MARGIN_SPREAD if hasattr(model, "classes_") else TARGET_SPREAD * np.std(y)
+    return bool(np.std(measured.margin) < spread)
 
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:
