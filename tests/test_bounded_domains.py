@@ -154,12 +154,3 @@ def test_curvature_that_is_nothing_but_rounding():
         gradient = scale * np.array([-2.0, 1.0, -1.0, 3.0])
         u, _ = minimize_quadratic(H, gradient, np.zeros(4), Box(0.0, -0.2, 0.3), 4)
         np.testing.assert_array_equal(u, [0.3, -0.2, 0.3, -0.2])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_equal_rows_of_linear_losses(seed):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((6, 4))[rng.integers(0, 6, 18)]
-    risk, penalty = sorel.Deviation(ESRM(0.25)), Box(0.0, -0.1, 0.1)
-    y = 3.0 * X @ rng.standard_normal(4)
-    certified(Problem(X, y, risk=risk, loss="linear", penalty=penalty), 1e-6, "auto")

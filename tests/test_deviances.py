@@ -13,7 +13,6 @@ from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
 
 import sorel
 from sorel.cli import main
-from sorel.engines import vectorised
 from sorel.metrics import gamma_deviance, make_tail_scorer, poisson_deviance, sample_losses
 from sorel.solvers.base import UnsupportedProblemError
 
@@ -100,17 +99,6 @@ def test_steps_that_overflow_are_shortened(loss):
     )
     assert result.converged, result.status
     assert np.all(np.isfinite(result.w))
-
-
-def test_a_shift_without_end_says_nothing():
-    """Curvature 0 times a scale without end: no number, and no warning about it."""
-    one = np.ones(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = vectorised.shift_statistics(
-            sorel.losses.Poisson(), 0.0, one, one, -np.inf, one, one, False
-        )
-    assert found[1] == 0.0
 
 
 @by_loss

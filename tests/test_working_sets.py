@@ -213,15 +213,6 @@ def test_what_is_free_and_what_is_pulled_most(small_sets):
     np.testing.assert_array_equal(sets.choose(w, gradient).rows, [0, 1, 3, 6])
 
 
-def test_bounds_hold_what_pushes_against_them(small_sets):
-    X, y = wide_data(20, 5)
-    penalty = Box(0.0, 0.0, 1.0)
-    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
-    w = np.array([0.0, 0.0, 0.5, 1.0, 1.0])
-    part = sets.choose(w, np.array([1.0, -1.0, 0.0, -1.0, 1.0]))
-    np.testing.assert_array_equal(part.rows, [1, 2])
-
-
 def test_weight_on_a_simplex_moves_to_lower_slopes(small_sets):
     X, y = wide_data(20, 5)
     penalty = Simplex(1.0)
