@@ -146,20 +146,11 @@ def test_a_loss_written_again_gives_the_same_certificate(pair, home, solver, wei
         assert results[1].passes <= results[0].passes <= 2.0 * results[1].passes
 
 
-@pytest.mark.parametrize("solver", STOCHASTIC)
+@pytest.mark.parametrize("solver", [*STOCHASTIC, "pdhg", "admm"])
 @pytest.mark.parametrize("loss", [OwnSquared(), Doubled()], ids=["own", "derived"])
-def test_stochastic_solvers_refuse_by_name(solver, loss):
-    X, y = make_rows(False)
+def test_solvers_without_the_formulas_refuse_by_name(solver, loss):
+    problem = sorel.Problem(*make_rows(False), loss=loss)
     with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*{loss.name}.*'newton'"):
-        sorel.solve(sorel.Problem(X, y, loss=loss), solver)
-
-
-@pytest.mark.parametrize("solver", ["pdhg", "admm"])
-@pytest.mark.parametrize("loss", [OwnSquared(), Doubled()], ids=["own", "derived"])
-def test_solvers_that_split_refuse_by_name(solver, loss):
-    X, y = make_rows(False)
-    problem = sorel.Problem(X, y, loss=loss)
-    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' .*proximal map.*{loss.name}"):
         sorel.solve(problem, solver)
     with pytest.raises(UnsupportedOperationError, match=f"proximal map.*{loss.name}"):
         problem.engine.splitting()
@@ -222,30 +213,27 @@ def test_a_loss_below_zero_is_certified_from_outside(risk, bound):
     assert 0.0 <= result.gap <= 1e-8 * abs(result.objective)
 
 
-def test_a_bound_that_does_not_hold_is_refused():
-    X, y = make_rows(False)
-    with pytest.raises(ValueError, match=r"declares lower_bound=0, but its value is -.*mend"):
-        sorel.Problem(X, y, loss=Tilted(lower_bound=0.0))
+class Concave(OwnSquared):
+    def curvature(self, y, z):
+        return -np.ones_like(z)
 
 
-def test_curvature_below_zero_is_refused():
-    class Concave(OwnSquared):
-        def curvature(self, y, z):
-            return -np.ones_like(z)
-
-    X, y = make_rows(False)
-    with pytest.raises(ValueError, match=r"Concave.curvature is -1 .* no negative curvature"):
-        sorel.solve(sorel.Problem(X, y, loss=Concave()))
+class Summed(OwnSquared):
+    def value(self, y, z):
+        return np.sum((z - y) ** 2)
 
 
-def test_a_formula_of_the_wrong_shape_is_refused():
-    class Summed(OwnSquared):
-        def value(self, y, z):
-            return np.sum((z - y) ** 2)
-
-    X, y = make_rows(False)
-    with pytest.raises(ValueError, match=r"Summed.value\(y, margins\) must return one number per"):
-        sorel.Problem(X, y, loss=Summed())
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (Tilted(lower_bound=0.0), r"declares lower_bound=0, but its value is -.*mend"),
+        (Concave(), r"Concave.curvature is -1 .* no negative curvature"),
+        (Summed(), r"Summed.value\(y, margins\) must return one number per"),
+    ],
+)
+def test_formulas_that_break_their_promise_are_refused(loss, message):
+    with pytest.raises(ValueError, match=message):
+        sorel.solve(sorel.Problem(*make_rows(False), loss=loss))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ certified; it makes it another method than the one that is named.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -175,18 +174,6 @@ def test_rounds_of_apd(gaps):
     follow(plain, APD(), apd_steps(plain, True), 9, gaps)
 
 
-def test_a_spent_budget_ends_a_search_for_a_step():
-    """Each iteration takes one trial then, however much too long its step is."""
-    plain = Plain(scale=30.0)
-    run = Run(plain.problem.start(), None, 1e-9, 2, math.inf, 0)
-    iterates = APD().iterates(plain.problem, run)
-    reply = certify(plain.problem, next(iterates).point, plain.engine.uniform())
-    iterates.send(reply)
-    assert (run.passes, run.n_iter) == (3, 1)
-    iterates.send(reply)
-    assert (run.passes, run.n_iter) == (4, 2)
-
-
 def pdhg_steps(plain, balance):
     given, problem, A = balance, plain.problem, plain.X
     split = plain.engine.splitting()
@@ -352,17 +339,9 @@ def test_a_rate_that_fails_is_halved(l2):
 
 
 def test_a_rate_that_was_given_and_diverges_ends_the_run():
-    problem = Plain().problem
-    with np.errstate(all="ignore"):
-        run = Run(problem.start(), None, 1e-9, 1000, math.inf, 0)
-        shown, reply = 0, None
-        iterates = Drago(rate=1e9, nu=0.5).iterates(problem, run)
-        with contextlib.suppress(StopIteration):
-            while shown < 500:
-                iterate = iterates.send(reply)
-                reply, shown = certify(problem, iterate.point, iterate.dual), shown + 1
-    assert shown < 500
-    assert "lower rate=1e+09" in run.note
+    with np.errstate(all="ignore"), pytest.warns(sorel.ConvergenceWarning):
+        result = sorel.solve(Plain().problem, Drago(rate=1e9, nu=0.5), tol=1e-9, random_state=0)
+    assert "lower rate=1e+09" in result.status
 
 
 def stochastic_steps(plain, adaptive, size):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import numpy as np
@@ -21,7 +20,6 @@ from sorel.solvers import (
     ADMM,
     APD,
     PDHG,
-    SOLVERS,
     Drago,
     StochasticPD,
     UnsupportedProblemError,
@@ -210,26 +208,3 @@ def test_fixed_settings_are_kept():
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_auto_uses_none_of_them():
-    assert set(RIVALS) <= set(SOLVERS)
-    X, y = make_data("squared", 60, 3, seed=6)
-    result = sorel.solve(sorel.Problem(X, y), "auto", tol=1e-6)
-    assert not any(name in result.status for name in RIVALS)
-
-
-def test_random_problems_cover_what_they_promise():
-    problems = [random_problem(seed) for seed in range(200)]
-    losses = {problem.loss.name for problem in problems}
-    penalties = {type(problem.penalty).__name__ for problem in problems}
-    assert losses == {
-        "squared", "huber", "logistic", "squared_hinge", "linear", "multinomial", "poisson",
-    }  # fmt: skip
-    assert penalties == {"L2", "ElasticNet", "NonNegative", "Box", "Simplex", "Group"}
-    parts = {
-        (problem.fit_intercept, problem.sample_weight is not None, type(problem.engine).__name__)
-        for problem in problems
-    }
-    homes = ("DenseEngine", "SparseEngine")
-    assert parts == set(itertools.product((False, True), (False, True), homes))
