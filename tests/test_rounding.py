@@ -166,7 +166,7 @@ def test_an_engine_may_leave_it_out(fit_intercept):
     assert guess.rounding == pytest.approx(found.rounding, rel=0.99)
 
 
-@pytest.mark.parametrize("loss", ["linear", Shifted(), "poisson", "gamma"], ids=str)
+@pytest.mark.parametrize("loss", ["linear", Shifted(), "poisson", "gamma"])
 @pytest.mark.parametrize("risk", ["cvar", "esrm", "max"])
 def test_losses_without_bounds_are_certified(loss, risk):
     rng = np.random.default_rng(6)
