@@ -181,11 +181,13 @@ def _conic_losses(loss: str, Z: Any, y: Any) -> Any:
     return cp.log_sum_exp(Z, axis=1) - cp.sum(cp.multiply(np.eye(Z.shape[1])[y], Z), axis=1)
 
 
-def _conic_risk(risk: Any, losses: Any) -> Any:
-    """A nonnegative combination of sums of the k largest losses."""
+def conic_risk(risk: Any, losses: Any) -> Any:
+    """A nonnegative combination of sums of the k largest losses, less a share of the mean."""
     import cvxpy as cp
 
     n = losses.shape[0]
+    if isinstance(risk, sorel.Deviation):
+        return conic_risk(risk.risk, losses) - risk.share * cp.sum(losses) / n
     rises = enumerate(np.diff(risk.weights(n), prepend=0.0))
     return sum(
         rise * (cp.sum(losses) if k == 0 else cp.sum_largest(losses, n - k))
@@ -213,7 +215,7 @@ def conic_value(X: Any, y: Any, risk: Any, loss: str, intercept: bool, penalize:
     Z = X @ coef + (np.ones((len(X), 1)) @ free if intercept else 0.0)
     g, constraints = penalize(coef)
     below = _conic_losses(loss, Z, y) <= bound
-    return _conic_solve(_conic_risk(risk, bound) + g, [below, *constraints])
+    return _conic_solve(conic_risk(risk, bound) + g, [below, *constraints])
 
 
 @cache
@@ -244,7 +246,7 @@ def conic_optimum(case: Case) -> Reference:
         constraints += [coef >= -0.2, coef <= upper]
     elif case.penalty == "simplex":
         constraints += [coef >= 0, cp.sum(coef, axis=0) == 1]
-    _conic_solve(_conic_risk(given["risk"], spread) + g, constraints)
+    _conic_solve(conic_risk(given["risk"], spread) + g, constraints)
     w = PENALTIES[case.penalty].project(coef.value)
     if case.intercept:
         w = np.vstack([w, intercept.value])

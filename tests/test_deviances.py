@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import RISKS
+from helpers import RISKS, conic_risk
 from sklearn.linear_model import GammaRegressor, PoissonRegressor
 from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
 
@@ -64,13 +64,7 @@ def test_optima_of_a_conic_solver(loss, risk, intercept):
         losses = cp.exp(z) - cp.multiply(y, z) + (own - y)
     else:
         losses = cp.exp(np.log(y) - z) + z - (1.0 + np.log(y))
-    sigma = RISKS[risk].weights(n)
-    terms = [
-        rise * (cp.sum(t) if k == 0 else cp.sum_largest(t, n - k))
-        for k, rise in enumerate(np.diff(sigma, prepend=0.0))
-        if rise > 1e-15
-    ]
-    objective = cp.Minimize(sum(terms) + 0.025 * cp.sum_squares(w))
+    objective = cp.Minimize(conic_risk(RISKS[risk], t) + 0.025 * cp.sum_squares(w))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         value = cp.Problem(objective, [losses <= t]).solve(solver=cp.CLARABEL)

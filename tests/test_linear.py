@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import RISKS
+from helpers import RISKS, conic_risk
 
 import sorel
 from sorel import CVaR, Deviation, Extremile
@@ -24,15 +24,6 @@ def make_rows(n=40, d=4, seed=0):
     return 0.01 * rng.standard_t(3, size=(n, d)) + 0.002, 0.01 * rng.normal(size=n)
 
 
-def spectral_value(cp, u, sigma):
-    n = len(sigma)
-    return sum(
-        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
-        for k, rise in enumerate(np.diff(sigma, prepend=0.0))
-        if rise > 1e-15
-    )
-
-
 @pytest.mark.parametrize("risk", SPECTRA)
 @pytest.mark.parametrize("deviation", [False, True])
 @pytest.mark.parametrize("penalty", ["l2", "simplex", "box"])
@@ -42,21 +33,17 @@ def test_optima_of_a_conic_solver(risk, deviation, penalty, seed):
     X, y = make_rows(seed=seed)
     if seed == 1:
         X, y = X[np.r_[:20, :20]], y[np.r_[:20, :20]]  # every row twice: ties everywhere
-    spectrum = RISKS[risk]
+    spectrum = Deviation(RISKS[risk]) if deviation else RISKS[risk]
     g = {
         "l2": sorel.L2(1e-2),
         "simplex": sorel.Simplex(1e-4),
         "box": sorel.Box(1e-4, -0.5, 0.5),
     }[penalty]
-    problem = sorel.Problem(
-        X, y, risk=Deviation(spectrum) if deviation else spectrum, loss="linear", penalty=g
-    )
+    problem = sorel.Problem(X, y, risk=spectrum, loss="linear", penalty=g)
     result = sorel.solve(problem, tol=1e-8)
     assert result.converged, result.status
     w = cp.Variable(4)
-    u = y - X @ w
-    objective = spectral_value(cp, u, spectrum.weights(40)) - deviation * cp.sum(u) / 40
-    objective += 0.5 * g.l2 * cp.sum_squares(w)
+    objective = conic_risk(spectrum, y - X @ w) + 0.5 * g.l2 * cp.sum_squares(w)
     domain = {"l2": [], "simplex": [w >= 0, cp.sum(w) == 1], "box": [w >= -0.5, w <= 0.5]}[penalty]
     tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
     program = cp.Problem(cp.Minimize(100 * objective), domain)

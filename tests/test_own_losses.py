@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import RISKS
+from helpers import RISKS, conic_risk
 
 import sorel
 import sorel._core as _core
@@ -198,14 +198,7 @@ def test_a_loss_below_zero_is_certified_from_outside(risk, bound):
     assert result.converged, result.status
     assert result.objective < 0.0
     w, t = cp.Variable(3), cp.Variable(40)
-    sigma = RISKS[risk].weights(40)
-    rises = np.diff(sigma, prepend=0.0)
-    terms = [
-        rise * (cp.sum(t) if k == 0 else cp.sum_largest(t, 40 - k))
-        for k, rise in enumerate(rises)
-        if rise > 1e-15
-    ]
-    objective = sum(terms) + 0.025 * cp.sum_squares(w)
+    objective = conic_risk(RISKS[risk], t) + 0.025 * cp.sum_squares(w)
     constraints = [cp.logistic(y - X @ w) - 4.0 <= t]
     value = cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
     assert result.objective == pytest.approx(value, rel=1e-6)

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import conic_risk
 from scipy.optimize import linprog
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
@@ -70,14 +71,7 @@ def conic_optimum(R, risk, settings, weight, target=None):
     n, d = rows.shape
     w = cp.Variable(d)
     u = -rows @ w
-    base, share = (risk.risk, risk.share) if isinstance(risk, Deviation) else (risk, 0.0)
-    rises = np.diff(base.weights(n), prepend=0.0)
-    value = sum(
-        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
-        for k, rise in enumerate(rises)
-        if rise > 1e-15
-    )
-    value += (settings.get("reward", 0.0) - share) * cp.sum(u) / n
+    value = conic_risk(risk, u) + settings.get("reward", 0.0) * cp.sum(u) / n
     value += 0.5 * settings.get("l2", 0.0) * cp.sum_squares(w)
     cost = settings.get("transaction_cost", np.zeros(d))
     value += cost @ cp.abs(w - settings.get("previous_weights", np.zeros(d)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import conic_risk
 from sklearn.linear_model import HuberRegressor, LinearRegression
 
 import sorel
@@ -48,20 +49,11 @@ def test_other_scores_and_penalties(risk, penalty, weighted):
     weight = np.random.default_rng(1).integers(1, 4, 30) if weighted else None
     model = sorel.RankRegressor(risk, **penalty, tol=1e-8).fit(X, y, sample_weight=weight)
     rows = np.repeat(np.arange(30), 1 if weight is None else weight)
-    n = len(rows)
     inner = sorel.parse_risk(risk)
-    inner = getattr(inner, "risk", inner)
+    deviation = sorel.Deviation(getattr(inner, "risk", inner))
     w = cp.Variable(3)
-    u = (y - X @ w)[rows]
-    terms = [
-        rise * (cp.sum(u) if k == 0 else cp.sum_largest(u, n - k))
-        for k, rise in enumerate(np.diff(inner.weights(n), prepend=0.0))
-        if rise > 1e-15
-    ]
-    objective = sum(terms) - cp.sum(u) / n
-    objective += penalty.get("l1", 0.0) * cp.norm1(w) + penalty.get("l2", 0.0) / 2 * cp.sum_squares(
-        w
-    )
+    objective = conic_risk(deviation, (y - X @ w)[rows]) + penalty.get("l1", 0.0) * cp.norm1(w)
+    objective += penalty.get("l2", 0.0) / 2 * cp.sum_squares(w)
     best = cp.Problem(cp.Minimize(objective)).solve(solver=cp.CLARABEL)
     assert model.objective_ == pytest.approx(best, rel=1e-6)
     assert model.objective_ - model.gap_ <= best * (1 + 1e-7)

@@ -65,7 +65,7 @@ def test_the_proximal_map_satisfies_its_optimality_conditions(loss, risk, weight
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
 def test_the_proximal_map_against_a_conic_solver(loss):
     cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
-    from helpers import _conic_losses, _conic_risk, _conic_solve
+    from helpers import _conic_losses, _conic_solve, conic_risk
 
     n, rho = 8, 0.7
     for seed, risk in enumerate((sorel.CVaR(0.4), sorel.ESRM(2.0), sorel.Max())):
@@ -73,7 +73,7 @@ def test_the_proximal_map_against_a_conic_solver(loss):
         v = 2.0 * np.random.default_rng(seed).standard_normal(n)
         z, _ = prox(problem, v, rho)
         free, bound = cp.Variable((n, 1)), cp.Variable(n)
-        objective = _conic_risk(risk, bound) + 0.5 * rho / n * cp.sum_squares(free[:, 0] - v)
+        objective = conic_risk(risk, bound) + 0.5 * rho / n * cp.sum_squares(free[:, 0] - v)
         best = _conic_solve(objective, [_conic_losses(loss, free, problem.engine.y) <= bound])
         assert prox_value(problem, z, v, rho) == pytest.approx(best, rel=1e-6, abs=1e-8)
 
