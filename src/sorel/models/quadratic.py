@@ -224,13 +224,6 @@ def _minimize_smooth(
     H: Array, gradient: Array, w: Array, l2: float, n_penalized: int
 ) -> tuple[Array, QuadraticInfo]:
     """Solve (H + l2 I) step = -(gradient + l2 w), with the l2 terms on the penalised part only."""
-    p = H.shape[0]
-    if p <= FEW_COLUMNS:
-        u = np.empty_like(w)
-        work = np.empty((p + 3, p))
-        numbers = minimize_few(np.ascontiguousarray(H), gradient, w, l2, n_penalized, work, u)
-        if not math.isnan(numbers[0]):
-            return u, QuadraticInfo(1, 0.0, 0.0)
     A = np.array(H, dtype=np.float64, order="C")
     slope = np.array(gradient, dtype=np.float64)
     lent = _add_penalty(A, slope, w, l2, n_penalized)
