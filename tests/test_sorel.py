@@ -160,22 +160,25 @@ def test_two_passes_for_each_outer_iteration():
     assert batched.passes == pytest.approx(1 + 1.8 * batched.n_iter)
 
 
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match=r"'auto', 'paper', 'stable', 'theory'.*'odd'"):
-        SOREL("odd")
-    with pytest.raises(ValueError, match=r"dual_step.*-2"):
-        SOREL("paper", dual_step=-2)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "odd"}, r"'auto', 'paper', 'stable', 'theory'.*'odd'"),
+        ({"schedule": "paper", "dual_step": -2}, r"dual_step.*-2"),
+        ({"schedule": "theory", "step_size": 0.1}, r"theorem.*step_size=0\.1"),
+        ({"schedule": "theory", "dual_step": 0.1}, r"theorem.*dual_step=0\.1"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SOREL(**settings)
 
 
-@pytest.mark.parametrize("step", ["step_size", "dual_step"])
-def test_theory_takes_no_step_from_outside(step):
-    with pytest.raises(ValueError, match=rf"theorem.*{step}=0\.1"):
-        SOREL("theory", **{step: 0.1})
-
-
-def test_theory_refuses_an_intercept():
+def test_theory_refuses_what_is_not_strongly_convex():
     with pytest.raises(UnsupportedProblemError, match="strongly convex"):
         sorel.solve(make(fit_intercept=True), SOREL("theory"))
+    with pytest.raises(UnsupportedProblemError, match=r"which is 0 for Simplex\(l2=0.0\)"):
+        sorel.solve(make(penalty=sorel.Simplex(0.0)), SOREL("theory"))
 
 
 def suboptimality(problem, solver, iterations):
@@ -300,12 +303,3 @@ def test_what_a_schedule_needs_of_an_engine():
     for schedule in ("paper", "stable"):
         assert SOREL(schedule, step_size=0.1).needs() != SOREL(schedule).needs()
     assert SOREL("auto", step_size=0.1).needs() == SOREL("auto").needs() == SOREL.operations
-
-
-def test_without_l2_the_theorem_has_nothing_to_divide_by():
-    X, y = np.eye(3), np.ones(3)
-    flat = sorel.Problem(X, y, penalty=sorel.Simplex(0.0))
-    assert "which is 0 for Simplex(l2=0.0)" in SOREL("theory").obstacle(flat)
-    bent = sorel.Problem(X, y, penalty=sorel.Simplex(0.1))
-    for schedule, problem in (("paper", flat), ("auto", flat), ("theory", bent)):
-        assert SOREL(schedule).obstacle(problem) is None
