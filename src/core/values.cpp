@@ -9,6 +9,12 @@
 namespace sorel {
 namespace {
 
+// out[order[i]] = values[i]: the value at each rank goes where the item of that rank is.
+template <class Index>
+void scatter(Vector<const double> values, Vector<const Index> order, Vector<double> out) {
+    for (index i = 0; i < order.size(); ++i) out[order[i]] = values[i];
+}
+
 // Two-level weights by comparison with the loss at the bend, the edge; ties with it by position.
 SOREL_CLONES void fill_levels(Vector<const double> losses, double low, double middle, double high,
                               index bend, double edge, Vector<double> out) {
@@ -83,6 +89,7 @@ SOREL_CLONES double level_shortfall(Vector<const double> losses, Vector<const do
 
 template <class Index>
 void bind(nb::module_& m) {
+    define(m, "scatter", "values order out", scatter<Index>);
     define(m, "ordered_shortfall", "key mass density weight order", ordered_shortfall<Index>);
 }
 

@@ -11,7 +11,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
 from typing import Any
 
@@ -27,7 +27,7 @@ from sorel.engines.base import FloatArray
 from sorel.engines.curvature import OneMargin, SeveralMargins, softmax_curvature
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.last_gram import LastGram
-from sorel.engines.matrix import WORTH_SHARING, RowMatrix
+from sorel.engines.matrix import FEW_COLUMNS, WORTH_SHARING, RowMatrix
 from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
@@ -238,7 +238,9 @@ class MemoryEngine(base.Engine):
         return other
 
     def working(self) -> AbstractContextManager[Any]:
-        return limit_blas()
+        # So few entries are not worth a call: the linear algebra library starts no threads then.
+        few = self.size <= FEW_COLUMNS and self.n_samples * self.size <= _MANY_SAMPLES
+        return nullcontext() if few else limit_blas()
 
     def fingerprint(self) -> dict[str, str]:
         weight = self.spec.sample_weight

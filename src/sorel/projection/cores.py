@@ -22,11 +22,6 @@ from sorel.projection.ordering import Order, index_type
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals
 
 
-def dot(a: FloatArray, b: FloatArray) -> float:
-    """Inner product, added up in pairs, so that errors hardly grow with n."""
-    return float((a * b).sum())
-
-
 class Core(ABC):
     """What all share: an order, working memory and perhaps a threshold, which a fork has anew."""
 
@@ -38,7 +33,15 @@ class Core(ABC):
 
     @cached_property
     def _room(self) -> FloatArray:
-        return np.empty((3, self.n))
+        return np.empty((2, self.n))
+
+    @cached_property
+    def _products(self) -> FloatArray:
+        return np.empty(self.n)
+
+    def _dot(self, a: FloatArray, b: FloatArray) -> float:
+        """Inner product, added up in pairs, so that errors hardly grow with n."""
+        return float(np.multiply(a, b, out=self._products).sum())
 
     @cached_property
     def _bounds(self) -> npt.NDArray[Any]:
@@ -51,7 +54,7 @@ class Core(ABC):
 
     def fork(self) -> Self:
         fork = shallow_copy(self)
-        for name in ("_room", "_bounds", "_order"):
+        for name in ("_room", "_products", "_bounds", "_order"):
             fork.__dict__.pop(name, None)
         if self.threshold is not None:
             fork.threshold = self.threshold.fork()
@@ -92,16 +95,16 @@ class Uniform(Core):
 
     def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
         return _core.project_sorted(
-            keep.key, self.mass, keep.order, self._bounds, *self._room[:2], out, block
+            keep.key, self.mass, keep.order, self._bounds, *self._room, out, block
         )
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._sorted(losses)
-        out[keep.order] = self.mass
-        return dot(self.mass, keep.key)
+        _core.scatter(self.mass, keep.order, out)
+        return self._dot(self.mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
-        return dot(self.mass, self._sorted(losses).key)
+        return self._dot(self.mass, self._sorted(losses).key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         keep = self._sorted(losses)
@@ -133,7 +136,7 @@ class TwoLevels(Uniform):
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         _core.fill_levels(losses, *self._levels, self._bend, self._edge(losses), out)
-        return dot(out, losses)
+        return self._dot(out, losses)
 
     def value(self, losses: FloatArray) -> float:
         low, middle, high = self._levels
@@ -180,18 +183,19 @@ class Weighted(Core):
     def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
         weight, mass = self.weight[keep.order], self._mass(keep.order)
         return _core.project_weighted(
-            keep.key, mass, weight, keep.order, self._bounds, *self._room, out, block
-        )
+            keep.key, mass, weight, keep.order, self._bounds, *self._room, self._products, out,
+            block,
+        )  # fmt: skip
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._sorted(losses)
         mass = self._mass(keep.order)
-        out[keep.order] = mass / self.weight[keep.order]
-        return dot(mass, keep.key)
+        _core.scatter(mass / self.weight[keep.order], keep.order, out)
+        return self._dot(mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
         keep = self._sorted(losses)
-        return dot(self._mass(keep.order), keep.key)
+        return self._dot(self._mass(keep.order), keep.key)
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         keep = self._sorted(losses)

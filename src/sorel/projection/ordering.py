@@ -25,7 +25,7 @@ class Order:
 
     Parameters
     ----------
-    room : array of shape (2 or more, n)
+    room : array of shape (2, n)
         Working memory, which is overwritten by a sort.
     """
 
@@ -45,8 +45,9 @@ class Order:
         self._known = True
         if n < 2**32:
             # Distances from the middle keep the digits where values are dense.
-            middle = np.median(values[:: math.isqrt(n)])
-            radix_order(values, float(middle), *self._room[:2].view(np.uint64), self.order)
+            sample = np.sort(values[:: math.isqrt(n)])
+            middle = sample.item(sample.size // 2)
+            radix_order(values, middle, *self._room.view(np.uint64), self.order)
             # A sort by comparisons takes that of log2 n.
             if repair(values, self.order, self.key, n * math.log2(n + 1)):
                 return
