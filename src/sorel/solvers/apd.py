@@ -55,9 +55,8 @@ class APD(FirstOrder):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
     >>> sorel.solve(problem, sorel.solvers.APD(), tol=1e-6).converged
     True
     """

@@ -33,9 +33,8 @@ class LSVRG(Smoothed):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
     >>> solver = sorel.solvers.LSVRG(step_size=0.01)
     >>> sorel.solve(problem, solver, tol=1e-3).converged
     True

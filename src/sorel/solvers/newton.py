@@ -40,9 +40,8 @@ class Newton(AugmentedLagrangian):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
     >>> sorel.solve(problem, solver=sorel.solvers.Newton(), tol=1e-9).converged
     True
     """

@@ -28,9 +28,8 @@ class NewtonCG(AugmentedLagrangian):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
     >>> sorel.solve(problem, solver=sorel.solvers.NewtonCG(), tol=1e-9).converged
     True
     """

@@ -42,9 +42,8 @@ class SaddleSAGA(RankTables):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
     >>> sorel.solve(problem, sorel.solvers.SaddleSAGA(), tol=1e-3).converged
     True
     """

@@ -31,9 +31,8 @@ class SGD(FirstOrder):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.ESRM(1.0))
     >>> result = sorel.solve(problem, sorel.solvers.SGD(step_size=0.02), tol=1e-3)
     >>> result.converged  # a batch of all three samples has no bias
     True

@@ -112,9 +112,8 @@ class SOREL(FirstOrder):
 
     Examples
     --------
-    >>> import numpy as np, sorel
-    >>> X = np.array([[1.0], [2.0], [3.0]])
-    >>> problem = sorel.Problem(X, [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
+    >>> import sorel
+    >>> problem = sorel.Problem([[1.0], [2.0], [3.0]], [1.0, 2.0, 5.0], risk=sorel.CVaR(0.5))
     >>> solver = sorel.solvers.SOREL(schedule="paper", step_size=0.01, dual_step=0.1)
     >>> sorel.solve(problem, solver, tol=1e-3).converged
     True
