@@ -32,7 +32,7 @@ from sorel.engines.row_gram import RowGram
 from sorel.engines.splitting import MemorySplitting
 from sorel.engines.stochastic import SINGLE, MemoryStochastic
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.problem.losses import compiled_form, has_proximal_map
+from sorel.problem.losses import compiled_form
 from sorel.problem.risks import Deviation, Risk
 from sorel.projection import Derivative, Projector, WeightSet
 
@@ -515,7 +515,7 @@ class MemoryEngine(base.Engine):
         nonnegative = ("splitting", "batches", "smoothness", "jacobian_bound", *SINGLE)
         if self._offset != 0.0 and operation in nonnegative:
             return "takes weights that are not negative, and a deviation has negative ones"
-        if operation == "splitting" and not has_proximal_map(loss):
+        if operation == "splitting" and self._compiled is None:
             return (
                 "needs the proximal map of the risk in the margins, which is known for losses "
                 f"of one residual or one labelled margin, and not for the {loss.name} loss"

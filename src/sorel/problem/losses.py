@@ -681,11 +681,6 @@ def compiled_form(loss: Loss) -> tuple[int, float] | None:
     return _core.LOSS_CODES[loss.name], loss.parameter
 
 
-def has_proximal_map(loss: Loss) -> bool:
-    """Whether the compiled loops have the proximal map of a risk of this loss in its margins."""
-    return compiled_form(loss) is not None
-
-
 def parse_loss(loss: str | Loss) -> Loss:
     """The loss of that name, or the loss itself, if its declarations make sense.
 
