@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sorel.rows import (
-    MIN_SPAN_ROWS,
     BlockFolderRows,
     MemmapRows,
     ParquetRows,
@@ -21,7 +20,7 @@ from sorel.rows import (
     open_rows,
     write_blocks,
 )
-from sorel.rows.source import _make_spans
+from sorel.rows.source import MIN_SPAN_ROWS, _make_spans
 
 
 @pytest.fixture

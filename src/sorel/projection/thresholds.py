@@ -104,52 +104,50 @@ class Thresholder:
         start: tuple[float, float, float, float],
     ) -> int:
         """Search from (reference, tau, below, above); the number of free items, or -1."""
-        level = (self.low, self.high, self.total)
-        if team is None:
-            count, pivot, tau = _core.project_levels(
-                zeta, self.weight, *level, *start, MAX_TRIALS, out, block
-            )
-        else:
-            count, pivot, tau = _share_project_levels(
-                team, zeta, self.weight, *level, *start, out, block
-            )
+        if team is not None:
+            return self._find_together(zeta, out, block, team, start)
+        count, pivot, tau = _core.project_levels(
+            zeta, self.weight, self.low, self.high, self.total, *start, MAX_TRIALS, out, block
+        )
         if count >= 0:
             self.pivot, self.tau = pivot, tau
         return count
 
-
-def _share_project_levels(
-    team: Team, zeta: FloatArray, weight: FloatArray | None,
-    low: float, high: float, total: float, reference: float, tau: float, below: float, above: float,
-    out: FloatArray, block: BlockArray,
-) -> tuple[int, int, float]:  # fmt: skip
-    """`project_levels` with its sweeps shared among threads."""
-    span = math.inf
-    for trial in range(MAX_TRIALS):
-        sums = totals(by_ranges(team, _core.level_sums, zeta, weight, reference, tau, low, high))
-        excess, free = _core.excess_at(sums, tau, below, above, low, high, total), sums[2]
-        place = 0
-        if excess == 0.0 or free == 0.0:
-            found = by_ranges(team, _core.nearest, zeta, reference, tau, low, excess >= 0.0)
-            places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
-            best = min if excess >= 0.0 else max
-            place = best(places, key=zeta.__getitem__, default=0)
-        item = float(zeta[place])
-        if excess != 0.0:
-            tau, below, above, span = _core.next_tau(
-                trial, tau, below, above, span, excess, free, item - reference, low, high
-            )
-            continue
-        if item == reference:
-            tau = _core.exact_tau(sums, tau, low, high, total)
-            counts = by_ranges(
-                team, _core.fill_clipped, zeta, reference, tau, low, high, out, block
-            )
-            return sum(counts), place, tau
-        tau -= item - reference
-        reference = item
-        below, above, span = -math.inf, math.inf, math.inf
-    return -1, -1, 0.0
+    def _find_together(
+        self,
+        zeta: FloatArray,
+        out: FloatArray,
+        block: BlockArray,
+        team: Team,
+        start: tuple[float, float, float, float],
+    ) -> int:
+        """The same with its sweeps shared among threads; see src/core/thresholds.cpp."""
+        low, high, weight = self.low, self.high, self.weight
+        (reference, tau, below, above), span = start, math.inf
+        for trial in range(MAX_TRIALS):
+            parts = by_ranges(team, _core.level_sums, zeta, weight, reference, tau, low, high)
+            sums = totals(parts)
+            excess, free = _core.excess_at(sums, tau, below, above, low, high, self.total), sums[2]
+            place = 0
+            if excess == 0.0 or free == 0.0:
+                found = by_ranges(team, _core.nearest, zeta, reference, tau, low, excess >= 0.0)
+                places = [a + i for (a, _), i in zip(team.ranges, found, strict=True) if i >= 0]
+                best = min if excess >= 0.0 else max
+                place = best(places, key=zeta.__getitem__, default=0)
+            item = float(zeta[place])
+            if excess != 0.0:
+                tau, below, above, span = _core.next_tau(
+                    trial, tau, below, above, span, excess, free, item - reference, low, high
+                )
+            elif item == reference:
+                self.pivot, self.tau = place, _core.exact_tau(sums, tau, low, high, self.total)
+                fill = (zeta, reference, self.tau, low, high, out, block)
+                return sum(by_ranges(team, _core.fill_clipped, *fill))
+            else:
+                tau -= item - reference
+                reference = item
+                below, above, span = -math.inf, math.inf, math.inf
+        return -1
 
 
 def totals(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:

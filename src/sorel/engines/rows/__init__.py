@@ -8,8 +8,6 @@ what a user gives. Targets are short and are loaded whole: :func:`open_data` ope
 from sorel.engines.rows.mapped import BlockFolderRows, MemmapRows, backed_by_file
 from sorel.engines.rows.opening import is_parquet, open_data, open_rows, write_blocks
 from sorel.engines.rows.parquet import NotNumericError, ParquetRows
-from sorel.engines.rows.parquet import parquet_files as parquet_files
-from sorel.engines.rows.source import MIN_SPAN_ROWS as MIN_SPAN_ROWS
 from sorel.engines.rows.source import RowSource, ScaledRows
 
 __all__ = [
