@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from helpers import RISKS, make_data, make_loss
+from helpers import PENALTIES, RISKS, make_data, make_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sorel
@@ -55,12 +55,14 @@ def test_certificates_agree_with_the_host(device, loss, risk, kind):
     assert result.objective >= best.dual * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("penalty", ["elastic", "nonnegative", "box", "simplex"])
-def test_penalties(device, penalty):
-    from helpers import PENALTIES
-
+@pytest.mark.parametrize(
+    ("loss", "penalty"),
+    [(loss, name) for loss in ("squared", "linear") for name in ("elastic", "box", "simplex")]
+    + [("squared", "nonnegative")],
+)
+def test_penalties(device, penalty, loss):
     X, y = regression(40, 3)
-    more = {"risk": sorel.ESRM(2.0), "penalty": PENALTIES[penalty]}
+    more = {"risk": sorel.ESRM(2.0), "penalty": PENALTIES[penalty], "loss": loss}
     there = sorel.solve(sorel.Problem(X, y, **more), tol=1e-8)
     tensors = torch.tensor(X, device=device), torch.tensor(y, device=device)
     here = sorel.solve(sorel.Problem(*tensors, **more), tol=1e-8)
@@ -68,14 +70,20 @@ def test_penalties(device, penalty):
     assert here.objective == pytest.approx(there.objective, rel=2e-8)
 
 
-def test_the_linear_loss(device):
-    X, _ = regression(50, 3)
-    more = {"risk": sorel.CVaR(0.2), "loss": "linear", "penalty": sorel.Simplex(0.01)}
-    there = sorel.solve(sorel.Problem(X, np.zeros(50), **more), tol=1e-8)
-    zeros = torch.zeros(50, device=device)
-    here = sorel.solve(sorel.Problem(torch.tensor(X, device=device), zeros, **more), tol=1e-8)
-    assert here.converged
-    assert here.objective == pytest.approx(there.objective, rel=2e-8)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e9), (1e-9, 0.0), (1e9, 0.0)])
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
+def test_offsets_and_units_of_the_targets_do_not_matter(device, risk, scale, offset, weighted):
+    X, y = regression(200, 3)
+    y = (y + offset) - offset
+    weight = np.random.default_rng(1).integers(0, 3, 200).astype(float) if weighted else None
+    more = {"risk": risk, "fit_intercept": True, "sample_weight": weight}
+    here = sorel.solve(sorel.Problem(X, y, **more))
+    tensor, targets = torch.tensor(X, device=device), torch.tensor(scale * (y + offset))
+    there = sorel.solve(sorel.Problem(tensor, targets.to(device), **more))
+    assert there.converged
+    assert there.relative_gap == there.gap / there.objective <= 1e-6
+    assert there.objective / scale**2 == pytest.approx(here.objective, rel=2e-6)
 
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2", "extremile:2.5"])
