@@ -285,21 +285,13 @@ def _vector_blocks(y: Any, name: str, rows: _Parts) -> list[Any]:
     if is_dask_collection(y) and not isinstance(y, da.Array):
         raise TypeError(f"{name} must be a dask array or Series, got {type(y).__name__}")
     if not isinstance(y, da.Array):
-        values = np.asarray(y)
-        if values.ndim != 1 and not (values.ndim == 2 and values.shape[1] == 1):
-            raise ValueError(f"{name} should be a 1d array, got an array of shape {values.shape}")
-        if known and len(values) != sum(rows.chunks or ()):
-            raise ValueError(
-                f"X has {int(sum(rows.chunks or ()))} rows but {name} has {len(values)} values; "
-                "they must agree"
-            )
         if not known:
             raise ValueError(
                 f"{name} is an array in memory, and the lengths of the partitions of X are not "
                 f"known; make {name} a dask collection with the same partitions, or call "
                 "X.compute_chunk_sizes()"
             )
-        y = da.from_array(values.ravel(), chunks=(rows.chunks,))
+        y = da.from_array(np.asarray(y), chunks="auto")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
