@@ -1,7 +1,7 @@
 """Public modules under the names that users import, wherever their files lie.
 
 ``sorel.losses`` is :mod:`sorel.problem.losses`, and so on. Model files and pickles name classes by
-either, and both names give the same module.
+either, and both names give the same module. ``src/sorel-stubs`` tells type checkers the same.
 """
 
 from __future__ import annotations
