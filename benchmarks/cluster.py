@@ -129,7 +129,7 @@ def round_trip(client: distributed.Client, repeats: int = 100) -> str:
     with open_problem(*rows(1000, 2, chunks=2), client=client) as problem:
         engine = problem.engine
         seconds = [
-            timed(lambda: engine.partitions.exchange(engine.run, [("free", ([],))]))[0]
+            timed(lambda: engine.partitions.exchange(engine.run, [("free", [])]))[0]
             for _ in range(repeats)
         ]
     return f"An empty round: {show_seconds(median(seconds))} (median of {repeats})."
