@@ -62,7 +62,9 @@ class Continuation(Newton):
             diagonal = engine.curvature(engine.point(w), engine.uniform()).diagonal()
             run.passes += 1
             strongest = max(strongest, float(np.mean(diagonal)))
-        own = problem.penalty.l2 or RIDGE * strongest
+        l2 = problem.penalty.l2
+        # Far below the rounding of the curvature another stage changes nothing.
+        own = max(l2, RIDGE**2 * strongest) if l2 > 0.0 else RIDGE * strongest
         if not own < strongest * _L2_FACTOR < math.inf:
             return []
         count = int(np.ceil(np.log(strongest / own) / -np.log(_L2_FACTOR)))
