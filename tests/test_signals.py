@@ -82,25 +82,6 @@ def test_a_signal_leaves_a_checkpoint_and_no_scratch(tmp_path, endless, capsys, 
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("cause", [KeyboardInterrupt(), ZeroDivisionError(), None])
-def test_an_interruption_between_compiled_and_other_code(cause):
-    """What C reports where a handler raises is a SystemError, with the cause inside."""
-
-    class Interrupted(sorel.solvers.Newton):
-        def iterates(self, problem, run):
-            steps = super().iterates(problem, run)
-            yield next(steps)
-            raise SystemError("returned a result with an exception set") from cause
-
-    X = np.random.default_rng(0).normal(size=(50, 2))
-    problem = sorel.Problem(X, X[:, 0] ** 2, risk=sorel.CVaR(0.3))
-    if isinstance(cause, KeyboardInterrupt):
-        assert sorel.solve(problem, Interrupted(), tol=1e-15).status.startswith("interrupted")
-    else:
-        with pytest.raises(SystemError):
-            sorel.solve(problem, Interrupted(), tol=1e-15)
-
-
 def test_handlers_come_back_and_others_are_left_alone():
     before = signal.getsignal(signal.SIGTERM)
     with stopped_by_signals():

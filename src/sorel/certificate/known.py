@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.engines.matrix import FEW_COLUMNS
+from sorel.models.costs import FEW_PARAMETERS
 from sorel.models.working_sets import WorkingSet, WorkingSets
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class KnownCurvature:
     def keep(self, problem: Problem, hessian: FloatArray) -> bool:
         """Keep a Hessian, if there is something to be gained from that."""
         # The next Hessian of few parameters costs less than products that this one preconditions.
-        many = len(hessian) > FEW_COLUMNS and problem.engine.n_outputs == 1
+        many = len(hessian) > FEW_PARAMETERS and problem.engine.n_outputs == 1
         if many and self._serves(problem):
             self.matrix = hessian
             return True

@@ -91,8 +91,7 @@ class RowSpace(Solver):
                     break
                 if run.wants_check and best is not None:
                     yield _back(problem, rotated, *best, 0.0)
-        except (KeyboardInterrupt, SystemError):
-            # Inside compiled code Ctrl-C comes out as the other.
+        except KeyboardInterrupt:
             if best is not None:
                 run.latest = _back(problem, rotated, *best, target)
             raise

@@ -531,10 +531,7 @@ def _drive(
             if ending is not None:
                 return ending
             save(False)
-    except (KeyboardInterrupt, SystemError) as error:
-        # Inside the calls that hand over results of compiled code, Ctrl-C comes out as the other.
-        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
-            raise
+    except KeyboardInterrupt:
         if run.latest is not None:
             ledger.check(run.latest)
         return _INTERRUPTED
