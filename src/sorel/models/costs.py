@@ -27,6 +27,9 @@ _ROWS_PER_PARAMETER = 100
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
 FEW_PARAMETERS = 64
 
+# Products that a step takes about where no more is known. A matrix that costs more comes later.
+PRODUCTS_PER_STEP = 18.0
+
 
 class StepCosts:
     """Costs of a Newton step in which some rows have curvature.
@@ -88,9 +91,12 @@ class StepCosts:
 def classes_by_products(engine: Engine) -> bool:
     """Whether several classes are better served by products, which their curvature preconditions.
 
-    Few of them are needed then, and no matrix of all classes.
+    Few of them are needed then, and no matrix of all classes. It is formed all the same where it
+    costs less than the mere calls of those products.
     """
-    return engine.n_outputs > 1 and engine.in_memory and engine.size > FEW_PARAMETERS
+    if engine.n_outputs == 1 or not engine.in_memory or engine.size <= FEW_PARAMETERS:
+        return False
+    return StepCosts(engine, engine.n_samples).matrix > PRODUCTS_PER_STEP * _CALL
 
 
 def sampled_rows(size: int) -> int:

@@ -16,12 +16,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sorel.engines.base import Dual, FloatArray
-from sorel.models.costs import StepCosts, carrying_rows, classes_by_products
+from sorel.models.costs import PRODUCTS_PER_STEP, StepCosts, carrying_rows, classes_by_products
 from sorel.models.working_sets import chooses_columns
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
-from sorel.solvers.directions import PRODUCTS_PER_STEP
 from sorel.solvers.newton import Newton, can_form_matrix, is_on_simplex
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.pdhg import PDHG

@@ -16,6 +16,7 @@ from sorel.engines.base import FloatArray
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import (
     FEW_PARAMETERS,
+    PRODUCTS_PER_STEP,
     StepCosts,
     carrying_rows,
     classes_by_products,
@@ -27,7 +28,7 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Run
 from sorel.solvers.state import CostlyError, Direction, State
 
-__all__ = ["PRODUCTS_PER_STEP", "Columns", "Products", "Cheapest", "Rows"]
+__all__ = ["Columns", "Products", "Cheapest", "Rows"]
 
 # Conjugate gradients end at this share of the gradient, in the norm of the preconditioner. More
 # digits would go to waste: the next step sees other ties.
@@ -38,9 +39,6 @@ _MAX_PRODUCTS = 250
 
 # Cost of the products so far, as a share of what as many steps from a matrix would have cost.
 _SHARE_OF_MATRIX = 0.7
-
-# Products that a step takes about where no more is known. A matrix that costs more comes later.
-PRODUCTS_PER_STEP = 18.0
 
 Find = Callable[[State, Run, float], Direction]
 
@@ -173,9 +171,7 @@ class Cheapest:
         engine = problem.engine
         self._matrix = Rows()
         self._products: Products | None = None
-        if problem.penalty.quadratic and (
-            classes_by_products(engine) or engine.size > FEW_PARAMETERS
-        ):
+        if problem.penalty.quadratic and engine.size > FEW_PARAMETERS:
             formed = engine.size <= LARGEST_HESSIAN and not classes_by_products(engine)
             self._products = Products(StepCosts(engine, engine.n_samples) if formed else None)
 
