@@ -110,9 +110,8 @@ def test_many_columns_leave_the_rows_their_diagonal(home):
 def test_products_and_the_matrix_have_one_optimum(home, risk):
     X, y = data(n=80, d=18)
     problem = make(HOMES[home](X), y, risk=risk)
-    by_products = sorel.solve(problem, tol=1e-6)
+    by_products = sorel.solve(problem, solver="newton_cg", tol=1e-6)
     by_matrix = sorel.solve(problem, solver="newton", tol=1e-6)
-    assert "newton_cg" in by_products.status
     assert by_products.converged
     assert by_matrix.converged
     assert by_products.dual <= by_matrix.objective * (1 + 1e-12)
