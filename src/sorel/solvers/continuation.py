@@ -67,7 +67,7 @@ class Continuation(Newton):
         own = max(l2, RIDGE**2 * strongest) if l2 > 0.0 else RIDGE * strongest
         if not own < strongest * _L2_FACTOR < math.inf:
             return []
-        count = int(np.ceil(np.log(strongest / own) / -np.log(_L2_FACTOR)))
+        count = int(np.ceil((np.log(own) - np.log(strongest)) / np.log(_L2_FACTOR)))
         return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
 
     def _solve_stage(self, stage: Problem, run: Run) -> None:
