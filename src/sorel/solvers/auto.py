@@ -21,6 +21,7 @@ from sorel.models.working_sets import chooses_columns
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterates, Run, Solver, UnsupportedProblemError
 from sorel.solvers.continuation import Continuation
+from sorel.solvers.lbfgs import LBFGS
 from sorel.solvers.newton import Newton, can_form_matrix, is_on_simplex
 from sorel.solvers.newton_cg import NewtonCG
 from sorel.solvers.pdhg import PDHG
@@ -143,7 +144,7 @@ class Facts:
         return wide and self.problem.penalty.smooth_in_bounds and _takes(PDHG(), self.problem)
 
     def wants_first_order(self) -> bool:
-        """Whether a primal-dual method comes before a matrix of all columns."""
+        """Whether a first-order method comes before a matrix of all columns."""
         if not (self.has_many_columns and self.problem.penalty.smooth_in_bounds):
             return False
         return self.is_wide_in_bounds or self.problem.has_fixed_weights
@@ -210,7 +211,13 @@ TABLE = (
         ),
         lambda f: Newton(inactive_only=True),
     ),
-    Method("pdhg", Facts.wants_first_order, lambda f: PDHG(), trial=lambda f: f.matrix_budget),
+    Method(
+        "lbfgs or pdhg",
+        Facts.wants_first_order,
+        # Within bounds the mean is smooth, and no risk else.
+        lambda f: LBFGS() if f.problem.has_fixed_weights else PDHG(),
+        trial=lambda f: f.matrix_budget,
+    ),
     Method(
         "sorel",
         lambda f: f.has_many_columns or not f.has_matrix,
