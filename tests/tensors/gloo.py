@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
@@ -14,6 +15,8 @@ import torch.multiprocessing
 
 def run_two(function: Any, folder: Path) -> list[Any]:
     """What `function(rank)` returns in two processes that know of each other."""
+    if not torch.distributed.is_available():
+        pytest.skip("torch without distributed")
     torch.multiprocessing.spawn(_run, args=(function, str(folder)), nprocs=2)
     return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
 

@@ -7,6 +7,7 @@ every formula and every index, against the compiled projection of the host.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,10 +21,13 @@ from sorel.engines.tensors import cuda, projection
 from sorel.engines.tensors.projection import CudaProjection, HostProjection
 
 HERE = Path(__file__).parent
-RISKS = [
-    sorel.ESRM(2.0), sorel.ESRM(20.0), sorel.Extremile(2.5), sorel.CVaR(0.1), sorel.CVaR(0.53),
-    sorel.CustomSpectrum([0.0, 1.0, 1.0, 4.0]), sorel.Max(), sorel.Mean(),
+TWO_LEVELS = [
+    sorel.CVaR(0.1), sorel.CVaR(0.53), sorel.Mean(),
     sorel.Mixture([sorel.Mean(), sorel.CVaR(0.15)], [0.4, 0.6]),
+]  # fmt: skip
+RISKS = [
+    *TWO_LEVELS, sorel.ESRM(2.0), sorel.ESRM(20.0), sorel.Extremile(2.5), sorel.Max(),
+    sorel.CustomSpectrum([0.0, 1.0, 1.0, 4.0]),
 ]  # fmt: skip
 
 
@@ -82,101 +86,72 @@ def run(request, kernels, monkeypatch):
     monkeypatch.setattr(projection, "_RUN_BITS", request.param.bit_length() - 1)
 
 
+def check_agreement(kernels, risk, n, omega, etas, rounding):
+    """Projection, value, shortfall and worst case are those of the host."""
+    device, rng = kernels.device, np.random.default_rng(n)
+    host, ours = HostProjection(risk, n, omega), CudaProjection(risk, n, kernels, omega)
+    share = torch.full((n,), 1.0 / n, dtype=torch.float64) if omega is None else torch.tensor(omega)
+    top = float((risk.weights(n) * n).max())
+    for eta, tied in itertools.product(etas, (False, True)):
+        losses = rng.standard_t(3, n) ** 2
+        losses = np.round(losses, 1) if tied else losses
+        there = torch.tensor(1.0 + eta * losses)
+        here = there.clone().to(device)
+        blocks, others = ours.project(here), host.project(there)
+        np.testing.assert_allclose(here.cpu(), there, rtol=0, atol=2.0 * rounding * top)
+        assert float(here.cpu() @ share) == pytest.approx(1.0, abs=1e-13)
+        assert int(blocks.block.max()) == blocks.number - 1
+        if not tied:
+            np.testing.assert_array_equal(blocks.block.cpu(), others.block)
+            np.testing.assert_array_equal(blocks.sizes.cpu(), others.sizes)
+        other = torch.tensor(losses + rng.exponential(size=n))
+        short, size = ours.shortfall(other.to(device), here), float(other.max())
+        assert short >= 0.0
+        assert short == pytest.approx(host.shortfall(other, there), abs=rounding * size * top)
+        value = host.value(other)
+        assert ours.value(other.to(device)) == pytest.approx(value, rel=rounding)
+        worst = ours.worst_case(other.to(device)).cpu()
+        assert float((worst * share) @ other) == pytest.approx(value, rel=rounding)
+        if omega is None:
+            np.testing.assert_allclose(worst.sort().values, risk.weights(n) * n, rtol=1e-13)
+
+
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
 @pytest.mark.parametrize("n", [1, 2, 3, 31, 256, 700])
 def test_projections_agree_with_the_host(kernels, risk, n):
-    device = kernels.device
-    rng = np.random.default_rng(n)
-    host, ours = HostProjection(risk, n, None), CudaProjection(risk, n, kernels)
-    top = float((risk.weights(n) * n).max())
-    for eta in (1e-3, 0.3, 10.0, 1e4, 1e8):
-        for tied in (False, True):
-            losses = rng.standard_t(3, n) ** 2
-            losses = np.round(losses, 1) if tied else losses
-            there = torch.tensor(1.0 + eta * losses)
-            here = there.clone().to(device)
-            blocks, others = ours.project(here), host.project(there)
-            np.testing.assert_allclose(here.cpu(), there, rtol=0, atol=2e-13 * top)
-            assert here.mean().item() == pytest.approx(1.0, abs=1e-13)
-            assert int(blocks.block.max()) == blocks.number - 1
-            if not tied:
-                np.testing.assert_array_equal(blocks.block.cpu(), others.block)
-                np.testing.assert_array_equal(blocks.sizes.cpu(), others.sizes)
-            other = torch.tensor(losses + rng.exponential(size=n))
-            size = float(other.max())
-            short = ours.shortfall(other.to(device), here)
-            assert short >= 0.0
-            assert short == pytest.approx(host.shortfall(other, there), abs=1e-13 * size * top)
-            value = host.value(other)
-            assert ours.value(other.to(device)) == pytest.approx(value, rel=1e-13)
-            worst = ours.worst_case(other.to(device)).cpu()
-            assert float(worst @ other) / n == pytest.approx(value, rel=1e-13)
-            np.testing.assert_allclose(worst.sort().values, risk.weights(n) * n, rtol=1e-13)
+    check_agreement(kernels, risk, n, None, (1e-3, 0.3, 10.0, 1e4, 1e8), 1e-13)
 
 
-@pytest.mark.parametrize(
-    "risk",
-    [
-        sorel.CVaR(0.1), sorel.CVaR(0.53), sorel.Mean(),
-        sorel.Mixture([sorel.Mean(), sorel.CVaR(0.15)], [0.4, 0.6]),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("risk", TWO_LEVELS, ids=repr)
 @pytest.mark.parametrize("n", [1, 2, 31, 700])
 def test_two_levels_with_sample_weights(kernels, risk, n):
-    device = kernels.device
-    rng = np.random.default_rng(n)
-    omega = rng.uniform(0.2, 2.0, n)
-    omega /= omega.sum()
-    host, ours = HostProjection(risk, n, omega), CudaProjection(risk, n, kernels, omega)
-    lam = torch.tensor(omega)
-    for eta in (1e-3, 0.3, 10.0, 1e4):
-        for tied in (False, True):
-            losses = rng.standard_t(3, n) ** 2
-            losses = np.round(losses, 1) if tied else losses
-            there = torch.tensor(1.0 + eta * losses)
-            here = there.clone().to(device)
-            blocks, others = ours.project(here), host.project(there)
-            np.testing.assert_allclose(here.cpu(), there, rtol=0, atol=1e-11)
-            assert float(here.cpu() @ lam) == pytest.approx(1.0, abs=1e-13)
-            if not tied:
-                np.testing.assert_array_equal(blocks.block.cpu(), others.block)
-            other = torch.tensor(losses + rng.exponential(size=n))
-            value, size = host.value(other), 1e-12 * float(other.max())
-            short = ours.shortfall(other.to(device), here)
-            assert short == pytest.approx(host.shortfall(other, there), abs=size)
-            assert ours.value(other.to(device)) == pytest.approx(value, rel=1e-12)
-            worst = ours.worst_case(other.to(device)).cpu()
-            assert float((worst * lam) @ other) == pytest.approx(value, rel=1e-12)
+    omega = np.random.default_rng(n).uniform(0.2, 2.0, n)
+    check_agreement(kernels, risk, n, omega / omega.sum(), (1e-3, 0.3, 10.0, 1e4), 5e-12)
 
 
-def test_a_projection_of_many_numbers(device, kernels):
-    if device.type != "cuda":
-        pytest.skip("one thread would take long")
+def test_a_projection_of_many_numbers(cuda_device, kernels):
     n = 3_000_000
     losses = torch.distributions.StudentT(3.0).sample((n,)).double().square()
     for risk in (sorel.ESRM(2.0), sorel.Extremile(2.5), sorel.CVaR(0.1)):
         host, ours = HostProjection(risk, n, None), CudaProjection(risk, n, kernels)
         for eta in (0.1, 1.0, 1e3):
             there = 1.0 + eta * losses
-            here = there.to(device)
+            here = there.to(cuda_device)
+            again = here.clone()
             blocks, others = ours.project(here), host.project(there)
             np.testing.assert_allclose(here.cpu(), there, rtol=0, atol=1e-12)
             assert torch.equal(blocks.block.cpu(), others.block)
-            again = (1.0 + eta * losses).to(device)
             ours.project(again)
             assert torch.equal(here, again)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 @pytest.mark.parametrize("d", [1, 2, 3, 8, 20, 100, 257, 1000])
-def test_products(device, kind, d):
-    if device.type != "cuda":
-        pytest.skip("threads that share a row exist on a device alone")
+def test_products(cuda_device, kind, d):
     for n in (1, 63, 1000, 5003):
-        X = torch.randn(n, d, device=device, dtype=torch.float64).to(kind)
-        w, c = torch.randn(d, device=device).double(), torch.randn(n, device=device).double()
+        X = torch.randn(n, d, device=cuda_device, dtype=torch.float64).to(kind)
+        w, c = (torch.randn(size, device=cuda_device).double() for size in (d, n))
         c[::3] = 0.0
         exact, size = X.double(), 1e-13 * (n + d)
         assert (cuda.margins(X, w) - exact @ w).abs().max() <= size
@@ -188,9 +163,8 @@ def test_products(device, kind, d):
         assert torch.isnan(cuda.columns(X)[d // 2])
 
 
-def test_compiled_loops_are_stored(device, tmp_path, monkeypatch):
-    if device.type != "cuda":
-        pytest.skip("only a CUDA build of torch has NVRTC")
+@pytest.mark.usefixtures("cuda_device")
+def test_compiled_loops_are_stored(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code = cuda._machine_code("sm_90")
     (path,) = (tmp_path / "sorel").glob("cuda-*.cubin")
@@ -202,19 +176,15 @@ def test_compiled_loops_are_stored(device, tmp_path, monkeypatch):
     assert path.read_bytes().endswith(code)
 
 
-def test_nvrtc_that_is_missing_leaves_torch(device, monkeypatch):
+@pytest.mark.usefixtures("cuda_device")
+def test_nvrtc_that_is_missing_leaves_torch(regression, monkeypatch):
     def missing():
         raise OSError("no NVRTC")
 
     monkeypatch.setattr(cuda, "_load_nvrtc", missing)
-    if device.type != "cuda":
-        assert cuda.kernels_for(device) is None
-        return
     cuda._kernels.cache_clear()
     try:
-        X = torch.randn(300, 3, device=device).double()
-        y = X.sum(dim=1) + torch.randn(300, device=device)
         with pytest.warns(RuntimeWarning, match="loops for CUDA cannot be compiled"):
-            assert sorel.solve(sorel.Problem(X, y, risk="esrm:2")).converged
+            assert sorel.solve(sorel.Problem(*regression(300, 3), risk="esrm:2")).converged
     finally:
         cuda._kernels.cache_clear()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 
 import numpy as np
 import pytest
-
-# The submodule, because this folder has the package's name.
-pytest.importorskip("torch.nn", reason="torch is an extra")
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -116,43 +112,3 @@ def test_the_recipe_of_the_page_gives_a_head_for_class_labels():
     assert out["result"].converged
     assert tail() == pytest.approx(CVaR(0.1)(out["problem"].losses(out["result"].w)), rel=1e-5)
     assert tail() < before
-
-
-def test_cells_are_trained_once(tmp_path, capsys):
-    plan = [cells.Cell("yacht", "batch", "cvar:0.1", 64, RATE, budget) for budget in (64, 128)]
-    first = networks.compute(plan, tmp_path, jobs=1)
-    assert "2 to train" in capsys.readouterr().out
-    (tmp_path / f"{plan[0].name}.json").write_text(json.dumps({"kept": True}))
-    second = networks.compute(plan, tmp_path, jobs=1)
-    assert "0 to train" in capsys.readouterr().out
-    assert second[plan[0]] == {"kept": True}
-    assert second[plan[1]] == first[plan[1]]
-
-
-def test_the_report_shows_the_better_rate_and_judges_the_bar():
-    records = {}
-    plan = networks.table_plan(cells.SETS, BUDGET, networks.RATES)
-    for cell in (*plan, *networks.short_plan(cells.SETS, networks.RATES)):
-        value = {"sorel": 0.8, "batch": 1.0}.get(cell.method, 2.0) + 10 * (cell.rate != 0.01)
-        risks = dict.fromkeys(("mean", *cells.RISKS), [value] * 5)
-        head = {"train": [1.0], "held_out": [1.0], "gap": [1e-7], "seconds": [0.1]}
-        records[cell] = {
-            "n": 100,
-            "train": risks,
-            "held_out": risks,
-            "batch_risk": {
-                risk: {str(b): [0.9 * value] * 5 for b in cells.BATCHES} for risk in cells.RISKS
-            },
-            "heads": dict.fromkeys(cells.RISKS, head),
-        }
-    sections = networks.Report(records, cells.SETS, BUDGET, networks.RATES).sections()
-    judged = [line for line in sections["comparison"] if "met" in line or "missed" in line]
-    assert len(judged) == 2
-    assert all("-20%" in line and ": met" in line for line in judged)
-    assert all("-10.0%" in line for line in sections["bias"][2:])
-    assert all("| +100% | +100% | -20% | +100% |" in line for line in sections["short"][2:])
-    for lines in sections.values():
-        assert len({line.count("|") for line in lines}) == 1
-    page = (networks.DOCS / "networks.md").read_text()
-    for name in sections:
-        assert page.count(f"<!-- {name}:start -->") == page.count(f"<!-- {name}:end -->") == 1

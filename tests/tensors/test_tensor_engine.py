@@ -4,94 +4,69 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from helpers import PENALTIES, RISKS, make_data, make_loss
+from helpers import PENALTIES, RISKS, SERVED, make_data, make_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sorel
-from sorel.certificate import certify
 from sorel.engines.tensors import DeviceMemoryError, TensorEngine
 from sorel.solvers.base import UnsupportedProblemError
 
-LOSSES = ["squared", "huber", "logistic", "squared_hinge", "multinomial", "poisson", "gamma"]
 STOCHASTIC = ["sorel", "prospect", "lsvrg", "sgd", "saddle_saga"]
+CASES = [
+    *((loss, risk, "l2") for loss in SERVED for risk in ("cvar", "esrm")),
+    *(("squared", risk, "l2") for risk in ("extremile", "max", "mixture", "custom")),
+    *((loss, "esrm", name) for loss in ("squared", "linear") for name in PENALTIES if name != "l2"),
+]
 
 
-def regression(n, d, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d))
-    return X, X @ rng.standard_normal(d) + rng.standard_t(3, n)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("risk", ["cvar", "esrm", "extremile", "max", "mixture", "custom"])
+@pytest.mark.parametrize(
+    ("loss", "risk", "penalty"), [case for case in CASES if case[::2] != ("linear", "nonnegative")]
+)
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
-def test_certificates_agree_with_the_host(device, loss, risk, kind):
-    X, y = make_data(loss, 60, 4, 3)
+def test_certificates_agree_with_the_host(device, loss, risk, penalty, kind):
+    X, y = make_data(loss, 60, 3, 3)
     X, y = torch.tensor(X, dtype=kind), torch.tensor(y)
     more = {
-        "risk": RISKS[risk], "loss": make_loss(loss), "penalty": sorel.L2(0.1),
-        "fit_intercept": True,
+        "risk": RISKS[risk], "loss": make_loss(loss), "penalty": PENALTIES[penalty],
+        "fit_intercept": loss != "linear",
     }  # fmt: skip
     problem = sorel.Problem(X.to(device), y.to(device), **more)
     host = sorel.Problem(X.double().numpy(), y.numpy(), **more)
     result = sorel.solve(problem, tol=1e-6)
     assert result.converged, result.status
     assert all(record.gap >= 0.0 for record in result.history)
-
-    def proof(there):
-        run = there.for_run()
-        dual, _ = run.engine.nearest_dual(result.weights)
-        return certify(run, run.engine.point(run.from_user(result.w)), dual)
-
-    here, there = proof(problem), proof(host)
+    here, there = (found.certificate(result.w, result.weights) for found in (problem, host))
+    size = abs(here.primal)
     assert here.primal == pytest.approx(there.primal, rel=1e-11)
-    assert here.dual == pytest.approx(there.dual, rel=1e-11, abs=1e-11 * here.primal)
+    assert here.dual == pytest.approx(there.dual, rel=1e-11, abs=1e-11 * size)
     best = sorel.solve(host, tol=1e-9)
-    assert result.dual <= best.objective * (1 + 1e-12)
-    assert result.objective >= best.dual * (1 - 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("loss", "penalty"),
-    [(loss, name) for loss in ("squared", "linear") for name in ("elastic", "box", "simplex")]
-    + [("squared", "nonnegative")],
-)
-def test_penalties(device, penalty, loss):
-    X, y = regression(40, 3)
-    more = {"risk": sorel.ESRM(2.0), "penalty": PENALTIES[penalty], "loss": loss}
-    there = sorel.solve(sorel.Problem(X, y, **more), tol=1e-8)
-    tensors = torch.tensor(X, device=device), torch.tensor(y, device=device)
-    here = sorel.solve(sorel.Problem(*tensors, **more), tol=1e-8)
-    assert here.converged
-    assert here.objective == pytest.approx(there.objective, rel=2e-8)
+    assert result.dual <= best.objective + 1e-12 * size
+    assert result.objective >= best.dual - 1e-12 * size
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e9), (1e-9, 0.0), (1e9, 0.0)])
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
-def test_offsets_and_units_of_the_targets_do_not_matter(device, risk, scale, offset, weighted):
+def test_offsets_and_units_of_the_targets_do_not_matter(regression, risk, scale, offset, weighted):
     X, y = regression(200, 3)
     y = (y + offset) - offset
     weight = np.random.default_rng(1).integers(0, 3, 200).astype(float) if weighted else None
     more = {"risk": risk, "fit_intercept": True, "sample_weight": weight}
-    here = sorel.solve(sorel.Problem(X, y, **more))
-    tensor, targets = torch.tensor(X, device=device), torch.tensor(scale * (y + offset))
-    there = sorel.solve(sorel.Problem(tensor, targets.to(device), **more))
+    here = sorel.solve(sorel.Problem(X.cpu().numpy(), y.cpu().numpy(), **more))
+    there = sorel.solve(sorel.Problem(X, scale * (y + offset), **more))
     assert there.converged
     assert there.relative_gap == there.gap / there.objective <= 1e-6
     assert there.objective / scale**2 == pytest.approx(here.objective, rel=2e-6)
 
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2", "extremile:2.5"])
-def test_hessians_of_sampled_rows_steer(device, risk):
-    X, y = regression(60_000, 5)
-    problem = sorel.Problem(
-        torch.tensor(X, device=device), torch.tensor(y, device=device), risk=risk
-    )
+def test_hessians_of_sampled_rows_steer(regression, risk):
+    problem = sorel.Problem(*regression(60_000, 5), risk=risk)
     engine = problem.engine.for_run()
     point = engine.point(np.full(5, 0.3))
     for eta in (0.05, 1.0, 20.0):
@@ -99,23 +74,16 @@ def test_hessians_of_sampled_rows_steer(device, risk):
         exact = engine.curvature(point, dual, eta).matrix()
         some = engine.curvature(point, dual, eta).matrix(10_000)
         assert np.linalg.norm(some - exact) <= 0.15 * np.linalg.norm(exact)
-        product = engine.curvature(point, dual, eta).product(np.arange(5.0))
-        np.testing.assert_allclose(product, exact @ np.arange(5.0), rtol=1e-8)
     result = sorel.solve(problem, tol=1e-6)
     assert result.converged
     assert problem.certificate(result.w, result.weights).relative_gap <= 1e-6
 
 
-@pytest.mark.parametrize("solver", STOCHASTIC)
-def test_solvers_on_single_samples_are_refused_by_name(device, solver):
+def test_what_is_not_served_is_refused_by_name(regression):
     X, y = regression(30, 3)
-    problem = sorel.Problem(torch.tensor(X, device=device), torch.tensor(y, device=device))
-    with pytest.raises(UnsupportedProblemError, match=f"'{solver}' needs .* TensorEngine"):
-        sorel.solve(problem, solver)
-
-
-def test_what_is_not_served_is_refused_by_name(device):
-    X, y = (torch.tensor(values, device=device) for values in regression(30, 3))
+    for solver in STOCHASTIC:
+        with pytest.raises(UnsupportedProblemError, match=f"'{solver}' needs .* TensorEngine"):
+            sorel.solve(sorel.Problem(X, y), solver)
 
     class Own(sorel.losses.Squared):
         pass
@@ -126,54 +94,50 @@ def test_what_is_not_served_is_refused_by_name(device):
         sorel.Problem(X, y, loss="linear", risk=sorel.Deviation(sorel.CVaR(0.1)))
 
 
-def test_data_are_read_in_place_and_left_alone(device):
-    for sparse in (False, True):
-        X, y = (torch.tensor(values, device=device) for values in regression(200, 3))
-        data = X.to_sparse_csr() if sparse else X
-        values = data.values() if sparse else data
-        before = values.clone(), y.clone()
-        problem = sorel.Problem(data, y, risk="esrm:2", fit_intercept=True)
-        inside = problem.engine.matrix.X
-        assert (inside.values() if sparse else inside).data_ptr() == values.data_ptr()
-        sorel.solve(problem, tol=1e-9)
-        assert torch.equal(values, before[0])
-        assert torch.equal(y, before[1])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_data_are_read_in_place_and_left_alone(regression, sparse):
+    X, y = regression(200, 3)
+    data = X.to_sparse_csr() if sparse else X
+    values = data.values() if sparse else data
+    before = values.clone(), y.clone()
+    problem = sorel.Problem(data, y, risk="esrm:2", fit_intercept=True)
+    inside = problem.engine.matrix.X
+    assert (inside.values() if sparse else inside).data_ptr() == values.data_ptr()
+    sorel.solve(problem, tol=1e-9)
+    assert torch.equal(values, before[0])
+    assert torch.equal(y, before[1])
 
 
-def test_settings_of_torch_do_not_matter_and_stay(device):
+def test_settings_of_torch_do_not_matter_and_stay(device, regression):
     X, y = regression(500, 4)
-    tensors = torch.tensor(X, device=device).float(), torch.tensor(y, device=device)
-    plain = sorel.solve(sorel.Problem(*tensors, risk="esrm:2"), tol=1e-6)
-    allowed = torch.backends.cuda.matmul.allow_tf32
+    plain = sorel.solve(sorel.Problem(X.float(), y, risk="esrm:2"), tol=1e-6)
     precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
         torch.set_default_dtype(torch.float16)
         with torch.autocast(device.type, dtype=torch.bfloat16):
-            other = sorel.solve(sorel.Problem(*tensors, risk="esrm:2"), tol=1e-6)
+            other = sorel.solve(sorel.Problem(X.float(), y, risk="esrm:2"), tol=1e-6)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision(precision)
-        torch.backends.cuda.matmul.allow_tf32 = allowed
     np.testing.assert_array_equal(plain.w, other.w)
 
 
-def test_float32_warns_of_a_tolerance_below_its_rounding(device):
+def test_float32_warns_of_a_tolerance_below_its_rounding(regression):
     X, y = regression(100, 2)
-    problem = sorel.Problem(torch.tensor(X, device=device).float(), torch.tensor(y, device=device))
+    problem = sorel.Problem(X.float(), y)
     assert problem.data_type == np.float32
     with pytest.warns(sorel.PrecisionWarning, match="float32"):
         sorel.solve(problem, tol=1e-8)
 
 
-def test_checkpoints_and_warm_starts(device, tmp_path):
+def test_checkpoints_and_warm_starts(regression, tmp_path):
     X, y = regression(300, 3)
-    problem = sorel.Problem(torch.tensor(X, device=device), torch.tensor(y, device=device))
-    path = tmp_path / "run.ckpt"
+    problem, path = sorel.Problem(X, y), tmp_path / "run.ckpt"
     sorel.solve(problem, tol=1e-9, checkpoint=path, callback=lambda record: record.passes > 2)
     # The same numbers in host memory are the same problem.
-    host = sorel.Problem(X, y)
+    host = sorel.Problem(X.cpu().numpy(), y.cpu().numpy())
     assert "resumed" in sorel.solve(host, tol=1e-9, checkpoint=path).status
     result = sorel.solve(problem, tol=1e-9)
     assert sorel.solve(problem.with_risk("cvar:0.4"), warm_start=result, tol=1e-9).converged
@@ -209,11 +173,10 @@ class Tally(TorchDispatchMode):
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_memory_beside_x_is_at_most_sixteen_vectors(device, risk, loss):
+def test_memory_beside_x_is_at_most_sixteen_vectors(device, regression, risk, loss):
     n, d = 200_000, 4
     X, y = regression(n, d)
     y = y > 0 if loss == "logistic" else y
-    X, y = torch.tensor(X, device=device), torch.tensor(y, device=device)
     # Matrices of d x d, and what does not grow with n.
     small = 8 * 64 * d * d + 2**16
 
@@ -238,24 +201,20 @@ def test_memory_beside_x_is_at_most_sixteen_vectors(device, risk, loss):
     assert peak <= 16 * 8 * n + small
 
 
-def test_a_device_that_runs_out_of_memory_says_what_a_fit_takes(device, monkeypatch):
-    X, y = regression(1000, 3)
-    problem = sorel.Problem(torch.tensor(X, device=device), torch.tensor(y, device=device))
-
+def test_a_device_that_runs_out_of_memory_says_what_a_fit_takes(regression, monkeypatch):
     def full(*args, **more):
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(TensorEngine, "gradient", full)
     message = r"16 vectors of 1000 float64, 0.000128 GB.*float32.*sorel\.rows\.write_blocks"
     with pytest.raises(DeviceMemoryError, match=message):
-        sorel.solve(problem)
+        sorel.solve(sorel.Problem(*regression(1000, 3)))
 
 
-def test_nothing_stays_allocated_when_a_device_is_full(device):
-    if device.type != "cuda":
-        pytest.skip("the memory of the CPU is not ours to fill")
+@pytest.mark.usefixtures("cuda_device")
+def test_nothing_stays_allocated_when_a_device_is_full(regression):
     n = 2_000_000
-    X, y = torch.randn(n, 4, device=device).double(), torch.randn(n, device=device).double()
+    X, y = regression(n, 4)
     sorel.solve(sorel.Problem(X[:1000], y[:1000], risk="esrm:2"))
     gc.collect()
     torch.cuda.empty_cache()
@@ -271,13 +230,8 @@ def test_nothing_stays_allocated_when_a_device_is_full(device):
     assert sorel.solve(sorel.Problem(X, y, risk="esrm:2")).converged
 
 
-def test_two_threads_may_solve_one_problem(device):
-    from concurrent.futures import ThreadPoolExecutor
-
-    X, y = regression(2000, 4)
-    problem = sorel.Problem(
-        torch.tensor(X, device=device), torch.tensor(y, device=device), risk="esrm:2"
-    )
+def test_two_threads_may_solve_one_problem(regression):
+    problem = sorel.Problem(*regression(2000, 4), risk="esrm:2")
     alone = sorel.solve(problem)
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda _: sorel.solve(problem), range(4)))
