@@ -53,7 +53,7 @@ TESTS = {
     "solvers/auto.py": ["test_auto.py"],
     "solvers/sorel.py": ["test_sorel.py"],
     "solvers/": ["test_augmented.py", "test_newton.py", "test_quasi_newton.py",
-                 "test_first_order.py", "test_lbfgs.py", "test_prospect.py", "test_sgd.py"],
+                 "test_first_order.py"],
     "estimators/metrics.py": ["test_metrics.py"],
     "estimators/paths.py": ["test_paths.py"],
     "estimators/model_selection.py": ["test_model_selection.py"],

@@ -9,41 +9,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 from helpers import RISKS, make_data
+from own_penalties import GroupLasso
 
 import sorel
 from sorel.datasets import load_paper_dataset
 from sorel.losses import Huber
-from sorel.penalties import Penalty
 from sorel.solvers.drago import default_smoothing, smoothing_gap
 
 RIVALS = ["apd", "pdhg", "admm", "drago", "stochastic_pd"]
 LOSSES = ["squared", "huber", "logistic", "squared_hinge", "linear", "multinomial", "poisson"]
 PASSES = 20_000
-
-
-class Group(Penalty):
-    """A user's own: l2/2 |w|^2 + l1 |w|, the lasso of one group."""
-
-    def __init__(self, l2: float, l1: float) -> None:
-        self.l2, self.l1 = l2, l1
-
-    def value(self, w: Any) -> float:
-        length = float(np.linalg.norm(w))
-        return 0.5 * self.l2 * length**2 + self.l1 * length
-
-    def prox(self, v: Any, step: float) -> np.ndarray:
-        v = np.asarray(v, dtype=float)
-        length = float(np.linalg.norm(v))
-        keep = max(0.0, 1.0 - step * self.l1 / length) if length > 0.0 else 0.0
-        return v * (keep / (1.0 + step * self.l2))
-
-    def conjugate(self, v: Any) -> float:
-        return max(0.0, float(np.linalg.norm(v)) - self.l1) ** 2 / (2.0 * self.l2)
 
 
 def random_problem(seed: int) -> sorel.Problem:
@@ -60,7 +39,7 @@ def random_problem(seed: int) -> sorel.Problem:
         sorel.NonNegative(l2),
         sorel.Box(l2, -0.3, 0.4),
         sorel.Simplex(l2),
-        Group(l2, 0.1),
+        GroupLasso(l2, 0.1, np.zeros(d, int)),
     ]
     weight = rng.uniform(0.2, 2.0, n) * (rng.random(n) > 0.1) if rng.random() < 0.4 else None
     risk = list(RISKS.values())[int(rng.integers(len(RISKS)))]
