@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -10,26 +9,31 @@ import pytest
 import sorel
 
 # The benchmarks are a folder of the repository, not part of the installed package.
-ABSENT = "benchmarks are not part of an installed package"
-cases = pytest.importorskip("benchmarks.scaling_cases", reason=ABSENT)
-classes = pytest.importorskip("benchmarks.classes", reason=ABSENT)
-columns = pytest.importorskip("benchmarks.columns", reason=ABSENT)
-common = pytest.importorskip("benchmarks.common", reason=ABSENT)
-elastic_net = pytest.importorskip("benchmarks.elastic_net", reason=ABSENT)
-first_use = pytest.importorskip("benchmarks.first_use", reason=ABSENT)
-paths = pytest.importorskip("benchmarks.paths", reason=ABSENT)
-regime_map = pytest.importorskip("benchmarks.regime_map", reason=ABSENT)
-rival_codes = pytest.importorskip("benchmarks.rival_codes", reason=ABSENT)
-rivals = pytest.importorskip("benchmarks.rivals", reason=ABSENT)
-scaling = pytest.importorskip("benchmarks.scaling", reason=ABSENT)
+pytest.importorskip("benchmarks", reason="benchmarks are not part of an installed package")
+
+from benchmarks import (
+    classes,
+    columns,
+    common,
+    elastic_net,
+    first_use,
+    paths,
+    regime_map,
+    rival_codes,
+    rivals,
+    scaling,
+)
+from benchmarks import scaling_cases as cases
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)
 
 
+# Clocks, memory, pages.
+
+
 def test_exponent_of_a_power_law():
     sizes = [1e3, 1e4, 1e6]
-    seconds = [2e-7 * n**1.3 for n in sizes]
-    assert scaling.exponent(sizes, seconds) == pytest.approx(1.3)
+    assert scaling.exponent(sizes, [2e-7 * n**1.3 for n in sizes]) == pytest.approx(1.3)
     assert scaling.steepest(sizes, [1.0, 10.0, 10.0]) == pytest.approx(1.0)
 
 
@@ -42,116 +46,6 @@ def test_peak_memory_sees_what_was_freed_since_the_reset():
     assert memory.peak() - memory.base < size // 4
     np.ones(size, dtype=np.uint8)
     assert 0.9 * size < memory.peak() - memory.base < 1.5 * size
-
-
-def test_sparse_data_has_distinct_columns_and_both_labels():
-    X, y = cases.sparse_data(300, 40, 12)
-    assert X.shape == (300, 40)
-    assert all(len(set(row)) == 12 for row in X.indices.reshape(300, 12))
-    assert set(y) == {-1.0, 1.0}
-    # Column k is drawn in proportion to k^-0.8.
-    assert X.getnnz(axis=0)[:5].sum() > 2 * X.getnnz(axis=0)[-5:].sum()
-
-
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_the_rival_minimises_the_same_objective(loss):
-    X, y = cases.dense_data(200, 3) if loss == "squared" else cases.sparse_data(200, 12, 5)
-    objective = common.SortedObjective(X, y, sorel.CVaR(0.3), loss)
-    problem = cases.build(X, y, "cvar:0.3", loss=loss)
-    w = np.linspace(-1.0, 1.0, X.shape[1])
-    value, gradient = objective(w)
-    assert value == pytest.approx(problem.objective(w), rel=1e-12)
-    for j, step in enumerate(1e-6 * np.eye(len(w))):
-        slope = (objective(w + step)[0] - objective(w - step)[0]) / 2e-6
-        assert gradient[j] == pytest.approx(slope, rel=1e-4, abs=1e-8)
-
-
-def test_files_hold_the_generated_data(tmp_path):
-    cases.write_files(str(tmp_path), 1000, 4)
-    X, y = cases.dense_data(1000, 4, "float32")
-    np.testing.assert_array_equal(np.load(tmp_path / "X.npy"), X)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), y)
-
-
-def test_lbfgs_reports_a_target_it_cannot_reach():
-    X, y = cases.sparse_data(300, 100, 10)
-    # Losses are positive, so no objective is below the optimum by the optimum itself.
-    record = cases.time_lbfgs(X, y, "cvar:0.1", "logistic", -1.0, 1e-6, BUDGET)
-    assert not record["converged"]
-    assert record["suboptimality"] > -1.0
-    assert scaling.show_time(record).startswith("never")
-
-
-def test_outer_iterations_are_timed_between_runs():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
-        record = cases.outer_iteration(2000, 3, "cvar:0.5", BUDGET, passes=(4, 12))
-    first, last = record["n_iter"]
-    # Two passes each.
-    assert last - first == 4
-
-
-def test_a_section_runs_in_its_own_process(tmp_path, capsys):
-    sizes = scaling.Sizes(disk=(3000, 4))
-    out, raw = tmp_path / "out.md", tmp_path / "raw.json"
-    arguments = ["--quick", "--repeats", "1", "--only", "disk", "--scratch", str(tmp_path)]
-    picture = tmp_path / "picture.png"
-    arguments += ["--out", str(out), "--json", str(raw), "--picture", str(picture)]
-    assert scaling.main(arguments, sizes) == 0
-    records = json.loads(raw.read_text())
-    assert [record["measure"] for record in records] == ["write_files", "from_file", "from_file"]
-    assert all(record["converged"] for record in records[1:])
-    assert "| mapped" in out.read_text()
-    assert "| mapped" in capsys.readouterr().out
-    # The section of the picture did not run, and the data is gone.
-    assert sorted(tmp_path.iterdir()) == [out, raw]
-
-
-def test_a_case_that_fails_is_an_entry_of_the_report():
-    run = scaling.Runner(scaling.QUICK, BUDGET)
-    record = run("dense", n=100, d=2, risk="no such risk")
-    assert "no such risk" in record["failed"]
-    assert scaling.show_time(record) == "failed"
-
-
-def test_first_use_is_measured_in_a_process_of_its_own():
-    assert all(seconds > 0.0 for seconds in first_use.measure("portfolio"))
-
-
-def test_paths_searches_and_fits_are_compared():
-    sizes = paths.Sizes((300, 4), 2, (60, 2), ((50, 3),), 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rows = [
-            row for section in (paths.paths, paths.searches, paths.fits) for row in section(sizes)
-        ]
-    assert {row.section for row in rows} == set(paths.BARS)
-    assert all(row.ours > 0.0 < row.other for row in rows)
-    table = paths.report(rows).splitlines()
-    assert len(table) == len(rows) + 2
-    assert "50 x 3, mean against Ridge" in table[-3]
-
-
-def test_the_rival_of_a_classifier_comes_within_the_tolerance():
-    X, y = paths.make_data(200, 3)
-    labels = y > 0.5
-    model = paths.rival_classifier(X, labels).fit(X, labels)
-    problem = sorel.Problem(X, labels, risk="mean", loss="logistic", fit_intercept=True)
-    best = sorel.solve(problem, tol=1e-9)
-    value = problem.objective(np.append(model.coef_[0], model.intercept_))
-    assert best.dual <= value <= best.objective * (1.0 + paths.TOL)
-
-
-@pytest.mark.parametrize("case", [classes.Case(60, 3, 3), classes.Case(60, 3, 2)], ids=str)
-def test_the_classifiers_are_compared_on_one_objective(case):
-    X, y = case.data()
-    problem = classes.build(X, y)
-    optimum = sorel.solve(problem, tol=1e-9)
-    model = classes.rival_of(X, y, "lbfgs", optimum.dual)
-    # It arrives, though not at the first tolerance: the objectives are the same to six digits.
-    assert model is not None
-    assert model.tol < max(classes.TOLERANCES)
-    assert classes.rival_of(X, y, "lbfgs", 0.9 * optimum.dual) is None
 
 
 def test_contenders_take_turns():
@@ -173,11 +67,38 @@ def test_contenders_take_turns():
     assert calls.count("tiny") == 15
 
 
-def test_a_quick_comparison_of_classifiers(capsys):
-    assert classes.main(["--quick"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("300 x 20, 4 classes") == 1 + len(classes.RISKS)
-    assert "never" not in printed
+def test_text_between_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<b>\nold\n</b>\nc\n")
+    common.replace_between(page, ("<b>", "</b>"), "new")
+    assert page.read_text() == "a\n<b>\nnew\n</b>\nc\n"
+    with pytest.raises(SystemExit, match="must contain each of the markers"):
+        common.replace_between(page, ("<d>", "</d>"), "new")
+
+
+def test_first_use_is_measured_in_a_process_of_its_own():
+    assert all(seconds > 0.0 for seconds in first_use.measure("portfolio"))
+
+
+# Rivals minimise the objective of the package.
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson", "huber", "linear"])
+def test_plain_objectives_are_those_of_the_problem(loss):
+    X, y = rivals.generated(30, 3, loss)
+    risk = sorel.CVaR(0.35) if loss != "poisson" else sorel.Mean()
+    intercept = loss not in ("logistic", "linear")
+    task = rival_codes.Task("", X, y, risk, loss, l2=1 / 30, intercept=intercept)
+    objectives = [rival_codes.Plain(task)]
+    if loss == "logistic":
+        objectives.append(common.SortedObjective(X, y, risk, loss))
+    w = np.linspace(-0.5, 0.7, task.size)
+    for objective in objectives:
+        value, gradient = objective(w)
+        assert value == pytest.approx(task.problem.objective(w), rel=1e-12)
+        for j, step in enumerate(1e-6 * np.eye(task.size)):
+            slope = (objective(w + step)[0] - objective(w - step)[0]) / 2e-6
+            assert gradient[j] == pytest.approx(slope, rel=1e-4, abs=1e-7)
 
 
 def test_lbfgs_is_cut_where_it_arrives_or_rests():
@@ -191,131 +112,41 @@ def test_lbfgs_is_cut_where_it_arrives_or_rests():
     assert not columns.run_lbfgs(objective, 0.999 * optimum.dual)[1]
 
 
-def test_a_quick_comparison_of_columns(capsys):
-    assert columns.main(["--quick"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("300 x 150") == 2 * len(columns.RISKS)
+def test_the_rival_of_a_classifier_comes_within_the_tolerance():
+    X, y = paths.make_data(200, 3)
+    labels = y > 0.5
+    model = paths.rival_classifier(X, labels).fit(X, labels)
+    problem = sorel.Problem(X, labels, risk="mean", loss="logistic", fit_intercept=True)
+    best = sorel.solve(problem, tol=1e-9)
+    value = problem.objective(np.append(model.coef_[0], model.intercept_))
+    assert best.dual <= value <= best.objective * (1.0 + paths.TOL)
 
 
-def test_the_design_of_the_map_fills_its_ranges():
-    cells = regime_map.design(300)
-    assert cells == regime_map.design(300)
-    assert cells[:20] == regime_map.design(20)
-    for key, names in (
-        ("loss", regime_map.LOSSES),
-        ("penalty", regime_map.PENALTIES),
-        ("risk", regime_map.RISKS),
-        ("shape", ("n >= 20 d", "n < 20 d", "n <= d")),
-    ):
-        counts = [sum(getattr(cell, key) == name for cell in cells) for name in names]
-        assert min(counts) >= 20, (key, counts)
-    for cell in cells:
-        classes = regime_map.CLASSES if cell.loss == "multinomial" else 1
-        assert 100 <= cell.n <= 10**6
-        assert 1 <= cell.d <= 10**4
-        assert cell.n * cell.d * classes <= 1.05 * regime_map.MOST_NUMBERS
-    assert max(cell.n for cell in cells) > 5e5
-    assert max(cell.d for cell in cells) > 5e3
-
-
-def test_every_penalty_of_the_map_makes_a_problem():
-    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True, False)
-    for penalty in regime_map.PENALTIES:
-        for loss in ("huber", "multinomial"):
-            problem = regime_map.build(dataclasses.replace(cell, penalty=penalty, loss=loss))
-            assert type(problem.penalty).__name__ == penalty
-            assert problem.engine.shape[0] == 4
-
-
-def test_the_map_measures_once_and_reports(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(regime_map, "REPEATS", 0)
-    cells = [
-        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False, True),
-        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True, False),
-    ]
-    monkeypatch.setattr(regime_map, "design", lambda count, numbers: cells[:count])
-    page = tmp_path / "page.md"
-    page.write_text("before\n" + "\n".join(regime_map.MARKS) + "\nafter\n")
-    monkeypatch.setattr(regime_map, "DOCS", page)
-    monkeypatch.setattr(regime_map, "draw", lambda lines, path: path.write_bytes(b""))
-    arguments = ["--quick", "--count", "2", "--out", str(tmp_path / "out"), "--update-docs"]
-    assert regime_map.main(arguments) == 0
-    lines = regime_map.read_lines(tmp_path / "out" / "quick.jsonl")
-    assert [line["seconds"]["auto"] is not None for line in lines] == [True, True]
-    assert "newton_cg" not in lines[1]["seconds"]  # it does not take an elastic net
-    text = page.read_text()
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "| n >= 20 d " in text
-    # A second call has nothing left to measure.
-    monkeypatch.setattr(regime_map, "measure", None)
-    assert regime_map.main(arguments) == 0
-    assert "| all " in capsys.readouterr().out
-
-
-def test_regret_and_winner_of_a_problem():
-    def line(**seconds):
-        return {"seconds": seconds}
-
-    assert regime_map.regret(line(auto=3.0, newton=2.0, sorel=None)) == 1.5
-    assert regime_map.regret(line(auto=1.0, newton=2.0)) == 1.0
-    assert regime_map.regret(line(auto=None, newton=2.0)) == np.inf
-    assert np.isnan(regime_map.regret(line(auto=None, newton=None)))
-    assert regime_map.winner(line(auto=3.0, newton=2.0, sorel=2.5)) == "newton"
-    assert regime_map.winner(line(auto=1.0, newton=2.0)) == "auto"
-    assert regime_map.winner(line(auto=None, newton=None)) == "none"
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_classifiers_are_compared_on_one_objective(count):
+    X, y = classes.Case(60, 3, count).data()
+    optimum = sorel.solve(classes.build(X, y), tol=1e-9)
+    # It arrives, though not at the first tolerance: the objectives are the same to six digits.
+    assert classes.rival_of(X, y, "lbfgs", optimum.dual).tol < max(classes.TOLERANCES)
+    assert classes.rival_of(X, y, "lbfgs", 0.9 * optimum.dual) is None
 
 
 def test_elastic_net_compares_equal_objectives():
     X, y = elastic_net.make_data(60, 30, 0.3)
     assert X.nnz == 540
     alpha = elastic_net.strength(X, y, 0.2)
-    l1, l2 = 0.9 * alpha, 0.1 * alpha
-    problem = sorel.Problem(X, y, risk="mean", penalty=sorel.ElasticNet(l2, l1), fit_intercept=True)
+    penalty = sorel.ElasticNet(0.1 * alpha, 0.9 * alpha)
+    problem = sorel.Problem(X, y, risk="mean", penalty=penalty, fit_intercept=True)
     bound = sorel.solve(problem, tol=1e-9).dual
     model = elastic_net.loosest_fit(problem, bound, alpha, X, y)
-    coef = model.coef_
-    value = 0.5 * np.mean((y - X @ coef - model.intercept_) ** 2)
-    value += l1 * np.abs(coef).sum() + 0.5 * l2 * coef @ coef
+    value = problem.objective(np.append(model.coef_, model.intercept_))
     assert bound <= value <= bound + 1.1e-6 * value
     # No coefficient is left from the value on that shares refer to.
     assert not model.set_params(alpha=elastic_net.strength(X, y, 1.001)).fit(X, y).coef_.any()
 
 
-def test_elastic_net_lays_out_its_tables(monkeypatch):
-    rows = elastic_net.against_sklearn([(40, 6, 1.0), (40, 12, 0.5)], [0.3], 1)
-    assert [row[0] for row in rows] == ["40 x 6", "40 x 12, 50% full"]
-    assert all(float(row[5]) > 0.0 and float(row[6]) <= 1e-6 for row in rows)
-    monkeypatch.setattr(elastic_net, "RISKS", ["cvar:0.5"])
-    others = elastic_net.other_risks(40, 6, 1)
-    assert len(others) == 8
-    assert all(float(row[-1]) <= 1e-6 for row in others)
-
-
-# Outside codes.
-
 BY_NAME = {code.name: code for code in rival_codes.CODES}
 TASKS = [task for group in rivals.questions().values() for task in group]
-
-
-@pytest.mark.parametrize(
-    ("loss", "intercept"),
-    [
-        ("squared", True), ("logistic", False), ("poisson", True), ("huber", True),
-        ("linear", False),
-    ],
-)  # fmt: skip
-def test_the_plain_objective_is_that_of_the_problem(loss, intercept):
-    X, y = rivals.generated(30, 3, loss)
-    risk = sorel.CVaR(0.35) if loss != "poisson" else sorel.Mean()
-    task = rival_codes.Task("", X, y, risk, loss, l2=0.2, intercept=intercept)
-    plain = rival_codes.Plain(task)
-    w = np.linspace(-0.5, 0.7, task.size)
-    value, gradient = plain(w)
-    assert value == pytest.approx(task.problem.objective(w), rel=1e-12)
-    for j, step in enumerate(1e-6 * np.eye(task.size)):
-        slope = (plain(w + step)[0] - plain(w - step)[0]) / 2e-6
-        assert gradient[j] == pytest.approx(slope, rel=1e-4, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -339,25 +170,28 @@ def test_codes_that_can_state_a_problem_solve_it(name):
 def test_errors_are_those_of_our_objective():
     task = next(task for task in TASKS if task.mean)
     reference = rivals.Reference.of(task)
-    assert reference.error(np.zeros(task.size)) > 0.0
-    assert reference.error(np.full(task.size, np.nan)) == np.inf
-    assert reference.error(np.zeros(task.size + 1)) == np.inf
+    assert 0.0 < reference.error(np.zeros(task.size)) < np.inf
+    for wrong in (np.full(task.size, np.nan), np.zeros(task.size + 1)):
+        assert reference.error(wrong) == np.inf
     broken = rival_codes.Code("broken", (), (1, 2), lambda task: True, lambda task: 1 / 0)
     outcome = rivals.measure(broken, reference, 1.0)
     assert outcome.show(1e-3) == "fails"
     assert "ZeroDivisionError" in outcome.failure
 
 
-def test_table_of_faster_codes():
-    seconds = {"ours": {1e-3: 1.0, 1e-6: 2.0}, "other": {1e-3: 0.5, 1e-6: 3.0}}
-    outcomes = [
-        rivals.Outcome("problem", rivals.OURS, seconds["ours"]),
-        rivals.Outcome("problem", "other", seconds["other"]),
-    ]
-    table, lost, total = rivals.faster_table(outcomes)
-    assert (lost, total) == (1, 3)
-    assert "500 ms / 1 s" in table
-    assert rivals.faster_table(outcomes[:1])[0] == "nowhere"
+# Reports.
+
+
+@pytest.mark.parametrize(
+    ("main", "printed", "times"),
+    [
+        (classes.main, "300 x 20, 4 classes", 1 + len(classes.RISKS)),
+        (columns.main, "300 x 150", 2 * len(columns.RISKS)),
+    ],
+)
+def test_quick_comparisons(main, printed, times, capsys):
+    assert main(["--quick"]) == 0
+    assert capsys.readouterr().out.count(printed) == times
 
 
 def test_rivals_from_the_command_line(tmp_path, capsys, monkeypatch):
@@ -366,10 +200,8 @@ def test_rivals_from_the_command_line(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.md"
     arguments = ["--quick", "--only", "diabetes, mean", "--seconds", "0.2", "--out", str(out)]
     assert rivals.main(arguments) == 0
-    text = out.read_text()
-    assert text in capsys.readouterr().out
-    assert "Not run, for want of --with spqr=FOLDER: SPQR" in text
-    assert "| sorel (auto)" in text
+    assert "Not run, for want of --with spqr=FOLDER: SPQR" in out.read_text()
+    assert "| sorel (auto)" in capsys.readouterr().out
     assert rivals.main(["--only", "no such problem"]) == 1
     with pytest.raises(SystemExit, match="there is no folder"):
         rivals.main(["--with", f"spqr={tmp_path / 'nothing'}"])
@@ -377,10 +209,131 @@ def test_rivals_from_the_command_line(tmp_path, capsys, monkeypatch):
         rivals.main(["--with", "something=."])
 
 
-def test_text_between_markers(tmp_path):
+@pytest.mark.filterwarnings("ignore")
+def test_paths_searches_and_fits_are_compared():
+    sizes = paths.Sizes((300, 4), 2, (60, 2), ((50, 3),), 1)
+    sections = (paths.paths, paths.searches, paths.fits)
+    rows = [row for section in sections for row in section(sizes)]
+    assert {row.section for row in rows} == set(paths.BARS)
+    assert all(row.ours > 0.0 < row.other for row in rows)
+    table = paths.report(rows).splitlines()
+    assert len(table) == len(rows) + 2
+    assert "50 x 3, mean against Ridge" in table[-3]
+
+
+def test_elastic_net_lays_out_its_tables(monkeypatch):
+    rows = elastic_net.against_sklearn([(40, 6, 1.0), (40, 12, 0.5)], [0.3], 1)
+    assert [row[0] for row in rows] == ["40 x 6", "40 x 12, 50% full"]
+    monkeypatch.setattr(elastic_net, "RISKS", ["cvar:0.5"])
+    others = elastic_net.other_risks(40, 6, 1)
+    assert len(others) == 8
+    gaps = [*(row[6] for row in rows), *(row[-1] for row in others)]
+    assert all(float(gap) <= 1e-6 for gap in gaps)
+
+
+# Scaling.
+
+
+def test_lbfgs_reports_a_target_it_cannot_reach():
+    X, y = cases.sparse_data(300, 40, 12)
+    # Losses are positive, so no objective is below the optimum by the optimum itself.
+    record = cases.time_lbfgs(X, y, "cvar:0.1", "logistic", -1.0, 1e-6, BUDGET)
+    assert not record["converged"]
+    assert scaling.show_time(record).startswith("never")
+
+
+@pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
+def test_outer_iterations_are_timed_between_runs():
+    record = cases.outer_iteration(2000, 3, "cvar:0.5", BUDGET, passes=(4, 12))
+    first, last = record["n_iter"]
+    assert last - first == 4  # two passes each
+
+
+def test_a_section_runs_in_its_own_process(tmp_path, capsys):
+    out, raw, picture = (tmp_path / name for name in ("out.md", "raw.json", "picture.png"))
+    arguments = ["--quick", "--repeats", "1", "--only", "disk", "--scratch", str(tmp_path)]
+    arguments += ["--out", str(out), "--json", str(raw), "--picture", str(picture)]
+    assert scaling.main(arguments, scaling.Sizes(disk=(3000, 4))) == 0
+    records = json.loads(raw.read_text())
+    assert [record["measure"] for record in records] == ["write_files", "from_file", "from_file"]
+    assert all(record["converged"] for record in records[1:])
+    assert "| mapped" in out.read_text()
+    assert "| mapped" in capsys.readouterr().out
+    # The section of the picture did not run, and the data is gone.
+    assert sorted(tmp_path.iterdir()) == [out, raw]
+    failed = scaling.Runner(scaling.QUICK, BUDGET)("dense", n=100, d=2, risk="no such risk")
+    assert "no such risk" in failed["failed"]
+    assert scaling.show_time(failed) == "failed"
+
+
+# The map.
+
+
+def test_the_design_of_the_map_fills_its_ranges():
+    cells = regime_map.design(300)
+    assert cells[:20] == regime_map.design(20)
+    for key, names in (
+        ("loss", regime_map.LOSSES),
+        ("penalty", regime_map.PENALTIES),
+        ("risk", regime_map.RISKS),
+        ("shape", ("n >= 20 d", "n < 20 d", "n <= d")),
+    ):
+        counts = [sum(getattr(cell, key) == name for cell in cells) for name in names]
+        assert min(counts) >= 20, (key, counts)
+    for cell in cells:
+        outputs = regime_map.CLASSES if cell.loss == "multinomial" else 1
+        assert 100 <= cell.n <= 10**6
+        assert 1 <= cell.d <= 10**4
+        assert cell.n * cell.d * outputs <= 1.05 * regime_map.MOST_NUMBERS
+    assert max(cell.n for cell in cells) > 5e5
+    assert max(cell.d for cell in cells) > 5e3
+
+
+def test_every_penalty_of_the_map_makes_a_problem():
+    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True, False)
+    for penalty in regime_map.PENALTIES:
+        for loss in ("huber", "multinomial"):
+            problem = regime_map.build(dataclasses.replace(cell, penalty=penalty, loss=loss))
+            assert type(problem.penalty).__name__ == penalty
+            assert problem.engine.shape[0] == 4
+
+
+def test_the_map_measures_once_and_reports(tmp_path, capsys, monkeypatch):
+    cells = [
+        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False, True),
+        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True, False),
+    ]
     page = tmp_path / "page.md"
-    page.write_text("a\n<b>\nold\n</b>\nc\n")
-    common.replace_between(page, ("<b>", "</b>"), "new")
-    assert page.read_text() == "a\n<b>\nnew\n</b>\nc\n"
-    with pytest.raises(SystemExit, match="must contain each of the markers"):
-        common.replace_between(page, ("<d>", "</d>"), "new")
+    page.write_text("before\n" + "\n".join(regime_map.MARKS) + "\nafter\n")
+    for name, value in {
+        "REPEATS": 0,
+        "DOCS": page,
+        "design": lambda count, numbers: cells[:count],
+        "draw": lambda lines, path: path.write_bytes(b""),
+    }.items():
+        monkeypatch.setattr(regime_map, name, value)
+    arguments = ["--quick", "--count", "2", "--out", str(tmp_path / "out"), "--update-docs"]
+    assert regime_map.main(arguments) == 0
+    lines = regime_map.read_lines(tmp_path / "out" / "quick.jsonl")
+    assert [line["seconds"]["auto"] is not None for line in lines] == [True, True]
+    assert "newton_cg" not in lines[1]["seconds"]  # it does not take an elastic net
+    assert "| n >= 20 d " in page.read_text()
+    # A second call has nothing left to measure.
+    monkeypatch.setattr(regime_map, "measure", None)
+    assert regime_map.main(arguments) == 0
+    assert "| all " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "regret", "winner"),
+    [
+        ({"auto": 3.0, "newton": 2.0, "sorel": None}, 1.5, "newton"),
+        ({"auto": 1.0, "newton": 2.0}, 1.0, "auto"),
+        ({"auto": None, "newton": 2.0}, np.inf, "newton"),
+        ({"auto": None, "newton": None}, np.nan, "none"),
+    ],
+)
+def test_regret_and_winner_of_a_problem(seconds, regret, winner):
+    line = {"seconds": seconds}
+    np.testing.assert_equal(regime_map.regret(line), regret)
+    assert regime_map.winner(line) == winner
