@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -37,7 +36,6 @@ RISKS = [
     Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5]),
     CustomSpectrum([0, 0, 1, 1, 1, 4]),
 ]
-SCALES = [1e-9, 1e-3, 1.0, 30.0, 1e9]
 
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
@@ -57,14 +55,12 @@ def oracle(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
 def exact_projection(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
     """Brute force in rational arithmetic: the nearest feasible point over all cuts of the order.
 
-    The projection shifts consecutive blocks of the sorted z, each to the sum of its sigma; of those
-    candidates, the feasible one nearest to z is the projection.
+    The projection shifts consecutive blocks of the sorted z, each to the sum of its sigma.
     """
-    n = z.size
-    order = np.argsort(z, kind="stable")
+    n, order = z.size, np.argsort(z, kind="stable")
     zs = [Fraction(float(v)) for v in z[order]]
     ss = [Fraction(float(v)) for v in sigma]
-    best, best_distance = None, None
+    candidates = []
     for cuts in itertools.product((False, True), repeat=n - 1):
         edges = [0, *[i + 1 for i, cut in enumerate(cuts) if cut], n]
         point: list[Fraction] = []
@@ -72,55 +68,20 @@ def exact_projection(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
             shift = (sum(ss[a:b]) - sum(zs[a:b])) / (b - a)
             point += [v + shift for v in zs[a:b]]
         rising = sorted(point)
-        if any(sum(rising[:k]) < sum(ss[:k]) for k in range(1, n)):
-            continue
-        distance = sum((p - v) ** 2 for p, v in zip(point, zs, strict=True))
-        if best_distance is None or distance < best_distance:
-            best, best_distance = point, distance
-    assert best is not None
+        if all(sum(rising[:k]) >= sum(ss[:k]) for k in range(1, n)):
+            distance = sum((p - v) ** 2 for p, v in zip(point, zs, strict=True))
+            candidates.append((distance, point))
     out = np.empty(n)
-    out[order] = [float(p) for p in best]
+    out[order] = [float(p) for p in min(candidates)[1]]
     return out
 
 
 def assert_feasible(lam: np.ndarray, sigma: np.ndarray, tolerance: float = 1e-15) -> None:
     """Majorization, with sums in extended precision so that only lam is judged."""
     assert lam.min() >= 0.0
-    excess = np.cumsum(np.sort(lam)[::-1], dtype=np.longdouble) - np.cumsum(
-        sigma[::-1], dtype=np.longdouble
-    )
-    scale = math.fsum(sigma)
-    assert float(excess.max()) <= tolerance * scale
-    assert abs(float(excess[-1])) <= tolerance * scale
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("risk", [CVaR(0.29), ESRM(2.0)], ids=repr)
-def test_forks_share_nothing_that_is_written(risk: Risk, weighted: bool) -> None:
-    n, threads, rounds = LARGE, 4, 20
-    rng = np.random.default_rng(3)
-    omega = None
-    if weighted:
-        omega = rng.random(n) * (rng.random(n) > 0.1)
-        omega /= omega.sum()
-    original = Projector(risk, n, omega)
-    inputs = rng.standard_normal((threads, rounds, n))
-
-    def results(projector: Projector, k: int) -> list[np.ndarray]:
-        found = []
-        for z in inputs[k]:
-            q, worst, block = np.empty(n), np.empty(n), np.empty(n, np.int32)
-            scalars = [projector.project(z, q, block), projector.worst_case(z, worst)]
-            scalars += [projector.value(z), projector.shortfall(z, q)]
-            found.append(np.concatenate([q, worst, block, scalars]))
-        return found
-
-    results(original, 0)
-    forks = [original.fork() for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(results, forks, range(threads)))
-    for k in range(threads):
-        assert_array_equal(found[k], results(Projector(risk, n, omega), k))
+    excess = np.cumsum((np.sort(lam) - sigma)[::-1], dtype=np.longdouble)
+    assert float(excess.max()) <= tolerance * math.fsum(sigma)
+    assert abs(float(excess[-1])) <= tolerance * math.fsum(sigma)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
@@ -139,32 +100,7 @@ def test_brute_force(risk: Risk, n: int) -> None:
         assert_allclose(general(z, sigma), want, rtol=1e-13, atol=1e-15)
 
 
-def test_brute_force_matches_a_quadratic_program() -> None:
-    # The brute force above presumes the structure of the solution; this one only presumes the set.
-    from scipy.optimize import minimize
-
-    rng = np.random.default_rng(0)
-    for sigma in (ESRM(2.0).weights(5), CVaR(0.5).weights(5), Extremile(3.0).weights(5)):
-        z = rng.standard_normal(5) / 3
-        sets = [np.array(s) for s in itertools.product((0.0, 1.0), repeat=5) if 0 < sum(s) < 5]
-        reach = np.cumsum(sigma[::-1])
-        constraints = [{"type": "eq", "fun": lambda p: p.sum() - 1.0}]
-        constraints += [
-            {"type": "ineq", "fun": lambda p, s=s, r=reach: r[int(s.sum()) - 1] - s @ p}
-            for s in sets
-        ]
-        found = minimize(
-            lambda p, z=z: ((p - z) ** 2).sum(),
-            np.full(5, 0.2),
-            jac=lambda p, z=z: 2 * (p - z),
-            constraints=constraints,
-            method="SLSQP",
-            options={"ftol": 1e-15},
-        )
-        assert_allclose(exact_projection(z, sigma), found.x, atol=1e-7)
-
-
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 30.0, 1e9])
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
 def test_isotonic_oracle_and_feasibility(risk: Risk, scale: float) -> None:
     rng = np.random.default_rng(7)
@@ -212,11 +148,10 @@ vectors = (
 def test_properties(case: tuple[list[float], list[float], float]) -> None:
     z = np.array(case[0], dtype=float) * case[2]
     sigma = np.sort(np.array(case[1], dtype=float))
-    before = z.copy()
+    before, total = z.copy(), math.fsum(sigma)
     lam = project_permutahedron(z, sigma)
     assert_array_equal(z, before)
     assert_feasible(lam, sigma, 2e-15)
-    total = math.fsum(sigma)
     # Optimality: no vertex lies on the far side of the supporting plane.
     residual = z - lam
     slack = float(np.sort(residual) @ sigma - residual @ lam)
@@ -224,9 +159,8 @@ def test_properties(case: tuple[list[float], list[float], float]) -> None:
     assert_allclose(project_permutahedron(lam, sigma), lam, rtol=1e-12, atol=4e-15 * total)
     shuffle = np.random.default_rng(0).permutation(z.size)
     assert_array_equal(project_permutahedron(z[shuffle], sigma), lam[shuffle])
-    assert_allclose(
-        project_permutahedron(2.0**10 * z, 2.0**10 * sigma), 2.0**10 * lam, rtol=1e-15, atol=1e-250
-    )
+    larger = project_permutahedron(2.0**10 * z, 2.0**10 * sigma)
+    assert_allclose(larger, 2.0**10 * lam, rtol=1e-15, atol=1e-250)
 
 
 @EXAMPLES
@@ -302,43 +236,24 @@ def test_linearisation(risk: Risk) -> None:
 
 
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
-def test_reuse_gives_the_answer_of_a_fresh_call(risk: Risk) -> None:
-    n = 500
-    rng = np.random.default_rng(6)
-    for weighted in (False, True):
-        omega = projectors(risk, n)[1][1] if weighted else None
-        kept = Projector(risk, n, omega)
-        warm, cold = np.empty(n), np.empty(n)
-        zeta = rng.standard_normal(n)
-        for size in (0.0, 1e-6, 1e-3, 1e-2, 1.0, 1e9, 1e-9, 0.0):
-            zeta = zeta + size * rng.standard_normal(n)
-            if size == 1e9:
-                zeta = np.round(zeta, -8)
-            fresh = Projector(risk, n, omega)
-            labels = np.empty((2, n), np.int32)
-            blocks = (kept.project(zeta, warm, labels[0]), fresh.project(zeta, cold, labels[1]))
-            assert_allclose(warm, cold, rtol=1e-13, atol=1e-15)
-            assert blocks[0] == blocks[1]
-            assert_array_equal(labels[0], labels[1])
-            # The order is settled by value, then position, so these agree to the bit.
-            assert kept.worst_case(zeta, warm) == fresh.worst_case(zeta, cold)
-            assert_array_equal(warm, cold)
-            assert kept.value(zeta) == fresh.value(zeta)
-
-
-@pytest.mark.parametrize("risk", RISKS, ids=repr)
-@pytest.mark.parametrize("n", [1, 9, 2500])
-def test_worst_case_and_value(risk: Risk, n: int) -> None:
-    rng = np.random.default_rng(8)
-    for losses in (rng.standard_normal(n) ** 2, rng.integers(0, 4, n) * 1.0, np.full(n, 0.7)):
-        projector, q = Projector(risk, n), np.empty(n)
-        value = projector.worst_case(losses, q)
-        want = math.fsum(risk.weights(n) * np.sort(losses))
-        assert value == pytest.approx(want, rel=2e-15)
-        assert projector.value(losses) == pytest.approx(want, rel=2e-15)
-        assert math.fsum(q * losses) / n == pytest.approx(want, rel=1e-14)
-        # Ties by position: q is sigma in the stable order.
-        assert_array_equal(q[np.argsort(losses, kind="stable")], n * risk.weights(n))
+@pytest.mark.parametrize("weighted", [0, 1])
+def test_reuse_gives_the_answer_of_a_fresh_call(risk: Risk, weighted: int) -> None:
+    n, rng = 500, np.random.default_rng(6)
+    kept = projectors(risk, n)[weighted][0]
+    warm, cold, labels = np.empty(n), np.empty(n), np.empty((2, n), np.int32)
+    zeta = rng.standard_normal(n)
+    for size in (0.0, 1e-6, 1e-3, 1e-2, 1.0, 1e9, 1e-9, 0.0):
+        zeta = zeta + size * rng.standard_normal(n)
+        if size == 1e9:
+            zeta = np.round(zeta, -8)
+        fresh = projectors(risk, n)[weighted][0]
+        assert kept.project(zeta, warm, labels[0]) == fresh.project(zeta, cold, labels[1])
+        assert_allclose(warm, cold, rtol=1e-13, atol=1e-15)
+        assert_array_equal(labels[0], labels[1])
+        # The order is by value, then position, so these agree to the bit.
+        assert kept.worst_case(zeta, warm) == fresh.worst_case(zeta, cold)
+        assert_array_equal(warm, cold)
+        assert kept.value(zeta) == fresh.value(zeta)
 
 
 def test_sum_of_a_large_projection_is_exact() -> None:
@@ -352,33 +267,28 @@ def test_sum_of_a_large_projection_is_exact() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_threshold_is_found_in_few_trials(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     # Newton steps may cycle between two pieces; the bracket must break that.
-    for seed in range(200):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 300))
         zeta = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 6) + 10.0 ** rng.integers(0, 9)
         weight = None if seed % 2 else rng.random(n) + 0.01
-        total = float(n) if weight is None else float(weight.sum())
+        heavy = np.ones(n) if weight is None else weight
         low, high = rng.choice([0.0, 0.2]), max(rng.choice([1.5, 10.0, n]), 1.5)
         rank = min(n - 1, int(n * (1 - (1 - low) / (high - low))))
-        finder = thresholds.Thresholder(weight, low, high, total, rank)
+        finder = thresholds.Thresholder(weight, low, high, float(heavy.sum()), rank)
         out, block = np.empty(n), np.empty(n, np.int32)
         monkeypatch.setattr(thresholds, "MAX_TRIALS", 30 if weight is None else 80)
         team = Team(n, threads) if threads > 1 else None
         for move in (0.0, 1e-3):  # the second search starts from the last threshold
             zeta = zeta + move * rng.standard_normal(n)
             assert finder.project(zeta, out, block, team) >= 0
-            heavy = np.ones(n) if weight is None else weight
-            assert math.fsum(heavy * out) == pytest.approx(total, rel=1e-14)
-            # Optimality of a box cut by a plane: one multiplier explains every item.
+            assert math.fsum(heavy * out) == pytest.approx(heavy.sum(), rel=1e-14)
+            # One multiplier t explains every item: zeta - out is t, or less at the lower bound,
+            # or more at the upper one.
             multiplier = zeta - out
-            free = (out > low) & (out < high)
-            spread = 1e-9 + 4e-16 * abs(zeta).max()
-            if free.any():
-                assert np.ptp(multiplier[free]) <= spread
-            if (out == low).any() and (out > low).any():
-                assert multiplier[out == low].max() <= multiplier[out > low].min() + spread
-            if (out == high).any() and (out < high).any():
-                assert multiplier[out == high].min() >= multiplier[out < high].max() - spread
+            least = multiplier[out < high].max(initial=-math.inf)
+            most = multiplier[out > low].min(initial=math.inf)
+            assert least <= most + 1e-9 + 4e-16 * abs(zeta).max()
 
 
 def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
@@ -402,11 +312,6 @@ def test_sums_of_free_items_keep_what_is_small_against_them(weighted: bool) -> N
     assert found[3] + found[4] == 4.0 * run
 
 
-# Orders that are kept.
-
-TINY = np.finfo(float).smallest_subnormal
-
-
 @pytest.mark.parametrize("n", [1, 100, 5001, 70_000])
 @pytest.mark.parametrize(
     "make",
@@ -416,7 +321,7 @@ TINY = np.finfo(float).smallest_subnormal
         lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
         lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
         lambda rng, n: rng.integers(0, 3, n).astype(float),
-        lambda rng, n: TINY * rng.integers(0, 1000, n),
+        lambda rng, n: 5e-324 * rng.integers(0, 1000, n),
         lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
         lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
     ],
@@ -431,48 +336,41 @@ def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n) -> None:
         assert_array_equal(keep.key, np.sort(vector))
 
 
-def test_a_repair_ends_where_its_budget_does() -> None:
-    late = np.append(np.arange(1.0, 10.0), 0.0)  # ten moves for the last of ten items
-    for budget in (10, 11):
-        order, key = np.arange(10, dtype=np.int32), np.empty(10)
-        assert _core.repair(late, order, key, budget) is (budget == 11)
-        assert sorted(order) == list(range(10))
-
-
-# What a weighting falls short of.
-
-
 @pytest.mark.parametrize("weights", ["equal", "given", "some zero"])
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
-@pytest.mark.parametrize("n", [7, 40])
+@pytest.mark.parametrize("n", [1, 40, 2500])
 def test_value_worst_case_and_shortfall_belong_together(risk: Risk, weights: str, n: int) -> None:
     rng = np.random.default_rng(n)
-    losses, omega = rng.standard_normal(n), rng.uniform(0.5, 2.0, n)
-    if weights == "some zero":
-        omega[::3] = 0.0
-    omega /= omega.sum()
-    given = None if weights == "equal" else omega
-    omega = np.full(n, 1.0 / n) if given is None else omega
-    projector, q, other = Projector(risk, n, given), np.empty(n), np.empty(n)
-    expected = risk(losses, given)
-    assert projector.value(losses) == pytest.approx(expected, rel=1e-12)
-    assert projector.worst_case(losses, q) == pytest.approx(expected, rel=1e-12)
-    assert omega @ (q * losses) == pytest.approx(expected, rel=1e-12)
-    assert projector.shortfall(losses, q) == pytest.approx(0.0, abs=1e-15)
-    projector.project(rng.standard_normal(n), other)
-    left = expected - omega @ (other * losses)
-    assert projector.shortfall(losses, other) == pytest.approx(left, rel=1e-9, abs=1e-14)
+    omega = None
+    if weights != "equal":
+        omega = rng.uniform(0.5, 2.0, n)
+        omega[1:] *= weights == "given" or np.arange(1, n) % 3 > 0
+        omega /= omega.sum()
+    mass = np.full(n, 1.0 / n) if omega is None else omega
+    projector, q, other = Projector(risk, n, omega), np.empty(n), np.empty(n)
+    for losses in (rng.standard_normal(n), rng.integers(0, 4, n) * 1.0, np.full(n, 0.7)):
+        order = np.argsort(losses, kind="stable")
+        sigma = risk.weights(n) if omega is None else risk.increments(omega[order])
+        expected = pytest.approx(math.fsum(sigma * losses[order]), rel=1e-12, abs=1e-15)
+        assert projector.value(losses) == expected
+        assert projector.worst_case(losses, q) == expected
+        # Ties by position: q is sigma in the stable order.
+        assert_allclose((mass * q)[order], sigma, rtol=1e-11, atol=1e-15)
+        assert projector.shortfall(losses, q) == pytest.approx(0.0, abs=1e-15)
+        projector.project(rng.standard_normal(n), other)
+        left = math.fsum(sigma * losses[order]) - mass @ (other * losses)
+        assert projector.shortfall(losses, other) == pytest.approx(left, rel=1e-9, abs=1e-13)
 
 
-def exact_shortfall(key, mass, density, weight, order) -> float:
+def exact_shortfall(key, mass, own) -> float:
     """The formula of the loop in fractions."""
-    own = [Fraction(float(density[i])) * Fraction(float(weight[i])) for i in order]
+    key, mass, own = ([Fraction(float(v)) for v in values] for values in (key, mass, own))
     surplus, total = Fraction(0), Fraction(0)
-    for j in range(len(order)):
-        surplus += own[j] - Fraction(float(mass[j]))
-        if j + 1 < len(order):
-            total += max(surplus, Fraction(0)) * (Fraction(key[j + 1]) - Fraction(key[j]))
-    return float(total + max(-surplus * Fraction(key[-1]), Fraction(0)))
+    for j in range(len(key)):
+        surplus += own[j] - mass[j]
+        if j + 1 < len(key):
+            total += max(surplus, Fraction(0)) * (key[j + 1] - key[j])
+    return float(total + max(-surplus * key[-1], Fraction(0)))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -493,25 +391,20 @@ def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: 
         mass[-1] += size
         key = losses[order]
         got = _core.ordered_shortfall(key, mass, density, weight if weighted else None, order)
-        expected = exact_shortfall(key, mass, density, weight, order)
+        expected = exact_shortfall(key, mass, (density * weight)[order])
         assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 
 
-def test_mean_and_single_item() -> None:
+def test_kinds_of_input() -> None:
     assert_array_equal(project_permutahedron([5.0], [2.0]), [2.0])
     assert_array_equal(project_permutahedron([3, -1], Mean()), [0.5, 0.5])
     assert_array_equal(project_permutahedron([5.0], CVaR(0.5), [3.0]), [1.0])
-
-
-def test_input_kinds() -> None:
     z = np.arange(12.0)[::-2]
     want = project_permutahedron(z.copy(), ESRM(1.0))
-    assert_array_equal(project_permutahedron(z, ESRM(1.0)), want)
-    assert_array_equal(project_permutahedron(z.astype(np.float32), ESRM(1.0)), want)
-    assert_array_equal(project_permutahedron(z.astype(int).tolist(), ESRM(1.0)), want)
     frozen = z.copy()
     frozen.flags.writeable = False
-    assert_array_equal(project_permutahedron(frozen, ESRM(1.0)), want)
+    for same in (z, z.astype(np.float32), z.astype(int).tolist(), frozen):
+        assert_array_equal(project_permutahedron(same, ESRM(1.0)), want)
 
 
 @pytest.mark.parametrize(
