@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from contract import parameters
 
 import sorel
 from sorel.engines import intercepts
@@ -32,16 +33,11 @@ def data(n=60, d=5, classes=K, seed=0):
     return X, y
 
 
-def make(X, y, *, risk="mean", weighted=False, intercept=True, l2=0.01):
-    weight = np.random.default_rng(1).uniform(0.2, 2.0, len(y)) if weighted else None
+def make(X, y, *, risk="mean", weight=None, intercept=True, penalty=None):
     return sorel.Problem(
-        X, y, risk=risk, loss="multinomial", penalty=sorel.L2(l2), fit_intercept=intercept,
-        sample_weight=weight,
+        X, y, risk=risk, loss="multinomial", penalty=penalty or sorel.L2(0.01),
+        fit_intercept=intercept, sample_weight=weight,
     )  # fmt: skip
-
-
-def parameters(engine, seed=2):
-    return 0.5 * np.random.default_rng(seed).standard_normal(engine.shape)
 
 
 def positive(size, seed, rank=None):
@@ -68,31 +64,25 @@ def test_the_preconditioner_stays_positive_where_nothing_has_curvature():
 
 
 @pytest.mark.parametrize("home", HOMES)
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("eta", [0.0, 0.7])
-def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(
-    home, weighted, intercept, eta
-):
+def test_the_preconditioner_is_made_of_the_means_of_rows_and_classes(home, intercept, eta):
     X, y = data()
-    problem = make(HOMES[home](X), y, risk="esrm:2", weighted=weighted, intercept=intercept)
-    engine = problem.engine
-    omega = np.full(len(y), 1.0 / len(y)) if not weighted else problem.sample_weight
+    weight = np.random.default_rng(1).uniform(0.2, 2.0, len(y)) if intercept else np.ones(len(y))
+    engine = make(HOMES[home](X), y, risk="esrm:2", weight=weight, intercept=intercept).engine
+    omega = weight / weight.sum()
     point = engine.point(parameters(engine))
     dual = engine.dual_step(engine.uniform(), point, 0.7)
-    loss = sorel.losses.Multinomial()
-    slopes = loss.derivative(y, np.asarray(point.margins))
-    classes = np.einsum(
-        "i,iab->ab", omega * dual.density, loss.curvature(y, np.asarray(point.margins))
-    )
+    loss, margins = sorel.losses.Multinomial(), np.asarray(point.margins)
+    slopes = loss.derivative(y, margins)
+    classes = np.einsum("i,iab->ab", omega * dual.density, loss.curvature(y, margins))
     if eta > 0.0:
         classes += eta * (slopes * (omega * (dual.derivative.block >= 0))[:, None]).T @ slopes
     full = np.column_stack([X, np.ones(len(X))]) if intercept else X
     G = full.T @ (omega[:, None] * full)
-    modulus = np.full(engine.shape, 0.01)
-    R = parameters(engine, seed=8)
+    R = parameters(engine, 8)
     expected = np.linalg.solve(np.kron(G, classes) + 0.01 * np.eye(R.size), R.ravel())
-    found = engine.curvature(point, dual, eta).preconditioner(modulus)(R)
+    found = engine.curvature(point, dual, eta).preconditioner(np.full(engine.shape, 0.01))(R)
     np.testing.assert_allclose(found.ravel(), expected, rtol=1e-8, atol=1e-12)
 
 
@@ -110,8 +100,7 @@ def test_many_columns_leave_the_rows_their_diagonal(home):
 def test_products_and_the_matrix_have_one_optimum(home, risk):
     X, y = data(n=80, d=18)
     problem = make(HOMES[home](X), y, risk=risk)
-    by_products = sorel.solve(problem, solver="newton_cg", tol=1e-6)
-    by_matrix = sorel.solve(problem, solver="newton", tol=1e-6)
+    by_products, by_matrix = (sorel.solve(problem, s, tol=1e-6) for s in ("newton_cg", "newton"))
     assert by_products.converged
     assert by_matrix.converged
     assert by_products.dual <= by_matrix.objective * (1 + 1e-12)
@@ -120,8 +109,7 @@ def test_products_and_the_matrix_have_one_optimum(home, risk):
 
 @pytest.mark.parametrize("risk", ["mean", "cvar:0.3"])
 def test_what_all_classes_have_in_common_is_penalised_away(risk):
-    X, y = data()
-    problem = make(X, y, risk=risk)
+    problem = make(*data(), risk=risk)
     start = 3.0 + parameters(problem.engine)
     result = sorel.solve(problem, solver="newton_cg", tol=1e-10, w0=start)
     assert result.converged
@@ -129,12 +117,22 @@ def test_what_all_classes_have_in_common_is_penalised_away(risk):
 
 
 def test_a_class_for_almost_every_row():
-    X, y = data(n=60, d=3, classes=40)
-    problem = make(X, y, risk="cvar:0.5")
+    problem = make(*data(n=60, d=3, classes=40), risk="cvar:0.5")
     result = sorel.solve(problem, tol=1e-6)
-    assert result.converged
-    lam = result.weights
-    assert problem.certificate(result.w, lam).relative_gap <= 1e-6
+    assert problem.certificate(result.w, result.weights).relative_gap <= 1e-6
+
+
+def left_in_the_intercepts(engine, w, move):
+    """A point beside the best intercepts: its residual, and what it and its slopes are off by."""
+    dual, lam = engine.uniform(), engine.weights(engine.uniform())
+    best = engine.best_intercept(engine.point(w), dual)
+    moved = best.w.copy()
+    moved[-1] += move
+    point = engine.point(moved)
+    residual = float(np.linalg.norm(lam @ point.slopes))
+    drop = engine.expected(point, dual) - engine.expected(best, dual)
+    spread = float(np.sum(lam[:, None] * np.abs(best.slopes - point.slopes)))
+    return point, residual, drop, spread
 
 
 @pytest.mark.parametrize("rare", [0.0, 6.0, 14.0])
@@ -143,25 +141,16 @@ def test_what_is_left_in_the_intercepts_is_bounded(rare):
     rng = np.random.default_rng(0)
     for _ in range(10):
         X, y = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
-        weight = np.where(y == 2, np.exp(-rare), 1.0)
-        engine = sorel.Problem(
-            X, y, loss="multinomial", risk="mean", fit_intercept=True, sample_weight=weight
-        ).engine
-        dual, lam = engine.uniform(), engine.weights(engine.uniform())
-        best = engine.best_intercept(engine.point(rng.normal(size=(3, 3))), dual)
-        w = best.w.copy()
-        w[-1] += 0.01 * rng.normal(size=3)
-        point = engine.point(w)
-        residual = float(np.linalg.norm(lam @ point.slopes))
-        drop = engine.expected(point, dual) - engine.expected(best, dual)
-        spread = float(np.sum(lam[:, None] * np.abs(best.slopes - point.slopes)))
-        assert drop <= intercepts.slack(engine, point, dual, residual)
+        engine = make(X, y, weight=np.where(y == 2, np.exp(-rare), 1.0)).engine
+        w, move = rng.normal(size=(3, 3)), 0.01 * rng.normal(size=3)
+        point, residual, drop, spread = left_in_the_intercepts(engine, w, move)
+        slack = intercepts.slack(engine, point, engine.uniform(), residual)
+        assert drop <= slack
         assert spread <= intercepts.spread(engine.n_outputs, residual)
-        if rare == 0.0:
-            assert intercepts.slack(engine, point, dual, residual) < np.inf
+        assert slack < np.inf or rare > 0.0
     # Far from a minimum nothing is claimed.
-    far = w + 1e3 * np.eye(3)
-    assert intercepts.slack(engine, engine.point(far), dual, 0.3) == np.inf
+    far = engine.point(w + 1e3 * np.eye(3))
+    assert intercepts.slack(engine, far, engine.uniform(), 0.3) == np.inf
 
 
 def two_groups(seed):
@@ -174,16 +163,9 @@ def two_groups(seed):
 
 
 def test_intercepts_that_move_together_move_no_slopes():
-    X, y = two_groups(0)
-    engine = make(X, y, risk="mean").engine
-    dual, lam = engine.uniform(), engine.weights(engine.uniform())
+    engine = make(*two_groups(0)).engine
     w = np.array([[-25.0, 25.0, -25.0, 25.0], [0.0, 0.0, 0.0, 0.0]])
-    best = engine.best_intercept(engine.point(w), dual)
-    moved = best.w.copy()
-    moved[-1] += [0.01, -0.01, 0.01, -0.01]
-    point = engine.point(moved)
-    residual = float(np.linalg.norm(lam @ point.slopes))
-    spread = float(np.sum(lam[:, None] * np.abs(best.slopes - point.slopes)))
+    _, residual, _, spread = left_in_the_intercepts(engine, w, [0.01, -0.01, 0.01, -0.01])
     assert 0.0 < residual < 0.1 * 0.01
     assert spread <= intercepts.spread(engine.n_outputs, residual) <= 10.0 * residual
 
@@ -192,11 +174,7 @@ def test_intercepts_that_move_together_move_no_slopes():
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_of_classes_that_are_apart_within_wide_bounds(seed, risk):
     """Without l2 all of the box counts, and errors of the gradient count by its width."""
-    X, y = two_groups(seed)
-    penalty = sorel.Box(0.0, -3e5, 3e5)
-    problem = sorel.Problem(
-        X, y, loss="multinomial", risk=risk, penalty=penalty, fit_intercept=True
-    )
+    problem = make(*two_groups(seed), risk=risk, penalty=sorel.Box(0.0, -3e5, 3e5))
     result = sorel.solve(problem)
     assert result.converged, result.status
 
@@ -225,14 +203,5 @@ def test_no_draw_of_a_distribution_takes_far_longer_than_the_others():
         rng = np.random.default_rng(seed)
         X = rng.standard_normal((2000, 80))
         z = X @ rng.standard_normal((80, 6)) / np.sqrt(80) + rng.gumbel(size=(2000, 6))
-        penalty = sorel.L2(1 / 2000)
-        problem = sorel.Problem(
-            X,
-            z.argmax(axis=1),
-            risk="mean",
-            loss="multinomial",
-            penalty=penalty,
-            fit_intercept=True,
-        )
-        passes.append(sorel.solve(problem).passes)
+        passes.append(sorel.solve(make(X, z.argmax(axis=1), penalty=sorel.L2(1 / 2000))).passes)
     assert max(passes) <= 1.5 * np.median(passes)

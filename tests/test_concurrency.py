@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import make_data
 
 import sorel
-from sorel._lib.threads import limit_blas, thread_count
 from sorel.engines import BlocksEngine
 from sorel.rows import open_rows, write_blocks
 from sorel.solvers import SOLVERS
 
 THREADS = 8
 SIZES = [300, 1500, 3000, 30_000]
-
-
-def make_rows(n, d=4, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
-    return X, X @ np.ones(d) + rng.standard_t(3, size=n)
 
 
 def fingerprint(result):
@@ -36,36 +31,27 @@ def fingerprint(result):
     return result.w.tobytes(), result.weights.tobytes(), numbers, history
 
 
-def solve_together(problem, solver, **options):
-    """Fingerprints of THREADS runs that start at the same moment, or the error of one."""
-    found = [None] * THREADS
+def together(work):
+    """What THREADS calls find that start at the same moment."""
     start = threading.Barrier(THREADS)
 
-    def work(i):
+    def wait_and_work(_):
         start.wait()
-        try:
-            found[i] = fingerprint(sorel.solve(problem, solver, **options))
-        except Exception as error:
-            found[i] = error
+        return work()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(wait_and_work, range(THREADS)))
 
 
 def check(problem, solver, **options):
+    def work():
+        return fingerprint(sorel.solve(problem, solver, **options))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # short budgets are not meant to converge
-        alone = fingerprint(sorel.solve(problem, solver, **options))
-        together = solve_together(problem, solver, **options)
-        assert fingerprint(sorel.solve(problem, solver, **options)) == alone
-    for found in together:
-        if isinstance(found, Exception):
-            raise found
-        assert found == alone
+        alone = work()
+        assert together(work) == [alone] * THREADS
+        assert work() == alone
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -73,13 +59,7 @@ def check(problem, solver, **options):
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber", "multinomial", "poisson"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_newton(n, risk, loss, weighted):
-    X, y = make_rows(n)
-    if loss == "logistic":
-        y = y > 0
-    elif loss == "multinomial":
-        y = np.digitize(y, [-1.0, 1.0])
-    elif loss == "poisson":
-        y = np.round(np.exp(0.3 * np.clip(y, -5, 5)))
+    X, y = make_data(loss, n, 4, 0)
     weight = np.random.default_rng(1).uniform(0.5, 2.0, n) if weighted else None
     problem = sorel.Problem(
         X, y, risk=risk, loss=loss, fit_intercept=True, sample_weight=weight, n_jobs=2
@@ -91,7 +71,7 @@ def test_newton(n, risk, loss, weighted):
 @pytest.mark.parametrize("home", ["dense", "sparse", "blocks"])
 def test_every_solver_and_home(solver, home, tmp_path):
     n = 25_000 if solver not in ("prospect", "saddle_saga") else 400
-    X, y = make_rows(n)
+    X, y = make_data("squared", n, 4, 0)
     engine = None
     if home == "sparse":
         X = scipy.sparse.csr_array(X * (np.abs(X) > 0.5))
@@ -108,18 +88,18 @@ def test_every_solver_and_home(solver, home, tmp_path):
 
 
 def test_many_rows_shared_by_threads():
-    X, y = make_rows(130_000, d=8)
+    X, y = make_data("squared", 130_000, 8, 0)
     check(sorel.Problem(X, y, risk="esrm:2", n_jobs=2), "newton", tol=1e-6, max_passes=6)
 
 
 @pytest.mark.parametrize("d", [30, 60])
 def test_small_matrices_of_the_linear_algebra_library(d):
-    X, y = make_rows(2000, d)
+    X, y = make_data("squared", 2000, d, 0)
     check(sorel.Problem(X, y, risk="cvar:0.2", fit_intercept=True), "auto", tol=1e-9, max_passes=20)
 
 
 def test_public_methods_of_one_problem():
-    X, y = make_rows(30_000)
+    X, y = make_data("squared", 30_000, 4, 0)
     problem = sorel.Problem(X, y, risk="esrm:2")
     w, lam = np.full(4, 0.9), np.full(30_000, 1 / 30_000)
 
@@ -127,20 +107,5 @@ def test_public_methods_of_one_problem():
         proof = problem.certificate(w, lam)
         return problem.objective(w), problem.losses(w).tobytes(), proof.gap, proof.dual
 
-    alone, found = work(), []
-    threads = [
-        threading.Thread(target=lambda: found.extend(work() for _ in range(5)))
-        for _ in range(THREADS)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [alone] * (5 * THREADS)
-
-
-def test_a_limit_of_another_run_is_not_taken_for_the_user_s():
-    before = thread_count(None)
-    with limit_blas(), limit_blas():
-        assert thread_count(None) == before
-    assert thread_count(None) == before
+    alone = work()
+    assert together(lambda: [work() for _ in range(5)]) == [[alone] * 5] * THREADS

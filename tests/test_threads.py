@@ -6,11 +6,12 @@ import gc
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import make_data
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -31,106 +32,64 @@ def everything_shared(monkeypatch):
         monkeypatch.setattr(module, "WORTH_SHARING", 0)
 
 
-# How many.
-
-
-def test_minus_one_is_every_core(monkeypatch):
+def test_how_many_threads(monkeypatch):
     monkeypatch.setattr(_threads, "_cores", lambda: 4)
-    assert [thread_count(-1), thread_count(-2), thread_count(-9)] == [4, 3, 1]
-
-
-@pytest.mark.parametrize("bad", [0, 1.5, True, "2"])
-def test_other_values_are_refused(bad):
-    with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0"):
-        thread_count(bad)
-    with pytest.raises(ValueError, match="n_jobs"):
-        sorel.Problem(np.eye(3), np.arange(3.0), n_jobs=bad)
-
-
-def test_limits_of_threadpoolctl_are_respected(monkeypatch):
-    monkeypatch.setattr(_threads, "_cores", lambda: 2)
-    with threadpool_limits(2, user_api="blas"):
-        free = thread_count()
+    assert [thread_count(jobs) for jobs in (-1, -2, -9, 2)] == [4, 3, 1, 2]
     with threadpool_limits(1, user_api="blas"):
         assert thread_count() == 1
-    assert thread_count(2) == 2
-    assert free in (1, 2)
+        assert thread_count(2) == 2
+    for bad in (0, 1.5, True, "2"):
+        with pytest.raises(ValueError, match="n_jobs must be None or an integer other than 0"):
+            thread_count(bad)
+        with pytest.raises(ValueError, match="n_jobs"):
+            sorel.Problem(np.eye(3), np.arange(3.0), n_jobs=bad)
 
 
 def test_settings_of_the_environment_are_respected():
     code = "from sorel._lib.threads import thread_count; print(thread_count())"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
 
 
 def blas_threads():
-    return [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-    ]
-
-
-def test_the_library_gets_its_threads_back_whoever_ends_first():
-    with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        first, second = limit_blas(), limit_blas()
-        first.__enter__()
-        second.__enter__()
-        assert set(blas_threads()) <= {1}
-        first.__exit__(None, None, None)
-        assert set(blas_threads()) <= {1}
-        second.__exit__(None, None, None)
-        assert blas_threads() == before
+    return [library["num_threads"] for library in threadpool_info()
+            if library["user_api"] == "blas"]  # fmt: skip
 
 
 def in_a_thread(work):
-    """What a function returns in a thread of its own."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
-def limited():
-    with limit_blas():
-        return blas_threads()
-
-
-def test_the_library_is_limited_from_any_thread():
-    """Whichever thread set its limit last, and whoever is the first and the last to ask for one."""
+@pytest.mark.parametrize("first", [lambda work: work(), in_a_thread])
+@pytest.mark.parametrize("second", [lambda work: work(), in_a_thread])
+def test_the_library_is_limited_from_any_thread_until_the_last_one_ends(first, second):
     with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        for ask in (limited, lambda: in_a_thread(limited), limited):
-            assert set(ask()) <= {1}
-            assert blas_threads() == before
-        limit_blas().__enter__()
-        in_a_thread(limit_blas().__enter__)
-        limit_blas().__exit__(None, None, None)
+        before, users = thread_count(None), blas_threads()
+        one, two = limit_blas(), limit_blas()
+        first(one.__enter__)
+        second(two.__enter__)
         assert set(blas_threads()) <= {1}
-        in_a_thread(lambda: limit_blas().__exit__(None, None, None))
-        assert blas_threads() == before
-        in_a_thread(limit_blas().__enter__)
-        limit_blas().__exit__(None, None, None)
-        assert blas_threads() == before
+        # The limit of a run is not taken for the user's.
+        assert thread_count(None) == before
+        second(lambda: one.__exit__(None, None, None))
+        assert set(blas_threads()) <= {1}
+        first(lambda: two.__exit__(None, None, None))
+        assert blas_threads() == users
 
 
 def test_a_solve_leaves_the_settings_as_they_were(everything_shared):
-    X, y = data(300, 3)
+    X, y = make_data("squared", 300, 3, 0)
     with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        seen = []
+        before, seen = blas_threads(), []
         problem = sorel.Problem(X, y, n_jobs=2)
         sorel.solve(problem, callback=lambda record: seen.append(blas_threads()))
         assert all(set(threads) <= {1} for threads in seen)
         with pytest.raises(ZeroDivisionError):
             sorel.solve(problem, callback=lambda record: 1 / 0)
         assert blas_threads() == before
-
-
-# Who gets which.
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 1001])
@@ -167,79 +126,61 @@ def test_a_forked_process_starts_its_own_threads():
     assert os.waitpid(child, 0)[1] == 0
 
 
-# What comes out.
-
-
-def data(n, d, seed=0, labels=False):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
-    y = X @ rng.normal(size=d) + rng.standard_t(3, size=n)
-    return X, np.where(y > 0, 1, 0) if labels else y
-
-
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [70, 3000, 120_000])
 def test_projection_by_threads(risk, weighted, n):
     rng = np.random.default_rng(1)
-    omega = rng.random(n) + 0.01 if weighted else None
-    if omega is not None:
-        omega /= omega.sum()
-    alone = Projector(risk, n, omega)
-    shared = Projector(risk, n, omega)
+    omega = rng.random(n) + 0.01
+    omega = omega / omega.sum() if weighted else None
+    alone, shared = Projector(risk, n, omega), Projector(risk, n, omega)
     shared.share(Team(n, 3))
     for scale in (1.0, 1e-3, 1e6, 0.0):
         zeta = scale * rng.standard_t(2, size=n) + 10.0
-        q, p = np.empty(n), np.empty(n)
+        q, p = np.empty((2, n))
         block, other = np.empty((2, n), np.int32)
         assert alone.project(zeta, q, block) == shared.project(zeta, p, other)
         assert_allclose(p, q, rtol=1e-9, atol=1e-12)
         assert np.count_nonzero(block != other) <= 1
+        in_place = zeta.copy()
+        shared.project(in_place, in_place)
+        assert_allclose(in_place, p, rtol=1e-13, atol=1e-15)
         assert shared.value(zeta) == pytest.approx(alone.value(zeta), rel=1e-12)
         assert shared.worst_case(zeta, p) == pytest.approx(alone.worst_case(zeta, q), rel=1e-12)
         assert_array_equal(p, q)
-        uniform = np.ones(n)
-        assert shared.shortfall(zeta, uniform) == pytest.approx(
-            alone.shortfall(zeta, uniform), rel=1e-9, abs=1e-9 * scale
-        )
-        in_place = zeta.copy()
-        shared.project(in_place, in_place)
-        shared.project(zeta, p)
-        assert_allclose(in_place, p, rtol=1e-13, atol=1e-15)
+        expected = pytest.approx(alone.shortfall(zeta, np.ones(n)), rel=1e-9, abs=1e-9 * scale)
+        assert shared.shortfall(zeta, np.ones(n)) == expected
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("d", [3, 40])
-def test_answers_do_not_depend_on_the_number_of_threads(everything_shared, loss, order, d):
-    X, y = data(700, d, labels=loss not in ("squared", "huber"))
-    if loss == "multinomial":
-        y = y + (X[:, 0] > 1)
-    X = np.asarray(X, order=order)
-    rng = np.random.default_rng(3)
-    weight = rng.integers(0, 3, 700).astype(float)
-    for sample_weight in (None, weight):
-        results = []
-        for jobs in (1, 2, 3):
-            problem = sorel.Problem(
-                X, y, risk=sorel.ESRM(2.0), loss=loss, fit_intercept=True,
-                sample_weight=sample_weight, n_jobs=jobs,
-            )  # fmt: skip
-            results.append(sorel.solve(problem, tol=1e-8))
-            again = sorel.solve(problem, tol=1e-8)
-            assert_array_equal(results[-1].w, again.w)
-            assert_array_equal(results[-1].weights, again.weights)
-        for result in results:
-            assert result.converged
-            assert result.objective == pytest.approx(results[0].objective, rel=1e-7)
-        assert_allclose(results[1].w, results[0].w, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_answers_do_not_depend_on_the_number_of_threads(
+    everything_shared, loss, order, d, weighted
+):
+    X, y = make_data(loss, 700, d, 0)
+    weight = np.random.default_rng(3).integers(0, 3, 700).astype(float) if weighted else None
+    results = []
+    for jobs in (1, 2, 3):
+        problem = sorel.Problem(
+            np.asarray(X, order=order), y, risk=sorel.ESRM(2.0), loss=loss, fit_intercept=True,
+            sample_weight=weight, n_jobs=jobs,
+        )  # fmt: skip
+        result, again = (sorel.solve(problem, tol=1e-8) for _ in range(2))
+        assert_array_equal(result.w, again.w)
+        assert_array_equal(result.weights, again.weights)
+        assert result.converged
+        results.append(result)
+    for result in results[1:]:
+        assert result.objective == pytest.approx(results[0].objective, rel=1e-7)
+        assert_allclose(result.w, results[0].w, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("sparse_data", [False, True])
 def test_what_a_problem_holds_goes_with_it(everything_shared, sparse_data):
     # Vectors of length n that wait for the garbage collector add up over the fits of a search.
-    X = np.random.default_rng(0).normal(size=(300, 3))
-    y = X.sum(axis=1)
+    X, y = make_data("squared", 300, 3, 0)
 
     def engines():
         # The class of a proxy is that of an object that may be gone.
