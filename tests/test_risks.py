@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 import sorel
 from sorel.risks import (
@@ -29,9 +30,9 @@ from sorel.risks import (
 EXTREMES = [
     Mean(),
     Max(),
-    *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.5, 0.71, 0.999999, 1.0)],
-    *[ESRM(rho) for rho in (1e-8, 1e-3, 0.7, 2.0, 37.0, 300.0, 800.0)],
-    *[Extremile(r) for r in (1, 1 + 1e-9, 1.5, 2.0, 2.5, 33.3, 500.0)],
+    *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.71, 0.999999, 1.0)],
+    *[ESRM(rho) for rho in (1e-8, 1e-3, 2.0, 37.0, 300.0, 800.0)],
+    *[Extremile(r) for r in (1, 1 + 1e-9, 2.0, 2.5, 33.3, 500.0)],
 ]
 ALL = [
     *EXTREMES,
@@ -40,6 +41,10 @@ ALL = [
     CustomSpectrum(np.exp),
     CustomSpectrum(cumulative=np.square),
 ]
+
+
+def by_risk(risks: list[Risk]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("risk", risks, ids=repr)
 
 
 # Exponents reach 745, and their rounding is one of the weights.
@@ -76,19 +81,14 @@ def largest_relative_error(risk: Risk, sigma: np.ndarray, entries: set[int]) -> 
     return worst
 
 
-@pytest.mark.parametrize("risk", EXTREMES, ids=repr)
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 100, 999])
-def test_weights_match_exact_arithmetic(risk: Risk, n: int) -> None:
-    sigma = risk.weights(n)
-    entries = set(np.unique(np.linspace(1, n, 25).astype(int)).tolist()) | {max(1, n - 1)}
-    assert largest_relative_error(risk, sigma, entries) < RELATIVE
+@by_risk(EXTREMES)
+def test_weights_match_exact_arithmetic(risk: Risk) -> None:
+    for n in (1, 2, 3, 7, 100, 999):
+        entries = set(np.unique(np.linspace(1, n, 25).astype(int)).tolist()) | {max(1, n - 1)}
+        assert largest_relative_error(risk, risk.weights(n), entries) < RELATIVE
 
 
-@pytest.mark.parametrize(
-    "risk",
-    [CVaR(1e-6), CVaR(0.29), ESRM(1e-8), ESRM(800.0), Extremile(2.5), Extremile(500.0)],
-    ids=repr,
-)
+@by_risk([CVaR(1e-6), CVaR(0.29), ESRM(1e-8), ESRM(800.0), Extremile(2.5), Extremile(500.0)])
 def test_weights_match_exact_arithmetic_at_large_n(risk: Risk) -> None:
     n = 10**7
     sigma = risk.weights(n)
@@ -99,15 +99,15 @@ def test_weights_match_exact_arithmetic_at_large_n(risk: Risk) -> None:
     assert abs(math.fsum(sigma[k : k + 2**16].sum() for k in range(0, n, 2**16)) - 1) < 1e-15
 
 
-@pytest.mark.parametrize("risk", ALL, ids=repr)
-@pytest.mark.parametrize("n", [1, 2, 10, 4097, 40_000])
-def test_weights_are_nondecreasing_and_sum_to_one(risk: Risk, n: int) -> None:
-    sigma = risk.weights(n)
-    assert sigma.shape == (n,)
-    assert sigma.dtype == np.float64
-    assert sigma[0] >= 0
-    assert bool((np.diff(sigma) >= 0).all())
-    assert abs(math.fsum(sigma) - 1) <= 4 * np.finfo(float).eps
+@by_risk(ALL)
+def test_weights_are_nondecreasing_and_sum_to_one(risk: Risk) -> None:
+    for n in (1, 2, 10, 4097, 40_000):
+        sigma = risk.weights(n)
+        assert sigma.shape == (n,)
+        assert sigma.dtype == np.float64
+        assert sigma[0] >= 0
+        assert bool((np.diff(sigma) >= 0).all())
+        assert abs(math.fsum(sigma) - 1) <= 4 * np.finfo(float).eps
 
 
 @pytest.mark.parametrize("n", [7, 100, 244, 1000])
@@ -124,21 +124,49 @@ def test_cvar_atom(n: int, alpha: float) -> None:
         assert_allclose(sigma[n - whole - 1], rest / (n * numerator), rtol=1e-15)
 
 
-def test_limits_coincide() -> None:
-    assert_array_equal(CVaR(1.0).weights(9), Mean().weights(9))
-    assert_allclose(Extremile(1).weights(9), Mean().weights(9), rtol=1e-15)
-    assert_array_equal(CVaR(0.1).weights(9), Max().weights(9))
-    assert_allclose(ESRM(1e-12).weights(9), Mean().weights(9), rtol=1e-11)
-    # u^2 is the cumulative function of the density 2u.
-    assert_allclose(CustomSpectrum(lambda u: u).weights(50), Extremile(2.0).weights(50), rtol=1e-11)
-    assert_allclose(
-        CustomSpectrum(cumulative=lambda u: u**2).weights(50),
-        Extremile(2.0).weights(50),
-        rtol=1e-11,
-    )
+def test_spectra_that_coincide() -> None:
+    cubic = np.diff((np.arange(51) / 50) ** 3)
+    mixed = 0.25 * CVaR(0.25).weights(50) + 0.75 * ESRM(2.0).weights(50)
+    for risk, expected in (
+        (CVaR(1.0), Mean().weights(50)),
+        (Extremile(1), Mean().weights(50)),
+        (CVaR(0.01), Max().weights(50)),
+        (ESRM(1e-12), Mean().weights(50)),
+        (ESRM(1e199), Max().weights(50)),
+        (Mixture([CVaR(0.25), ESRM(2.0)], [2, 6]), mixed),
+        # u^2 is the cumulative function of the density 2u.
+        (CustomSpectrum(lambda u: u), Extremile(2.0).weights(50)),
+        (CustomSpectrum(cumulative=lambda u: u**2), Extremile(2.0).weights(50)),
+        (CustomSpectrum(cumulative=lambda u: 8.0 * u**3), cubic),
+        # Functions of one number, constants, and functions that write to their argument.
+        (CustomSpectrum(lambda u: 1.0), Mean().weights(50)),
+        (CustomSpectrum(lambda u: math.exp(2 * u)), ESRM(2.0).weights(50)),
+        (CustomSpectrum(cumulative=lambda u: float(u == 1)), Max().weights(50)),
+        (CustomSpectrum(careless), CustomSpectrum(lambda u: 1.0 + u).weights(50)),
+        (Cubic(), cubic),
+    ):
+        assert_allclose(risk.weights(50), expected, rtol=1e-9, atol=1e-15, err_msg=repr(risk))
 
 
-@pytest.mark.parametrize("risk", ALL, ids=repr)
+def careless(u):
+    u += 1.0
+    return u
+
+
+class Cubic(Risk):
+    """S(u) = u^3 with nothing but S and its mirror image, as somebody else would write it."""
+
+    def __init__(self):
+        self._store()
+
+    def _cumulative_at(self, u):
+        return u**3
+
+    def _tail_at(self, v):
+        return v * (3.0 - v * (3.0 - v))
+
+
+@by_risk(ALL)
 def test_cumulative_and_tail_mirror_each_other(risk: Risk) -> None:
     u = np.linspace(0.0, 1.0, 65)
     s = risk.cumulative(u)
@@ -153,7 +181,7 @@ def test_cumulative_and_tail_mirror_each_other(risk: Risk) -> None:
     assert_allclose(risk.weights(64), slopes, atol=2e-13)
 
 
-@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0), ESRM(800.0), Extremile(2.5)], ids=repr)
+@by_risk([CVaR(0.3), ESRM(2.0), ESRM(800.0), Extremile(2.5)])
 def test_tail_does_not_cancel(risk: Risk) -> None:
     with mpmath.workdps(60):
         for v in (1e-14, 1e-9, 1e-3):
@@ -161,34 +189,23 @@ def test_tail_does_not_cancel(risk: Risk) -> None:
             assert float(abs(mpmath.mpf(risk.tail(v)) - want) / want) < 1e-15
 
 
-@pytest.mark.parametrize("risk", ALL, ids=repr)
-def test_increments_of_equal_weights_are_the_weights(risk: Risk) -> None:
-    n = 64
-    assert_allclose(risk.increments(np.full(n, 1 / n)), risk.weights(n), rtol=1e-11, atol=1e-15)
-
-
-@pytest.mark.parametrize("risk", ALL, ids=repr)
+@by_risk(ALL)
 def test_increments_add_up_like_repeated_losses(risk: Risk) -> None:
-    counts = np.array([3, 0, 1, 5, 0, 2, 4, 1])
+    counts = np.array([0, 3, 0, 1, 5, 0, 2, 4, 1, 0])
     starts = np.append(0, np.cumsum(counts)[:-1])
     sigma = risk.weights(counts.sum())
     want = [sigma[a : a + c].sum() for a, c in zip(starts, counts, strict=True)]
     got = risk.increments(counts / counts.sum())
     assert_allclose(got, want, rtol=1e-10, atol=1e-14)
+    assert not got[counts == 0].any()
     assert abs(math.fsum(got) - 1) < 1e-15
     density = got[counts > 0] / counts[counts > 0]
     assert bool((density[1:] >= density[:-1] * (1 - 1e-12)).all())
+    losses = np.random.default_rng(2).standard_normal(10)
+    assert risk(losses, counts) == pytest.approx(risk(np.repeat(losses, counts)), rel=1e-11)
 
 
-@pytest.mark.parametrize("risk", ALL, ids=repr)
-def test_increments_with_zero_weights_at_the_ends(risk: Risk) -> None:
-    sigma = risk.increments(np.array([0.0, 0.25, 0.25, 0.5, 0.0]))
-    assert sigma[0] == 0.0
-    assert sigma[-1] == 0.0
-    assert math.fsum(sigma) == pytest.approx(1.0, abs=1e-15)
-
-
-@pytest.mark.parametrize("risk", [ESRM(2.0), Extremile(2.5), CVaR(0.3)], ids=repr)
+@by_risk([ESRM(2.0), Extremile(2.5), CVaR(0.3)])
 def test_increments_are_accurate_at_the_bottom(risk: Risk) -> None:
     omega = np.array([1e-9, 2e-9, 0.2, 0.3, 0.5])
     omega /= omega.sum()
@@ -228,98 +245,51 @@ BENT = Mixture([Mean(), CVaR(0.25)], [1, 3])
 )
 def test_levels(risk, n, weight, levels) -> None:
     assert risk.levels(n, weight) == (levels and pytest.approx(levels))
+    if levels and weight is None:
+        density = n * risk.weights(n)
+        assert (density[0], density[-1]) == pytest.approx(levels, rel=1e-14)
+        assert np.count_nonzero((density > levels[0] + 1e-9) & (density < levels[1] - 1e-9)) <= 1
 
 
-@pytest.mark.parametrize(
-    "risk", [Mean(), CVaR(0.3), Max(), Mixture([Mean(), CVaR(0.3)], [1, 1])], ids=repr
-)
-def test_levels_are_the_slopes(risk: Risk) -> None:
-    n = 7
-    levels = risk.levels(n)
-    assert levels is not None
-    density = n * risk.weights(n)
-    assert density[-1] == pytest.approx(levels[1], rel=1e-15)
-    assert density[0] == pytest.approx(levels[0], rel=1e-15)
-    assert np.count_nonzero((density > levels[0] + 1e-9) & (density < levels[1] - 1e-9)) <= 1
-
-
-@pytest.mark.parametrize("risk", ALL, ids=repr)
+@by_risk(ALL)
 def test_risk_of_losses(risk: Risk) -> None:
-    losses = np.random.default_rng(0).standard_normal(37)
+    losses, other = np.random.default_rng(0).standard_normal((2, 37))
     value = risk(losses)
     assert value == pytest.approx(math.fsum(risk.weights(37) * np.sort(losses)), rel=1e-14)
     assert losses.mean() - 1e-12 <= value <= losses.max() + 1e-12
     # Translation, scale, and subadditivity: what makes the risk coherent.
     assert risk(3.0 * losses + 1.0) == pytest.approx(3.0 * value + 1.0, rel=1e-13)
-    other = np.random.default_rng(1).standard_normal(37)
     assert risk(losses + other) <= value + risk(other) + 1e-12
 
 
-@pytest.mark.parametrize("risk", ALL, ids=repr)
-def test_sample_weights_repeat_losses(risk: Risk) -> None:
-    losses = np.array([2.0, -1.0, 2.0, 5.0, 0.5, 9.0])
-    counts = np.array([1, 3, 2, 2, 1, 0])
-    assert risk(losses, counts) == pytest.approx(risk(np.repeat(losses, counts)), rel=1e-11)
-
-
-def test_cvar_is_the_minimum_of_its_variational_form() -> None:
+def test_risks_by_other_definitions() -> None:
     losses = np.random.default_rng(3).standard_normal(101)
-    alpha = 0.23
-    form = [t + np.maximum(losses - t, 0).mean() / alpha for t in losses]
-    assert CVaR(alpha)(losses) == pytest.approx(min(form), rel=1e-14)
-
-
-def test_extremile_is_the_expected_maximum() -> None:
-    losses = np.array([0.3, 1.0, 4.0])
-    pairs = np.maximum.outer(losses, losses)
-    assert Extremile(2)(losses) == pytest.approx(pairs.mean(), rel=1e-15)
-
-
-def test_infinite_losses() -> None:
+    variational = [t + np.maximum(losses - t, 0).mean() / 0.23 for t in losses]
+    assert CVaR(0.23)(losses) == pytest.approx(min(variational), rel=1e-14)
+    assert Extremile(2)(losses) == pytest.approx(np.maximum.outer(losses, losses).mean())
     assert CVaR(0.5)([1.0, 2.0, math.inf, 3.0]) == math.inf
     assert Max()([-math.inf, 1.0]) == 1.0
-    with pytest.raises(ValueError, match="NaN"):
-        Mean()([1.0, math.nan])
-    with pytest.raises(ValueError, match="shape"):
-        Mean()([])
 
 
-def test_mixture_weights_are_normalised() -> None:
-    sigma = Mixture([CVaR(0.25), ESRM(2.0)], [2, 6]).weights(11)
-    assert_allclose(sigma, 0.25 * CVaR(0.25).weights(11) + 0.75 * ESRM(2.0).weights(11), rtol=1e-15)
-    assert Mixture([Mean(), CVaR(0.1)], (1, 1)).components == (Mean(), CVaR(0.1))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 6, 8, 13, 1000])
-def test_custom_vector_is_a_step_density(n: int) -> None:
+def test_custom_vector_is_a_step_density() -> None:
     vector = np.array([0.0, 0.5, 0.5, 2.0, 4.0, 5.0])
-    m = vector.size
     cuts = np.append(0.0, np.cumsum(vector)) / vector.sum()
-    want = np.diff(np.interp(np.arange(n + 1) / n, np.arange(m + 1) / m, cuts))
-    risk = CustomSpectrum(vector)
-    assert_allclose(risk.weights(n), want, atol=2e-15)
+    for n in (1, 2, 3, 6, 8, 13, 1000):
+        want = np.diff(np.interp(np.arange(n + 1) / n, np.arange(7) / 6, cuts))
+        assert_allclose(CustomSpectrum(vector).weights(n), want, atol=2e-15)
     assert_array_equal(vector, [0.0, 0.5, 0.5, 2.0, 4.0, 5.0])
-    if n == m:
-        assert_allclose(risk.weights(n), vector / vector.sum(), rtol=1e-15)
 
 
-def test_custom_scalar_and_constant_functions() -> None:
-    assert_allclose(CustomSpectrum(lambda u: 1.0).weights(4), 0.25, rtol=1e-14)
-    assert_allclose(
-        CustomSpectrum(lambda u: math.exp(2 * u)).weights(20), ESRM(2.0).weights(20), rtol=1e-13
-    )
-    assert_allclose(CustomSpectrum(cumulative=lambda u: float(u == 1)).weights(3), [0, 0, 1])
-
-
-@pytest.mark.parametrize("risk", ALL, ids=repr)
+@by_risk(ALL)
 def test_value_semantics(risk: Risk) -> None:
-    for twin in (copy.copy(risk), copy.deepcopy(risk)):
+    twins = [copy.copy(risk), copy.deepcopy(risk), clone(risk)]
+    if "lambda" not in repr(risk):
+        twins.append(pickle.loads(pickle.dumps(risk)))
+    for twin in twins:
         assert twin == risk
         assert hash(twin) == hash(risk)
-    if "lambda" not in repr(risk):
-        twin = pickle.loads(pickle.dumps(risk))
-        assert twin == risk
         assert_array_equal(twin.weights(13), risk.weights(13))
+    assert twins[2] is not risk
     assert risk.name == type(risk).__name__.lower().removesuffix("spectrum")
     if "<" not in repr(risk):
         names = {k: v for k, v in globals().items() if isinstance(v, type)}
@@ -330,44 +300,13 @@ def test_value_semantics(risk: Risk) -> None:
         del risk.alpha
 
 
-def test_equality_distinguishes() -> None:
-    assert (
-        len({Mean(), Max(), CVaR(0.5), CVaR(0.1), ESRM(0.5), Extremile(2), CVaR(np.float64(0.5))})
-        == 6
-    )
-    assert CVaR(0.5) != "cvar:0.5"
-    assert CVaR(1) == CVaR(1.0)
+def test_equality_and_parameters() -> None:
+    assert len({Mean(), Max(), CVaR(0.5), CVaR(0.1), ESRM(0.5), CVaR(np.float64(0.5))}) == 5
+    assert CVaR(1) == CVaR(1.0) != "cvar:1"
     assert Mixture([Mean()], [1.0]) != Mixture([Mean()], [2.0])
-
-
-@pytest.mark.parametrize("risk", ALL, ids=repr)
-def test_scikit_learn_clone(risk: Risk) -> None:
-    base = pytest.importorskip("sklearn.base", reason="scikit-learn is the other side")
-    twin = base.clone(risk)
-    assert twin is not risk
-    assert twin == risk
-
-    class Estimator(base.BaseEstimator):
-        def __init__(self, risk: Risk | None = None) -> None:
-            self.risk = risk
-
-    estimator = base.clone(Estimator(risk))
-    assert estimator.risk == risk
-    assert estimator.risk is not risk
-
-
-def test_nested_parameters_reach_the_risk() -> None:
-    base = pytest.importorskip("sklearn.base", reason="scikit-learn is the other side")
-
-    class Estimator(base.BaseEstimator):
-        def __init__(self, risk: Risk | None = None) -> None:
-            self.risk = risk
-
-    original = Estimator(CVaR(0.5))
-    assert original.get_params()["risk__alpha"] == 0.5
-    tuned = base.clone(original).set_params(risk__alpha=0.1)
-    assert tuned.risk == CVaR(0.1)
-    assert original.risk == CVaR(0.5)
+    model = sorel.SpectralRiskRegressor(risk=CVaR(0.5))
+    tuned = clone(model).set_params(risk__alpha=0.1)
+    assert (tuned.risk, model.risk) == (CVaR(0.1), CVaR(0.5))
 
 
 def test_set_params_validates_and_leaves_the_risk_alone() -> None:
@@ -424,6 +363,8 @@ def test_set_params_validates_and_leaves_the_risk_alone() -> None:
         (lambda: Mean().weights(2.0), TypeError, "integer"),
         (lambda: Mean().weights(True), TypeError, "integer"),
         (lambda: Mean().cumulative(1.1), ValueError, r"\[0, 1\]"),
+        (lambda: Mean()([1.0, math.nan]), ValueError, "NaN"),
+        (lambda: Mean()([]), ValueError, "shape"),
         (lambda: Mean().tail(math.nan), ValueError, r"\[0, 1\]"),
         (lambda: normalised_sample_weight([1.0, -1.0], 2), ValueError, "-1.0"),
         (lambda: normalised_sample_weight([0.0, 0.0], 2), ValueError, "zero everywhere"),
@@ -459,37 +400,13 @@ def test_parse_risk(text: str, risk: Risk) -> None:
     assert Mixture([risk], [1]).spec is None
 
 
-class Cubic(sorel.risks.Risk):
-    """S(u) = u^3 with nothing but S and its mirror image, as somebody else would write it."""
-
-    def __init__(self):
-        self._store()
-
-    def _cumulative_at(self, u):
-        return u**3
-
-    def _tail_at(self, v):
-        return v * (3.0 - v * (3.0 - v))
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 16, 1000])
-def test_weights_of_a_risk_that_gives_only_its_functions(n):
-    assert_allclose(Cubic().weights(n), np.diff((np.arange(n + 1) / n) ** 3), atol=1e-15)
-
-
 def test_a_cumulative_function_is_divided_by_its_last_value():
     risk = CustomSpectrum(cumulative=lambda u: 8.0 * u**3)
     points = np.array([0.0, 0.25, 0.5, 1.0])
     assert_allclose(risk.cumulative(points), points**3, rtol=1e-12)
-    assert_allclose(risk.weights(4), np.diff(points_of(4) ** 3), rtol=1e-9)
-    losses = np.array([1.0, 2.0, 3.0, 4.0])
     weight = np.array([0.1, 0.4, 0.2, 0.3])
     shares = np.diff(np.append(0.0, np.cumsum(weight)) ** 3)
-    assert_allclose(risk(losses, weight), shares @ losses, rtol=1e-9)
-
-
-def points_of(n):
-    return np.arange(n + 1) / n
+    assert_allclose(risk([1.0, 2.0, 3.0, 4.0], weight), shares @ [1.0, 2.0, 3.0, 4.0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 2.0])
@@ -507,9 +424,7 @@ def test_all_faces_of_a_deviation_are_those_of_the_risk_less_a_share_of_the_mean
         assert (deviation.spec is None) is (share != 1.0)
 
 
-def test_huge_parameters_are_the_maximum_and_weights_of_many_samples_keep_their_digits():
-    for rho in (1e199, 1e308):
-        assert ESRM(rho).weights(4).tolist() == [0.0, 0.0, 0.0, 1.0]
+def test_weights_of_many_samples_keep_their_digits():
     # Both are the mean. What a running sum loses would all go to the smallest loss.
     weight = np.random.default_rng(0).integers(1, 4, 20_000).astype(float)
     omega = weight / weight.sum()
@@ -529,7 +444,7 @@ def test_a_density_with_jumps_is_integrated_between_them():
     assert_allclose(risk.tail(1.0 - u), (total - integral(u)) / total, rtol=1e-9, atol=1e-14)
     for n in (3, 4, 512, 2048):
         # Jumps at the ends of cells, or inside one that is cut into a thousand pieces.
-        expected = np.diff(integral(points_of(n))) / total
+        expected = np.diff(integral(np.arange(n + 1) / n)) / total
         assert_allclose(risk.weights(n), expected, atol=2e-3 if n == 3 else 1e-14)
     assert risk.weights(3).sum() == pytest.approx(1.0, abs=1e-15)
 
@@ -544,16 +459,6 @@ def test_a_cumulative_function_of_any_size_is_checked_in_its_own_units(size):
     with pytest.raises(ValueError, match=r"cumulative\(0\) must be 0"):
         CustomSpectrum(cumulative=lambda u: size * (u + 1e-11))
     CustomSpectrum(cumulative=lambda u: size * (u + 1e-13))
-
-
-def test_functions_that_write_to_their_argument_harm_nobody():
-    def careless(u):
-        u += 1.0
-        return u
-
-    expected = CustomSpectrum(lambda u: 1.0 + u)
-    for _ in range(2):
-        assert_allclose(CustomSpectrum(careless).weights(5), expected.weights(5), rtol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
