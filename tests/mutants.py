@@ -37,7 +37,7 @@ TESTS = {
     "models/working_sets.py": ["test_working_sets.py"],
     "models/conjugate.py": ["test_conjugate.py"],
     "models/costs.py": ["test_costs.py", "test_row_space.py"],
-    "models/": ["test_models.py", "test_quadratic.py", "test_budget.py", "test_own_penalty.py",
+    "models/": ["test_quadratic.py", "test_budget.py", "test_own_penalty.py",
                 "test_row_space.py"],
     "engines/vectorised.py": ["test_own_losses.py", "test_deviances.py"],
     "engines/rows/": ["test_rows.py"],

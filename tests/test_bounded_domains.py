@@ -11,7 +11,7 @@ from helpers import conic_value, make_data, make_loss
 import sorel
 from sorel import ESRM, Box, CVaR, Max, Problem, Simplex
 from sorel.models.quadratic import minimize_quadratic
-from sorel.solvers import SOLVERS, SOREL, UnsupportedProblemError
+from sorel.solvers import SOLVERS, UnsupportedProblemError
 
 PENALTIES = {"simplex": Simplex(0.0), "box": Box(0.0, -0.2, 0.3), "positive": Box(0.0, 0.0, 1.0)}
 SHAPES = {"wide": (10, 16), "tall": (40, 6), "twins": (24, 12)}
@@ -85,12 +85,6 @@ def test_every_solver_serves_or_refuses_by_name(name, solver, loss):
     # Mini-batches have a bias, and subgradients are slow.
     slow = solver in ("sgd", "subgradient")
     assert result.converged or (slow and result.relative_gap < 0.1), result.status
-
-
-def test_the_published_algorithm_divides_by_the_modulus():
-    X, y = make_data("squared", 30, 4, seed=4)
-    with pytest.raises(UnsupportedProblemError, match=r"modulus.*Simplex\(l2=0.0\).*'paper'"):
-        sorel.solve(Problem(X, y, penalty=Simplex(0.0)), SOREL(schedule="theory"))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -12,7 +12,7 @@ from sorel.engines.rotated import rotate
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.models.row_systems import RowSystem, Weights
 from sorel.solvers import Newton, UnsupportedProblemError, row_space
-from sorel.solvers.row_space import RowSpace, pays
+from sorel.solvers.row_space import RowSpace
 
 HOMES = {
     "rows": np.asarray,
@@ -43,20 +43,16 @@ def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     rng = np.random.default_rng(0)
     v = rng.standard_normal(60 + intercept)
     w = rotated.back(v)
-    assert w.shape == problem.engine.shape
+    np.testing.assert_allclose(rotated.into(w), v, atol=1e-8)
     w, v = problem.for_user(w), small.for_user(v)
     np.testing.assert_allclose(problem.losses(w), small.losses(v), rtol=1e-6, atol=1e-9)
     assert problem.objective(w) == pytest.approx(small.objective(v), rel=1e-8)
-    assert np.linalg.norm(w[:6000]) == pytest.approx(np.linalg.norm(v[:60]), rel=1e-8)
-    into = rotated.into(problem.from_user(w))
-    np.testing.assert_allclose(small.for_user(into), v, atol=1e-8)
     # What margins do not depend on is lost, and nothing else.
     anywhere = rng.standard_normal(problem.engine.shape)
-    there = rotated.into(anywhere)
-    np.testing.assert_allclose(
-        problem.losses(problem.for_user(anywhere)), small.losses(small.for_user(there)), rtol=1e-8
-    )
-    assert np.linalg.norm(there[:60]) < np.linalg.norm(anywhere[:6000])
+    there = small.for_user(rotated.into(anywhere))
+    anywhere = problem.for_user(anywhere)
+    np.testing.assert_allclose(problem.losses(anywhere), small.losses(there), rtol=1e-8)
+    assert small.objective(there) < problem.objective(anywhere)
 
 
 def test_what_has_no_space_of_rows():
@@ -99,21 +95,16 @@ def test_auto_goes_there_first_and_on_where_that_leads_nowhere():
         assert not sorel.solve(problem, RowSpace()).converged
 
 
-def test_a_warm_start_is_one_there_too():
-    problem = make_problem()
-    start = sorel.solve(problem, tol=1e-8)
-    again = sorel.solve(problem, RowSpace(), tol=1e-6, warm_start=start)
-    cold = sorel.solve(problem, RowSpace(), tol=1e-6)
-    assert again.converged
-    assert again.passes < cold.passes
-
-
-def test_a_callback_sees_the_way():
+def test_callbacks_and_warm_starts():
     seen = []
     problem = make_problem(penalty=sorel.L2(1e-4))
-    assert sorel.solve(problem, RowSpace(), callback=lambda r: seen.append(r.passes)).converged
+    cold = sorel.solve(problem, RowSpace(), callback=lambda r: seen.append(r.passes))
+    assert cold.converged
     assert len(seen) > 2
     assert seen == sorted(seen)
+    again = sorel.solve(problem, RowSpace(), warm_start=cold)
+    assert again.converged
+    assert again.passes < cold.passes
 
 
 def test_an_interrupt_loses_nothing(monkeypatch):
@@ -133,23 +124,18 @@ def test_an_interrupt_loses_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    "change",
     [
-        ({}, True),
-        ({"n": 400, "d": 800}, True),
-        ({"n": 400, "d": 799}, False),
-        ({"risk": "mean"}, False),
-        ({"risk": "esrm:2"}, False),
-        ({"loss": "linear", "intercept": False}, False),
-        ({"penalty": sorel.ElasticNet(0.1, 0.1)}, False),
+        {"n": 400, "d": 799},
+        {"risk": "mean"},
+        {"risk": "esrm:2"},
+        {"loss": "linear", "intercept": False},
+        {"penalty": sorel.ElasticNet(0.1, 0.1)},
     ],
 )
-def test_where_it_pays(change, expected):
-    problem = make_problem(**change)
-    assert pays(problem) == expected
-    if not expected:
-        with pytest.raises(UnsupportedProblemError, match=f"{MAX_ROWS} rows and at least 2"):
-            sorel.solve(problem, RowSpace())
+def test_what_is_refused(change):
+    with pytest.raises(UnsupportedProblemError, match=f"{MAX_ROWS} rows and at least 2"):
+        sorel.solve(make_problem(**change), RowSpace())
 
 
 def wide(n=30, d=120, loss="squared", seed=0):
@@ -185,19 +171,13 @@ def test_system_of_the_rows_solves_that_of_the_columns(blocks, intercept):
     np.testing.assert_allclose(hessian @ step, -gradient, atol=1e-9)
 
 
-def test_an_intercept_in_which_nothing_bends_is_refused():
+def test_systems_without_a_solution_are_refused():
     # One row in one block: its weight cannot move, and the loss itself is flat.
-    h, pull = np.array([2.0]), np.array([1.0])
-    weights = Weights(h, pull, np.zeros(1, np.int32), np.array([2.0]))
-    system = RowSystem(np.ones((1, 1)), weights, 0.1)
+    weights = Weights(np.array([2.0]), np.ones(1), np.zeros(1, np.int32), np.array([2.0]))
     with pytest.raises(np.linalg.LinAlgError, match="do not bend"):
-        system.solve(np.ones(1), 1.0)
-
-
-def test_a_matrix_that_is_not_finite_is_refused():
-    none = np.zeros(1), np.array([-1], np.int32), np.zeros(0)
+        RowSystem(np.ones((1, 1)), weights, 0.1).solve(np.ones(1), 1.0)
     with pytest.raises(np.linalg.LinAlgError, match="1 x 1"):
-        RowSystem(np.full((1, 1), np.nan), Weights(np.ones(1), *none), 0.1)
+        RowSystem(np.full((1, 1), np.nan), weights, 0.1)
 
 
 @pytest.mark.parametrize("home", HOMES)
@@ -210,12 +190,10 @@ def test_engines_solve_by_rows(home, intercept, loss, risk):
     point = engine.point(0.1 * np.random.default_rng(1).standard_normal(engine.shape))
     dual = engine.dual_step(engine.uniform(), point, 0.5)
     curvature = engine.curvature(point, dual, 0.5)
-    assert curvature.rows is not None
     gradient = engine.gradient(point, dual)
     matrix = engine.curvature(point, dual, 0.5).matrix() + np.diag(problem.modulus())
     step = curvature.solve(gradient, problem.penalty.l2)
-    size = np.abs(gradient).max()
-    np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-6 * size)
+    np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-6 * np.abs(gradient).max())
 
 
 def test_rows_without_curvature():

@@ -38,15 +38,6 @@ def least_cvar(R, alpha):
     return linprog(cost, rows, np.zeros(n), budget, [1.0], bounds).fun
 
 
-def stored(X, storage, tmp_path):
-    if storage == "sparse":
-        return scipy.sparse.csr_array(X)
-    if storage == "disk":
-        np.save(tmp_path / "X.npy", X)
-        return np.load(tmp_path / "X.npy", mmap_mode="r")
-    return X
-
-
 @pytest.mark.parametrize("risk", RISKS)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "poisson"])
 def test_the_gap_is_relative_to_the_objective(risk, loss):
@@ -112,8 +103,12 @@ def test_offsets_in_every_storage(storage, offset, tmp_path, monkeypatch):
     weight[::7] = 0.0
     y = (y + offset) - offset
     expected = sorel.SpectralRiskRegressor(risk="cvar:0.2", tol=1e-7).fit(X, y, weight)
-    model = sorel.SpectralRiskRegressor(risk="cvar:0.2", tol=1e-7)
-    model.fit(stored(X, storage, tmp_path), y + offset, weight)
+    if storage == "disk":
+        np.save(tmp_path / "X.npy", X)
+        X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    elif storage == "sparse":
+        X = scipy.sparse.csr_array(X)
+    model = sorel.SpectralRiskRegressor(risk="cvar:0.2", tol=1e-7).fit(X, y + offset, weight)
     assert model.relative_gap_ <= 1e-7
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-3, atol=1e-3)
     assert model.intercept_ - offset == pytest.approx(expected.intercept_, abs=1e-3)
@@ -133,22 +128,15 @@ def test_targets_that_are_all_alike_are_fitted_exactly():
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("risk", RISKS)
 @pytest.mark.parametrize("loss", ["squared", "huber", "linear"])
-@pytest.mark.parametrize("storage", ["dense", "sparse", "disk"])
-def test_the_unit_of_y_does_not_matter(scale, risk, loss, storage, tmp_path, monkeypatch):
-    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
+def test_the_unit_of_y_does_not_matter(scale, risk, loss):
     X, y = regression(5)
-    X = stored(X, storage, tmp_path)
 
     def solve(unit):
         form, l2 = {"huber": (Huber(1.345 * unit), 0.01), "linear": ("linear", 0.01 / unit)}.get(
             loss, (loss, 0.01)
         )
-        intercept = loss != "linear"
-        return sorel.solve(
-            sorel.Problem(
-                X, unit * y, risk=risk, loss=form, penalty=sorel.L2(l2), fit_intercept=intercept
-            )
-        )
+        options = {"risk": risk, "loss": form, "fit_intercept": loss != "linear"}
+        return sorel.solve(sorel.Problem(X, unit * y, penalty=sorel.L2(l2), **options))
 
     one, other = solve(1.0), solve(scale)
     power = 1 if loss == "linear" else 2
@@ -166,9 +154,6 @@ def test_the_unit_of_returns_does_not_matter(scale, alpha):
     best = least_cvar(R, alpha)
     model = sorel.SpectralRiskPortfolio(risk=sorel.CVaR(alpha)).fit(scale * R)
     assert model.relative_gap_ <= 1e-6
-    assert model.relative_gap_ >= model.gap_ / abs(model.objective_) * (1.0 - 1e-12) or (
-        abs(model.objective_) < np.mean(np.abs(scale * R))
-    )
     assert model.objective_ == pytest.approx(scale * best, rel=1e-6)
 
 
@@ -220,33 +205,21 @@ def test_a_perfect_fit_is_converged_though_no_gap_is_relative_to_it():
     assert result.relative_gap <= 1e-6 or "perfect fit" in result.status
 
 
-class Spread(Projector):
-    """Weights further from 1 than the risk allows, with the right sum."""
-
-    def project(self, zeta, out, block=None):
-        count = super().project(zeta, out, block)
-        out -= 1.0
-        out *= 1.5
-        out += 1.0
-        return count
-
-
-class Heavy(Projector):
-    """Weights with a sum of 1.07."""
-
-    def project(self, zeta, out, block=None):
-        count = super().project(zeta, out, block)
-        out *= 1.07
-        return count
-
-
-@pytest.mark.parametrize("wrong", [Spread, Heavy])
+@pytest.mark.parametrize(("spread", "mass"), [(1.5, 1.0), (1.0, 1.07)])
 @pytest.mark.parametrize("solver", ["auto", "newton", "sorel", "pdhg"])
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
-def test_a_negative_gap_is_an_error_that_names_the_engine(wrong, solver, risk):
+def test_a_negative_gap_is_an_error_that_names_the_engine(spread, mass, solver, risk):
+    """Weights further from 1 than the risk allows, or with a sum above 1."""
+
+    class Wrong(Projector):
+        def project(self, zeta, out, block=None):
+            count = super().project(zeta, out, block)
+            out[:] = mass * (1.0 + spread * (out - 1.0))
+            return count
+
     class WrongEngine(DenseEngine):
         def _make_projector(self, risk):
-            return wrong(risk, self.n_samples, self.spec.sample_weight)
+            return Wrong(risk, self.n_samples, self.spec.sample_weight)
 
     X, y = regression(12)
     problem = sorel.Problem(X, y, risk=risk, engine=WrongEngine)

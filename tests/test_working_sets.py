@@ -15,7 +15,7 @@ import sorel
 from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
 from sorel.losses import parse_loss
 from sorel.models import working_sets as module
-from sorel.models.working_sets import TooManyColumnsError, WorkingSets, chooses_columns
+from sorel.models.working_sets import WorkingSets, chooses_columns
 from sorel.solvers import newton
 
 PENALTIES = {
@@ -32,21 +32,6 @@ def small_sets(monkeypatch):
     monkeypatch.setattr(module, "_LEAST_SET", 1)
     monkeypatch.setattr(module, "_GROWTH", 2)
     monkeypatch.setattr(module, "_WORTH_SHARING", 1.0)
-
-
-@pytest.fixture
-def sizes(monkeypatch):
-    """The numbers of columns that were chosen."""
-    seen = []
-    choose = WorkingSets.choose
-
-    def note(self, w, gradient):
-        part = choose(self, w, gradient)
-        seen.append(part.engine.n_features)
-        return part
-
-    monkeypatch.setattr(WorkingSets, "choose", note)
-    return seen
 
 
 def solved(problem, tol=1e-8, **options):
@@ -85,22 +70,14 @@ def test_against_a_conic_solver(case, small_sets):
 
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.2), ESRM(2.0)], ids=repr)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_conditions_of_optimality_hold_in_all_columns(loss, risk, sizes):
+def test_conditions_of_optimality_hold_in_all_columns(loss, risk):
     X, y = wide_data(150, 400, loss)
     weight = np.random.default_rng(1).integers(1, 4, 150).astype(float)
     # With more, noisy labels make the constant model the best one for the tail.
     l1, l2 = {"squared": 0.1, "logistic": 0.06}[loss], 1e-2
-    problem = Problem(
-        X,
-        y,
-        risk=risk,
-        loss=loss,
-        penalty=ElasticNet(l2, l1),
-        fit_intercept=True,
-        sample_weight=weight,
-    )
+    options = {"risk": risk, "loss": loss, "sample_weight": weight, "fit_intercept": True}
+    problem = Problem(X, y, penalty=ElasticNet(l2, l1), **options)
     result = solved(problem, tol=1e-11)
-    assert max(sizes) < 400
     coef = result.w[:-1]
     slopes = parse_loss(loss).derivative(y.astype(float), X @ coef + result.w[-1])
     pull = X.T @ (result.weights * slopes) + l2 * coef
@@ -112,29 +89,27 @@ def test_conditions_of_optimality_hold_in_all_columns(loss, risk, sizes):
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-def test_the_same_optimum_as_with_all_columns(name, sizes, monkeypatch):
+def test_the_same_optimum_as_with_all_columns(name, monkeypatch):
     X, y = wide_data(120, 150)
     problem = Problem(X, y, risk=CVaR(0.3), penalty=PENALTIES[name], fit_intercept=True)
     result = solved(problem, tol=1e-10)
-    assert min(sizes) < 150
     monkeypatch.setattr(module, "may_be_inactive", lambda engine, penalty: False)
     whole = solved(problem, tol=1e-10)
     assert result.objective == pytest.approx(whole.objective, rel=2e-10)
     np.testing.assert_allclose(result.w, whole.w, atol=1e-4)
 
 
-def test_classes_have_one_working_set(sizes):
+def test_classes_have_one_working_set():
     X, y = wide_data(120, 150, "multinomial")
     problem = Problem(
         X, y, risk=CVaR(0.5), loss="multinomial", penalty=ElasticNet(1e-2, 3e-2), fit_intercept=True
     )
     result = solved(problem, tol=1e-7)
-    assert min(sizes) < 150
     assert 0 < np.count_nonzero(result.w[:-1].any(axis=1)) < 75
 
 
 @pytest.mark.parametrize("solver", ["newton", "auto"])
-def test_more_columns_than_a_matrix_has_room_for(solver, sizes):
+def test_more_columns_than_a_matrix_has_room_for(solver):
     rng = np.random.default_rng(0)
     n, d = 300, 20_000
     X = scipy.sparse.random(n, d, 0.01, format="csr", random_state=0)
@@ -142,13 +117,13 @@ def test_more_columns_than_a_matrix_has_room_for(solver, sizes):
     penalty = ElasticNet(1e-3, 0.3 * np.abs(X.T @ y).max() / n)
     result = solved(Problem(X, y, risk=CVaR(0.5), penalty=penalty), tol=1e-6, solver=solver)
     assert "newton" in result.status
-    assert 0 < np.count_nonzero(result.w) <= max(sizes) < 1000
+    assert 0 < np.count_nonzero(result.w) < 1000
 
 
 @pytest.mark.parametrize("solver", ["newton", "auto"])
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 @pytest.mark.parametrize("loss", ["linear", "squared"])
-def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, loss, sizes):
+def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, loss):
     rng = np.random.default_rng(0)
     n, d = 40, 6000
     X = rng.standard_normal((n, d))
@@ -158,7 +133,7 @@ def test_weight_on_few_of_more_columns_than_a_matrix_has_room_for(solver, l2, lo
     result = solved(problem, tol=1e-7 if loss == "squared" else 1e-6, solver=solver)
     assert "newton" in result.status
     held = np.flatnonzero(result.w)
-    assert 1 < len(held) <= max(sizes) < 1000
+    assert 1 < len(held) < 1000
     assert result.w.min() >= 0.0
     assert result.w.sum() == pytest.approx(1.0, abs=1e-12)
     # The columns that it holds, alone, do no better.
@@ -190,9 +165,6 @@ def test_refused_where_coefficients_do_not_rest_or_columns_cannot_be_had():
     solved(elsewhere, solver="newton")
 
 
-# The choice.
-
-
 def test_what_is_free_and_what_is_pulled_most(small_sets):
     X, y = wide_data(20, 6)
     penalty = ElasticNet(0.5, 1.0)
@@ -221,15 +193,3 @@ def test_weight_on_a_simplex_moves_to_lower_slopes(small_sets):
     w = np.array([0.4, 0.6, 0.0, 0.0, 0.0])
     part = sets.choose(w, np.array([1.0, 0.8, 1.5, 1.3, 1.4]))
     np.testing.assert_array_equal(part.rows, [0, 1, 3])
-
-
-def test_too_many_columns_are_named(small_sets, monkeypatch):
-    monkeypatch.setattr(module, "LARGEST_HESSIAN", 4)
-    X, y = wide_data(20, 6)
-    penalty = ElasticNet(0.1, 0.1)
-    sets = WorkingSets(Problem(X, y, penalty=penalty).engine, penalty)
-    with pytest.raises(TooManyColumnsError, match=r"6 of 6 coefficients.* 4 at most"):
-        sets.choose(np.ones(6), np.ones(6))
-
-
-# Columns of an engine.
