@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -83,32 +84,10 @@ def traffic(monkeypatch):
     return Traffic(monkeypatch)
 
 
-@pytest.fixture
-def problem(client):
-    """A function that makes a problem on the cluster from dask arrays."""
-    with contextlib.ExitStack() as opened:
-
-        def make(X, y, risk, bins=None):
-            penalty = sorel.L2(1.0 / X.shape[0])
-            return opened.enter_context(
-                open_problem(X, y, risk=risk, penalty=penalty, client=client, bins=bins)
-            )
-
-        yield make
-
-
-def sessions():
-    from sorel.dask import shards
-
-    return sum(len(home.sessions) for home in shards._HOMES.values())
-
-
-def test_runs_are_forgotten(client, problem):
-    made = problem(*make(1000), "esrm:2")
-    for _ in range(5):
-        made.objective(np.ones(D))
-    # That of the last call, and that of the problem itself.
-    assert max(client.run(sessions).values()) <= 2
+def check_same(model, local):
+    """Both are certified, so the objectives lie within both gaps."""
+    assert model.converged_, model.status_
+    assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
 
 
 def test_a_whole_fit_moves_no_vector_of_losses(client, traffic):
@@ -125,100 +104,88 @@ def test_a_whole_fit_moves_no_vector_of_losses(client, traffic):
     assert max(per_round) < 0.4e6
 
 
-def test_bins_bound_the_risk_and_keep_the_weights_feasible():
+MIXTURE = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.05), sorel.ESRM(3)], [0.3, 0.4, 0.3])
+
+
+@pytest.mark.parametrize(
+    "risk", [sorel.ESRM(2), sorel.Extremile(2.5), MIXTURE, sorel.Max()], ids=str
+)
+def test_bins_bound_the_risk_and_keep_the_weights_feasible(risk):
     rng = np.random.default_rng(0)
     parts = [0.5 * rng.standard_t(3, size=m) ** 2 for m in (30_000, 50_000)]
-    losses = np.concatenate(parts)
-    omega = np.full(1, 1.0 / len(losses))
-    mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.05), sorel.ESRM(3)], [0.3, 0.4, 0.3])
-    for risk in (sorel.ESRM(2), sorel.Extremile(2.5), mixture, sorel.Max()):
-        exact, gaps = risk(losses), []
-        for count in (64, 512, 4096):
-            found = []
-            for part in parts:
-                edges = binning.choose_edges(part, count, risk)
-                places, items, used = binning.fill(part, edges, omega, False)
-                assert len(items.size) <= count
-                assert np.all(part >= items.low[np.searchsorted(used, places)])
-                assert np.all(part <= items.high[np.searchsorted(used, places)])
-                found.append((places, items, used))
-            items = binning.join([items for _, items, _ in found])
-            bound = binning.bound_risk(risk, items)
-            assert bound.lower <= exact * (1 + 1e-12)
-            assert bound.upper >= exact * (1 - 1e-12)
-            gaps.append((bound.upper - bound.lower) / exact)
-            projected = binning.project(risk, items._replace(value=0.7 * items.value), 64, 2)
-            cut = len(found[0][1].size)
-            lam = np.concatenate(
-                [
-                    density[np.searchsorted(used, places)] * omega
-                    for density, (places, _, used) in zip(
-                        np.split(projected.density, [cut]), found, strict=True
-                    )
-                ]
-            )
-            # In the dual set: the top of any size holds no more than the risk puts there.
-            top = np.cumsum(np.sort(lam)[::-1])
-            assert np.all(top <= risk.tail(np.arange(1, len(lam) + 1) / len(lam)) + 1e-12)
-            assert lam.sum() == pytest.approx(1.0, abs=1e-12)
-        assert gaps[-1] < 2e-6 or isinstance(risk, sorel.Max)
-        assert gaps[0] >= gaps[1] >= gaps[2]
+    losses, gaps = np.concatenate(parts), []
+    omega, exact = np.full(1, 1.0 / len(losses)), risk(losses)
+    for count in (64, 512, 4096):
+        found = []
+        for part in parts:
+            edges = binning.choose_edges(part, count, risk)
+            places, items, used = binning.fill(part, edges, omega, False)
+            place = np.searchsorted(used, places)
+            assert len(items.size) <= count
+            assert np.all((part >= items.low[place]) & (part <= items.high[place]))
+            found.append((place, items))
+        items = binning.join([items for _, items in found])
+        bound = binning.bound_risk(risk, items)
+        assert bound.lower * (1 - 1e-12) <= exact <= bound.upper * (1 + 1e-12)
+        gaps.append((bound.upper - bound.lower) / exact)
+        density = binning.project(risk, items._replace(value=0.7 * items.value), 64, 2).density
+        split = np.split(density, [len(found[0][1].size)])
+        lam = np.concatenate(
+            [part[place] * omega for part, (place, _) in zip(split, found, strict=True)]
+        )
+        # In the dual set: the top of any size holds no more than the risk puts there.
+        top = np.cumsum(np.sort(lam)[::-1])
+        assert np.all(top <= risk.tail(np.arange(1, len(lam) + 1) / len(lam)) + 1e-12)
+        assert lam.sum() == pytest.approx(1.0, abs=1e-12)
+    assert gaps[0] >= gaps[1] >= gaps[2]
+    assert gaps[2] < 2e-6 or isinstance(risk, sorel.Max)
 
 
-@pytest.mark.parametrize("risk", ["esrm:2", "mixture"])
-def test_few_bins_are_doubled_until_they_serve(problem, risk):
-    if risk == "mixture":
-        risk = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.2), sorel.ESRM(3)], [0.3, 0.4, 0.3])
+@pytest.mark.parametrize("risk", [sorel.ESRM(2), MIXTURE], ids=str)
+def test_few_bins_are_doubled_until_they_serve(client, risk):
     X, y = (part.persist() for part in make(N))
-    made = problem(X, y, risk, bins=128)
-    result = sorel.solve(made, tol=1e-6)
-    assert result.converged, result.status
-    local = sorel.Problem(np.asarray(X), np.asarray(y), risk=risk, penalty=made.penalty)
+    local = sorel.Problem(np.asarray(X), np.asarray(y), risk=risk)
     best = sorel.solve(local, tol=1e-9)
+    with open_problem(X, y, risk=risk, penalty=local.penalty, client=client, bins=128) as made:
+        result = sorel.solve(made, tol=1e-6)
+        assert made.certificate(result.w, result.weights).relative_gap <= 1e-6
     assert best.dual * (1 - 1e-12) <= result.objective <= best.objective * (1 + 1e-6)
     assert result.dual <= best.objective * (1 + 1e-12)
     # What certifies the answer there certifies it here, where every loss is seen.
     assert local.certificate(result.w, result.weights).relative_gap <= 1e-6
-    assert made.certificate(result.w, result.weights).relative_gap <= 1e-6
 
 
-def test_shards_that_differ(problem):
-    """Rows in the order of their targets: no worker sees what the others see."""
+@pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
+@pytest.mark.parametrize("labels", [False, True], ids=["shards that differ", "ties at the start"])
+def test_awkward_data(client, risk, labels):
+    """Rows in the order of their targets, and labels, whose losses are all equal at first."""
     X, y = (np.asarray(part) for part in make(N))
     order = np.argsort(y)
-    for risk in ("cvar:0.1", "esrm:2"):
-        made = problem(
-            da.from_array(X[order], chunks=(N // 4, D)),
-            da.from_array(y[order], chunks=N // 4),
-            risk,
-        )
-        result = sorel.solve(made, tol=1e-6)
-        local = sorel.solve(sorel.Problem(X, y, risk=risk), tol=1e-6)
-        assert result.converged, result.status
-        assert abs(result.objective - local.objective) <= result.gap + local.gap
+    X, y = X[order], y[order] > 0 if labels else y[order]
+    there, here = (
+        (DaskSpectralRiskClassifier, sorel.SpectralRiskClassifier)
+        if labels
+        else (DaskSpectralRiskRegressor, sorel.SpectralRiskRegressor)
+    )
+    parts = da.from_array(X, chunks=(N // 4, D)), da.from_array(y, chunks=N // 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConstantModelWarning)
+        model = there(risk, tol=1e-6, client=client).fit(*parts)
+        check_same(model, here(risk, tol=1e-6).fit(X, y))
 
 
-def test_ties_everywhere(client):
-    """At the start of a classification all losses are equal."""
-    X, y = make(N)
-    model = DaskSpectralRiskClassifier("esrm:2", tol=1e-6, client=client).fit(X, y > 0)
-    assert model.converged_, model.status_
-    local = sorel.SpectralRiskClassifier("esrm:2", tol=1e-6).fit(np.asarray(X), np.asarray(y > 0))
-    assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+def after(traffic, rounds, act):
+    """A thread that acts some rounds after now."""
+    until = traffic.rounds + rounds
 
-
-class Killer(threading.Thread):
-    """Kills or stops a worker some rounds after a fit has begun."""
-
-    def __init__(self, traffic, pid, rounds, sign=signal.SIGKILL):
-        super().__init__(daemon=True)
-        self._traffic, self._pid, self._until = traffic, pid, traffic.rounds + rounds
-        self._sign = sign
-
-    def run(self):
-        while self._traffic.rounds < self._until:
+    def wait():
+        while traffic.rounds < until:
             time.sleep(0.001)
-        os.kill(self._pid, self._sign)
+        act()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
 
 
 @pytest.mark.parametrize(
@@ -236,13 +203,12 @@ def test_a_killed_worker_does_not_end_a_fit(client, traffic, risk, solver, round
     local = sorel.SpectralRiskRegressor(risk, tol=1e-6).fit(np.asarray(X), np.asarray(y))
     client.wait_for_workers(2, timeout=60)
     pids = client.run(os.getpid, workers=list(client.nthreads()), on_error="ignore")
-    killer = Killer(traffic, next(iter(pids.values())), rounds)
-    killer.start()
+    pid = next(iter(pids.values()))
+    killer = after(traffic, rounds, lambda: os.kill(pid, signal.SIGKILL))
     model = DaskSpectralRiskRegressor(risk, tol=1e-6, solver=solver, client=client).fit(X, y)
     killer.join(10.0)
-    assert model.converged_, model.status_
     assert "1 lost and their shards rebuilt" in model.status_
-    assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+    check_same(model, local)
     assert model.risk_weights_.sum() == pytest.approx(1.0, abs=1e-12)
     client.wait_for_workers(2, timeout=60)
 
@@ -253,8 +219,7 @@ def test_a_stopped_worker_holds_up_a_fit_no_longer_than_the_timeout(traffic, rou
     # Long enough for a machine that is busy with other tests.
     with dask.config.set({"sorel.worker-timeout": 10.0}), cluster(2, "15s") as client:
         pid = next(iter(client.run(os.getpid).values()))
-        stopper = Killer(traffic, pid, rounds, signal.SIGSTOP)
-        stopper.start()
+        stopper = after(traffic, rounds, lambda: os.kill(pid, signal.SIGSTOP))
         if rounds == 0:
             stopper.join(10.0)
         try:
@@ -262,10 +227,9 @@ def test_a_stopped_worker_holds_up_a_fit_no_longer_than_the_timeout(traffic, rou
             model = DaskSpectralRiskRegressor("esrm:2", tol=1e-6, client=client).fit(X, y)
             # Scheduler and workers wait for ten heartbeats at least, and 300 s by themselves.
             assert time.monotonic() - start < 60.0
-            assert model.converged_, model.status_
             assert ("1 lost and their shards rebuilt" in model.status_) == (rounds > 0)
             local = sorel.SpectralRiskRegressor("esrm:2", tol=1e-6).fit(X.compute(), y.compute())
-            assert abs(model.objective_ - local.objective_) <= model.gap_ + local.gap_
+            check_same(model, local)
         finally:
             stopper.join(10.0)
             os.kill(pid, signal.SIGKILL)
@@ -330,14 +294,7 @@ def test_workers_whose_memory_is_too_small_end_the_fit():
 def test_a_scheduler_that_goes_away_leaves_the_best_iterate(traffic):
     with dask.config.set({"distributed.comm.timeouts.connect": "2s"}), cluster(1) as client:
         X, y = make(N)
-
-        def close():
-            while traffic.rounds < 12:
-                time.sleep(0.001)
-            client.cluster.close()
-
-        closer = threading.Thread(target=close, daemon=True)
-        closer.start()
+        closer = after(traffic, 12, client.cluster.close)
         model = DaskSpectralRiskRegressor("cvar:0.1", tol=1e-9, client=client)
         with pytest.raises(ClusterError, match=r"does not answer|the client is") as caught:
             model.fit(X, y)
@@ -346,11 +303,32 @@ def test_a_scheduler_that_goes_away_leaves_the_best_iterate(traffic):
         assert np.all(np.isfinite(caught.value.w))
 
 
-def test_stochastic_solvers_are_refused_with_the_reason(problem):
-    made = problem(*make(1000), "esrm:2")
-    for solver in ("sorel", "sgd", "prospect"):
+def test_runs_are_forgotten_and_stochastic_solvers_refused(client):
+    def sessions():
+        from sorel.dask import shards
+
+        return sum(len(home.sessions) for home in shards._HOMES.values())
+
+    with open_problem(*make(1000), risk="esrm:2", client=client) as made:
+        for _ in range(5):
+            made.objective(np.ones(D))
+        # That of the last call, and that of the problem itself.
+        assert max(client.run(sessions).values()) <= 2
         with pytest.raises(ValueError, match="single samples, of which each would cost a message"):
-            sorel.solve(made, solver)
+            sorel.solve(made, "sorel")
+
+
+def test_data_that_no_worker_is_left_to_load():
+    def slow(block):
+        time.sleep(2.0)
+        return block
+
+    X, y = make(1000)
+    X = X.map_blocks(slow, meta=np.empty((0, D)))
+    with dask.config.set({"sorel.worker-timeout": 0.5}), cluster(1) as client:
+        threading.Timer(1.0, client.cluster.scale, [0]).start()
+        with pytest.raises(ClusterError, match=r"not computed.* no worker for 0\.5 s; start some"):
+            DaskSpectralRiskRegressor(client=client).fit(X, y)
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e9), (1e-9, 0.0), (1e9, 0.0)])

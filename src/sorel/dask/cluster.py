@@ -46,6 +46,10 @@ _PULSE = 0.2
 _MISSED = 10
 
 
+# States of a future that will never have a result.
+_FAILED = {"error", "cancelled"}
+
+
 class ClusterError(RuntimeError):
     """The cluster cannot go on with a fit; the message says why.
 
@@ -149,7 +153,7 @@ class Partitions:
             broken = isinstance(error, OSError | asyncio.CancelledError | RuntimeError)
             if not broken and self.client.status == "running":
                 raise
-            raise self._unreachable(error) from error
+            raise _unreachable(self.client, error) from error
         return replies
 
     def _lost(self, replies: list[Any]) -> list[str]:
@@ -167,18 +171,6 @@ class Partitions:
             elif isinstance(reply, Exception):
                 raise reply
         return lost
-
-    def _unreachable(self, error: BaseException) -> ClusterError:
-        if self.client.status in ("closed", "closing"):
-            return ClusterError(
-                f"the client is {self.client.status}; make another one with "
-                "distributed.Client(address) and fit again"
-            )
-        return ClusterError(
-            f"the scheduler at {_address(self.client)} does not answer "
-            f"({type(error).__name__}: {error}); start the cluster again and fit once more, with "
-            "the best parameters so far in the attributes of this error"
-        )
 
     def describe(self, place: int) -> str:
         """The shard of a worker in words."""
@@ -219,29 +211,9 @@ class Partitions:
 
     def _wait_for_futures(self) -> None:
         """Wait until all partitions are computed, as long as there are workers to do so."""
-        seen = time.monotonic()
-        while True:
-            try:
-                states = [future.status for future in self._futures]
-            except RuntimeError as error:
-                raise self._unreachable(error) from error
-            for place, state in enumerate(states):
-                # One that is "lost" is being computed again, as far as its graph is known.
-                if state in ("error", "cancelled"):
-                    raise self._failure(place, state)
-            if all(state == "finished" for state in states):
-                return
-            if self.client.status != "running":
-                raise self._unreachable(OSError("connection lost"))
-            if self.client.nthreads():
-                seen = time.monotonic()
-            if time.monotonic() - seen > _patience():
-                raise ClusterError(
-                    f"{sum(state != 'finished' for state in states)} of {len(states)} partitions "
-                    f"are not computed, and there has been no worker for {_patience():g} s; start "
-                    "some, or raise the setting 'sorel.worker-timeout'"
-                )
-            time.sleep(_PAUSE)
+        for place, state in enumerate(wait_for_futures(self.client, self._futures)):
+            if state in _FAILED:
+                raise self._failure(place, state)
 
     def _failure(self, place: int, state: str) -> BaseException:
         if state != "error":
@@ -249,9 +221,9 @@ class Partitions:
             try:
                 self.client.nthreads()
             except (Exception, asyncio.CancelledError) as failure:
-                return self._unreachable(failure)
+                return _unreachable(self.client, failure)
             if self.client.status != "running":
-                return self._unreachable(OSError("connection lost"))
+                return _unreachable(self.client, OSError("connection lost"))
             return ClusterError(
                 f"partition {place} is gone ({state}), and no graph is left to compute it again; "
                 "give fit a collection that is not made of scattered data"
@@ -272,7 +244,7 @@ class Partitions:
         try:
             who = self.client.who_has(self._futures)
         except (OSError, asyncio.CancelledError, RuntimeError) as error:
-            raise self._unreachable(error) from error
+            raise _unreachable(self.client, error) from error
         holders: dict[str, list[int]] = {}
         for place, future in enumerate(self._futures):
             if self.lengths[place] == 0:
@@ -400,6 +372,43 @@ def _address(client: distributed.Client) -> str:
 
 def _patience() -> float:
     return float(dask.config.get("sorel.worker-timeout", _PATIENCE))
+
+
+def _unreachable(client: distributed.Client, error: BaseException) -> ClusterError:
+    if client.status in ("closed", "closing"):
+        return ClusterError(
+            f"the client is {client.status}; make another one with "
+            "distributed.Client(address) and fit again"
+        )
+    return ClusterError(
+        f"the scheduler at {_address(client)} does not answer "
+        f"({type(error).__name__}: {error}); start the cluster again and fit once more, with "
+        "the best parameters so far in the attributes of this error"
+    )
+
+
+def wait_for_futures(client: distributed.Client, futures: list[Any]) -> list[str]:
+    """The states of futures once all are finished or one has failed, while there are workers."""
+    seen = time.monotonic()
+    while True:
+        try:
+            states = [future.status for future in futures]
+        except RuntimeError as error:
+            raise _unreachable(client, error) from error
+        # One that is "lost" is being computed again, as far as its graph is known.
+        if _FAILED & set(states) or all(state == "finished" for state in states):
+            return states
+        if client.status != "running":
+            raise _unreachable(client, OSError("connection lost"))
+        if client.nthreads():
+            seen = time.monotonic()
+        if time.monotonic() - seen > _patience():
+            raise ClusterError(
+                f"{sum(state != 'finished' for state in states)} of {len(states)} partitions "
+                f"are not computed, and there has been no worker for {_patience():g} s; start "
+                "some, or raise the setting 'sorel.worker-timeout'"
+            )
+        time.sleep(_PAUSE)
 
 
 def find_client(client: distributed.Client | None) -> distributed.Client:

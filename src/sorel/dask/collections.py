@@ -20,7 +20,12 @@ from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
 from sorel._lib.inputs import check_numbers
-from sorel.dask.cluster import ClusterError, check_versions, wait_for_worker
+from sorel.dask.cluster import (
+    ClusterError,
+    check_versions,
+    wait_for_futures,
+    wait_for_worker,
+)
 from sorel.dask.shards import Partition
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray
@@ -187,6 +192,8 @@ def _same(block: Partition) -> Partition:
 
 def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[PartitionFacts]:
     try:
+        # Without a worker, gather alone would wait for ever.
+        wait_for_futures(client, facts)
         found: list[PartitionFacts] = client.gather(facts)
     except distributed.KilledWorker as error:
         raise ClusterError(

@@ -10,7 +10,6 @@ how many there are.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -115,17 +114,17 @@ class Home:
                 weight = weight * layout.class_weight[codes]
         else:
             targets = np.asarray(y, dtype=np.float64) - layout.offset
+        # Weights sum to 1 over all workers.
+        omega = None
+        if weight is not None and layout.total_weight is not None:
+            omega = weight / layout.total_weight
         spec = Spec(
-            targets, layout.loss, Mean(), layout.classes, layout.fit_intercept, None, n_jobs
+            targets, layout.loss, Mean(), layout.classes, layout.fit_intercept, omega, n_jobs
         )
         kind = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
         engine = kind(X, spec)
-        # Weights sum to 1 over all workers.
-        if weight is None or layout.total_weight is None:
+        if omega is None:
             engine._omega = np.full(1, 1.0 / layout.n_samples)
-        else:
-            engine._weighted, engine._omega = True, weight / layout.total_weight
-            engine.spec = dataclasses.replace(spec, sample_weight=engine._omega)
         return engine
 
     def session(self, run: str) -> Session:
