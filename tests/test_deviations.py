@@ -41,12 +41,6 @@ def test_a_missed_tolerance_is_told_in_one_gap_and_the_tolerance_that_was_set(so
     assert fit.status == f"not converged: max_passes=3 reached; {expected}"
 
 
-def test_the_gap_of_a_tighter_tolerance_is_no_larger():
-    gaps = [minimize_deviation(X, Y, ESRM(3.0), tol=tol).relative_gap for tol in (1e-4, 1e-6, 1e-9)]
-    assert gaps == sorted(gaps, reverse=True)
-    assert gaps[-1] <= 1e-9
-
-
 def test_a_program_that_cannot_be_solved_is_left_to_the_runs(monkeypatch):
     monkeypatch.setattr(TailProgram, "solve", lambda program, start=None: None)
     fit = minimize_deviation(X, Y, CVaR(0.3))
@@ -64,7 +58,7 @@ def test_more_columns_than_rows_are_fitted_perfectly():
 
 
 @pytest.mark.parametrize("risk", [CVaR(0.5), ESRM(2.0)], ids=repr)
-@pytest.mark.parametrize("scales", [[1.0, 1.0, 1.0], [1e-3, 1.0, 1e3], [1e3, 0.0, 1e-3]])
+@pytest.mark.parametrize("scales", [[1e-3, 1.0, 1e3], [1e3, 0.0, 1e-3]])
 def test_columns_of_unequal_size(risk, scales):
     fit = minimize_deviation(X * scales, Y, risk)
     assert fit.converged
