@@ -431,3 +431,13 @@ def test_kinds_of_input() -> None:
 def test_errors_say_what_was_wrong(z, sigma, weight, error, words) -> None:
     with pytest.raises(error, match=words):
         project_permutahedron(z, sigma, weight)
+
+
+@pytest.mark.parametrize("weight", [None, [0.72, 0.28]])
+def test_thresholds_find_the_items_again_however_far_they_have_moved(weight):
+    projector = Projector(CVaR(0.1), 2, None if weight is None else np.array(weight))
+    out = np.empty(2)
+    for size in (1.0, 1e22, 1e9, 1e64, 1.0):
+        for zeta in ([1.2, 87.7], [3.1, 3.1], [55.0, -2.0]):
+            projector.project(size * np.array(zeta), out)
+            assert out @ (weight or [0.5, 0.5]) == pytest.approx(1.0, rel=1e-12)

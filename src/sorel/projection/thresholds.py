@@ -72,13 +72,20 @@ class Thresholder:
         if self.pivot >= 0:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start)
-        if count < 0:
+        if count < 0 or not self._is_whole(out):
             count = self._find(zeta, out, block, team, self.bracket(zeta))
+            if not self._is_whole(out):
+                return -1
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
             return 0
         return min(count, 1)
+
+    def _is_whole(self, q: FloatArray) -> bool:
+        """Whether q has the right sum: far from the items, rounding of tau may lose them all."""
+        mass = float(q.sum() if self.weight is None else q @ self.weight)
+        return math.isclose(mass, self.total, rel_tol=1e-8)
 
     def bracket(self, zeta: FloatArray) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""
