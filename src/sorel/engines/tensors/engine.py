@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -140,9 +140,9 @@ class TensorEngine(Engine):
         self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
         self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
         n, weight = self.n_samples, spec.sample_weight
-        self._omega: Tensor | None = None
-        if weight is not None:
-            self._omega = torch.as_tensor(weight, device=self.device, dtype=torch.float64)
+        # The sample weights: 1/n for all of them where none are given.
+        omega = 1.0 / n if weight is None else weight
+        self._omega = torch.as_tensor(omega, device=self.device, dtype=torch.float64)
         # Whether a weighting of the risk leaves most rows without a weight.
         self._some = isinstance(spec.risk, CVaR) and spec.risk.alpha < _FEW
         self._projection = make_projection(spec.risk, n, weight, self.device)
@@ -174,11 +174,9 @@ class TensorEngine(Engine):
         targets, classes = self.y[chosen], max(2, self.n_outputs)
         if self.spec.loss.is_classifier and len(torch.unique(targets)) < classes:
             return None
-        if weight is not None:
-            if not weight[rows].any():
-                return None
-            weight = weight[rows] / weight[rows].sum()
-        spec = replace(self.spec, targets=targets, sample_weight=weight)
+        if weight is not None and not weight[rows].any():
+            return None
+        spec = replace(self.spec.for_rows(rows), targets=targets)
         return TensorEngine(self.matrix.take(chosen), spec)
 
     # Products with X.
@@ -224,22 +222,14 @@ class TensorEngine(Engine):
 
     def _dot(self, a: Tensor, b: Tensor) -> float:
         """sum_i omega_i a_i b_i."""
-        if self._omega is None:
+        if self.spec.sample_weight is None:
             return float(torch.dot(a, b)) / self.n_samples
         return float(torch.dot(a * self._omega, b))
 
     def _mean(self, values: Tensor) -> float:
-        if self._omega is None:
+        if self.spec.sample_weight is None:
             return float(values.mean())
         return float(torch.dot(values, self._omega))
-
-    def _lam(self, density: Tensor) -> Tensor:
-        """A new vector with q times the sample weights."""
-        return density / self.n_samples if self._omega is None else density * self._omega
-
-    def _weigh(self, values: Tensor) -> Tensor:
-        """Values times the sample weights, in place."""
-        return values.div_(self.n_samples) if self._omega is None else values.mul_(self._omega)
 
     def risk(self, point: Any) -> float:
         return self._projection.value(point.losses)
@@ -296,7 +286,7 @@ class TensorEngine(Engine):
 
     def rounding(self, point: Any, dual: Any) -> RoundingFacts:
         loss, weights = cast(Any, self.spec.loss), 0.0
-        if self._omega is not None:
+        if self.spec.sample_weight is not None:
             # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
             # own size, which may be far less.
             used = point.losses[self._omega > 0.0]
@@ -304,7 +294,7 @@ class TensorEngine(Engine):
         facts = self._mean(dual.density), weights
         if loss.lower_bound > -math.inf and loss.curvature_bound < math.inf:
             return RoundingFacts(*facts)
-        lam, slopes, losses = self._lam(dual.density), point.slopes.abs_(), point.losses.abs()
+        lam, slopes, losses = dual.density * self._omega, point.slopes.abs_(), point.losses.abs()
         if loss.link == "log":
             # The formulas compare the margin with log y, whose error is as good as one of the loss.
             losses += slopes * torch.where(self.y > 0.0, self.y, 1.0).log_().abs_()
@@ -316,23 +306,20 @@ class TensorEngine(Engine):
 
     def weights(self, dual: Any) -> FloatArray:
         with out_of_memory(self.n_samples, self.device):
-            return self._lam(dual.density).cpu().numpy()
+            return (dual.density * self._omega).cpu().numpy()
 
     def nearest_dual(self, lam: FloatArray) -> tuple[TensorDual, float]:
         given = self._to_device(lam)
-        if self._omega is None:
-            density = given * self.n_samples
-        else:
-            density = torch.where(self._omega > 0.0, given / self._omega, 0.0)
+        density = torch.where(self._omega > 0.0, given / self._omega, 0.0)
         dual = TensorDual(density, self._projection.project(density))
-        return dual, float((self._lam(dual.density) - given).abs_().sum())
+        return dual, float((dual.density * self._omega - given).abs_().sum())
 
     # Derivatives.
 
     def _weighted_slopes(self, point: Any, dual: Any) -> Tensor:
         if self.n_outputs == 1:
-            return self._weigh(point.slopes.mul_(dual.density))
-        return point.slopes * self._lam(dual.density)[:, None]
+            return point.slopes.mul_(dual.density).mul_(self._omega)
+        return point.slopes * (dual.density * self._omega)[:, None]
 
     def gradient(self, point: Any, dual: Any) -> FloatArray:
         return self._adjoint(self._weighted_slopes(point, dual))
@@ -340,17 +327,6 @@ class TensorEngine(Engine):
     def slope(self, point: Any, dual: Any, direction: Any) -> float:
         slopes = self._weighted_slopes(point, dual)
         return float(torch.dot(slopes.ravel(), direction.ravel()))
-
-    def _diagonal(self, point: Any, dual: Any, eta: float, damping: float) -> Tensor:
-        """Diagonal of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
-        loss: Any = self.spec.loss
-        h = loss.curvature(self.y, point.margins)
-        if damping > 0.0:
-            h.lerp_(loss.majorant(self.y, point.margins), damping)
-        h.mul_(dual.density)
-        if eta > 0.0:
-            h.add_(point.slopes.square_().mul_(dual.blocks.block >= 0), alpha=eta)
-        return self._weigh(h)
 
     def _sample_rows(self, h: Tensor, blocks: Blocks | None, n_rows: int) -> Tensor | None:
         """Factors of the weights of rows that stand for all; None where all are kept.
@@ -385,17 +361,8 @@ class TensorEngine(Engine):
             factor[passed] += (unit / alone[passed]).clamp_(min=1.0)
         return factor
 
-    def _softmax_pair(self, slopes: Tensor, dual: Any, a: int, b: int) -> Tensor:
-        """q times one entry of diag(p) - p p^T for every sample."""
-        own = self.y == a
-        p = slopes[:, a] + own
-        if a == b:
-            # 1 - p is taken from the slope where that is exact.
-            return torch.where(own, -slopes[:, a], 1.0 - p).mul_(p).mul_(dual.density)
-        return (slopes[:, b] + (self.y == b)).mul_(p).mul_(dual.density).neg_()
-
     def _block_part(
-        self, blocks: Blocks, columns: list[Tensor], eta: float, factor: Tensor | None = None
+        self, blocks: Blocks, columns: Sequence[Tensor], eta: float, factor: Tensor | None
     ) -> Tensor:
         """eta sum_b u_b u_b^T / omega_b, u_b the sum over block b of c_i [x_i 1].
 
@@ -410,9 +377,7 @@ class TensorEngine(Engine):
         index = torch.nonzero(inside).ravel()
         own, order = torch.sort(blocks.block[index], stable=True)
         index = index[order]
-        omega = torch.full((len(index),), 1.0 / self.n_samples, dtype=torch.float64).to(self.device)
-        if self._omega is not None:
-            omega = self._omega[index]
+        omega = self._omega.expand(self.n_samples)[index]
         if factor is not None:
             omega = omega * factor[index]
         numbers, counts = torch.unique_consecutive(own, return_counts=True)
@@ -446,19 +411,16 @@ class TensorEngine(Engine):
         return out
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
-        if dual.blocks is None:
-            eta = 0.0
         if self.n_outputs > 1:
-            return _SoftmaxCurvature(self, point, dual, eta)
-        return _TensorCurvature(self, point, dual, eta, damping)
+            return _SeveralMargins(self, point, dual, eta)
+        return _OneMargin(self, point, dual, eta, damping)
 
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
-        lam, loss = self._lam(dual.density), cast(Any, self.spec.loss)
+        lam, loss = dual.density * self._omega, cast(Any, self.spec.loss)
         if self.n_outputs > 1:
             move = torch.as_tensor(shift, dtype=torch.float64, device=self.device)
             slopes = softmax_losses(self.y, point.margins + move)[1]
-            p = slopes.clone()
-            p.scatter_add_(1, self.y[:, None], torch.ones_like(p[:, :1]))
+            p = _probabilities(self.y, slopes)
             weighted = lam[:, None] * p
             hessian = torch.diag(weighted.sum(dim=0)) - p.T @ weighted
             present = torch.bincount(self.y, lam, self.n_outputs) > 0.0
@@ -481,115 +443,126 @@ class TensorEngine(Engine):
 
 
 class _TensorCurvature(Curvature):
-    """The Hessian: diagonal weights, and what the means of blocks take away."""
+    """What one margin and several have in common: diagonal weights, less the means of blocks."""
 
-    def __init__(
-        self, engine: TensorEngine, point: Any, dual: Any, eta: float, damping: float
-    ) -> None:
-        self._engine, self._point, self._eta = engine, point, eta
+    def __init__(self, engine: TensorEngine, point: Any, dual: Any, eta: float) -> None:
+        self._engine, self._point, self._dual, self._eta = engine, point, dual, eta
         self._blocks: Blocks | None = dual.blocks if eta > 0.0 else None
-        self._h = engine._diagonal(point, dual, eta, damping)
-
-    @cached_property
-    def _pull(self) -> Tensor:
-        assert self._blocks is not None
-        return self._engine._weigh(self._point.slopes).mul_(self._blocks.block >= 0)
 
     @cached_property
     def _means(self) -> _BlockSums:
         assert self._blocks is not None
         return _BlockSums(self._blocks, self._engine._omega, self._eta)
 
-    @property
-    def share(self) -> float:
-        return max(int(torch.count_nonzero(self._h)), 1) / self._engine.n_samples
-
-    def product(self, v: FloatArray) -> FloatArray:
-        engine = self._engine
-        change = engine._margins(v)
-        moved = self._h * change
-        if self._blocks is not None:
-            change.mul_(self._pull)
-            moved.addcmul_(self._pull, self._means.spread(change), value=-1.0)
-        return engine._adjoint(moved)
-
-    def diagonal(self) -> FloatArray:
-        engine = self._engine
-        return engine.matrix.gram_diagonal(self._h, engine.fit_intercept).cpu().numpy()
-
-    def matrix(self, n_rows: int | None = None) -> FloatArray:
-        engine, h, factor = self._engine, self._h, None
-        if n_rows is not None and engine.n_samples > WORTH_SAMPLING * n_rows:
-            factor = engine._sample_rows(h, self._blocks, n_rows)
-            h = h if factor is None else h * factor
-        out = engine.matrix.gram(h, engine.fit_intercept)
-        if self._blocks is not None:
-            slopes = engine._weigh(self._point.slopes)
-            out -= engine._block_part(self._blocks, [slopes], self._eta, factor)
-        return out.cpu().numpy()
-
-
-class _SoftmaxCurvature(Curvature):
-    """The Hessian of the multinomial loss, whose parabolas above it are not used for damping."""
-
-    def __init__(self, engine: TensorEngine, point: Any, dual: Any, eta: float) -> None:
-        self._engine, self._point, self._dual, self._eta = engine, point, dual, eta
-        self._blocks: Blocks | None = dual.blocks if eta > 0.0 else None
-        if self._blocks is not None:
-            self._inside = self._blocks.block >= 0
-            self._means = _BlockSums(self._blocks, engine._omega, eta)
-
-    def product(self, v: FloatArray) -> FloatArray:
-        engine, slopes = self._engine, self._point.slopes
-        change = engine._margins(v)
-        p = slopes.clone()
-        p.scatter_add_(1, engine.y[:, None], torch.ones_like(p[:, :1]))
-        average = (p * change).sum(dim=1, keepdim=True)
-        losses = (slopes * change).sum(dim=1)
-        moved = change.sub_(average).mul_(p).mul_(engine._lam(self._dual.density)[:, None])
-        if self._blocks is not None:
-            own = engine._weigh(losses.mul_(self._inside))
-            pull = own.mul(self._eta)
-            pull -= engine._weigh(self._means.spread(own) * self._inside)
-            moved.add_(slopes * pull[:, None])
-        return engine._adjoint(moved)
-
     def _pair(self, a: int, b: int) -> Tensor:
-        """The weights of the rows in the block of two classes."""
-        engine, slopes = self._engine, self._point.slopes
-        h = engine._softmax_pair(slopes, self._dual, a, b)
-        if self._blocks is not None:
-            h.add_(slopes[:, a] * slopes[:, b] * self._inside, alpha=self._eta)
-        return engine._weigh(h)
+        """The weights of the rows in the part of the matrix that belongs to two margins."""
+        raise NotImplementedError
 
     def diagonal(self) -> FloatArray:
         engine = self._engine
-        columns = (
+        columns = [
             engine.matrix.gram_diagonal(self._pair(a, a), engine.fit_intercept)
             for a in range(engine.n_outputs)
-        )
-        return torch.stack(list(columns), dim=1).cpu().numpy()
+        ]
+        return torch.stack(columns, dim=1).reshape(engine.shape).cpu().numpy()
 
     def matrix(self, n_rows: int | None = None) -> FloatArray:
-        engine, k = self._engine, self._engine.n_outputs
+        engine, k, factor = self._engine, self._engine.n_outputs, None
+        if k == 1 and n_rows is not None and engine.n_samples > WORTH_SAMPLING * n_rows:
+            factor = engine._sample_rows(self._pair(0, 0), self._blocks, n_rows)
         rows = engine.shape[0]
         out = torch.empty((rows, k, rows, k), dtype=torch.float64, device=engine.device)
         for a in range(k):
             for b in range(a + 1):
-                gram = engine.matrix.gram(self._pair(a, b), engine.fit_intercept)
-                out[:, a, :, b] = gram
-                out[:, b, :, a] = gram
+                h = self._pair(a, b) if factor is None else self._pair(a, b) * factor
+                out[:, a, :, b] = out[:, b, :, a] = engine.matrix.gram(h, engine.fit_intercept)
         out = out.reshape(rows * k, rows * k)
         if self._blocks is not None:
-            columns = [engine._weigh(self._point.slopes[:, a].clone()) for a in range(k)]
-            out -= engine._block_part(self._blocks, columns, self._eta)
+            slopes = self._point.slopes.reshape(-1, k) * engine._omega.reshape(-1, 1)
+            out -= engine._block_part(self._blocks, slopes.unbind(1), self._eta, factor)
         return out.cpu().numpy()
+
+
+class _OneMargin(_TensorCurvature):
+    """The weights are omega (q phi'' + eta phi'^2 [in a block])."""
+
+    def __init__(
+        self, engine: TensorEngine, point: Any, dual: Any, eta: float, damping: float
+    ) -> None:
+        super().__init__(engine, point, dual, eta)
+        loss: Any = engine.spec.loss
+        self._h = loss.curvature(engine.y, point.margins)
+        if damping > 0.0:
+            self._h.lerp_(loss.majorant(engine.y, point.margins), damping)
+        self._h.mul_(dual.density)
+        if self._blocks is not None:
+            self._h.add_(point.slopes.square_().mul_(self._blocks.block >= 0), alpha=eta)
+        self._h.mul_(engine._omega)
+
+    @cached_property
+    def _pull(self) -> Tensor:
+        assert self._blocks is not None
+        return self._point.slopes.mul_(self._engine._omega).mul_(self._blocks.block >= 0)
+
+    @property
+    def share(self) -> float:
+        return max(int(torch.count_nonzero(self._h)), 1) / self._engine.n_samples
+
+    def _pair(self, a: int, b: int) -> Tensor:
+        return self._h
+
+    def product(self, v: FloatArray) -> FloatArray:
+        change = self._engine._margins(v)
+        moved = self._h * change
+        if self._blocks is not None:
+            change.mul_(self._pull)
+            moved.addcmul_(self._pull, self._means.spread(change), value=-1.0)
+        return self._engine._adjoint(moved)
+
+
+class _SeveralMargins(_TensorCurvature):
+    """The Hessian of the multinomial loss, whose parabolas above it are not used for damping."""
+
+    def product(self, v: FloatArray) -> FloatArray:
+        engine, slopes = self._engine, self._point.slopes
+        change = engine._margins(v)
+        p = _probabilities(engine.y, slopes)
+        average = (p * change).sum(dim=1, keepdim=True)
+        losses = (slopes * change).sum(dim=1)
+        moved = change.sub_(average).mul_(p).mul_((self._dual.density * engine._omega)[:, None])
+        if self._blocks is not None:
+            inside = self._blocks.block >= 0
+            own = losses.mul_(inside).mul_(engine._omega)
+            pull = own.mul(self._eta)
+            pull -= self._means.spread(own) * inside * engine._omega
+            moved.add_(slopes * pull[:, None])
+        return engine._adjoint(moved)
+
+    def _pair(self, a: int, b: int) -> Tensor:
+        # q times one entry of diag(p) - p p^T.
+        engine, slopes = self._engine, self._point.slopes
+        own = engine.y == a
+        p = slopes[:, a] + own
+        if a == b:
+            # 1 - p is taken from the slope where that is exact.
+            h = torch.where(own, -slopes[:, a], 1.0 - p).mul_(p)
+        else:
+            h = (slopes[:, b] + (engine.y == b)).mul_(p).neg_()
+        h.mul_(self._dual.density)
+        if self._blocks is not None:
+            h.add_(slopes[:, a] * slopes[:, b] * (self._blocks.block >= 0), alpha=self._eta)
+        return h.mul_(engine._omega)
+
+
+def _probabilities(y: Tensor, slopes: Tensor) -> Tensor:
+    """softmax(z) from the slopes softmax(z) - onehot(y)."""
+    return slopes.scatter_add(1, y[:, None], torch.ones_like(slopes[:, :1]))
 
 
 class _BlockSums:
     """For a vector, eta / omega_b times its sum over the block of each sample."""
 
-    def __init__(self, blocks: Blocks, omega: Tensor | None, eta: float) -> None:
+    def __init__(self, blocks: Blocks, omega: Tensor, eta: float) -> None:
         self._block, self._count, sizes = blocks
         self._order: Tensor | None = None
         if self._count > 1:
@@ -598,10 +571,7 @@ class _BlockSums:
             pooled = sizes.sum()
             self._ends = sizes.cumsum(0) - 1 + (len(self._block) - pooled)
             self._before = self._ends - sizes
-        if omega is None:
-            totals = sizes.double() / len(self._block)
-        else:
-            totals = self._sums(omega)
+        totals = sizes * omega if omega.ndim == 0 else self._sums(omega)
         # Samples of weight 0 may form a block of their own.
         self._scale = eta / torch.where(totals > 0.0, totals, torch.inf)
 
