@@ -14,8 +14,8 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from sorel._lib.devices import is_tensor, like, to_numpy
-from sorel.engines.tensors.inputs import check_length, read_matrix, refuse_infinite, same_device
+from sorel._lib.devices import like, to_numpy
+from sorel.engines.tensors.inputs import finite_matrix, one_column, read_tensor, refuse_infinite
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import make_matrix
 from sorel.problem.losses import Loss
@@ -25,11 +25,8 @@ FloatArray = NDArray[np.float64]
 
 def read_arrays(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, FloatArray | None]:
     """X as a tensor, y as one or as an array, weights as an array; all of the same length."""
-    matrix = read_matrix(X)
-    y = same_device("y", y, matrix) if is_tensor(y) else np.asarray(y)
-    check_length(tuple(y.shape), matrix)
-    if y.ndim == 2:
-        y = y[:, 0]
+    matrix = read_tensor(X)
+    y = one_column(y, matrix)
     if sample_weight is None:
         return matrix, y, None
     weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
@@ -61,17 +58,16 @@ def host_rows(X: Any, rows: NDArray[np.int64]) -> Any:
 
 def scores(model: Any, X: Any) -> Any:
     """Margins of the rows, on their device."""
-    matrix = make_matrix(read_matrix(X))
-    if matrix.d != model.n_features_in_:
+    tensor = read_tensor(X)
+    d, device = tensor.shape[1], tensor.device
+    if d != model.n_features_in_:
         raise ValueError(
-            f"X has {matrix.d} features, but {type(model).__name__} is expecting "
+            f"X has {d} features, but {type(model).__name__} is expecting "
             f"{model.n_features_in_} features as input"
         )
-    if not np.isfinite(matrix.column_scale).all():
-        raise ValueError(f"X has a value that is not finite: {matrix.first_bad()}")
-    coef = torch.from_numpy(np.ascontiguousarray(model.coef_.T)).to(matrix.device)
-    intercept = torch.as_tensor(model.intercept_, dtype=torch.float64, device=matrix.device)
-    return matrix.margins(coef) + intercept
+    coef = torch.from_numpy(np.ascontiguousarray(model.coef_.T)).to(device)
+    intercept = torch.as_tensor(model.intercept_, dtype=torch.float64, device=device)
+    return finite_matrix(tensor).margins(coef) + intercept
 
 
 def predict_numbers(loss: Loss, margins: Any, X: Any) -> Any:

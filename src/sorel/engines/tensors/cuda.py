@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,14 +100,8 @@ class Kernels:
         across, down = blocks if isinstance(blocks, tuple) else (blocks, 1)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
         grid = (across, down, 1, threads, 1, 1, shared, stream, pointers, None)
-        with self._current():
+        with torch.cuda.device(self.device):
             self._check(self._driver.cuLaunchKernel(self._function(name), *grid))
-
-    def _current(self) -> AbstractContextManager[Any]:
-        """Makes the device the current one, where it is not."""
-        if torch.cuda.current_device() == self.device.index:
-            return nullcontext()
-        return torch.cuda.device(self.device)
 
     def over(self, name: str, count: int, *arguments: Any, threads: int = THREADS) -> None:
         """Run a loop with one thread for each of `count` items."""

@@ -395,7 +395,7 @@ class TensorEngine(Engine):
                 part = slice(begin, min(begin + height, last))
                 found, lengths = torch.unique_consecutive(own[part], return_counts=True)
                 places = torch.searchsorted(numbers, found) - start
-                tile = self.matrix.gather(index[part])
+                tile = self.matrix.tile(index[part])
                 if self.fit_intercept:
                     tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
                 for a, c in enumerate(columns):

@@ -52,18 +52,22 @@ def read_data(X: Any, y: Any, loss: Loss) -> TensorData:
     (tensor([-1.,  1.], dtype=torch.float64), array([3, 7]))
     """
     check_served(loss)
-    tensor = read_matrix(X)
+    tensor = read_tensor(X)
     with torch.no_grad(), out_of_memory(tensor.shape[0], tensor.device):
-        matrix = make_matrix(tensor)
-        if not np.isfinite(matrix.column_scale).all():
-            raise ValueError(
-                f"X has a value that is not finite: {matrix.first_bad()}; drop or impute such rows"
-            )
-        targets, classes = read_targets(y, loss, tensor)
-    return TensorData(matrix, targets, classes)
+        return TensorData(finite_matrix(tensor), *read_targets(y, loss, tensor))
 
 
-def read_matrix(X: Any) -> Tensor:
+def finite_matrix(X: Tensor) -> Matrix:
+    """The products with X, whose values are checked."""
+    matrix = make_matrix(X)
+    if not np.isfinite(matrix.column_scale).all():
+        raise ValueError(
+            f"X has a value that is not finite: {matrix.bad_value()}; drop or impute such rows"
+        )
+    return matrix
+
+
+def read_tensor(X: Any) -> Tensor:
     """X as a detached tensor of a shape and a type that the engine takes."""
     tensor = as_tensor(X)
     if tensor.ndim != 2:
@@ -83,27 +87,11 @@ def read_matrix(X: Any) -> Tensor:
     return tensor if tensor.layout == torch.sparse_csr else tensor.to_sparse_csr()
 
 
-def same_device(what: str, values: Any, X: Tensor) -> Tensor:
-    """A tensor on the device of X, or an error that names both."""
-    tensor = as_tensor(values)
-    if tensor.device != X.device:
-        raise ValueError(
-            f"X is on {X.device} and {what} on {tensor.device}; move one of them, e.g. with "
-            f"{what}.to({str(X.device)!r})"
-        )
-    return tensor
-
-
 def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | None]:
     """Targets as the formulas want them, and the class labels if there are any."""
-    if not is_tensor(y):
-        values = np.asarray(y)
-        check_length(values.shape, X)
-        return loss.encode(values)
-    tensor = same_device("y", y, X)
-    check_length(tuple(tensor.shape), X)
-    if tensor.ndim == 2:
-        tensor = tensor[:, 0]
+    tensor = one_column(y, X)
+    if isinstance(tensor, np.ndarray):
+        return loss.encode(tensor)
     if tensor.is_complex():
         raise ValueError(f"y must be real, got {tensor.dtype}")
     refuse_infinite(tensor)
@@ -121,24 +109,29 @@ def read_targets(y: Any, loss: Loss, X: Tensor) -> tuple[Any, NDArray[Any] | Non
     return codes.double().mul_(2.0).sub_(1.0), classes
 
 
-def check_length(shape: tuple[int, ...], X: Tensor) -> None:
-    """Refuse anything but one value for each row of X."""
+def one_column(y: Any, X: Tensor) -> Any:
+    """y with one value for each row of X, as a tensor on its device or as a NumPy array."""
+    values = as_tensor(y) if is_tensor(y) else np.asarray(y)
+    if is_tensor(y) and values.device != X.device:
+        raise ValueError(
+            f"X is on {X.device} and y on {values.device}; move one of them, e.g. with "
+            f"y.to({str(X.device)!r})"
+        )
+    shape = tuple(values.shape)
     length = shape[0] if shape else 0
     if length != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows but y has {length} values; they must agree")
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(f"y must be one-dimensional, got shape {shape}")
+    return values[:, 0] if len(shape) == 2 else values
 
 
 def refuse_infinite(y: Tensor) -> None:
     """Refuse targets that are not finite."""
-    if y.is_floating_point():
-        _refuse(~torch.isfinite(y), y, "y has a value that is not finite")
+    _refuse(~torch.isfinite(y), y, "y has a value that is not finite:")
 
 
-def _refuse(bad: Tensor, values: Tensor, rule: str) -> None:
+def _refuse(bad: Tensor, y: Tensor, rule: str) -> None:
     if bool(bad.any()):
-        first = int(torch.nonzero(bad.ravel())[0])
-        value = values.ravel()[first].item()
-        sign = ":" if rule.endswith("finite") else ""
-        raise ValueError(f"{rule}{sign} y[{first}] = {value}; drop or impute such rows")
+        first = int(torch.nonzero(bad)[0])
+        raise ValueError(f"{rule} y[{first}] = {y[first].item()}; drop or impute such rows")

@@ -11,7 +11,6 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,20 +48,16 @@ class Matrix:
         """X^T c, for one column or several; `some` says that c is 0 for most rows."""
         raise NotImplementedError
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Rows as a dense tile of float64."""
-        raise NotImplementedError
-
-    def gather(self, index: Tensor) -> Tensor:
-        """Chosen rows as a dense tile of float64."""
+    def tile(self, rows: slice | Tensor) -> Tensor:
+        """Rows of a range, or chosen ones, as a dense tile of float64."""
         raise NotImplementedError
 
     def columns(self) -> Tensor:
         """The largest |x_ij| of each column; not finite where some x_ij is not."""
         raise NotImplementedError
 
-    def first_bad(self) -> str:
-        """Where the first value is that is not finite."""
+    def bad_value(self) -> str:
+        """Where a value is that is not finite: of dense rows the first of the first column."""
         raise NotImplementedError
 
     def take(self, index: Tensor) -> Tensor:
@@ -83,16 +78,12 @@ class Matrix:
         height = room // self.d
         return max(1, min(self.n, height - height % _BATCH_ROWS or height))
 
-    def tiles(self, index: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
+    def tiles(self, index: Tensor | None) -> Iterator[tuple[slice | Tensor, Tensor]]:
         """Rows in order, all or the chosen ones, with what selects them from a vector."""
-        count = self.n if index is None else len(index)
-        for start in range(0, count, self.height):
-            stop = min(start + self.height, count)
-            if index is None:
-                yield slice(start, stop), self.rows(start, stop)
-            else:
-                part = index[start:stop]
-                yield part, self.gather(part)
+        for start in range(0, self.n if index is None else len(index), self.height):
+            part = slice(start, start + self.height)
+            rows = part if index is None else index[part]
+            yield rows, self.tile(rows)
 
     def used(self, h: Tensor) -> Tensor | None:
         """The rows with a weight, where they are few enough to be gathered; else None."""
@@ -183,11 +174,8 @@ class DenseMatrix(Matrix):
             return cuda.weighted_squares(self.X, h)
         return super().squares(h)
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        return self.X[start:stop].double()
-
-    def gather(self, index: Tensor) -> Tensor:
-        return self.X[index].double()
+    def tile(self, rows: slice | Tensor) -> Tensor:
+        return self.X[rows].double()
 
     def take(self, index: Tensor) -> Tensor:
         return self.X[index]
@@ -198,14 +186,10 @@ class DenseMatrix(Matrix):
         least, most = torch.aminmax(self.X, dim=0)
         return torch.maximum(most, least.neg_()).double()
 
-    def first_bad(self) -> str:
-        for start in range(0, self.n, self.height):
-            bad = ~torch.isfinite(self.X[start : start + self.height])
-            if bad.any():
-                row, column = (int(place) for place in torch.nonzero(bad)[0])
-                row += start
-                return f"X[{row}, {column}] = {float(self.X[row, column])}"
-        raise AssertionError("all values are finite")
+    def bad_value(self) -> str:
+        column = int(np.flatnonzero(~np.isfinite(self.column_scale))[0])
+        row = int(torch.nonzero(~torch.isfinite(self.X[:, column]))[0])
+        return f"X[{row}, {column}] = {float(self.X[row, column])}"
 
 
 class CsrMatrix(Matrix):
@@ -213,11 +197,8 @@ class CsrMatrix(Matrix):
 
     def __init__(self, X: Tensor) -> None:
         super().__init__(X)
-        self._starts, self._columns, self._values = (
-            X.crow_indices(),
-            X.col_indices(),
-            X.values(),
-        )
+        self._starts, self._columns = X.crow_indices(), X.col_indices()
+        self._values = X.values()
         # Runs of rows with so many entries that their copies are no larger than a tile.
         room = max(2 * self.n, 2**16)
         stored = self._starts.cpu().numpy()
@@ -230,11 +211,6 @@ class CsrMatrix(Matrix):
             for first, last in itertools.pairwise(cuts)
         ]
 
-    def _row_numbers(self, first: int, last: int) -> Tensor:
-        """For each entry of some rows, the number of its row among them."""
-        counts = self._starts[first : last + 1].diff()
-        return torch.repeat_interleave(torch.arange(last - first, device=self.device), counts)
-
     def margins(self, w: Tensor) -> Tensor:
         out = torch.empty((self.n, *w.shape[1:]), dtype=torch.float64, device=self.device)
         for first, last, begin, end in self._runs:
@@ -246,19 +222,19 @@ class CsrMatrix(Matrix):
     def adjoint(self, c: Tensor, some: bool = False) -> Tensor:
         out = torch.zeros((self.d, *c.shape[1:]), dtype=torch.float64, device=self.device)
         for first, last, begin, end in self._runs:
-            rows = self._row_numbers(first, last)
-            terms = _scaled(c[first:last][rows], self._values[begin:end])
+            counts = self._starts[first : last + 1].diff()
+            rows = c[first:last].repeat_interleave(counts, dim=0)
+            terms = _scaled(rows, self._values[begin:end])
             out.index_add_(0, self._columns[begin:end], terms)
         return out
 
-    def rows(self, start: int, stop: int) -> Tensor:
-        begin, end = int(self._starts[start]), int(self._starts[stop])
-        places = self._row_numbers(start, stop), self._columns[begin:end]
-        return self._dense(stop - start, places, self._values[begin:end])
-
-    def gather(self, index: Tensor) -> Tensor:
-        rows, entries = self._entries(index)
-        return self._dense(len(index), (rows, self._columns[entries]), self._values[entries])
+    def tile(self, rows: slice | Tensor) -> Tensor:
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(self.n), device=self.device)
+        numbers, entries = self._entries(rows)
+        out = torch.zeros((len(rows), self.d), dtype=torch.float64, device=self.device)
+        places = numbers, self._columns[entries]
+        return out.index_put_(places, self._values[entries].double(), accumulate=True)
 
     def _entries(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Of the entries of chosen rows, the number of the row among them and where they are."""
@@ -267,10 +243,6 @@ class CsrMatrix(Matrix):
         before = counts.cumsum(0) - counts
         inside = torch.arange(len(rows), device=self.device) - before[rows]
         return rows, self._starts[index][rows] + inside
-
-    def _dense(self, height: int, places: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
-        out = torch.zeros((height, self.d), dtype=torch.float64, device=self.device)
-        return out.index_put_(places, values.double(), accumulate=True)
 
     def take(self, index: Tensor) -> Tensor:
         rows, entries = self._entries(index)
@@ -289,11 +261,10 @@ class CsrMatrix(Matrix):
             out.scatter_reduce_(0, self._columns[begin:end], sizes, "amax")
         return out
 
-    def first_bad(self) -> str:
+    def bad_value(self) -> str:
         place = torch.nonzero(~torch.isfinite(self._values))[0]
         row = int(torch.searchsorted(self._starts, place, right=True)) - 1
-        value = float(self._values[place])
-        return f"X[{row}, {int(self._columns[place])}] = {value}"
+        return f"X[{row}, {int(self._columns[place])}] = {float(self._values[place])}"
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
