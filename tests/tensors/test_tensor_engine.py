@@ -1,4 +1,4 @@
-"""Fits of tensors: what the contract does not ask for."""
+"""Fits of tensors: the contract of engines, and what it does not ask for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,31 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from contract import *  # noqa: F403 (its tests are those of this module too)
+from contract import D, N
 from helpers import PENALTIES, RISKS, SERVED, make_data, make_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sorel
 from sorel.engines.tensors import DeviceMemoryError, TensorEngine
 from sorel.solvers.base import UnsupportedProblemError
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def home(request, device):
+    """A function that makes a problem whose data are tensors."""
+
+    def make(loss, *, risk="esrm", intercept=False, weighted=False, penalty=None, seed=0):
+        X, y = (torch.tensor(values, device=device) for values in make_data(loss, N, D, seed))
+        omega = np.random.default_rng(seed + 1).uniform(0.2, 2.0, N) if weighted else None
+        return sorel.Problem(
+            X if request.param == "dense" else X.to_sparse_csr(), y, risk=RISKS[risk],
+            loss=make_loss(loss), penalty=penalty or sorel.L2(0.1), fit_intercept=intercept,
+            sample_weight=omega,
+        )  # fmt: skip
+
+    return make
+
 
 STOCHASTIC = ["sorel", "prospect", "lsvrg", "sgd", "saddle_saga"]
 CASES = [

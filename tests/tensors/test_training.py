@@ -68,16 +68,6 @@ def test_a_step_is_the_projection_of_the_weighting_moved_along_the_losses(risk, 
         np.testing.assert_allclose(objective.weights.numpy(), lam, atol=1e-14)
 
 
-def test_steps_do_not_depend_on_unit_or_origin_of_the_losses():
-    plain, moved = (SpectralObjective("cvar:0.2", N) for _ in range(2))
-    for turn in range(3):
-        values = filled(plain, turn)
-        moved.record(torch.arange(N), torch.tensor(1e-3 * values - 5.0))
-        plain.step()
-        moved.step()
-    torch.testing.assert_close(moved.density, plain.density, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("uniform", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_expectation_of_a_draw_is_the_weighted_loss(uniform, weighted):
@@ -157,14 +147,12 @@ def test_convex_training_comes_down_to_the_certified_optimum(risk, shuffled):
     assert certificate.gap <= 0.05 * best.objective
 
 
-def settings(num_samples: int = 32, batch_size: int = 8, **loading: Any) -> tuple:
-    torch.manual_seed(5)
+def settings(num_samples: int = 32, batch_size: int = 8, make: Any = linear, **loading) -> tuple:
     objective = SpectralObjective("cvar:0.2", N)
     sampler = SpectralSampler(objective, num_samples=num_samples, seed=3)
     loader = DataLoader(IndexedDataset(data()), batch_size, sampler=sampler, **loading)
-    net = linear()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
-    return objective, loader, net, optimizer
+    net = make()
+    return objective, loader, net, torch.optim.SGD(net.parameters(), lr=0.05)
 
 
 @pytest.mark.parametrize("batches", [None, 1, 2])
@@ -344,10 +332,10 @@ def test_copies_and_pickles_go_on_alike():
         ({"n": 2.5}, ValueError, "got 2.5"),
         ({"risk": "var:1"}, ValueError, "unknown risk"),
         ({"risk": "deviation:cvar:0.1"}, TypeError, "falls where some losses rise"),
-        ({"step_size": 0.0}, ValueError, "step_size must be above 0"),
+        ({"step_size": 0.0}, ValueError, r"step_size must lie in \(0, inf\), got 0.0"),
         ({"step_size": float("nan")}, ValueError, "step_size must lie"),
-        ({"uniform": 0.0}, ValueError, "uniform must be above 0"),
-        ({"uniform": 1.5}, ValueError, r"\[0, 1\], got 1.5"),
+        ({"uniform": 0.0}, ValueError, r"uniform must lie in \(0, 1\], got 0.0"),
+        ({"uniform": 1.5}, ValueError, r"\(0, 1\], got 1.5"),
         ({"planned_rounds": 0}, ValueError, "at least 1, got 0"),
         ({"planned_rounds": 1.5}, ValueError, "got 1.5"),
         ({"momentum": "much"}, TypeError, "got 'much'"),
@@ -402,15 +390,11 @@ def test_bad_samplers_and_states_are_named():
         IndexedDataset(iter([1, 2]))
 
 
-def three_rounds(batch_size: int, wrap: Any = lambda net: net) -> tuple:
-    objective = SpectralObjective("cvar:0.2", N)
-    sampler = SpectralSampler(objective, num_samples=36, seed=3)
-    loader = DataLoader(IndexedDataset(data()), batch_size, sampler=sampler)
-    net = wrap(linear())
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+def three_rounds(batch_size: int, make: Any = linear) -> tuple:
+    run = settings(36, batch_size, make)
     for _ in range(3):
-        train(objective, loader, net, optimizer)
-    return objective, net
+        train(*run)
+    return run[0], run[2]
 
 
 def one_of_two(rank: int) -> tuple:
@@ -418,7 +402,7 @@ def one_of_two(rank: int) -> tuple:
     with patch("torch.distributed.is_initialized", return_value=False):
         early = SpectralSampler(SpectralObjective("cvar:0.2", N), num_samples=37)
     # Batches of 5, and one of 3 at the end.
-    objective, net = three_rounds(5, DistributedDataParallel)
+    objective, net = three_rounds(5, lambda: DistributedDataParallel(linear()))
     # A process without samples takes part as well.
     mine = torch.arange(rank)
     value = objective(mine, half_square(net, *data()[mine]))

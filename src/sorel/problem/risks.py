@@ -440,7 +440,7 @@ class CVaR(Risk):
     alpha: float
 
     def __init__(self, alpha: float) -> None:
-        _check_real("alpha", alpha, 0.0, 1.0, low_open=True, hint="CVaR(0.1) is the worst tenth")
+        check_real("alpha", alpha, 0.0, 1.0, low_open=True, hint="CVaR(0.1) is the worst tenth")
         self._store(alpha=alpha)
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
@@ -496,7 +496,7 @@ class ESRM(Risk):
     rho: float
 
     def __init__(self, rho: float) -> None:
-        _check_real("rho", rho, 0.0, math.inf, low_open=True, hint="ESRM(2.0) is a usual choice")
+        check_real("rho", rho, 0.0, math.inf, low_open=True, hint="ESRM(2.0) is a usual choice")
         self._store(rho=rho)
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
@@ -536,7 +536,7 @@ class Extremile(Risk):
     r: float
 
     def __init__(self, r: float) -> None:
-        _check_real("r", r, 1.0, math.inf, hint="Extremile(2.0) is a usual choice")
+        check_real("r", r, 1.0, math.inf, hint="Extremile(2.0) is a usual choice")
         self._store(r=r)
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
@@ -635,7 +635,7 @@ class Mixture(Risk):
                 f"weights must have one entry per component, got {len(shares)} for {len(parts)}."
             )
         for share in shares:
-            _check_real("weights", share, 0.0, math.inf, hint="give each component a share")
+            check_real("weights", share, 0.0, math.inf, hint="give each component a share")
         total = math.fsum(float(share) for share in shares)
         if not 0.0 < total < math.inf:
             raise ValueError(f"weights must have a positive finite sum, got {list(shares)!r}.")
@@ -909,7 +909,7 @@ class Deviation(Risk):
     def __init__(self, risk: Risk, share: float = 1.0) -> None:
         if not isinstance(risk, Risk) or isinstance(risk, Deviation):
             raise TypeError(f"risk must be a spectral risk such as CVaR(0.1), got {risk!r}.")
-        _check_real("share", share, 0.0, math.inf, hint="Deviation(risk) takes the mean off once")
+        check_real("share", share, 0.0, math.inf, hint="Deviation(risk) takes the mean off once")
         self._store(risk=risk, share=share)
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
@@ -1033,9 +1033,10 @@ def normalised_sample_weight(sample_weight: npt.ArrayLike, n: int) -> FloatArray
     return weight / weight.sum()
 
 
-def _check_real(
+def check_real(
     name: str, value: Any, low: float, high: float, *, hint: str, low_open: bool = False
 ) -> None:
+    """Refuse what is no real number in [low, high], or in (low, high] with `low_open`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {value!r}; {hint}.")
     number = float(value)

@@ -175,9 +175,7 @@ def _key_of(risk: Risk | str) -> int:
 def _risk_of(
     losses: torch.Tensor, key: int, weights: torch.Tensor | None, group: Any
 ) -> torch.Tensor:
-    if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
-        kind = losses.dtype if isinstance(losses, torch.Tensor) else type(losses).__name__
-        raise TypeError(f"losses must be a floating-point tensor, got {kind}; convert it first.")
+    check_floating(losses)
     if losses.ndim == 0:
         raise ValueError(
             "losses must be one for each sample, got a single number (shape ()); compute them with "
@@ -201,6 +199,13 @@ def _risk_of(
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return dot(_weighting(flat.detach(), weights, key), flat).to(losses.dtype)
     return _BatchRisk.apply(flat, weights, key).to(losses.dtype)
+
+
+def check_floating(losses: Any) -> None:
+    """Refuse losses that are no tensor of a floating-point type."""
+    if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
+        kind = losses.dtype if isinstance(losses, torch.Tensor) else type(losses).__name__
+        raise TypeError(f"losses must be a floating-point tensor, got {kind}; convert it first.")
 
 
 class _BatchRisk(torch.autograd.Function):
@@ -326,10 +331,7 @@ def _joint_risk(
     losses: torch.Tensor, key: int, weights: torch.Tensor | None, group: Any
 ) -> torch.Tensor:
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    own = torch.tensor([losses.shape[0], weights is not None], device=losses.device)
-    gathered = [torch.empty_like(own) for _ in range(world)]
-    dist.all_gather(gathered, own, group=group)
-    sizes, weighted = zip(*(pair.tolist() for pair in gathered), strict=True)
+    sizes, weighted = gather_numbers(losses, [losses.shape[0], weights is not None], group)
     if sum(sizes) == 0:
         raise ValueError("losses are empty in every process; a risk needs at least one loss.")
     if any(weighted) != all(weighted):
@@ -341,8 +343,20 @@ def _joint_risk(
     lam = _weighting(everyone, all_weights, key)
     start = sum(sizes[:rank])
     share = dot(lam[start : start + sizes[rank]], losses)
-    # The value of the joint batch, and world times the gradient of this process's share of it.
-    return dot(lam, everyone) + world * (share - share.detach())
+    return joint(dot(lam, everyone), share, world)
+
+
+def joint(value: torch.Tensor, share: torch.Tensor, world: int) -> torch.Tensor:
+    """The value of the joint batch, with `world` times the gradient of a process's share of it."""
+    return value + world * (share - share.detach())
+
+
+def gather_numbers(near: torch.Tensor, own: list[int], group: Any) -> list[tuple[int, ...]]:
+    """Some numbers of every process, each in a row; sent from the device of a tensor."""
+    given = torch.tensor(own, dtype=torch.int64, device=near.device)
+    everyone = [torch.empty_like(given) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, given, group=group)
+    return list(zip(*(numbers.tolist() for numbers in everyone), strict=True))
 
 
 def gather(part: torch.Tensor, sizes: tuple[int, ...], group: Any) -> torch.Tensor:

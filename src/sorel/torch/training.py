@@ -24,11 +24,12 @@ from sorel.problem.risks import (
     FloatArray,
     Mean,
     Risk,
+    check_real,
     normalised_sample_weight,
     parse_risk,
 )
 from sorel.projection import Projector
-from sorel.torch.risk import gather
+from sorel.torch.risk import check_floating, gather, gather_numbers, joint
 
 __all__ = ["IndexedDataset", "SpectralObjective", "SpectralSampler"]
 
@@ -151,28 +152,27 @@ class SpectralObjective(torch.nn.Module):
             raise ValueError(f"n must be the number of training samples, at least 1, got {n!r}.")
         self.n = int(n)
         if step_size is not None:
-            _check("step_size", step_size, 0.0, math.inf, "1.0 is a usual choice")
-        _check("momentum", momentum, 0.0, 1.0, "0.0 leaves losses as they are")
-        _check("uniform", uniform, 0.0, 1.0, "0.5 looks again at samples that have no weight")
-        if step_size == 0.0 or uniform == 0.0:
-            name = "step_size" if step_size == 0.0 else "uniform"
-            raise ValueError(f"{name} must be above 0, or nothing is learnt about the samples.")
+            hint = "1.0 is a usual choice"
+            check_real("step_size", step_size, 0.0, math.inf, hint=hint, low_open=True)
+        check_real("momentum", momentum, 0.0, 1.0, hint="0.0 leaves losses as they are")
+        hint = "0.5 looks again at samples that have no weight"
+        check_real("uniform", uniform, 0.0, 1.0, hint=hint, low_open=True)
         self.step_size = self._planned_step(step_size, planned_rounds)
         self.momentum, self.uniform = momentum, uniform
-        self._omega: FloatArray | None = None
+        omega: FloatArray | None = None
+        if isinstance(sample_weight, torch.Tensor):
+            sample_weight = sample_weight.detach().cpu().double().numpy()
         if sample_weight is not None:
-            given = sample_weight
-            if isinstance(sample_weight, torch.Tensor):
-                given = sample_weight.detach().cpu().double().numpy()
-            self._omega = normalised_sample_weight(given, self.n)
-        self._projector = Projector(self.risk, self.n, self._omega)
+            omega = normalised_sample_weight(sample_weight, self.n)
+        self._projector = Projector(self.risk, self.n, omega)
+        ones = torch.ones(self.n, dtype=torch.float64)
         # n times the sample weights.
-        scale = np.ones(self.n) if self._omega is None else self.n * self._omega
-        self.register_buffer("_scale", torch.from_numpy(scale), persistent=False)
-        self.register_buffer("losses", torch.zeros(self.n, dtype=torch.float64))
-        self.register_buffer("previous", torch.zeros(self.n, dtype=torch.float64))
+        scale = ones if omega is None else torch.from_numpy(self.n * omega)
+        self.register_buffer("_scale", scale, persistent=False)
+        self.register_buffer("losses", torch.zeros_like(ones))
+        self.register_buffer("previous", torch.zeros_like(ones))
         self.register_buffer("seen", torch.zeros(self.n, dtype=torch.bool))
-        self.register_buffer("density", torch.ones(self.n, dtype=torch.float64))
+        self.register_buffer("density", ones.clone())
         # Samples of this round that were used: where a resumed round goes on.
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         # Whether `previous` holds a round.
@@ -262,19 +262,14 @@ class SpectralObjective(torch.nn.Module):
         self, place: torch.Tensor, losses: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """The estimate of the joint batch: its value, and its gradient after an average."""
-        world = dist.get_world_size()
         table = self.losses
-        own = torch.tensor([len(place)], dtype=torch.int64, device=table.device)
-        counts = [torch.empty_like(own) for _ in range(world)]
-        dist.all_gather(counts, own)
-        sizes = tuple(int(count) for count in counts)
+        (sizes,) = gather_numbers(table, [len(place)], None)
         self._note(gather(place, sizes, None), gather(losses.detach().to(table), sizes, None))
         self._advance(len(place))
-        total = sum(sizes)
-        share = value * (len(place) / total) if len(place) else losses.sum()
-        joint = share.detach().clone()
-        dist.all_reduce(joint)
-        return joint + world * (share - share.detach())
+        share = value * (len(place) / sum(sizes)) if len(place) else losses.sum()
+        total = share.detach().clone()
+        dist.all_reduce(total)
+        return joint(total, share, len(sizes))
 
     def record(self, index: torch.Tensor, losses: torch.Tensor) -> None:
         """Note losses that were computed for another reason, such as a pass over all samples.
@@ -336,8 +331,7 @@ class SpectralObjective(torch.nn.Module):
 
     def _known(self) -> npt.NDArray[np.bool_]:
         """Samples whose loss was seen and counts."""
-        seen = self.seen.cpu().numpy()
-        return seen if self._omega is None else seen & (self._omega > 0.0)
+        return (self.seen & (self._scale > 0.0)).cpu().numpy()
 
     def table_risk(self) -> float:
         """Return the risk of the losses in the table, those of samples seen at different times.
@@ -353,8 +347,7 @@ class SpectralObjective(torch.nn.Module):
         known = self._known()
         if not known.any():
             return math.nan
-        omega = None if self._omega is None else self._omega[known]
-        return risk(self.losses.cpu().numpy()[known], omega)
+        return risk(self.losses.cpu().numpy()[known], self._scale.cpu().numpy()[known])
 
     def progress(self) -> float:
         """Return how far the weighting has come from the plain mean to the worst case.
@@ -400,9 +393,7 @@ class SpectralObjective(torch.nn.Module):
             raise TypeError(
                 f"index must be a tensor of integers, got {kind}; IndexedDataset gives it."
             )
-        if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
-            kind = losses.dtype if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise TypeError(f"losses must be a floating-point tensor, got {kind}.")
+        check_floating(losses)
         if index.ndim != 1 or losses.shape != index.shape:
             raise ValueError(
                 f"losses must be one for each index, got shapes {tuple(losses.shape)} and "
@@ -601,10 +592,3 @@ class IndexedDataset(torch.utils.data.Dataset[Any]):
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-
-
-def _check(name: str, value: Any, low: float, high: float, hint: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"{name} must be a real number, got {value!r}; {hint}.")
-    if not (low <= value <= high and math.isfinite(value)):
-        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}; {hint}.")
