@@ -16,7 +16,6 @@ from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning as SklearnConvergenceWarning
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
@@ -26,7 +25,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.fixes import parse_version
 
 import sorel
-import sorel.datasets
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators import ProgressLine
 from sorel.losses import Huber
@@ -81,60 +79,51 @@ def test_scikit_learn_checks(estimator, check):
 
 
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
-@pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_regressor_solves_its_problem(risk, loss):
-    X, y = regression()
-    model = SpectralRiskRegressor(risk, loss=loss, l2=0.05, tol=1e-8).fit(X, y)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
+def test_the_problem_is_solved(risk, loss):
+    labels = loss in ("logistic", "squared_hinge")
+    X, y = classification() if labels else regression()
+    kind = SpectralRiskClassifier if labels else SpectralRiskRegressor
+    model = kind(risk, loss=loss, l2=0.05, tol=1e-7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConstantModelWarning)
+        model.fit(X, y)
     problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=sorel.L2(0.05), fit_intercept=True)
     w = np.append(model.coef_, model.intercept_)
-    certificate = problem.certificate(w, model.risk_weights_)
-    assert certificate.relative_gap <= 1e-8
+    assert problem.certificate(w, model.risk_weights_).relative_gap <= 1e-7
     assert model.objective_ == pytest.approx(problem.objective(w), rel=1e-12)
-    assert model.gap_ <= 1e-8 * abs(model.objective_)
-    assert model.relative_gap_ <= 1e-8
+    assert model.gap_ <= 1e-7 * abs(model.objective_)
+    assert model.relative_gap_ <= 1e-7
     assert model.converged_
     assert model.status_.startswith("converged")
-    assert model.risk_weights_.sum() == pytest.approx(1.0, abs=1e-12)
-    np.testing.assert_allclose(model.predict(X), X @ model.coef_ + model.intercept_, rtol=1e-12)
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
-def test_mean_risk_is_ridge(fit_intercept):
-    X, y = regression()
-    ours = SpectralRiskRegressor("mean", l2=0.1, fit_intercept=fit_intercept, tol=1e-13).fit(X, y)
-    ridge = Ridge(alpha=0.1 * len(y), fit_intercept=fit_intercept).fit(X, y)
-    np.testing.assert_allclose(ours.coef_, ridge.coef_, atol=1e-6)
-    assert ours.intercept_ == pytest.approx(ridge.intercept_, abs=1e-6)
-    assert ours.coef_.shape == ridge.coef_.shape
-
-
-def test_l1_is_the_elastic_net():
+@pytest.mark.parametrize("l1", [0.0, 0.9])
+def test_mean_risk_is_the_elastic_net(fit_intercept, l1):
     X, y = regression(d=6)
-    ours = SpectralRiskRegressor("mean", l2=0.1, l1=0.9, tol=1e-12).fit(X, y)
-    other = ElasticNet(alpha=1.0, l1_ratio=0.9, tol=1e-12, max_iter=10**5).fit(X, y)
-    np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-6)
-    assert np.sum(ours.coef_ == 0.0) == np.sum(other.coef_ == 0.0) > 0
+    ours = SpectralRiskRegressor("mean", l2=0.1, l1=l1, fit_intercept=fit_intercept, tol=1e-12)
+    settings = {"alpha": 0.1 + l1, "l1_ratio": l1 / (0.1 + l1), "tol": 1e-12, "max_iter": 10**5}
+    theirs = ElasticNet(**settings, fit_intercept=fit_intercept)
+    if l1 == 0.0:
+        theirs = Ridge(alpha=0.1 * len(y), fit_intercept=fit_intercept)
+    np.testing.assert_allclose(ours.fit(X, y).coef_, theirs.fit(X, y).coef_, atol=1e-6)
+    np.testing.assert_array_equal(ours.coef_ == 0.0, theirs.coef_ == 0.0)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_mean_risk_is_logistic_regression(classes):
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_mean_risk_is_logistic_regression(classes, class_weight):
     X, y = classification(classes=classes)
-    ours = SpectralRiskClassifier("mean", l2=0.02, tol=1e-12).fit(X, y)
-    other = LogisticRegression(C=1 / (0.02 * len(y)), tol=1e-10, max_iter=10**4).fit(X, y)
-    assert ours.coef_.shape == other.coef_.shape
+    ours = SpectralRiskClassifier("mean", l2=0.02, class_weight=class_weight, tol=1e-12).fit(X, y)
+    other = LogisticRegression(
+        C=1 / (0.02 * len(y)), class_weight=class_weight, tol=1e-10, max_iter=10**4
+    ).fit(X, y)
     assert ours.intercept_.shape == other.intercept_.shape
     np.testing.assert_allclose(ours.coef_, other.coef_, atol=1e-5)
     np.testing.assert_allclose(ours.predict_proba(X), other.predict_proba(X), atol=1e-5)
     np.testing.assert_allclose(ours.decision_function(X), other.decision_function(X), atol=1e-4)
-
-
-@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
-def test_classifier_solves_its_problem(loss):
-    X, y = classification()
-    model = SpectralRiskClassifier(CVaR(0.3), loss=loss, tol=1e-7).fit(X, y)
-    problem = sorel.Problem(X, y, risk=CVaR(0.3), loss=loss, fit_intercept=True)
-    w = np.append(model.coef_[0], model.intercept_)
-    assert problem.certificate(w, model.risk_weights_).relative_gap <= 1e-7
 
 
 # Sample weights.
@@ -171,7 +160,7 @@ def test_bad_weights_are_refused():
 @pytest.mark.parametrize("labels", [["no", "yes"], [-1, 1], [True, False], ["c", "a", "b"]])
 def test_any_labels(labels):
     X, codes = classification(classes=len(labels))
-    model = SpectralRiskClassifier().fit(X, np.array(labels)[codes])
+    model = SpectralRiskClassifier("mean").fit(X, np.array(labels)[codes])
     np.testing.assert_array_equal(model.classes_, np.unique(labels))
     assert set(model.predict(X)) <= set(labels)
     assert model.score(X, np.array(labels)[codes]) > 0.6
@@ -179,11 +168,6 @@ def test_any_labels(labels):
     np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-14)
     np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), proba, rtol=1e-12)
     np.testing.assert_array_equal(model.classes_[proba.argmax(axis=1)], model.predict(X))
-
-
-def test_log_probabilities_do_not_underflow():
-    X, y = classification()
-    model = SpectralRiskClassifier("mean").fit(X, y)
     far = model.predict_log_proba(1e4 * np.sign(model.coef_))
     assert np.isfinite(far).all()
     assert far.min() < -1e3
@@ -192,7 +176,6 @@ def test_log_probabilities_do_not_underflow():
 def test_squared_hinge():
     X, y = classification()
     model = SpectralRiskClassifier(loss="squared_hinge").fit(X, y)
-    assert not hasattr(model, "predict_log_proba")
     with pytest.raises(AttributeError, match="predict_proba"):
         model.predict_proba(X)
     X, y = classification(classes=3)
@@ -221,25 +204,17 @@ def test_nested_risk_parameters(risk):
 def test_clone_and_pickle(risk):
     X, y = regression()
     model = SpectralRiskRegressor(risk, loss=Huber(0.5), solver=Newton()).fit(X, y)
-    again = clone(model).fit(X, y)
-    np.testing.assert_array_equal(again.coef_, model.coef_)
-    loaded = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.risk == model.risk
+    for again in (clone(model).fit(X, y), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+        assert again.risk == model.risk
 
 
 def test_grid_search_over_risks_and_levels():
-    X, y = regression()
-    grid = [
-        {"risk": [CVaR(0.5), "esrm:2", "mean"]},
-        {"risk": [CVaR(0.5)], "risk__alpha": [0.1, 0.9]},
-    ]
-    search = GridSearchCV(SpectralRiskRegressor(), grid, cv=3, error_score="raise").fit(X, y)
-    assert len(search.cv_results_["params"]) == 5
-    pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressor("cvar:0.5"))
-    name = "spectralriskregressor__risk__alpha"
-    search = GridSearchCV(pipeline, {name: [0.2, 0.8]}, cv=3, error_score="raise").fit(X, y)
-    assert search.best_estimator_[-1].risk == CVaR(search.best_params_[name])
+    pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressor())
+    name = "spectralriskregressor__risk"
+    grid = [{name: ["esrm:2", "mean"]}, {name: [CVaR(0.5)], f"{name}__alpha": [0.1, 0.9]}]
+    search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(*regression())
+    assert len(search.cv_results_["params"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -265,11 +240,10 @@ def test_bad_parameters_are_refused_at_fit(estimator, message):
 
 
 @pytest.mark.parametrize("estimator", [SpectralRiskRegressor(), SpectralRiskClassifier()])
-@pytest.mark.parametrize("make", [np.asarray, np.ndarray.tolist])
-def test_several_targets_are_refused(estimator, make):
+def test_several_targets_are_refused(estimator):
     X, y = classification()
     with pytest.raises(ValueError, match=r"one target; for several, use sklearn\.multioutput"):
-        estimator.fit(X, make(np.column_stack([y, y])))
+        estimator.fit(X, np.column_stack([y, y]).tolist())
 
 
 # Input of other kinds.
@@ -286,29 +260,24 @@ def test_pandas_names():
         SpectralRiskRegressor().fit(frame, y).predict(frame[["b", "a", "c"]])
 
 
-@pytest.mark.parametrize("container", ["csr_matrix", "csr_array", "csc_array", "coo_matrix"])
-def test_sparse_is_dense(container):
+@pytest.mark.parametrize(
+    "make",
+    [scipy.sparse.csr_matrix, scipy.sparse.csc_array, scipy.sparse.coo_matrix, np.asfortranarray,
+     np.float32],
+)  # fmt: skip
+def test_other_containers(make):
     X, y = regression()
     X[np.abs(X) < 0.5] = 0.0
-    sparse = getattr(scipy.sparse, container)(X)
-    dense_fit = SpectralRiskRegressor(tol=1e-10).fit(X, y)
-    sparse_fit = SpectralRiskRegressor(tol=1e-10).fit(sparse, y)
-    np.testing.assert_allclose(sparse_fit.coef_, dense_fit.coef_, atol=1e-4)
-    assert sparse_fit.objective_ == pytest.approx(dense_fit.objective_, rel=1e-9)
-    np.testing.assert_allclose(sparse_fit.predict(sparse), sparse_fit.predict(X), rtol=1e-12)
-
-
-def test_float32_and_order():
-    X, y = regression()
-    reference = SpectralRiskRegressor(tol=1e-8).fit(X, y).objective_
-    for other in (np.asfortranarray(X), X.astype(np.float32)):
-        model = SpectralRiskRegressor(tol=1e-8).fit(other, y)
-        assert model.objective_ == pytest.approx(reference, rel=1e-4)
+    X = X.astype(np.float32).astype(np.float64)
+    known = SpectralRiskRegressor(tol=1e-8).fit(X, y)
+    model = SpectralRiskRegressor(tol=1e-8).fit(make(X), y)
+    np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-4)
+    assert model.objective_ == pytest.approx(known.objective_, rel=1e-7)
     # Predictions are sums in float64, however little memory there is for them.
-    wanted = other.astype(np.float64) @ model.coef_ + model.intercept_
     with sklearn.config_context(working_memory=1e-4):
-        np.testing.assert_allclose(model.predict(other), wanted, rtol=1e-13, atol=1e-13)
-    assert model.predict(other).dtype == np.float64
+        found = model.predict(make(X))
+    np.testing.assert_allclose(found, X @ model.coef_ + model.intercept_, rtol=1e-12, atol=1e-13)
+    assert found.dtype == np.float64
 
 
 # How a fit ends.
@@ -316,27 +285,21 @@ def test_float32_and_order():
 
 def test_history_is_a_table(monkeypatch):
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
-    X, y = regression()
-    model = SpectralRiskRegressor(CVaR(0.1)).fit(X, y)
+    model = SpectralRiskRegressor(CVaR(0.1)).fit(*regression())
     assert isinstance(model.history_, pd.DataFrame)
-    assert list(model.history_.columns) == list(sorel.Record._fields)
     assert model.history_["relative_gap"].iloc[-1] == pytest.approx(model.relative_gap_)
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert list(model.history_) == list(sorel.Record._fields)
-    assert len(model.history_["gap"]) >= 1
     with pytest.raises(AttributeError, match="fit it first"):
         _ = SpectralRiskRegressor().history_
-    with pytest.raises(NotFittedError):
-        SpectralRiskRegressor().predict([[1.0]])
 
 
 def test_missed_tolerance_warns_in_both_languages():
-    X, y = regression()
     for category in (sorel.ConvergenceWarning, SklearnConvergenceWarning):
+        model = SpectralRiskRegressor("cvar:0.1", tol=1e-12, max_passes=2)
         with pytest.warns(category, match="raise max_passes"):
-            model = SpectralRiskRegressor("cvar:0.1", tol=1e-12, max_passes=2).fit(X, y)
+            model.fit(*regression())
     assert not model.converged_
-    assert model.relative_gap_ > 1e-12
     assert model.status_.startswith("not converged")
 
 
@@ -368,22 +331,17 @@ def test_interrupted_fit_keeps_what_it_has(after, monkeypatch):
         model.fit(X, y)
 
 
-def test_warm_start_goes_on_from_the_last_fit():
-    X, y = regression(n=500, d=8)
-    model = SpectralRiskRegressor("cvar:0.2", warm_start=True, tol=1e-8).fit(X, y)
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_warm_start_goes_on_from_the_last_fit(classes):
+    X, y = classification(400, classes=classes) if classes else regression(n=400, d=4)
+    kind = SpectralRiskClassifier if classes else SpectralRiskRegressor
+    model = kind("esrm:1", warm_start=True, tol=1e-6).fit(X, y)
     cold = model.n_passes_
-    model.fit(X, y)
-    assert model.n_passes_ < cold
-    assert model.relative_gap_ <= 1e-8
+    assert model.fit(X, y).n_passes_ < cold
     assert model.fit(X, y, sample_weight=np.arange(len(y)) > 20).converged_
-    # Another number of features: a cold start.
-    assert model.fit(X[:100, :3], y[:100]).coef_.shape == (3,)
-    for classes in (2, 3):
-        X, y = classification(classes=classes)
-        model = SpectralRiskClassifier(warm_start=True).fit(X, y)
-        cold = model.n_passes_
-        assert model.fit(X, y).n_passes_ < cold
-        assert np.all(model.set_params(fit_intercept=False).fit(X, y).intercept_ == 0.0)
+    # Other numbers of features and of parameters: a cold start.
+    assert model.fit(X[:, :3], y).coef_.shape[-1] == 3
+    assert np.all(model.set_params(fit_intercept=False).fit(X, y).intercept_ == 0.0)
 
 
 # Progress.
@@ -442,34 +400,22 @@ class Recorder:
 
 
 @pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
-@pytest.mark.parametrize(
-    ("estimator", "data"),
-    [
-        (SpectralRiskRegressor("cvar:0.1"), regression()),
-        (SpectralRiskClassifier("cvar:0.1"), classification()),
-        (SpectralRiskClassifier("cvar:0.5"), classification(classes=3)),
-    ],
-)
-def test_callbacks_see_every_check(estimator, data):
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_callbacks_see_every_check_and_may_stop_a_fit(classes):
+    data = classification(classes=classes) if classes else regression()
+    kind = SpectralRiskClassifier if classes else SpectralRiskRegressor
     recorder = Recorder()
-    model = clone(estimator).set_callbacks(recorder).fit(*data)
+    model = kind("esrm:1", tol=1e-8).set_callbacks(recorder).fit(*data)
     events = recorder.events
     assert events[0] == ("setup", "fit")
     assert events[-2:] == [("end", "fit"), ("teardown", "fit")]
     assert events.count(("begin", "check")) == events.count(("end", "check"))
     assert len(recorder.models) == len(model.history_) + 1
     assert recorder.models[-1] == ("fit", model.score(*data))
-    plain = clone(estimator).set_callbacks().fit(*data)
-    assert plain.objective_ == pytest.approx(model.objective_, rel=1e-3)
     pickle.loads(pickle.dumps(model))
-
-
-@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
-def test_callbacks_may_stop_a_fit():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # whoever asked for it needs no warning
-        model = SpectralRiskRegressor("cvar:0.1", tol=1e-12).set_callbacks(Recorder(2))
-        model.fit(*regression())
+        model.set_callbacks(Recorder(2)).fit(*data)
     assert len(model.history_) == 2
     assert "stopped by the callback" in model.status_
 
@@ -583,20 +529,19 @@ def test_an_intercept_that_keeps_the_mean(weighted):
     assert np.average(free.predict(X) - y, weights=weight) > 0.5
 
 
-def test_an_intercept_that_keeps_the_mean_in_every_use(tmp_path):
+def test_an_intercept_that_keeps_the_mean_in_every_use():
     X, y = skewed()
     model = SpectralRiskRegressor("cvar:0.1", fit_intercept="mean", warm_start=True).fit(X, y)
     cold = model.n_passes_
     assert model.fit(X, y).n_passes_ <= cold
     search = sorel.SpectralRiskRegressorCV(fit_intercept="mean", l2s=["auto"], cv=2).fit(X, y)
     assert np.mean(search.predict(X)) == pytest.approx(np.mean(y))
-    again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
     # With the mean risk it is the ordinary intercept.
-    plain = SpectralRiskRegressor("mean", tol=1e-12).fit(X, y)
-    kept = SpectralRiskRegressor("mean", fit_intercept="mean", tol=1e-12).fit(X, y)
-    np.testing.assert_allclose(kept.coef_, plain.coef_, rtol=1e-6)
-    assert kept.intercept_ == pytest.approx(plain.intercept_, rel=1e-6)
+    plain, kept = (
+        SpectralRiskRegressor("mean", fit_intercept=kind, tol=1e-12).fit(X, y)
+        for kind in (True, "mean")
+    )
+    np.testing.assert_allclose(kept.predict(X), plain.predict(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -613,26 +558,15 @@ def test_where_the_mean_cannot_be_kept(settings, convert, message):
         SpectralRiskRegressor(**settings).fit(convert(X), np.abs(y))
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_class_weights_are_sample_weights(classes):
-    X, y = classification(classes=classes)
+def test_class_weights_are_sample_weights():
+    X, y = classification(classes=3)
     names = np.array(["b", "a", "c"])[y]
     weights = {"a": 2.0, "b": 0.5, "c": 3.0}
     weight = np.array([weights[name] for name in names])
     by_class = SpectralRiskClassifier("cvar:0.6", class_weight=weights, tol=1e-9)
-    by_row = SpectralRiskClassifier("cvar:0.6", tol=1e-9)
-    for given, factor in ((None, 1.0), (np.full(len(y), 0.5), 0.5)):
-        by_row.fit(X, names, sample_weight=factor * weight)
-        np.testing.assert_array_equal(
-            by_class.fit(X, names, sample_weight=given).coef_, by_row.coef_
-        )
-
-
-def test_balanced_classes_have_the_same_total():
-    X, y = sorel.datasets.make_imbalanced(400, 3, 0.1)
-    balanced = SpectralRiskClassifier("mean", class_weight="balanced", l2=0.01, tol=1e-9).fit(X, y)
-    theirs = LogisticRegression(class_weight="balanced", C=1 / (400 * 0.01), tol=1e-9).fit(X, y)
-    np.testing.assert_allclose(balanced.coef_, theirs.coef_, rtol=1e-3)
+    by_class.fit(X, names, sample_weight=np.full(len(y), 0.5))
+    by_row = SpectralRiskClassifier("cvar:0.6", tol=1e-9).fit(X, names, sample_weight=0.5 * weight)
+    np.testing.assert_array_equal(by_class.coef_, by_row.coef_)
 
 
 @pytest.mark.parametrize("suffix", ["", "CV"])
@@ -641,10 +575,9 @@ def test_messages_name_the_other_estimator(suffix):
     labels = np.where(y > 0, "yes", "no")
     regressor = getattr(sorel, f"SpectralRiskRegressor{suffix}")
     classifier = getattr(sorel, f"SpectralRiskClassifier{suffix}")
+    words = f"texts such as '.*use SpectralRiskClassifier{suffix}$"
     for target in (labels, labels.astype(object), labels.tolist()):
-        with pytest.raises(
-            ValueError, match=f"texts such as '.*use SpectralRiskClassifier{suffix}$"
-        ):
+        with pytest.raises(ValueError, match=words):
             regressor().fit(X, target)
     with pytest.raises(ValueError, match=f"Unknown label.*use SpectralRiskRegressor{suffix}"):
         classifier().fit(X, y)
