@@ -23,29 +23,46 @@ MEGABYTE = 1 << 20
 HUGE = 1 << 30
 MANY = 200_000
 
+Maker = Callable[[dict[str, bytes], zipfile.ZipFile], None]
+MODELS: dict[str, Callable[[Path, Path], Path]] = {}
+CHECKPOINTS: dict[str, Callable[[Path, Path], Path]] = {}
 
-def _members(model: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(model) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+
+def _remade(make: Maker, whole: Path, path: Path) -> Path:
+    """Write an archive anew, after `make` has changed its members and added others."""
+    with zipfile.ZipFile(whole) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        make(members, archive)
+        for name, content in members.items():
+            # Nothing in a checkpoint is packed.
+            kind = zipfile.ZIP_STORED if name == "header.npy" else None
+            archive.writestr(name, content, kind)
+    return path
 
 
-def _write(
-    path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED
-) -> zipfile.ZipFile:
-    archive = zipfile.ZipFile(path, "w", compression)
-    for name, content in members.items():
-        archive.writestr(name, content)
-    return archive
+def _model(make: Maker) -> Maker:
+    MODELS[make.__name__] = partial(_remade, make)
+    return make
+
+
+def _checkpoint(make: Maker) -> Maker:
+    CHECKPOINTS[make.__name__] = partial(_remade, make)
+    return make
 
 
 def _fill(
-    archive: zipfile.ZipFile, name: Any, size: int, head: bytes, letter: bytes = b"\0"
+    archive: zipfile.ZipFile, name: Any, size: int, head: bytes = b"", letter: bytes = b"\0"
 ) -> None:
-    """A member of so many equal bytes, written without holding them."""
+    """Add a member of so many equal bytes, without holding them."""
     with archive.open(name, "w", force_zip64=True) as stream:
         stream.write(head)
         for _ in range(size // MEGABYTE):
             stream.write(letter * MEGABYTE)
+
+
+def _fill_array(archive: zipfile.ZipFile, size: int, name: Any = "big.npy") -> None:
+    _fill(archive, name, size, npy_head((size // 8,)))
 
 
 def npy_head(shape: Any, dtype: str = "<f8") -> bytes:
@@ -74,168 +91,138 @@ def _text_nodes(count: int) -> list[dict[str, Any]]:
     return [node(10**6 + number) for number in range(count)]
 
 
-def _with_coefficients(model: Path, node: Any) -> dict[str, bytes]:
-    """The members of a saved model whose coefficients are another node, or a list of nodes."""
-    members = _members(model)
+def _set_coefficients(members: dict[str, bytes], node: Any) -> None:
+    """Let the coefficients of a saved model be another node, or a list of nodes."""
     if isinstance(node, list):
         node = _node("builtins", "list", "ListNode", 10**6 - 1, content=node)
     schema = json.loads(members["schema.json"])
     schema["content"]["content"]["coef_"] = node
     members["schema.json"] = json.dumps(schema).encode()
-    return members
 
 
-def zeros_in_an_array(model: Path, path: Path) -> Path:
-    with _write(path, _with_coefficients(model, _array_node())) as archive:
-        _fill(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
-    return path
+@_model
+def zeros_in_an_array(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+    _set_coefficients(members, _array_node())
+    _fill_array(archive, HUGE)
 
 
-def zeros_that_nobody_asked_for(model: Path, path: Path) -> Path:
-    with _write(path, _members(model)) as archive:
-        _fill(archive, "big.bin", HUGE, b"")
-    return path
+@_model
+def zeros_that_nobody_asked_for(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+    _fill(archive, "big.bin", HUGE)
 
 
-def spaces(model: Path, path: Path, name: str) -> Path:
-    """A text of a saved model with gigabytes of spaces behind it."""
-    members = _members(model)
-    head = members.pop(name)
-    with _write(path, members) as archive:
-        _fill(archive, name, HUGE, head, b" ")
-    return path
-
-
-def items(model: Path, path: Path, name: str, item: str, count: int) -> Path:
-    """A text of a saved model with a list of many short things in it."""
-    members = _members(model)
-    members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
-    _write(path, members).close()
-    return path
-
-
-def nodes_in_the_schema(model: Path, path: Path) -> Path:
+@_model
+def nodes_in_the_schema(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """Many texts, each of which is an object of its own when it is read."""
-    _write(path, _with_coefficients(model, _text_nodes(5 * MANY))).close()
-    return path
+    _set_coefficients(members, _text_nodes(5 * MANY))
 
 
-def one_array_many_times(model: Path, path: Path) -> Path:
+@_model
+def one_array_many_times(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """A thousand arrays that share one member of the archive."""
-    nodes = [_array_node(10**6 + number) for number in range(1000)]
-    with _write(path, _with_coefficients(model, nodes)) as archive:
-        _fill(archive, "big.npy", 20 * MEGABYTE, npy_head((20 * MEGABYTE // 8,)))
-    return path
+    _set_coefficients(members, [_array_node(10**6 + number) for number in range(1000)])
+    _fill_array(archive, 20 * MEGABYTE)
 
 
-def size_that_is_a_lie(model: Path, path: Path) -> Path:
+@_model
+def size_that_is_a_lie(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """A member of gigabytes that the directory says is short."""
-    with _write(path, _with_coefficients(model, _array_node())) as archive:
-        _fill(archive, "big.npy", HUGE, npy_head((HUGE // 8,)))
-        archive.getinfo("big.npy").file_size = 1000
-    return path
+    zeros_in_an_array(members, archive)
+    archive.getinfo("big.npy").file_size = 1000
 
 
-def many_members(model: Path, path: Path) -> Path:
-    with _write(path, _members(model), zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo("x"), b"")
-        for number in range(MANY):
-            entry = zipfile.ZipInfo(f"{number:x}")
-            entry.header_offset = archive.getinfo("x").header_offset
-            entry.CRC = entry.compress_size = entry.file_size = 0
-            archive.filelist.append(entry)
-    return path
+@_model
+def many_members(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+    archive.writestr(zipfile.ZipInfo("x"), b"")
+    for number in range(MANY):
+        entry = zipfile.ZipInfo(f"{number:x}")
+        entry.header_offset = archive.getinfo("x").header_offset
+        entry.CRC = entry.compress_size = entry.file_size = 0
+        archive.filelist.append(entry)
 
 
-def other_compression(model: Path, path: Path) -> Path:
+@_model
+def other_compression(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """Zeros in a kind of compression that makes a block of forty bytes out of a megabyte."""
-    with _write(path, _with_coefficients(model, _array_node())) as archive:
-        info = zipfile.ZipInfo("big.npy")
-        info.compress_type = zipfile.ZIP_BZIP2
-        _fill(archive, info, HUGE // 10, npy_head((HUGE // 80,)))
-    return path
+    _set_coefficients(members, _array_node())
+    info = zipfile.ZipInfo("big.npy")
+    info.compress_type = zipfile.ZIP_BZIP2
+    _fill_array(archive, HUGE // 10, info)
 
 
-def deep_nesting(model: Path, path: Path) -> Path:
+@_model
+def deep_nesting(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """Lists inside lists, deeper than any reader goes."""
-    members = _members(model)
     members["schema.json"] = b"[" * 10**6 + b"]" * 10**6
-    _write(path, members).close()
-    return path
 
 
-def top_level_dtype(model: Path, path: Path) -> Path:
+@_model
+def top_level_dtype(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """A model that is no model but a type of numbers."""
-    members = _members(model)
     node = _node("numpy", "dtype", "DTypeNode", 10**6 + 1, content=_array_node())
     schema = {**json.loads(members["schema.json"]), **node}
     members["schema.json"] = json.dumps(schema).encode()
     members["big.npy"] = npy_head((0,))
-    _write(path, members).close()
-    return path
 
 
-def as_much_as_it_may(model: Path, path: Path) -> Path:
+@_model
+def as_much_as_it_may(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """Just below all limits: texts, arrays, and a summary."""
-    nodes = [*_text_nodes(60_000), _array_node(10**6 - 2)]
-    members = _with_coefficients(model, nodes)
+    _set_coefficients(members, [*_text_nodes(60_000), _array_node(10**6 - 2)])
     header = json.loads(members["sorel.json"])
     header["summary"]["columns"] = {f"{number:x}": "" for number in range(120_000)}
     members["sorel.json"] = json.dumps(header).encode()
-    with _write(path, members) as archive:
-        _fill(archive, "big.npy", 15 * MEGABYTE, npy_head((15 * MEGABYTE // 8,)))
-    return path
+    _fill_array(archive, 15 * MEGABYTE)
 
 
-def _named(*makers: Callable[..., Path]) -> dict[str, Callable[..., Path]]:
-    return {make.__name__: make for make in makers}
+def _spaces(members: dict[str, bytes], archive: zipfile.ZipFile, name: str) -> None:
+    """A text of a saved model with gigabytes of spaces behind it."""
+    _fill(archive, name, HUGE, members.pop(name), b" ")
 
 
-MODELS: dict[str, Callable[[Path, Path], Path]] = {
-    **_named(
-        zeros_in_an_array, zeros_that_nobody_asked_for, nodes_in_the_schema, one_array_many_times,
-        size_that_is_a_lie, many_members, other_compression, deep_nesting, top_level_dtype,
-        as_much_as_it_may,
-    ),
-    "spaces_in_the_header": partial(spaces, name="sorel.json"),
-    "spaces_in_the_schema": partial(spaces, name="schema.json"),
-    "lists_in_the_header": partial(items, name="sorel.json", item="[],", count=10**7),
-    "lists_in_the_schema": partial(items, name="schema.json", item="[],", count=2 * 10**7),
-    "texts_in_the_schema": partial(items, name="schema.json", item='"ab",', count=3 * 10**6),
-}  # fmt: skip
+def _items(
+    members: dict[str, bytes], archive: zipfile.ZipFile, name: str, item: str, count: int
+) -> None:
+    """A text of a saved model with a list of many short things in it."""
+    members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
 
 
-def packed_checkpoint(checkpoint: Path, path: Path) -> Path:
+MODELS |= {
+    what: partial(_remade, make)
+    for what, make in {
+        "spaces_in_the_header": partial(_spaces, name="sorel.json"),
+        "spaces_in_the_schema": partial(_spaces, name="schema.json"),
+        "lists_in_the_header": partial(_items, name="sorel.json", item="[],", count=10**7),
+        "lists_in_the_schema": partial(_items, name="schema.json", item="[],", count=2 * 10**7),
+        "texts_in_the_schema": partial(_items, name="schema.json", item='"ab",', count=3 * 10**6),
+    }.items()
+}
+
+
+def _set_header(members: dict[str, bytes], text: bytes) -> None:
+    members["header.npy"] = npy_head((len(text),), "|u1") + text
+
+
+@_checkpoint
+def packed_checkpoint(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """The weights of a checkpoint as gigabytes of zeros."""
-    members = _members(checkpoint)
     del members["weights.npy"]
-    with _write(path, members) as archive:
-        _fill(archive, "weights.npy", HUGE, npy_head((HUGE // 8,)))
-    return path
+    _fill_array(archive, HUGE, "weights.npy")
 
 
-def _with_header(checkpoint: Path, path: Path, text: bytes) -> Path:
-    members = _members(checkpoint) | {"header.npy": npy_head((len(text),), "|u1") + text}
-    _write(path, members, zipfile.ZIP_STORED).close()
-    return path
-
-
-def long_header_of_a_checkpoint(checkpoint: Path, path: Path) -> Path:
+@_checkpoint
+def long_header_of_a_checkpoint(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """A header of a checkpoint with millions of lists."""
-    return _with_header(checkpoint, path, b"[" + b"[]," * 3 * 10**6 + b"0]")
+    _set_header(members, b"[" + b"[]," * 3 * 10**6 + b"0]")
 
 
-def place_outside_a_generator(checkpoint: Path, path: Path) -> Path:
+@_checkpoint
+def place_outside_a_generator(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
     """The state of a random generator that points outside its own memory."""
-    header = json.loads(np.load(io.BytesIO(_members(checkpoint)["header.npy"])).tobytes())
+    header = json.loads(np.load(io.BytesIO(members["header.npy"])).tobytes())
     state = dict(np.random.MT19937(0).state)
     state["state"] = {"key": state["state"]["key"].tolist(), "pos": 2**30}
-    return _with_header(checkpoint, path, json.dumps({**header, "generator": state}).encode())
-
-
-CHECKPOINTS: dict[str, Callable[[Path, Path], Path]] = _named(
-    packed_checkpoint, long_header_of_a_checkpoint, place_outside_a_generator
-)
+    _set_header(members, json.dumps({**header, "generator": state}).encode())
 
 
 # Starts of .npy files that are none, by what is wrong with them.
@@ -339,6 +326,10 @@ def many_columns_of_parquet(path: Path) -> Path:
     """As many columns as a small Parquet file may have."""
     columns = {f"c{k}": np.arange(300.0) * k % 7 for k in range(7_990)}
     return _parquet(path, columns | {"y": np.arange(300.0) % 5})
+
+
+def _named(*makers: Callable[..., Path]) -> dict[str, Callable[..., Path]]:
+    return {make.__name__: make for make in makers}
 
 
 # Parquet files that unfold to more than they may.

@@ -23,11 +23,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import hostile
 import numpy as np
@@ -41,59 +39,41 @@ PATIENCE = 300
 _AT_ONCE = 40
 
 # What commands took for hostile files, and which.
-LARGEST: list[tuple[int, str]] = []
+LARGEST = []
 
 # Exit codes that a command may end with when nobody kills it.
 KNOWN = (0, 1, 2, 3, 4, 130)
 
 
-@dataclass
-class Outcome:
-    """What became of a command."""
+class Outcome(NamedTuple):
+    """What became of a command: its exit code, its words and the most memory that it had."""
 
     code: int
     said: str
     peak: int
 
 
-@dataclass
-class Place:
-    """A folder with a table, a model and a checkpoint, and the random numbers of one trial."""
+class Place(NamedTuple):
+    """A folder with table.csv, model.skops and fit.ckpt, and the random numbers of one trial."""
 
     folder: Path
     rng: random.Random
 
-    @property
-    def model(self) -> Path:
-        return self.folder / "model.skops"
+    def start(self, *arguments, program=("-m", "sorel"), **options):
+        """A running command, whose errors are kept in a file."""
+        said = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
+        command = [sys.executable, *program, *map(str, arguments)]
+        process = subprocess.Popen(command, cwd=self.folder, **{**streams, **options})
+        process.said = said
+        return process
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "fit.ckpt"
-
-    @property
-    def table(self) -> Path:
-        return self.folder / "table.csv"
-
-    def run(self, *arguments: Any, **options: Any) -> Outcome:
-        """Run a command to its end; the memory it took is that of its process."""
-        return finish(start(self.folder, *arguments, **options))
+    def run(self, *arguments, **options):
+        """Run a command to its end."""
+        return finish(self.start(*arguments, **options))
 
 
-def start(folder: Path, *arguments: Any, **options: Any) -> Any:
-    """A running command, whose output is kept in files."""
-    return launch(folder, [sys.executable, "-m", "sorel", *map(str, arguments)], **options)
-
-
-def launch(folder: Path, command: list[str], **options: Any) -> Any:
-    said = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": said}
-    process: Any = subprocess.Popen(command, cwd=folder, **{**streams, **options})
-    process.said = said
-    return process
-
-
-def finish(process: Any) -> Outcome:
+def finish(process):
     limit, peak = time.monotonic() + PATIENCE, 0
     while process.poll() is None:
         peak = max(peak, high_water(process.pid))
@@ -105,10 +85,10 @@ def finish(process: Any) -> Outcome:
         return Outcome(process.returncode, file.read().decode(errors="replace"), peak)
 
 
-def high_water(process: int) -> int:
-    """The most memory that a process has had; the usage that a parent is told of includes its own.
+def high_water(process):
+    """The most memory that a process has had; 0 where nobody says.
 
-    0 where nobody says.
+    The usage that a parent is told of includes its own.
     """
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
@@ -117,7 +97,7 @@ def high_water(process: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
-def complaints(outcome: Outcome, *, codes: tuple[int, ...] = KNOWN) -> Iterator[str]:
+def complaints(outcome, *, codes=KNOWN):
     """What no command may do, whatever was done to it."""
     if outcome.code not in codes:
         yield f"exit code {outcome.code}: {outcome.said[-200:]!r}"
@@ -127,16 +107,15 @@ def complaints(outcome: Outcome, *, codes: tuple[int, ...] = KNOWN) -> Iterator[
         yield f"control characters: {outcome.said[-200:]!r}"
 
 
-def leftovers(folder: Path) -> list[str]:
+def leftovers(folder):
     """Temporary files and folders, hidden ones included."""
     return [path.name for path in folder.iterdir() if "sorel-" in path.name or ".tmp" in path.name]
 
 
-def kill(place: Place) -> Iterator[str]:
+def kill(place):
     """A fit that is killed at any moment leaves whole files, and the next one clears up."""
-    scratch = place.folder / "scratch"
+    scratch, blocks = place.folder / "scratch", place.folder / "blocks"
     scratch.mkdir(exist_ok=True)
-    blocks = place.folder / "blocks"
     if not blocks.exists():
         blocks.mkdir()
         rng = np.random.default_rng(0)
@@ -148,7 +127,7 @@ def kill(place: Place) -> Iterator[str]:
         "--checkpoint", "killed.ckpt", "--tol", "1e-9", "--quiet",
     ]  # fmt: skip
     gentle = place.rng.random() < 0.5
-    process = start(place.folder, *arguments)
+    process = place.start(*arguments)
     time.sleep(place.rng.uniform(0.5, 5.0))
     process.send_signal(signal.SIGTERM if gentle else signal.SIGKILL)
     outcome = finish(process)
@@ -156,40 +135,37 @@ def kill(place: Place) -> Iterator[str]:
     yield from complaints(outcome, codes=(0, 3, 143, -15) if gentle else (0, 3, -9))
     if gentle and outcome.code == 143 and os.listdir(scratch):
         yield f"scratch stayed after SIGTERM: {os.listdir(scratch)}"
-    again = place.run(*arguments)
-    yield from complaints(again, codes=(0, 3))
+    yield from complaints(place.run(*arguments), codes=(0, 3))
     if os.listdir(scratch) or leftovers(place.folder):
         yield f"left behind: {os.listdir(scratch)}, {leftovers(place.folder)}"
     for name in ("killed.skops", "killed.ckpt"):
         (place.folder / name).unlink(missing_ok=True)
 
 
-def full_disk(place: Place) -> Iterator[str]:
+def full_disk(place):
     """A file that may not grow: the old one stays, and the error names it."""
     target = place.folder / "limited.skops"
     target.write_bytes(b"the old content")
     size = place.rng.choice([0, 10, 1000])
 
-    def limit() -> None:
+    def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    outcome = place.run(
-        "fit", place.table, "--target", "y", "-o", target,
-        preexec_fn=limit, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    fit = ["fit", "table.csv", "--target", "y", "-o", target]
+    outcome = place.run(*fit, preexec_fn=limit, stderr=subprocess.DEVNULL)
     if outcome.code != 1:
         yield f"exit code {outcome.code} where the model could not be written"
     if target.read_bytes() != b"the old content" or leftovers(place.folder):
         yield f"the old file changed, or {leftovers(place.folder)} stayed"
     if os.path.exists("/dev/full"):
-        outcome = place.run("predict", place.model, place.table, "-o", "/dev/full")
+        outcome = place.run("predict", "model.skops", "table.csv", "-o", "/dev/full")
         yield from complaints(outcome, codes=(1,))
         if "/dev/full" not in outcome.said:
             yield f"the file is not named: {outcome.said!r}"
 
 
-def damage(content: bytes, rng: random.Random) -> bytes:
+def damage(content, rng):
     """The same bytes, cut off, with bits flipped, with a part repeated, or with noise in it."""
     data = bytearray(content)
     for _ in range(rng.choice([1, 1, 3, 20])):
@@ -208,21 +184,20 @@ def damage(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def damaged_files(place: Place) -> Iterator[str]:
+def damaged_files(place):
     """Damaged models, checkpoints, tables and arrays, many of each in one process.
 
     A process for each would spend its time on imports.
     """
     seed = place.rng.randrange(2**32)
-    command = [sys.executable, __file__, "damaged", str(seed), str(place.folder), str(_AT_ONCE)]
-    outcome = finish(launch(place.folder, command))
+    outcome = place.run("damaged", seed, place.folder, _AT_ONCE, program=[__file__])
     if outcome.code != 0:
         yield f"seed {seed}: {outcome.said[-600:]}"
     if outcome.peak > MAX_BYTES:
         yield f"seed {seed}: {outcome.peak >> 20} MB"
 
 
-def read_damaged(seed: int, folder: Path, count: int) -> None:
+def read_damaged(seed, folder, count):
     """Read damaged files with everything that reads such files; only named errors may come."""
     import pandas as pd
 
@@ -236,25 +211,24 @@ def read_damaged(seed: int, folder: Path, count: int) -> None:
     problem = sorel.Problem(X, X[:, 0] + 1.0)
     model, table = folder / "model.skops", folder / "table.csv"
 
-    def command(*arguments: Any) -> None:
+    def command(*arguments):
         code = cli.main([str(argument) for argument in arguments])
         assert code in (0, 4), f"exit code {code}"
 
-    def read_model(path: Path) -> None:
+    def read_model(path):
         command("predict", path, table)
         command("info", path)
 
-    def read_table(path: Path) -> None:
+    def read_table(path):
         command("predict", model, path)
 
-    def read_checkpoint(path: Path) -> None:
+    def read_checkpoint(path):
         with contextlib.suppress(sorel.CheckpointError):
             sorel.solve(problem, checkpoint=path)
 
-    def read_array(path: Path) -> None:
+    def read_array(path):
         with contextlib.suppress(ValueError, FileNotFoundError):
             rows = open_rows(path)
-            assert rows is not None
             rows.read(0, min(5, rows.n_samples))
 
     place = folder / "damaged"
@@ -284,60 +258,44 @@ def read_damaged(seed: int, folder: Path, count: int) -> None:
             raise SystemExit(f"{path.name}, number {number} of seed {seed}: {error!r}") from error
 
 
-def hostile_files(place: Place) -> Iterator[str]:
+def hostile_files(place):
     """One file that asks for gigabytes, given to the commands that read such files."""
     yield from place.rng.choice(all_hostile())(place)
 
 
-def all_hostile() -> list[Callable[[Place], Iterator[str]]]:
+def all_hostile():
     """A trial for every hostile file."""
+    fit = ["fit", "FILE", "--target", "y", "-o", "other.skops"]
+    predict = [["predict", name, "FILE", "-o", "out.csv"] for name in ("model.skops", fit[-1])]
+    others = [["evaluate", fit[-1], "FILE"], ["info", fit[-1]], ["portfolio", "FILE"]]
+    quantile = ["quantile", "FILE", "--target", "y"]
+    resume = ["fit", "table.csv", *fit[2:], "--checkpoint", "FILE"]
+    of_models = [["info", "FILE"], ["predict", "FILE", "table.csv"]]
+    of_arrays = [["fit", "FILE", "--target", "targets.npy", *fit[4:]]]
+    found = {
+        ("hostile.skops", "model.skops"): (hostile.MODELS, of_models),
+        ("hostile.ckpt", "fit.ckpt"): (hostile.CHECKPOINTS, [resume]),
+        ("hostile.csv",): (hostile.TABLES, [fit, *predict, *others, quantile]),
+        ("hostile.npy",): (hostile.NPY_HEADS, of_arrays),
+    }
     return [
-        *(partial(hostile_model, name=name) for name in hostile.MODELS),
-        *(partial(hostile_checkpoint, name=name) for name in hostile.CHECKPOINTS),
-        *(partial(hostile_table, name=name) for name in hostile.TABLES),
-        *(partial(hostile_array, name=name) for name in hostile.NPY_HEADS),
+        partial(judge, name=name, make=make, files=files, commands=commands)
+        for files, (makers, commands) in found.items()
+        for name, make in makers.items()
     ]
 
 
-def hostile_model(place: Place, name: str) -> Iterator[str]:
-    path = hostile.MODELS[name](place.model, place.folder / "hostile.skops")
-    yield from judge(place, name, path, ["info", path], ["predict", path, place.table])
-
-
-def hostile_checkpoint(place: Place, name: str) -> Iterator[str]:
-    path = hostile.CHECKPOINTS[name](place.checkpoint, place.folder / "hostile.ckpt")
-    fit = ["fit", place.table, "--target", "y", "-o", "other.skops", "--checkpoint", path]
-    yield from judge(place, name, path, fit)
-
-
-def hostile_table(place: Place, name: str) -> Iterator[str]:
-    path = hostile.TABLES[name](place.folder / "hostile.csv")
-    model = place.folder / "other.skops"
-    model.unlink(missing_ok=True)
-    fit = ["fit", path, "--target", "y", "-o", model]
-    others: list[list[Any]] = [
-        ["predict", place.model, path, "-o", "out.csv"],
-        ["predict", model, path, "-o", "out.csv"],
-        ["evaluate", model, path],
-        ["info", model],
-        ["quantile", path, "--target", "y"],
-        ["portfolio", path],
-    ]
-    yield from judge(place, name, path, fit, *others)
-
-
-def hostile_array(place: Place, name: str) -> Iterator[str]:
-    path = place.folder / "hostile.npy"
-    path.write_bytes(hostile.NPY_HEADS[name])
-    np.save(place.folder / "targets.npy", np.zeros(4))
-    fit = ["fit", path, "--target", "targets.npy", "-o", "other.skops"]
-    yield from judge(place, name, path, fit)
-
-
-def judge(place: Place, name: str, path: Path, *commands: list[Any]) -> Iterator[str]:
+def judge(place, name, make, files, commands):
     """Give a hostile file to commands, and complain about what they say and take."""
+    path, *whole = (place.folder / file for file in files)
+    (place.folder / "other.skops").unlink(missing_ok=True)
+    np.save(place.folder / "targets.npy", np.zeros(4))
+    if callable(make):
+        make(*whole, path)
+    else:
+        path.write_bytes(make)
     for arguments in commands:
-        outcome = place.run(*arguments)
+        outcome = place.run(*(path if word == "FILE" else word for word in arguments))
         for complaint in complaints(outcome, codes=(0, 1, 3, 4)):
             yield f"{name}, {arguments[0]}: {complaint}"
         if outcome.peak > MAX_BYTES:
@@ -349,40 +307,36 @@ def judge(place: Place, name: str, path: Path, *commands: list[Any]) -> Iterator
 TRIALS = (kill, full_disk, damaged_files, hostile_files)
 
 
-def prepare(folder: Path) -> None:
-    """A table, a model that was fitted to it, and the checkpoint of that fit."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
-    rows = "".join(f"{a:.4f},{b:.4f},{a - b + c:.4f}\n" for a, b, c in X)
-    (folder / "table.csv").write_text("a,b,y\n" + rows)
-    command = ["fit", "table.csv", "--target", "y", "-o", "model.skops", "--quiet"]
-    command += ["--checkpoint", "fit.ckpt"]
-    subprocess.run([sys.executable, "-m", "sorel", *command], cwd=folder, check=True)
+@contextlib.contextmanager
+def prepared():
+    """A folder with a table, a model that was fitted to it, and the checkpoint of that fit."""
+    with tempfile.TemporaryDirectory(prefix="torture-") as name:
+        folder = Path(name)
+        X = np.random.default_rng(0).normal(size=(60, 3))
+        rows = "".join(f"{a:.4f},{b:.4f},{a - b + c:.4f}\n" for a, b, c in X)
+        (folder / "table.csv").write_text("a,b,y\n" + rows)
+        command = ["fit", "table.csv", "--target", "y", "-o", "model.skops", "--quiet"]
+        command += ["--checkpoint", "fit.ckpt"]
+        subprocess.run([sys.executable, "-m", "sorel", *command], cwd=folder, check=True)
+        yield folder
 
 
-def torture(
-    seed: int, rounds: int, names: list[str], tell: Callable[[str], None] = print
-) -> list[str]:
+def torture(seed, rounds, names):
     """Run the trials in turn; the complaints, each with what makes it happen again."""
     trials = [trial for trial in TRIALS if not names or trial.__name__ in names]
     found = []
-    folder = Path(tempfile.mkdtemp(prefix="torture-"))
-    try:
-        prepare(folder)
+    with prepared() as folder:
         for number in range(rounds):
             for trial in trials:
                 # A trial of its own seed can be repeated alone.
                 rng = random.Random(f"{seed}-{number}-{trial.__name__}")
                 for complaint in trial(Place(folder, rng)):
-                    line = f"seed {seed}, round {number}, {trial.__name__}: {complaint}"
-                    found.append(line)
-                    tell(line)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+                    found.append(f"seed {seed}, round {number}, {trial.__name__}: {complaint}")
+                    print(found[-1], flush=True)
     return found
 
 
-def main() -> int:
+def main():
     """Run what the command line asks for; 1 if anything was found."""
     if sys.argv[1:2] == ["damaged"]:
         read_damaged(int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
@@ -391,20 +345,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="default: a fresh one")
     parser.add_argument("--rounds", type=int, default=10, help="of all trials (default: 10)")
     parser.add_argument("--hostile", action="store_true", help="also every hostile file once")
-    parser.add_argument(
-        "trials", nargs="*", choices=[[], *(trial.__name__ for trial in TRIALS)],
-        help="only these (default: all)",
-    )  # fmt: skip
+    choices = [[], *(trial.__name__ for trial in TRIALS)]
+    parser.add_argument("trials", nargs="*", choices=choices, help="only these (default: all)")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}, {arguments.rounds} rounds", flush=True)
     begin = time.monotonic()
-    found = torture(seed, arguments.rounds, arguments.trials, lambda line: print(line, flush=True))
+    found = torture(seed, arguments.rounds, arguments.trials)
     if arguments.hostile:
-        with tempfile.TemporaryDirectory(prefix="torture-") as name:
-            prepare(Path(name))
+        with prepared() as folder:
             for trial in all_hostile():
-                for line in trial(Place(Path(name), random.Random(0))):
+                for line in trial(Place(folder, random.Random(0))):
                     found.append(line)
                     print(line, flush=True)
         peak, what = max(LARGEST)
