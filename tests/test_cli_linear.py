@@ -43,28 +43,28 @@ def test_portfolio_with_a_target_and_a_picture(returns, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is an extra")
     path, frame = returns
     target = float(frame.mean().sort_values().iloc[1:].mean())
-    picture = tmp_path / "frontier.png"
-    assert run("portfolio", path, "--target-return", target, "--plot", picture) == 0
+    picture, out = tmp_path / "frontier.png", tmp_path / "weights.csv"
+    plot = ["--plot", picture, "-o", out]
+    assert run("portfolio", path, "--target-return", target, *plot) == 0
     assert picture.stat().st_size > 5000
-    lines = capsys.readouterr().out.splitlines()
-    weights = np.array([float(line.split(",")[1]) for line in lines[1:]])
-    assert weights @ frame.mean().to_numpy() == pytest.approx(target)
-    prices = tmp_path / "prices.csv"
-    (25.0 * (1.0 + frame).cumprod()).to_csv(prices, index=False)
-    run("portfolio", prices, "--plot", picture)
-    assert capsys.readouterr().err.count("look like prices") == 1
-
-
-def test_a_portfolio_and_a_frontier_short_of_the_tolerance(returns, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
-    out, picture = tmp_path / "weights.csv", tmp_path / "frontier.png"
+    assert pd.read_csv(out)["weight"] @ frame.mean().to_numpy() == pytest.approx(target)
+    capsys.readouterr()
     short = ["--risk", "esrm:2", "--l2", "0.1", "--tol", "1e-17", "--max-passes", "2", "-q"]
-    assert run("portfolio", returns[0], "--plot", picture, "-o", out, *short) == 3
+    assert run("portfolio", path, *plot, *short) == 3
     portfolio, frontier = capsys.readouterr().err.splitlines()
     assert "is above --tol 1e-17, and the contributions add up to" in portfolio
     assert "of the 20 points of the frontier miss --tol 1e-17, the worst with a rel" in frontier
-    assert picture.stat().st_size > 5000
-    assert len(pd.read_csv(out)) == 3
+    (25.0 * (1.0 + frame).cumprod()).to_csv(path, index=False)
+    run("portfolio", path, *plot)
+    assert capsys.readouterr().err.count("look like prices") == 1
+
+
+def refusal(capsys, code, *arguments):
+    """What a command says when it ends with a code, in one line."""
+    assert run(*arguments) == code
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
 @pytest.mark.parametrize(
@@ -79,24 +79,18 @@ def test_a_portfolio_and_a_frontier_short_of_the_tolerance(returns, tmp_path, ca
     ],
 )
 def test_what_portfolio_refuses(returns, capsys, arguments, code, words):
-    assert run("portfolio", returns[0], *arguments) == code
-    message = capsys.readouterr().err
-    assert words in message
-    assert message.count("\n") == 1
+    assert words in refusal(capsys, code, "portfolio", returns[0], *arguments)
 
 
-def test_portfolio_names_the_missing_return(returns, tmp_path, capsys):
-    path, _ = returns
-    lines = path.read_text().splitlines()
-    cells = lines[8].split(",")
-    lines[8] = ",".join([*cells[:2], "", cells[3]])
-    path.write_text("\n".join(lines))
-    assert run("portfolio", path) == 4
-    assert "return of asset 'b' in scenario 2024-01-08 is nan" in capsys.readouterr().err
-    frame = pd.DataFrame({"day": ["x", "y"], "a": [0.1, 0.2], "note": ["p", "q"]})
-    frame.to_csv(tmp_path / "texts.csv", index=False)
-    assert run("portfolio", tmp_path / "texts.csv") == 4
-    assert "column 'note' holds texts" in capsys.readouterr().err
+def test_portfolio_names_what_is_no_return(returns, capsys):
+    path, frame = returns
+    dated = pd.read_csv(path)
+    dated.loc[7, "b"] = np.nan
+    dated.to_csv(path, index=False)
+    message = refusal(capsys, 4, "portfolio", path)
+    assert "return of asset 'b' in scenario 2024-01-08 is nan" in message
+    frame.assign(note="p").to_csv(path, index=False)
+    assert "column 'note' holds texts" in refusal(capsys, 4, "portfolio", path)
 
 
 @pytest.fixture
@@ -138,10 +132,7 @@ def test_quantile(people, tmp_path):
     ],
 )
 def test_what_quantile_refuses(people, capsys, arguments, code, words):
-    assert run("quantile", people[0], *arguments) == code
-    message = capsys.readouterr().err
-    assert words in message
-    assert message.count("\n") == 1
+    assert words in refusal(capsys, code, "quantile", people[0], *arguments)
 
 
 def test_a_level_is_between_0_and_1(people, capsys):

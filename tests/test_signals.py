@@ -36,20 +36,14 @@ def endless(monkeypatch):
     monkeypatch.setattr(base, "solve", solve)
 
 
-def send_when(number, ready):
-    """Send this process a signal when something is true, and only while somebody handles it."""
-
-    def wait():
-        limit = time.monotonic() + 60
-        while time.monotonic() < limit:
-            if ready() and signal.getsignal(number) is not signal.SIG_DFL:
-                os.kill(os.getpid(), number)
-                return
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
+def send_when_filled(number, folder):
+    """Send this process a signal when a folder has a file, and while somebody handles it."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        if os.listdir(folder) and signal.getsignal(number) is not signal.SIG_DFL:
+            os.kill(os.getpid(), number)
+            return
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +58,8 @@ def test_a_signal_leaves_a_checkpoint_and_no_scratch(tmp_path, endless, capsys, 
     usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     before = signal.signal(number, usual)
     try:
-        send_when(number, lambda: os.listdir(tmp_path / "scratch"))
+        waiting = {"args": (number, tmp_path / "scratch"), "daemon": True}
+        threading.Thread(target=send_when_filled, **waiting).start()
         ended = cli.main(
             [
                 "fit", f"{tmp_path}/blocks", "--target", "y.npy", "-o", f"{tmp_path}/model.skops",
@@ -148,14 +143,19 @@ def test_a_signal_that_python_loses_ends_the_next_step():
             sorel.solve(problem)
 
 
+def output(code):
+    """A process that runs code, with the package on its path."""
+    source = os.path.dirname(os.path.dirname(sorel.__file__))
+    command = [sys.executable, "-c", code]
+    paths = {**os.environ, "PYTHONPATH": source}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=paths)
+
+
 @pytest.fixture
 def leftover():
     """The name that a process gave a temporary file before it was killed."""
     code = "from sorel.files.leftovers import owned_name; print(owned_name())"
-    source = os.path.dirname(os.path.dirname(sorel.__file__))
-    run = [sys.executable, "-c", code]
-    paths = {**os.environ, "PYTHONPATH": source}
-    return subprocess.run(run, capture_output=True, text=True, env=paths).stdout.strip()
+    return output(code).communicate()[0].strip()
 
 
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path, leftover):
@@ -190,13 +190,10 @@ def test_every_writer_clears_the_folder_first(tmp_path, leftover, how):
 def test_children_end_with_their_parent():
     child = "import os, time; from sorel.reproduce.cells import end_with; end_with(os.getppid())\n"
     child += "print(os.getpid(), flush=True); time.sleep(120)"
-    parent = "import subprocess, sys\n"
-    parent += f"subprocess.run([sys.executable, '-c', {child!r}])"
-    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
-    number = int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with output(code) as parent:
+        number = int(parent.stdout.readline())
+        parent.kill()
     limit = time.monotonic() + 30
     while os.path.exists(f"/proc/{number}") and time.monotonic() < limit:
         time.sleep(0.1)

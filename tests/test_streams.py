@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -18,24 +19,13 @@ pytest.importorskip("pandas", reason="pandas is an extra")
 
 needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
-    rng = np.random.default_rng(0)
-    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in rng.normal(size=(40, 2)))
-    (folder / "table.csv").write_text("a,b,y\n" + rows)
-    arguments = ["fit", f"{folder}/table.csv", "--target", "y", "-o", f"{folder}/model.skops"]
-    assert cli.main([*arguments, "--quiet"]) == 0
-    return folder
-
-
+FIT = ["fit", "table.csv", "--target", "y"]
 # Commands that print their result, and commands that do not.
 PRINTING = {
     "help": ["--help"],
     "help of a command": ["fit", "--help"],
     "version": ["--version"],
-    "fit": ["fit", "table.csv", "--target", "y", "-o", "-"],
+    "fit": [*FIT, "-o", "-"],
     "predict": ["predict", "model.skops", "table.csv"],
     "evaluate": ["evaluate", "model.skops", "table.csv"],
     "info": ["info", "model.skops"],
@@ -43,76 +33,78 @@ PRINTING = {
     "portfolio": ["portfolio", "table.csv"],
 }
 SILENT = {
-    "fit": ["fit", "table.csv", "--target", "y", "-o", "other.skops"],
-    "predict": ["predict", "model.skops", "table.csv", "-o", "out.csv"],
-    "evaluate": ["evaluate", "model.skops", "table.csv", "-o", "out.csv"],
+    "fit": [*FIT, "-o", "out"],
+    "predict": [*PRINTING["predict"], "-o", "out"],
+    "evaluate": [*PRINTING["evaluate"], "-o", "out"],
 }
 
 
-def run(arguments):
+def run(*arguments):
     try:
         return cli.main(list(arguments))
     except SystemExit as end:
         return end.code
 
 
-STREAMS = [
-    pytest.param("full", "standard output: No space left on device", marks=needs_full),
-    ("closed", "standard output: it is closed"),
-]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streams")
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in rng.normal(size=(40, 2)))
+    (folder / "table.csv").write_text("a,b,y\n" + rows)
+    with contextlib.chdir(folder):
+        assert run(*FIT, "-o", "model.skops", "--quiet") == 0
+    return folder
 
 
 @pytest.fixture
-def output(place, monkeypatch):
-    """Standard streams of a kind, in a folder with a table and a model."""
-    monkeypatch.chdir(place)
+def place(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
 
-    def become(kind, *names):
-        full = open("/dev/full", "w") if kind == "full" else None  # noqa: SIM115 (closed below)
-        opened.append(full)
-        for name in names:
-            monkeypatch.setattr(sys, name, full)
 
-    opened = []
-    yield become
-    for full in opened:
-        if full is not None:
-            # At exit, Python flushes once more.
-            full.flush()
-            full.close()
+@pytest.fixture(params=["closed", pytest.param("full", marks=needs_full)])
+def useless(place, request):
+    """A stream that takes nothing, in a folder with a table and a model."""
+    if request.param == "closed":
+        yield None
+        return
+    with open("/dev/full", "w") as full:
+        yield full
+        # At exit, Python flushes once more.
+        full.flush()
 
 
 @pytest.mark.parametrize("command", PRINTING)
-@pytest.mark.parametrize(("kind", "words"), STREAMS)
-def test_standard_output_that_takes_nothing(output, capfd, command, kind, words):
-    output(kind, "stdout")
-    assert run(PRINTING[command]) == 1
+def test_standard_output_that_takes_nothing(useless, monkeypatch, capfd, command):
+    monkeypatch.setattr(sys, "stdout", useless)
+    assert run(*PRINTING[command]) == 1
     said = capfd.readouterr().err
-    assert words in said
+    reason = "it is closed" if useless is None else "No space left on device"
+    assert f"standard output: {reason}" in said
     assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("command", SILENT)
-@pytest.mark.parametrize(("kind", "words"), STREAMS)
-def test_what_is_not_printed_needs_no_streams(output, command, kind, words):
-    output(kind, "stdout", "stderr")
-    assert run(SILENT[command]) == 0
-    assert os.path.exists(SILENT[command][-1])
+def test_what_is_not_printed_needs_no_streams(useless, place, monkeypatch, command):
+    (place / "out").unlink(missing_ok=True)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, useless)
+    assert run(*SILENT[command]) == 0
+    assert (place / "out").exists()
 
 
-@pytest.mark.parametrize(("kind", "words"), STREAMS)
-def test_errors_that_nobody_hears_keep_their_code(output, kind, words):
-    output(kind, "stderr")
-    assert run(["info", "nothing"]) == 1
-    assert run(["fit", "table.csv", "--target", "z", "-o", "x"]) == 4
-    assert run(["fit", "table.csv"]) == 2
-    assert run(["fit", "table.csv", "--target", "y", "-o", "o", "--max-passes", "1"]) == 3
+def test_errors_that_nobody_hears_keep_their_code(useless, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", useless)
+    assert run("info", "nothing") == 1
+    assert run(*FIT[:-1], "z", "-o", "x") == 4
+    assert run(*FIT) == 2
+    assert run(*FIT, "-o", "o", "--max-passes", "1") == 3
 
 
 def test_closed_standard_input(place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "stdin", None)
-    assert run(["fit", "-", "--target", "y", "-o", "x"]) == 1
+    assert run("fit", "-", "--target", "y", "-o", "x") == 1
     assert "standard input: it is closed" in capsys.readouterr().err
 
 

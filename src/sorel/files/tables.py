@@ -12,6 +12,7 @@ import contextlib
 import csv
 import errno
 import io
+import numbers
 import os
 import re
 import sys
@@ -897,13 +898,15 @@ def _as_kind(
 def _days(values: pd.Series, column: str) -> pd.Series:
     """Dates as days since 1970; texts must be ISO 8601, which cannot be read in two ways."""
     pandas = _pandas()
-    if pandas.api.types.is_numeric_dtype(values.dtype):
-        words = "should hold dates, but row {row} holds {value}"
-        refuse_rows(values, column, np.ones(len(values), dtype=bool), words)
-    times = pandas.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
-    wrong = (times.isna() & values.notna()).to_numpy()
     words = "should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row {row} holds {value}"
-    refuse_rows(values, column, wrong, words)
+    present = values.notna().to_numpy()
+    # Numbers among texts are no dates, whatever pandas makes of them.
+    is_number = values.map(lambda value: isinstance(value, numbers.Number)).to_numpy(dtype=bool)
+    refuse_rows(values, column, is_number & present, words)
+    # Without a date, a column may have any type.
+    dates = values if present.any() else values.astype(object)
+    times = pandas.to_datetime(dates, errors="coerce", format="ISO8601", utc=True)
+    refuse_rows(values, column, times.isna().to_numpy() & present, words)
     naive = times.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
     days = (naive - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
     return pandas.Series(np.where(values.isna(), np.nan, days), index=values.index)
