@@ -35,8 +35,6 @@ PENALTIES = {
 }
 N, D, CLASSES = 13, 3, 3
 HUBER_DELTA = 0.7
-
-
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "extending"
 
 
@@ -90,36 +88,24 @@ class Case(NamedTuple):
 
     def arguments(self) -> dict[str, Any]:
         X, y = make_data(self.loss, N, D, self.seed)
-        weight = None
-        if self.weighted:
-            weight = np.random.default_rng(self.seed).integers(1, 4, N).astype(float)
+        weight = np.random.default_rng(self.seed).integers(1, 4, N).astype(float)
         return {
-            "X": X,
-            "y": y,
-            "risk": RISKS[self.risk],
-            "loss": make_loss(self.loss),
-            "penalty": PENALTIES[self.penalty],
-            "fit_intercept": self.intercept,
-            "sample_weight": weight,
-        }
+            "X": X, "y": y, "risk": RISKS[self.risk], "loss": make_loss(self.loss),
+            "penalty": PENALTIES[self.penalty], "fit_intercept": self.intercept,
+            "sample_weight": weight if self.weighted else None,
+        }  # fmt: skip
 
     def problem(self) -> sorel.Problem:
         return sorel.Problem(**self.arguments())
 
 
-def _cases() -> list[Case]:
-    """Every risk with every loss and penalty; intercept and sample weights alternate."""
-    cases = []
-    for i, loss in enumerate(LOSSES):
-        for j, penalty in enumerate(PENALTIES):
-            for k, risk in enumerate(RISKS):
-                weighted = (i + j + k) % 3 == 0
-                seed = len(cases)
-                cases.append(Case(risk, loss, penalty, (j + k) % 2 == 1, weighted, seed))
-    return cases
-
-
-CASES = _cases()
+# Every risk with every loss and penalty; intercept and sample weights alternate.
+CASES = [
+    Case(risk, loss, penalty, (j + k) % 2 == 1, (i + j + k) % 3 == 0, (5 * i + j) * len(RISKS) + k)
+    for i, loss in enumerate(LOSSES)
+    for j, penalty in enumerate(PENALTIES)
+    for k, risk in enumerate(RISKS)
+]
 
 
 def brute_losses(loss: str, X: Any, y: Any, w: Any, fit_intercept: bool) -> np.ndarray:
@@ -142,20 +128,16 @@ def brute_losses(loss: str, X: Any, y: Any, w: Any, fit_intercept: bool) -> np.n
     return np.logaddexp.reduce(z, axis=1) - z[np.arange(len(z)), y]
 
 
-def brute_penalty(name: str, w: np.ndarray) -> float:
-    """Penalties of the table above at a feasible point."""
-    value = 0.5 * PENALTIES[name].l2 * np.sum(w**2)
-    return value + 0.1 * np.sum(np.abs(w)) if name == "elastic" else value
-
-
 def brute_objective(case: Case, w: np.ndarray) -> float:
     """F(w) from a sort; whole-number weights are rows repeated."""
     given = case.arguments()
     losses = brute_losses(case.loss, given["X"], given["y"], w, case.intercept)
     if case.weighted:
         losses = np.repeat(losses, given["sample_weight"].astype(int))
-    risk = given["risk"].weights(len(losses)) @ np.sort(losses)
-    return risk + brute_penalty(case.penalty, w[:D])
+    g = 0.5 * PENALTIES[case.penalty].l2 * np.sum(w[:D] ** 2)
+    if case.penalty == "elastic":
+        g += 0.1 * np.sum(np.abs(w[:D]))
+    return given["risk"].weights(len(losses)) @ np.sort(losses) + g
 
 
 class Reference(NamedTuple):
@@ -166,7 +148,7 @@ class Reference(NamedTuple):
     value: float
 
 
-def _conic_losses(loss: str, Z: Any, y: Any) -> Any:
+def conic_losses(loss: str, Z: Any, y: Any) -> Any:
     import cvxpy as cp
 
     z = Z[:, 0]
@@ -196,7 +178,7 @@ def conic_risk(risk: Any, losses: Any) -> Any:
     )
 
 
-def _conic_solve(objective: Any, constraints: list[Any]) -> float:
+def conic_solve(objective: Any, constraints: list[Any]) -> float:
     import cvxpy as cp
 
     tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
@@ -205,51 +187,48 @@ def _conic_solve(objective: Any, constraints: list[Any]) -> float:
         return cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL, **tight)
 
 
-def conic_value(X: Any, y: Any, risk: Any, loss: str, intercept: bool, penalize: Any) -> float:
-    """Optimal value by cvxpy and Clarabel; `penalize` turns coefficients into g and constraints."""
+def conic_reference(
+    X: Any, y: Any, risk: Any, loss: str, intercept: bool, penalize: Any, repeats: Any = 1
+) -> Reference:
+    """The optimum by cvxpy and Clarabel; `penalize` turns coefficients into g and constraints."""
     import cvxpy as cp
 
-    outputs = CLASSES if loss == "multinomial" else 1
+    n, outputs = len(X), CLASSES if loss == "multinomial" else 1
     coef, free = cp.Variable((X.shape[1], outputs)), cp.Variable((1, outputs))
-    bound = cp.Variable(len(X))
-    Z = X @ coef + (np.ones((len(X), 1)) @ free if intercept else 0.0)
+    bound = cp.Variable(n)
+    Z = X @ coef + (np.ones((n, 1)) @ free if intercept else 0.0)
     g, constraints = penalize(coef)
-    below = _conic_losses(loss, Z, y) <= bound
-    return _conic_solve(conic_risk(risk, bound) + g, [below, *constraints])
+    below = conic_losses(loss, Z, y) <= bound
+    spread = np.repeat(np.eye(n), repeats, axis=0) @ bound
+    value = conic_solve(conic_risk(risk, spread) + g, [below, *constraints])
+    w = np.vstack([coef.value, free.value]) if intercept else coef.value
+    lam = np.maximum(below.dual_value, 0.0)
+    return Reference(w if outputs > 1 else w[:, 0], lam / lam.sum(), value)
+
+
+def conic_penalty(name: str, coef: Any) -> Any:
+    """A penalty of the table above: its value, and constraints."""
+    import cvxpy as cp
+
+    g = 0.5 * PENALTIES[name].l2 * cp.sum_squares(coef)
+    if name == "elastic":
+        return g + 0.1 * cp.sum(cp.abs(coef)), []
+    if name == "box":
+        upper = np.repeat([[0.3], [0.1], [0.5]], coef.shape[1], axis=1)
+        return g, [coef >= -0.2, coef <= upper]
+    constraints = [coef >= 0] if name in ("nonnegative", "simplex") else []
+    return g, constraints + [cp.sum(coef, axis=0) == 1] * (name == "simplex")
 
 
 @cache
 def conic_optimum(case: Case) -> Reference:
-    """The optimum by cvxpy and Clarabel.
-
-    A spectral risk is a nonnegative combination of sums of the k largest losses. The value is F at
-    a feasible point, so it can only lie above the true optimum.
-    """
-    import cvxpy as cp
-
+    """The optimum of a case. Its value is F at a feasible point: not below the true optimum."""
     given = case.arguments()
-    X, y, outputs = given["X"], given["y"], CLASSES if case.loss == "multinomial" else 1
-    repeats = given["sample_weight"].astype(int) if case.weighted else np.ones(N, dtype=int)
-    coef, intercept = cp.Variable((D, outputs)), cp.Variable((1, outputs))
-    Z = X @ coef + (np.ones((N, 1)) @ intercept if case.intercept else 0.0)
-    bound = cp.Variable(N)
-    below = _conic_losses(case.loss, Z, y) <= bound
-    spread = np.repeat(np.eye(N), repeats, axis=0) @ bound
-    g = 0.5 * PENALTIES[case.penalty].l2 * cp.sum_squares(coef)
-    constraints = [below]
-    if case.penalty == "elastic":
-        g += 0.1 * cp.sum(cp.abs(coef))
-    elif case.penalty == "nonnegative":
-        constraints += [coef >= 0]
-    elif case.penalty == "box":
-        upper = np.repeat(np.array([[0.3], [0.1], [0.5]]), outputs, axis=1)
-        constraints += [coef >= -0.2, coef <= upper]
-    elif case.penalty == "simplex":
-        constraints += [coef >= 0, cp.sum(coef, axis=0) == 1]
-    _conic_solve(conic_risk(given["risk"], spread) + g, constraints)
-    w = PENALTIES[case.penalty].project(coef.value)
-    if case.intercept:
-        w = np.vstack([w, intercept.value])
-    w = w if outputs > 1 else w[:, 0]
-    lam = np.maximum(below.dual_value, 0.0)
-    return Reference(w, lam / lam.sum(), brute_objective(case, w))
+    repeats = given["sample_weight"].astype(int) if case.weighted else 1
+    found = conic_reference(
+        given["X"], given["y"], given["risk"], case.loss, case.intercept,
+        lambda coef: conic_penalty(case.penalty, coef), repeats,
+    )  # fmt: skip
+    w = found.w.copy()
+    w[:D] = PENALTIES[case.penalty].project(w[:D])
+    return Reference(w, found.lam, brute_objective(case, w))

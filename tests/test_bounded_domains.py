@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import conic_value, make_data, make_loss
+from helpers import conic_reference, make_data, make_loss
 
 import sorel
 from sorel import ESRM, Box, CVaR, Max, Problem, Simplex
@@ -53,7 +53,7 @@ def test_optimum_agrees_with_a_conic_solver(name, shape, loss, risk):
     penalty, seed = PENALTIES[name], len(name + shape + loss)
     X, y = data(loss, shape, seed)
     intercept = seed % 2 == 0
-    expected = conic_value(X, y, risk, loss, intercept, penalize(penalty))
+    expected = conic_reference(X, y, risk, loss, intercept, penalize(penalty)).value
     options = {"risk": risk, "loss": make_loss(loss), "fit_intercept": intercept}
     result = certified(Problem(X, y, penalty=penalty, **options), tol=1e-6)
     exact = certified(Problem(X, y, penalty=penalty, **options), tol=1e-9)

@@ -6,17 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import make_data
+from helpers import conic_losses, conic_risk, conic_solve, make_data, make_loss
 
 import sorel
 from sorel._core import LOSS_CODES, pool_losses
 from sorel.losses import Huber
 
 MONOTONE = ["squared", "huber", "logistic", "squared_hinge", "linear"]
-
-
-def make_loss(name):
-    return Huber(0.7) if name == "huber" else name
 
 
 def margin_problem(loss, risk, n, seed, weight=None):
@@ -63,10 +59,8 @@ def test_the_proximal_map_satisfies_its_optimality_conditions(loss, risk, weight
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
-def test_the_proximal_map_against_a_conic_solver(loss):
+def test_the_proximal_map_against_aconic_solver(loss):
     cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
-    from helpers import _conic_losses, _conic_solve, conic_risk
-
     n, rho = 8, 0.7
     for seed, risk in enumerate((sorel.CVaR(0.4), sorel.ESRM(2.0), sorel.Max())):
         problem = margin_problem(loss, risk, n, seed)
@@ -74,7 +68,7 @@ def test_the_proximal_map_against_a_conic_solver(loss):
         z, _ = prox(problem, v, rho)
         free, bound = cp.Variable((n, 1)), cp.Variable(n)
         objective = conic_risk(risk, bound) + 0.5 * rho / n * cp.sum_squares(free[:, 0] - v)
-        best = _conic_solve(objective, [_conic_losses(loss, free, problem.engine.y) <= bound])
+        best = conic_solve(objective, [conic_losses(loss, free, problem.engine.y) <= bound])
         assert prox_value(problem, z, v, rho) == pytest.approx(best, rel=1e-6, abs=1e-8)
 
 
@@ -99,16 +93,9 @@ def test_the_scalar_map_of_the_logistic_loss_is_a_root():
     for mean, c in itertools.product((-50.0, -1.0, 0.0, 5.0, 80.0), (1e-3, 1.0, 20.0, 1e4)):
         key, density, t = np.array([mean]), np.array([c]), np.empty(1)
         pool_losses(
-            LOSS_CODES["logistic"],
-            1.0,
-            1.0,
-            key,
-            density,
-            np.ones(1),
-            np.zeros(1, np.int64),
-            np.empty((4, 1)),
-            t,
-        )
+            LOSS_CODES["logistic"], 1.0, 1.0, key, density, np.ones(1), np.zeros(1, np.int64),
+            np.empty((4, 1)), t,
+        )  # fmt: skip
         slope = c * 0.5 * (1.0 + np.tanh(0.5 * t[0])) + t[0] - mean
         assert abs(slope) <= 1e-13 * (1.0 + abs(mean) + c)
 
