@@ -87,15 +87,12 @@ def test_every_solver_and_home(solver, home, tmp_path):
     check(problem, solver, tol=1e-9, max_passes=8)
 
 
-def test_many_rows_shared_by_threads():
-    X, y = make_data("squared", 130_000, 8, 0)
-    check(sorel.Problem(X, y, risk="esrm:2", n_jobs=2), "newton", tol=1e-6, max_passes=6)
-
-
-@pytest.mark.parametrize("d", [30, 60])
-def test_small_matrices_of_the_linear_algebra_library(d):
-    X, y = make_data("squared", 2000, d, 0)
-    check(sorel.Problem(X, y, risk="cvar:0.2", fit_intercept=True), "auto", tol=1e-9, max_passes=20)
+@pytest.mark.parametrize(
+    ("n", "d", "solver"), [(130_000, 8, "newton"), (2000, 30, "auto"), (2000, 60, "auto")]
+)
+def test_many_rows_and_small_matrices_of_the_linear_algebra_library(n, d, solver):
+    X, y = make_data("squared", n, d, 0)
+    check(sorel.Problem(X, y, risk="esrm:2", n_jobs=2), solver, tol=1e-9, max_passes=6)
 
 
 def test_public_methods_of_one_problem():

@@ -186,25 +186,6 @@ def test_weights_repeat_rows(counts: list[int], risk: Risk, scale: float, seed: 
     assert lam.sum() == pytest.approx(1.0, abs=1e-14)
 
 
-@pytest.mark.parametrize("risk", RISKS, ids=repr)
-def test_weighted_optimality(risk: Risk) -> None:
-    rng = np.random.default_rng(5)
-    for n in (1, 2, 30, 300):
-        omega = rng.random(n) ** 3
-        omega /= omega.sum()
-        zeta = rng.standard_normal(n)
-        q, vertex = np.empty(n), np.empty(n)
-        projector = Projector(risk, n, omega)
-        projector.project(zeta, q)
-        assert q.min() >= 0
-        assert math.fsum(omega * q) == pytest.approx(1.0, abs=1e-14)
-        # In the inner product of omega, the vertex nearest to the residual is the worst case.
-        top = projector.worst_case(zeta - q, vertex)
-        assert top - math.fsum(omega * (zeta - q) * q) <= 1e-12
-        assert top == pytest.approx(math.fsum(omega * (zeta - q) * vertex), abs=1e-13)
-        assert top == pytest.approx(risk(zeta - q, omega), abs=1e-13)
-
-
 def projectors(risk: Risk, n: int) -> list[tuple[Projector, np.ndarray]]:
     omega = np.random.default_rng(11).random(n) + 0.1
     omega[::7] = 0.0
