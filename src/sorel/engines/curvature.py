@@ -105,18 +105,22 @@ class MemoryCurvature(Curvature):
             out -= (low_rank.T @ (low_rank @ v.ravel())).reshape(out.shape)
         return out
 
+    def _block_scales(self, factor: FloatArray | None = None) -> FloatArray:
+        """eta / omega_b of the blocks, with the factors of sampled rows.
+
+        0 for a block without a sampled row, or of samples of weight 0: it has no mean to take out.
+        """
+        totals = np.empty(self._n_blocks)
+        factors = totals if factor is None else factor
+        _core.block_totals(self._block, factors, factor is not None, *self._weights, totals)
+        return np.asarray(self._eta / np.where(totals > 0.0, totals, np.inf))
+
     def _subtract_block_means(
         self, out: FloatArray, factor: FloatArray | None, slopes: list[FloatArray]
     ) -> None:
         """out less the means of blocks; `slopes` holds omega phi' of each margin."""
         engine, size, n_blocks = self._engine, len(out), self._n_blocks
-        totals = np.empty(n_blocks)
-        sampled = factor is not None
-        _core.block_totals(
-            self._block, totals if factor is None else factor, sampled, *self._weights, totals
-        )
-        # A block without a sampled row, or of samples of weight 0, has no mean to take out.
-        scale = self._eta / np.where(totals > 0.0, totals, np.inf)
+        scale = self._block_scales(factor)
         tile = max(1, min(n_blocks, SPAN_BYTES // (8 * size)))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
@@ -179,15 +183,13 @@ class OneMargin(MemoryCurvature):
     @cached_property
     def _moving(self) -> Weights:
         """The weights of the rows that products are taken with."""
-        n_blocks = self._n_blocks
-        if not n_blocks:
-            h = self._own(self._h)
+        own = self._own
+        if not self._n_blocks:
+            h = own(self._h)
             return Weights(h, np.zeros(len(h)), np.full(len(h), -1, np.int32), np.empty(0))
-        totals = np.empty(n_blocks)
-        _core.block_totals(self._block, totals, False, *self._weights, totals)
-        scale = self._eta / np.where(totals > 0.0, totals, np.inf)
-        pull, own = self._block_slopes(), self._own
-        return Weights(own(self._h), own(pull), own(self._block), scale)
+        return Weights(
+            own(self._h), own(self._block_slopes()), own(self._block), self._block_scales()
+        )
 
     def product(self, v: FloatArray) -> FloatArray:
         v = np.ascontiguousarray(v)
@@ -218,18 +220,17 @@ class OneMargin(MemoryCurvature):
         modulus = np.zeros(engine.shape)
         modulus[:d] = l2
         system = RowSystem(engine._row_gram(rows), self._weights_of_rows(), l2)
-        every = self._selection is None
+        # Where these rows stand among those that products are taken with.
+        places = rows if self._selection is None else slice(None)
 
         def inverse(g: FloatArray) -> FloatArray:
             coef, image = g.copy(), np.empty(self._rows.n)
             coef[d:] = 0.0
             self._rows.margins(coef, image)
             derivative = float(g[d]) if engine.fit_intercept else None
-            t, b = system.solve(image[rows] if every else image, derivative)
-            back = t
-            if every:
-                back = np.zeros(engine.n_samples)
-                back[rows] = t
+            t, b = system.solve(image[places], derivative)
+            back = np.zeros(self._rows.n)
+            back[places] = t
             step = (self._rows.adjoint(back) - g) / l2
             if engine.fit_intercept:
                 step[d] = b

@@ -143,7 +143,7 @@ def _load_targets(path: Path, rows: RowSource | None) -> NDArray[Any]:
     for header in headers:
         if len(header.shape) != 1 and header.shape[1:] != (1,):
             raise ValueError(f"{header.path} has shape {header.shape}; targets have one dimension")
-    return np.concatenate([header.load().reshape(-1) for header in headers])
+    return np.concatenate([header.map().reshape(-1) for header in headers])
 
 
 def is_parquet(X: Any) -> bool:

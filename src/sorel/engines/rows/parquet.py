@@ -125,6 +125,9 @@ class ParquetRows(PiecedRows):
         """Check the type of every column in every file; the common type."""
         import pyarrow as pa
 
+        numeric = (
+            pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal
+        )  # fmt: skip
         single = True
         for fragment in self._fragments:
             schema = fragment.physical_schema
@@ -135,12 +138,7 @@ class ParquetRows(PiecedRows):
                     kind = self._dataset.schema.field(name).type
                 else:
                     raise ValueError(f"{fragment.path} has no column {name!r}, other files have it")
-                if not (
-                    pa.types.is_integer(kind)
-                    or pa.types.is_floating(kind)
-                    or pa.types.is_boolean(kind)
-                    or pa.types.is_decimal(kind)
-                ):
+                if not any(is_kind(kind) for is_kind in numeric):
                     raise NotNumericError(name, fragment.path, _words(kind))
                 single = single and kind == pa.float32()
         return np.dtype(np.float32 if single else np.float64)
@@ -182,10 +180,8 @@ class ParquetRows(PiecedRows):
 
     def _decode(self, group: int) -> NDArray[Any]:
         table = self._table(group, self.columns)
-        values = [
-            self._numbers(table.column(place), group, name)
-            for place, name in enumerate(self.columns)
-        ]
+        named = zip(self.columns, table.columns, strict=True)
+        values = [self._numbers(column, group, name) for name, column in named]
         return np.column_stack(values).astype(self.dtype, copy=False)
 
     def _table(self, group: int, columns: list[str]) -> Any:
