@@ -65,20 +65,13 @@ def test_dense_matrices_are_used_in_place(monkeypatch, loss, intercept, order, d
     np.testing.assert_array_equal(X, before)
 
 
-@pytest.mark.parametrize("kind", ["slice", "int", "bool", "float16", "big-endian", "list"])
-def test_other_matrices_are_converted(kind):
-    X = np.round(2 * make_data("squared", N, D, 0)[0])
-    given = {
-        "slice": np.repeat(np.repeat(X, 2, axis=0), 3, axis=1)[::2, ::3],
-        "int": X.astype(np.int32),
-        "bool": X > 0,
-        "float16": X.astype(np.float16),
-        "big-endian": X.astype(">f8"),
-        "list": X.tolist(),
-    }[kind]
-    plain = np.asarray(given, dtype=np.float64, order="C").copy()
-    found, expected = (make_problem(X=M).losses(np.ones(D)) for M in (given, plain))
-    np.testing.assert_allclose(found, expected, rtol=1e-13)
+def test_strided_and_swapped_matrices_are_converted():
+    X = make_data("squared", N, D, 0)[0]
+    expected = make_problem(X=X).losses(np.ones(D))
+    strided = np.repeat(np.repeat(X, 2, axis=0), 3, axis=1)[::2, ::3]
+    for given in (strided, X.astype(">f8")):
+        found = make_problem(X=given).losses(np.ones(D))
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
