@@ -7,7 +7,7 @@ carry no gradient.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,40 +21,23 @@ from sorel.engines.tensors.matrices import Matrix, make_matrix
 from sorel.problem.losses import Deviance, Loss
 
 
-class TensorData(NamedTuple):
-    """Checked data of a problem.
+def read_data(X: Any, y: Any, loss: Loss) -> tuple[Matrix, Any, NDArray[Any] | None]:
+    """The products with X, the targets beside it, and the labels of a classification problem.
 
-    Attributes
-    ----------
-    X : Matrix
-        Finite, float64 or float32, with contiguous rows or CSR; it knows its products.
-    targets : Tensor
-        What the formulas of the loss take.
-    classes : ndarray or None
-        The labels of a classification problem, sorted.
-    """
-
-    X: Matrix
-    targets: Any
-    classes: NDArray[Any] | None
-
-
-def read_data(X: Any, y: Any, loss: Loss) -> TensorData:
-    """X as a tensor and targets beside it, or an error that says what is wrong with them.
+    All of them are checked: an error says what is wrong with them.
 
     Examples
     --------
     >>> import torch
     >>> from sorel.engines.tensors import read_data
     >>> from sorel.losses import Logistic
-    >>> data = read_data(torch.eye(2), torch.tensor([3, 7]), Logistic())
-    >>> data.targets, data.classes
+    >>> read_data(torch.eye(2), torch.tensor([3, 7]), Logistic())[1:]
     (tensor([-1.,  1.], dtype=torch.float64), array([3, 7]))
     """
     check_served(loss)
     tensor = read_tensor(X)
     with torch.no_grad(), out_of_memory(tensor.shape[0], tensor.device):
-        return TensorData(finite_matrix(tensor), *read_targets(y, loss, tensor))
+        return finite_matrix(tensor), *read_targets(y, loss, tensor)
 
 
 def finite_matrix(X: Tensor) -> Matrix:

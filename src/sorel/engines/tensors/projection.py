@@ -51,20 +51,17 @@ class HostProjection:
 
     def fork(self) -> HostProjection:
         """The same for another run, which knows nothing of earlier projections."""
-        other = object.__new__(type(self))
+        other = shallow_copy(self)
         other._projector = self._projector.fork()
         return other
 
     def project(self, density: Tensor) -> Blocks:
         """Replace a vector by its projection."""
-        on_host = density.device.type == "cpu"
-        values = density.numpy() if on_host else density.cpu().numpy()
+        values, device = density.cpu().numpy(), density.device  # on the host the same memory
         _, (block, count, *_) = self._projector.nearest(values)
-        if not on_host:
-            density.copy_(torch.from_numpy(values))
+        density.copy_(torch.from_numpy(values))
         sizes = np.bincount(block[block >= 0], minlength=count)
-        blocks = torch.from_numpy(block), torch.from_numpy(sizes)
-        return Blocks(blocks[0].to(density.device), count, blocks[1].to(density.device))
+        return Blocks(torch.from_numpy(block).to(device), count, torch.from_numpy(sizes).to(device))
 
     def value(self, losses: Tensor) -> float:
         """The spectral risk of the losses."""
@@ -205,17 +202,9 @@ class CudaProjection:
                 "tangents", pairs, threads, sums, vertex, counts, points, _RUN_BITS, span_bits, cuts
             )
             kernels.over(
-                "join",
-                points,
-                vertex,
-                counts,
-                cuts,
-                points,
-                _RUN_BITS,
-                span_bits,
-                joined,
+                "join", points, vertex, counts, cuts, points, _RUN_BITS, span_bits, joined,
                 new_counts,
-            )
+            )  # fmt: skip
             vertex, joined, counts, new_counts = joined, vertex, new_counts, counts
             span_bits += 1
         vertex = vertex[: int(counts[0])]
