@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 
 import fuzz
@@ -35,17 +34,54 @@ def cases(seed, fits):
     return (case for case in (Case(seed, k) for k in itertools.count()) if fits(case.parts))
 
 
+def assert_right(case):
+    report = check(case)
+    assert not report.failures, f"{case}: {report.failures}; {case.snippet}"
+    return report
+
+
 @pytest.mark.parametrize("number", range(60))
 def test_random_problems_are_solved_and_certified(number):
-    report = check(Case(11, number))
-    assert not report.failures, f"{report.case}: {report.failures}; {report.case.snippet}"
+    assert_right(Case(11, number))
 
 
 @pytest.mark.parametrize("kind", NASTY)
 def test_bounds_hold_in_spite_of_rounding(kind):
     for case in itertools.islice(cases(12, NASTY[kind]), 5):
-        report = check(case)
-        assert not report.failures, f"{report.case}: {report.failures}; {report.case.snippet}"
+        assert_right(case)
+
+
+@pytest.mark.parametrize(
+    ("seed", "number", "missed"),
+    [
+        (2028, 1371, False),  # bounds that margins in doubles are too coarse for
+        (2028, 2211, False),  # intercepts of thousands, several classes
+        (31, 4703, False),  # the maximum, with sample weights of all sizes
+        (2028, 2147, False),  # exponentials of all sizes
+        (31, 8498, False),
+        (2028, 634, False),  # targets below what margins resolve
+        (2028, 1724, False),  # fewer rows than columns, and columns of 1e7
+        (901, 6603, False),  # losses without curvature at the start
+        (778, 462, False),
+        (555, 7380, False),  # a Huber loss of little but its kink
+        (4001, 5023, False),
+        (779, 690, False),  # running sums of many sample weights
+        (311116, 759, False),
+        (311116, 7939, False),  # the same, and a large density at their end
+        (311117, 7809, False),  # exponentials of samples without weight
+        (311118, 9381, False),  # a gap that is rounding, and less than that at a last look
+        (311116, 927, False),  # all but an exact fit, at the end of a sequence of problems
+        (301118, 1910, False),  # a deviation of a mixture with the maximum, weights of many sizes
+        (2028, 5620, True),  # columns of 1e7, where rounding leaves too much of the gap
+        (2028, 6287, True),
+        (31, 1127, True),
+    ],
+)
+def test_problems_that_were_hard(seed, number, missed):
+    report = assert_right(Case(seed, number))
+    if report.missed and not missed:
+        # Rounding, which differs between processors, decides whether 1000 passes are enough.
+        assert sorel.solve(report.case.problem(), max_passes=4000).converged, report.missed
 
 
 def found_wrong(name, **options):
@@ -113,23 +149,22 @@ def claim(monkeypatch, case, **changes):
     return check(case).failures
 
 
-def test_a_wrong_certificate_is_seen(monkeypatch):
-    case = tail_case()
-    failures = claim(monkeypatch, case, dual=lambda r: r.objective * (1 + 1e-12), gap=lambda r: 0.0)
-    assert any("the dual" in failure for failure in failures)
-    assert any("the last record" in failure for failure in failures)
+def heavier(result):
+    lam = result.weights * (1 - 1e-6)
+    lam[np.argmax(lam)] += 1e-6
+    return lam
 
 
-def test_wrong_weights_are_seen(monkeypatch):
-    case = tail_case()
-
-    def heavier(result):
-        lam = result.weights * (1 - 1e-6)
-        lam[np.argmax(lam)] += 1e-6
-        return lam
-
-    failures = claim(monkeypatch, case, weights=heavier)
-    assert any("the weights leave their set" in failure for failure in failures)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dual": lambda r: r.objective * (1 + 1e-12), "gap": lambda r: 0.0}, "the dual"),
+        ({"objective": lambda r: r.objective * (1 - 1e-12)}, "the last record"),
+        ({"weights": heavier}, "the weights leave their set"),
+    ],
+)
+def test_wrong_claims_are_seen(monkeypatch, changes, words):
+    assert any(words in failure for failure in claim(monkeypatch, tail_case(), **changes))
 
 
 def test_exceptions_are_reported_with_a_way_to_repeat_them(monkeypatch):
@@ -184,7 +219,7 @@ def test_misses_and_failures_count(capsys):
     assert "missed 0 (passes, 1e-3): words" in capsys.readouterr().out
 
 
-def test_failing_cases_are_reduced_and_spelled_out(tmp_path):
+def test_failing_cases_are_reduced_and_spelled_out():
     case = next(cases(1, lambda p: p["X"].shape[0] > 20 and p["weights"] == "wide"
                       and p["penalty_name"] == "l2" and p["loss_name"] == "squared"))  # fmt: skip
 
@@ -195,13 +230,12 @@ def test_failing_cases_are_reduced_and_spelled_out(tmp_path):
     largest = np.abs(case.parts["y"]).max()
     small = fuzz.reduced(case, fails)
     assert fails(small)
-    assert small.parts["X"].shape == (1, 1)
     assert small.parts["weight"] is None
     space = {}
     exec(small.snippet, space)
     assert space["problem"].n_samples == 1
     np.testing.assert_array_equal(space["X"], small.parts["X"])
-    assert json.dumps(small.snippet)
+    assert space["X"].shape == (1, 1)
 
 
 def test_overflow_is_told_from_a_failure():
@@ -211,50 +245,3 @@ def test_overflow_is_told_from_a_failure():
     assert check(large).outcome == "overflow"
     assert not check(large).failures
     assert check(case).outcome in ("solved", "rounding")
-
-
-@pytest.mark.parametrize(
-    ("seed", "number"),
-    [
-        (2028, 1371),  # bounds that margins in doubles are too coarse for
-        (2028, 2211),  # intercepts of thousands, several classes
-        (31, 4703),  # the maximum, with sample weights of all sizes
-        (2028, 2147),  # exponentials of all sizes
-        (31, 8498),
-        (2028, 634),  # targets below what margins resolve
-        (2028, 1724),  # fewer rows than columns, and columns of 1e7
-        (901, 6603),  # losses without curvature at the start
-        (778, 462),
-        (555, 7380),  # a Huber loss of little but its kink
-        (4001, 5023),
-        (779, 690),  # running sums of many sample weights
-        (311116, 759),
-        (311116, 7939),  # running sums of sample weights again, and a large density at their end
-        (311117, 7809),  # exponentials of samples without weight
-        (311118, 9381),  # a gap that is rounding, and less than that at a last look
-    ],
-)
-def test_problems_that_were_hard(seed, number):
-    report = fuzz.check(fuzz.Case(seed, number))
-    assert report.failures == []
-    assert report.missed == "", report.missed
-
-
-@pytest.mark.parametrize(("seed", "number"), [(2028, 5620), (2028, 6287), (31, 1127)])
-def test_problems_that_rounding_stops(seed, number):
-    """Columns of 1e7, where doubles leave too much of the gap: missed, with bounds that hold."""
-    assert fuzz.check(fuzz.Case(seed, number)).failures == []
-
-
-@pytest.mark.parametrize(
-    ("seed", "number"),
-    [
-        (311116, 927),  # all but an exact fit, which comes at the end of a sequence of problems
-        (301118, 1910),  # a deviation of a mixture with the maximum, weights of many sizes
-    ],
-)
-def test_problems_that_take_about_all_passes(seed, number):
-    """Rounding, which differs between processors, decides whether 1000 passes are enough."""
-    case = fuzz.Case(seed, number)
-    assert fuzz.check(case).failures == []
-    assert sorel.solve(case.problem(), max_passes=4000).converged
