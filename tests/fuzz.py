@@ -20,11 +20,11 @@ import os
 import secrets
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -421,9 +421,8 @@ class Case:
 
     def _drawn(self) -> dict[str, Any]:
         rng = np.random.default_rng([self.seed, self.number])
-        n = int(
-            rng.choice([1, 2, *(rng.integers(*ends) for ends in ((3, 12), (10, 60), (60, 300)))])
-        )
+        sizes = [rng.integers(*ends) for ends in ((3, 12), (10, 60), (60, 300))]
+        n = int(rng.choice([1, 2, *sizes]))
         d = int(rng.choice([1, rng.integers(2, 6), rng.integers(2, 12), rng.integers(10, 40)]))
         if rng.random() < 0.002:
             # Enough for several threads to share the work.
@@ -433,9 +432,8 @@ class Case:
         outputs = int(rng.integers(3, 5)) if loss.targets == "classes" else 1
         n = max(n, {"numbers": 1, "signs": 2, "classes": outputs}.get(loss.targets, 1))
         X, rows = _rows(rng, n, d)
-        storage = str(
-            rng.choice(["C", "F", "float32", "sparse", "integers", "sparse float32", "disk"])
-        )
+        stores = ["C", "F", "float32", "sparse", "integers", "sparse float32", "disk"]
+        storage = str(rng.choice(stores))
         if storage == "integers" and rows != "whole":
             storage = "C"
         if "float32" in storage:
@@ -510,7 +508,11 @@ class Case:
         elif storage == "integers":
             X = X.astype(np.int64)
         elif storage == "disk":
-            X = self._on_disk(X)
+            # A file that goes when nobody needs it any more.
+            with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+                np.save(file, X)
+                file.flush()
+                X = np.load(file.name, mmap_mode="r")
         return sorel.Problem(
             X,
             p["y"],
@@ -522,22 +524,12 @@ class Case:
             n_jobs=p["threads"],
         )
 
-    @staticmethod
-    def _on_disk(X: np.ndarray) -> np.ndarray:
-        """X in a file that goes when nobody needs it any more."""
-        with tempfile.NamedTemporaryFile(suffix=".npy") as file:
-            np.save(file, X)
-            file.flush()
-            mapped: np.ndarray = np.load(file.name, mmap_mode="r")
-        return mapped
-
     # The oracle.
 
     @cached_property
     def omega(self) -> Any:
-        n, weight = len(self.parts["y"]), self.parts["weight"]
-        weight = np.ones(n) if weight is None else weight
-        weight = weight.astype(Long)
+        weight = self.parts["weight"]
+        weight = (np.ones(len(self.parts["y"])) if weight is None else weight).astype(Long)
         return weight / weight.sum()
 
     def _margins(self, w: Any) -> tuple[Any, Any]:
@@ -649,11 +641,8 @@ class Case:
         """Whether the objective is beyond all doubles at parameters of all kinds in the domain."""
         rng, shape = np.random.default_rng(0), problem.engine.shape
         sizes = (0.0, 1.0, *10.0 ** rng.uniform(-8, 8, 20))
-        values = (
-            self.objective(self.exact(size * rng.standard_normal(shape) + 1e-300))[0]
-            for size in sizes
-        )
-        return not any(value < OVERFLOW for value in values)
+        points = (self.exact(size * rng.standard_normal(shape) + 1e-300) for size in sizes)
+        return not any(self.objective(w)[0] < OVERFLOW for w in points)
 
     def infeasibility(self, lam: Any) -> float:
         """By how much a weighting leaves the dual set: the mass of some samples beyond theirs."""
@@ -752,74 +741,62 @@ def _solve_beside(
     problem: sorel.Problem, result: sorel.Result, fail: Callable[[str], None]
 ) -> None:
     """Two threads that solve the same problem at once find what one found alone."""
-    found: list[sorel.Result] = []
 
-    def solve() -> None:
+    def solve() -> sorel.Result:
         with np.errstate(all="ignore"):
-            found.append(sorel.solve(problem))
+            return sorel.solve(problem)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
         warnings.simplefilter("ignore")
-        threads = [threading.Thread(target=solve) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if len(found) < len(threads):
-        fail("two threads: one of them ended with an error")
-    for other in found:
-        same = np.array_equal(other.w, result.w) and np.array_equal(other.weights, result.weights)
-        if not same or other.dual != result.dual:
-            fail(f"two threads: another result than alone, {other.status}")
+        for other in [pool.submit(solve) for _ in range(2)]:
+            found = other.result()
+            same = np.array_equal(found.w, result.w) and found.dual == result.dual
+            if not same or not np.array_equal(found.weights, result.weights):
+                fail(f"two threads: another result than alone, {found.status}")
 
 
 def reduced(case: Case, fails: Callable[[Case], bool]) -> Case:
     """A smaller case that still fails: rows and columns left out, oddities made plain."""
-    progress, deadline = True, time.perf_counter() + _REDUCING_SECONDS
-    while progress:
-        progress = False
-        for smaller in _smaller(case):
-            if time.perf_counter() > deadline:
-                return case
-            try:
-                worse = fails(smaller)
-            except Exception:
-                worse = False  # a part that cannot be left out
-            if worse:
-                case, progress = smaller, True
-                break
+    deadline = time.perf_counter() + _REDUCING_SECONDS
+
+    def still_fails(smaller: Case) -> bool:
+        try:
+            return time.perf_counter() <= deadline and fails(smaller)
+        except Exception:
+            return False  # a part that cannot be left out
+
+    while smaller := next(filter(still_fails, _smaller(case)), None):
+        case = smaller
     return case
 
 
 def _smaller(case: Case) -> Iterator[Case]:
     p = case.parts
-    n, d = p["X"].shape
-    weight = p["weight"]
+    X, y, weight = p["X"], p["y"], p["weight"]
     if weight is not None:
         yield case.changed(weight=None)
     for name, plain in (("storage", "C"), ("threads", 1), ("intercept", False)):
         if p[name] != plain:
             yield case.changed(**{name: plain})
-    for axis, size in ((0, n), (1, d)):
-        width = size // 2
-        while width >= 1:
-            for start in range(0, size, width):
-                keep = np.r_[0:start, start + width : size]
-                if len(keep) == 0 or (axis == 1 and p["penalty_name"] == "box"):
-                    continue
-                if axis == 1:
-                    yield case.changed(X=p["X"][:, keep])
-                    continue
-                y = p["y"][keep]
-                if p["loss"].targets == "classes" and len(np.unique(y)) < p["outputs"]:
-                    continue
-                yield case.changed(
-                    X=p["X"][keep], y=y, weight=None if weight is None else weight[keep]
-                )
-            width //= 2
-    rounded = np.array([[float(f"{x:.3g}") for x in row] for row in p["X"]])
-    if not np.array_equal(rounded, p["X"]):
+    for rows in _parts_left(len(X)):
+        if p["loss"].targets != "classes" or len(np.unique(y[rows])) == p["outputs"]:
+            kept = None if weight is None else weight[rows]
+            yield case.changed(X=X[rows], y=y[rows], weight=kept)
+    if p["penalty_name"] != "box":
+        for columns in _parts_left(X.shape[1]):
+            yield case.changed(X=X[:, columns])
+    rounded = np.array([[float(f"{x:.3g}") for x in row] for row in X])
+    if not np.array_equal(rounded, X):
         yield case.changed(X=rounded)
+
+
+def _parts_left(size: int) -> Iterator[np.ndarray]:
+    """What is left without one half, one quarter, ..., one item."""
+    width = size // 2
+    while width >= 1:
+        for start in range(0, size, width):
+            yield np.r_[0:start, start + width : size]
+        width //= 2
 
 
 def _candidates(case: Case, problem: sorel.Problem, result: sorel.Result) -> list[Any]:
@@ -897,20 +874,12 @@ def _kind(failure: str) -> str:
     return failure.split(":")[0]
 
 
-def _one_thread_each() -> None:
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
-
-
 def _finished(path: Path) -> list[Line]:
     """The problems that an earlier run has noted; a line cut short is none."""
     lines = []
-    if path.exists():
-        for text in path.read_text().splitlines():
-            try:
-                lines.append(Line(*json.loads(text)))
-            except (ValueError, TypeError):
-                continue
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError, TypeError):
+            lines.append(Line(*json.loads(text)))
     return lines
 
 
@@ -952,7 +921,8 @@ def _solved(solve: Callable[[int], Line], numbers: list[int], jobs: int) -> Iter
     if jobs <= 1:
         yield from map(solve, numbers)
         return
-    _one_thread_each()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(solve, numbers, chunksize=4)
 
@@ -969,9 +939,8 @@ def _tell(line: Line) -> None:
 
 def _summary(lines: list[Line], seconds: float) -> int:
     total, outcomes = len(lines), collections.Counter(line.outcome for line in lines)
-    failed, missed = (sum(map(bool, found)) for found in zip(
-        *((line.failures, line.missed) for line in lines), strict=True
-    )) if lines else (0, 0)  # fmt: skip
+    failed = sum(bool(line.failures) for line in lines)
+    missed = sum(bool(line.missed) for line in lines)
     words = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     print(f"{total} problems in {seconds:.0f} s: {words}; {failed} failed, {missed} above {MISS:g}")
     allowed = max(ALLOWED_MISSES, ALLOWED_MISSES * total / 10_000)
