@@ -90,10 +90,15 @@ class Settings:
     quick: bool = False
 
     @property
-    def batches(self) -> tuple[int, ...]:
+    def batch_sizes(self) -> dict[str, int]:
         """Batch sizes of the figures asked for: 1 for the second, `batch_size` for the third."""
         sizes = {"2": 1, "3": self.batch_size}
-        return tuple(sizes[figure] for figure in self.figures if figure in sizes)
+        return {figure: sizes[figure] for figure in self.figures if figure in sizes}
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes alone."""
+        return tuple(self.batch_sizes.values())
 
     def budget(self, batch: int) -> int:
         """Passes of a run with this batch size."""
