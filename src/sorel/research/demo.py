@@ -258,10 +258,7 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     X, y, minority = make_two_populations(n=n)
     sets = {
         "Yacht": (yacht, "resistance of {n} hulls, {d} measurements"),
-        "Generated set": (
-            (X, y),
-            f"{{n}} rows, {minority.mean():.0%} of which follow another law",
-        ),
+        "Generated set": ((X, y), f"{{n}} rows, {minority.mean():.0%} of which follow another law"),
         "Diabetes (from scikit-learn)": (diabetes, "{n} people, {d} measurements"),
     }
     comparisons = []
