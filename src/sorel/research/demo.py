@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,13 +176,12 @@ def verdict(comparison: Comparison) -> str:
             f"{comparison.name}: {best} cuts the worst tenth of held-out losses by {-tail:.0%} "
             f"({others}); the mean loss changes by {_percent(comparison.change(best, 'mean'))}."
         )
-    found, advice = (
-        "no method here improves the worst tenth of held-out losses",
-        "keep least squares",
-    )
     if tail < NOTABLE:
         found = "the worst tenth of held-out losses hardly changes"
         advice = "least squares is good enough here"
+    else:
+        found = "no method here improves the worst tenth of held-out losses"
+        advice = "keep least squares"
     return f"{comparison.name}: {found} ({best} {_percent(tail)}, {others}); {advice}."
 
 
@@ -190,18 +189,16 @@ def convergence(X: FloatArray, y: FloatArray) -> dict[str, tuple[FloatArray, Flo
     """Passes and certified relative gaps of three solvers on CVaR(0.1), first split."""
     data = split_standardized(X, y, test_size=TEST_SIZE, seed=0)
     problem = _problem(data.X_train, data.y_train, TAIL)
-    # With somebody watching, every step is checked, not only those that may be the last.
-    limits: dict[str, Any] = {
-        "max_passes": 400,
-        "max_seconds": 3.0,
-        "callback": lambda record: False,
-    }
     curves = {}
     for solver in ("auto", "sorel", "lsvrg"):
         with warnings.catch_warnings():
             # A solver that stops short is shown by its curve.
             warnings.simplefilter("ignore")
-            history = solve(problem, solver, tol=TOLERANCE, **limits).history
+            # With somebody watching, every step is checked, not only those that may be the last.
+            result = solve(
+                problem, solver, TOLERANCE, 400, max_seconds=3.0, callback=lambda record: False
+            )
+        history = result.history
         passes = np.array([record.passes for record in history], dtype=np.float64)
         curves[solver] = passes, np.array([record.best_relative_gap for record in history])
     return curves
@@ -253,7 +250,6 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     int
         0 if every fit was certified and the picture was saved, else 1.
     """
-    progress = _Progress()
     yacht, diabetes = load_paper_table("yacht"), load_diabetes()
     X, y, minority = make_two_populations(n=n)
     sets = {
@@ -265,8 +261,8 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     for name, (data, words) in sets.items():
         text = words.format(n=data[0].shape[0], d=data[0].shape[1])
         text += f"; {splits} split{'s' if splits > 1 else ''}, {TEST_SIZE:.0%} held out"
-        comparisons.append(compare(name, text, *data, splits=splits, progress=progress))
-    progress("")
+        comparisons.append(compare(name, text, *data, splits=splits, progress=_show_progress))
+    _show_progress("")
     print("Fit the mean, or fit the tail? Losses are half the squared error of the standardised")
     print("target, averaged over the splits; CVaR(0.1) is the mean of the worst tenth.\n")
     for comparison in comparisons:
@@ -280,21 +276,20 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
         code = 1
     path = out / "demo.png"
     try:
-        progress("drawing")
+        _show_progress("drawing")
         curves = convergence(X, y)
         out.mkdir(parents=True, exist_ok=True)
         draw(comparisons, curves, path)
-    except ModuleNotFoundError as error:
-        progress("")
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        print('error: the picture needs matplotlib: pip install "sorel[plot]"', file=sys.stderr)
-        return 1
+    except ModuleNotFoundError:
+        failure = 'the picture needs matplotlib: pip install "sorel[plot]"'
     except OSError as error:
-        progress("")
-        print(f"error: the picture could not be saved: {error}", file=sys.stderr)
+        failure = f"the picture could not be saved: {error}"
+    else:
+        failure = ""
+    _show_progress("")
+    if failure:
+        print(f"error: {failure}", file=sys.stderr)
         return 1
-    progress("")
     print(f"\nPicture: {path}")
     return code
 
@@ -319,13 +314,8 @@ def _percent(change: float) -> str:
     return f"{round(100 * change, 1) + 0.0:+.1f}%"
 
 
-class _Progress:
+def _show_progress(message: str) -> None:
     """A status line on a terminal, silence elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, message: str) -> None:
-        if self._shown:
-            # Return to the line's start and clear it.
-            print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        # Return to the line's start and clear it.
+        print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)

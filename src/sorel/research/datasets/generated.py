@@ -93,7 +93,7 @@ def make_two_populations(
     noise : float, default=0.3
         Standard deviation of the noise.
     seed : int, default=0
-        Seed of the generator.
+        Seed of the two laws, the minority, the features and the noise.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def make_heavy_tailed(
     condition : float, default=1.0
         Condition number of the covariance of the features, at least 1.
     seed : int, default=0
-        Seed of the generator.
+        Seed of the law, the features and the noise.
 
     Returns
     -------

@@ -41,23 +41,13 @@ def load_paper_dataset(
 
     Parameters
     ----------
-    name : {"yacht", "energy", "concrete", "kin8nm", "power"}
-    folder : path, optional
-        Where ``<name>.csv`` is looked for first.
-    download : bool, optional
-        True fetches the set from its source; see :func:`load_paper_table`.
+    name, folder, download
+        As of :func:`load_paper_table`, which names the errors and warnings, too.
 
     Returns
     -------
     X_train : ndarray of shape (n, d)
     y_train : ndarray of shape (n,)
-
-    Raises
-    ------
-    FileNotFoundError
-        If the set was found nowhere and could not be downloaded.
-    ValueError
-        If the name is unknown or a file found is not the expected one.
 
     Examples
     --------
@@ -77,30 +67,14 @@ def load_paper_split(
 
     Parameters
     ----------
-    name : {"yacht", "energy", "concrete", "kin8nm", "power"}
-        See :func:`load_paper_table` for what they are and where they come from.
-    folder : path, optional
-        Where ``<name>.csv`` is looked for first.
-    download : bool, optional
-        True fetches the set from its source; see :func:`load_paper_table`.
+    name, folder, download
+        As of :func:`load_paper_table`, which names the errors and warnings, too.
 
     Returns
     -------
     Split
         80% for training, 20% held out (seed 42). The first two rows of yacht are left out, as in
         the experiments, which read them as a header: n = 244.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the set was found nowhere and could not be downloaded.
-    ValueError
-        If the name is unknown or a file found is not the expected one.
-
-    Warns
-    -----
-    UserWarning
-        If a file in `folder` or ``SOREL_DATA`` has the right shape but not the published numbers.
 
     Examples
     --------

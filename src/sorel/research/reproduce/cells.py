@@ -30,8 +30,8 @@ Key = TypeVar("Key", bound=Hashable)
 # Seconds between two looks at whether the parent is still there.
 _GLANCE = 0.5
 
-# Modules and packages that shape output and input but no number of an experiment.
-_NOT_NUMERIC = {"__main__.py", "cli", "estimators", "files"}
+# Modules and packages that shape output and input but, experiments.py apart, no number.
+_NOT_NUMERIC = {"__main__.py", "cli", "estimators", "files", "research"}
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,7 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".so", ".pyd")):
         name = path.relative_to(root).as_posix()
-        shown_only = name.startswith("reproduce/") and name != "reproduce/experiments.py"
-        if shown_only or name.partition("/")[0] in _NOT_NUMERIC:
+        if name.partition("/")[0] in _NOT_NUMERIC and path.name != "experiments.py":
             continue
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"

@@ -167,15 +167,11 @@ def optimum(data: Any, *, risk: str, tolerance: float) -> dict[str, Any]:
             f"the optimum of {data.name} with {risk} is certified to {result.relative_gap:.2g} "
             f"only, and {tolerance:g} is needed"
         )
-    losses = np.sort(problem.losses(result.w))
-    ties = int(np.sum(np.diff(losses) <= 1e-10 * losses[-1]))
     return {
         "optimum": float(result.dual),
         "relative_gap": float(result.relative_gap),
         "start": float(problem.objective(problem.start())),
-        "passes": float(result.passes),
         "seconds": seconds,
-        "ties": ties,
         "w": result.w.tolist(),
     }
 
@@ -301,16 +297,12 @@ def constants(data: Any, *, risk: str, w: list[float]) -> dict[str, Any]:
     X, n = data.X, problem.n_samples
     norms = np.linalg.norm(X, axis=1)
     residual = X @ np.asarray(w) - data.y
-    jacobian = residual[:, None] * X
-    sigma = problem.risk.weights(n)
-    start = problem.objective(problem.start())
-    radius = math.sqrt(2.0 * start / problem.penalty.l2)
+    radius = math.sqrt(2.0 * problem.objective(problem.start()) / problem.penalty.l2)
     return {
         "n": n,
         "G_one": float(np.abs(residual * norms).max()),
-        "G_vector": float(np.linalg.norm(jacobian, 2)),
-        "n_sigma_n": float(n * sigma[-1]),
-        "radius": radius,
+        "G_vector": float(np.linalg.norm(residual[:, None] * X, 2)),
+        "n_sigma_n": float(n * problem.risk.weights(n)[-1]),
         "G_sublevel": float((norms * (np.abs(data.y) + radius * norms)).max()),
     }
 
@@ -340,7 +332,6 @@ def plane(
     levels = [[problem.objective(np.array([a, b])) for a in axes[0]] for b in axes[1]]
     return {
         "optimum": float(best.dual),
-        "start": float(problem.objective(np.zeros(2))),
         "relative_gap": float(best.relative_gap),
         "w": best.w.tolist(),
         "axes": [axis.tolist() for axis in axes],
@@ -394,7 +385,7 @@ def toy(_: Any, *, start: float, alpha: float, steps: int, iterations: int) -> d
             if name == "with":
                 lam = project_permutahedron(lam + 0.25 * losses, sigma)
             else:
-                lam = np.array([0.0, 1.0]) if losses[0] < losses[1] else np.array([1.0, 0.0])
+                lam = sigma if losses[0] < losses[1] else sigma[::-1]
             for _t in range(steps):
                 w -= alpha * float(lam @ (w - centers))
             path.append(w)

@@ -58,7 +58,7 @@ _TIE = 1e-12
 
 _PROBLEM = ["dataset", "risk"]
 _GRID = [*_PROBLEM, "batch", "method"]
-_OPTIMUM = ["optimum", "start", "relative_gap", "passes", "seconds", "ties"]
+_OPTIMUM = ["optimum", "start", "relative_gap", "seconds"]
 
 _DATA_HELP = (
     "the copies in the package are damaged: install it again, name the folder of their CSV files "
@@ -76,7 +76,7 @@ class Results:
     datasets : DataFrame
         name, n, d, checksum.
     optima : DataFrame
-        dataset, risk, optimum, start, relative_gap, passes, seconds, ties.
+        dataset, risk, optimum, start, relative_gap, seconds.
     tuning : DataFrame
         dataset, risk, batch, method, alpha, C, score (mean over seeds, as suboptimality), chosen,
         and passes to each target (mean over seeds).

@@ -121,11 +121,21 @@ def late_levels(results: Results) -> pd.DataFrame:
 
 def all_tables(results: Results) -> list[Table]:
     """Every table of the report but the claims."""
-    if results.optima.empty:
+    settings = results.settings
+    if not settings.batches:
         return [_datasets(results)]
     tables = [_datasets(results), _settings(results)]
-    for make in (_reached, _appendix, _knob_free):
-        tables += [make(results, batch) for batch in results.settings.batches]
+    for batch in settings.batches:
+        facts = {"seeds": settings.seeds, "budget": settings.budget(batch)}
+        frame = _levels(results, batch, ALL_METHODS)
+        tables.append(make_table("reached", frame, batch, **facts))
+    for batch in settings.batches:
+        frame = _levels(results, batch, APPENDIX_METHODS)
+        tables.append(make_table("appendix", frame, batch))
+    for batch in settings.batches:
+        frame = knob_free(results, batch)
+        frame = frame.drop(columns=frame.filter(like="grid ratio"))
+        tables.append(make_table("knob_free", frame, batch))
     if not results.late.empty:
         tables.append(_late(results))
     return [*tables, _costs(results), _constants(results)]
@@ -176,20 +186,6 @@ def _levels(results: Results, batch: int, methods: tuple[str, ...]) -> pd.DataFr
     return frame.rename(columns=names)
 
 
-def _reached(results: Results, batch: int) -> Table:
-    facts = {"seeds": results.settings.seeds, "budget": results.settings.budget(batch)}
-    return make_table("reached", _levels(results, batch, ALL_METHODS), batch, **facts)
-
-
-def _appendix(results: Results, batch: int) -> Table:
-    return make_table("appendix", _levels(results, batch, APPENDIX_METHODS), batch)
-
-
-def _knob_free(results: Results, batch: int) -> Table:
-    frame = knob_free(results, batch)
-    return make_table("knob_free", frame.drop(columns=frame.filter(like="grid ratio")), batch)
-
-
 def _late(results: Results) -> Table:
     name, risk, setting = INSTABILITY
     frame = late_levels(results)
@@ -211,19 +207,17 @@ def _costs(results: Results) -> Table:
 
 
 def _constants(results: Results) -> Table:
-    frame = results.constants
     names = {
-        "dataset": "dataset",
-        "risk": "risk",
-        "n": "n",
         "G_one": "G of one loss",
         "G_vector": "G of the vector",
         "ratio": "their ratio",
         "n_sigma_n": "n sigma_n",
         "G_sublevel": "G on the sublevel set",
     }
+    frame = results.constants
     frame = frame.assign(ratio=frame["G_vector"] / frame["G_one"])
-    return make_table("constants", frame[list(names)].rename(columns=names))
+    frame = frame[["dataset", "risk", "n", *names]].rename(columns=names)
+    return make_table("constants", frame)
 
 
 def number(value: Any) -> str:
