@@ -38,16 +38,6 @@ def least_cvar(R, alpha):
     return linprog(cost, rows, np.zeros(n), budget, [1.0], bounds).fun
 
 
-@pytest.mark.parametrize("risk", RISKS)
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "poisson"])
-def test_the_gap_is_relative_to_the_objective(risk, loss):
-    X, y = regression(0)
-    y = {"logistic": (y > 0).astype(float), "poisson": np.round(np.abs(y))}.get(loss, y)
-    result = sorel.solve(sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=True))
-    assert result.converged
-    assert result.relative_gap == result.gap / abs(result.objective) <= 1e-6
-
-
 def test_the_gap_of_affine_losses_is_relative_to_their_spread_where_they_cancel():
     R = returns(1)
     R -= R.mean(axis=0)
@@ -157,16 +147,12 @@ def test_the_unit_of_returns_does_not_matter(scale, alpha):
     assert model.objective_ == pytest.approx(scale * best, rel=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize("seed", [1, 5])
-def test_targets_of_portfolios_are_reached_in_every_unit(scale, seed):
-    R = returns(seed, n=300, d=10)
-    target = np.quantile(R.mean(axis=0), 0.5 + 0.08 * seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = sorel.SpectralRiskPortfolio(risk="cvar:0.05", target_return=scale * target)
-        model.fit(scale * R)
-    assert scale * R.mean(axis=0) @ model.weights_ >= scale * target * (1.0 - 1e-9)
+@pytest.mark.parametrize("scale", SCALES)
+def test_targets_of_portfolios_are_reached_in_every_unit(scale):
+    R = scale * returns(1, n=300, d=10)
+    target = np.quantile(R.mean(axis=0), 0.58)
+    model = sorel.SpectralRiskPortfolio(risk="cvar:0.05", target_return=target).fit(R)
+    assert R.mean(axis=0) @ model.weights_ >= target - 1e-9 * abs(target)
     assert model.relative_gap_ <= 1e-6
 
 
