@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "sorel"
@@ -63,20 +64,12 @@ TESTS = {
     "_lib/threads.py": ["test_threads.py"],
 }  # fmt: skip
 
-_COMPARISONS = {
-    ast.Lt: ("<", ">="),
-    ast.GtE: (">=", "<"),
-    ast.Gt: (">", "<="),
-    ast.LtE: ("<=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-}
-_ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*")}
-_LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
+# What takes the place of what.
+_PAIRS = [
+    (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or),
+]  # fmt: skip
+_SWAPPED = {**dict(_PAIRS), **{new: old for old, new in _PAIRS}}
 
 # Seconds for the tests of one change, and how many times what they take without it: one that never
 # ends is noticed too, and one that a busy machine slows down is not.
@@ -85,36 +78,28 @@ _PATIENCE, _SLOWER = 300.0, 4.0
 
 @dataclass(frozen=True)
 class Change:
-    """One operator of one file: where it starts, and what takes its place."""
+    """One operator of one file: its place in the tree, its line, and what it is."""
 
     file: str
+    number: int
     line: int
-    column: int
-    old: str
-    new: str
+    operator: str
 
     def apply(self, source: str) -> str:
-        lines = source.split("\n")
-        text = lines[self.line - 1]
-        assert text[self.column :].startswith(self.old)
-        lines[self.line - 1] = text[: self.column] + self.new + text[self.column + len(self.old) :]
-        return "\n".join(lines)
+        """The source with the change, without its comments."""
+        tree = ast.parse(source)
+        node, position = list(_operators(tree))[self.number]
+        if isinstance(node, ast.Compare):
+            node.ops[position] = _SWAPPED[type(node.ops[position])]()
+        elif isinstance(node, ast.UnaryOp):
+            node.operand = ast.UnaryOp(ast.Not(), node.operand)
+        else:
+            node.op = _SWAPPED[type(node.op)]()
+        return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def changes(file: str, source: str) -> Iterator[Change]:
-    """All changes that a file allows; operators that stand alone on a line are left out."""
-    lines = source.split("\n")
-
-    def between(left: ast.AST, right: ast.AST, pair: tuple[str, str]) -> Iterator[Change]:
-        line, column = left.end_lineno, left.end_col_offset  # type: ignore[attr-defined] # a node
-        # ast counts bytes.
-        column = len(lines[line - 1].encode()[:column].decode())
-        end = right.col_offset if right.lineno == line else None  # type: ignore[attr-defined] # a node
-        at = lines[line - 1].find(pair[0], column, end)
-        if at >= 0:
-            yield Change(file, line, at, *pair)
-
-    tree = ast.parse(source)
+def _operators(tree: ast.Module) -> Iterator[tuple[Any, int]]:
+    """Nodes with an operator that can be changed, and its position in a chain of comparisons."""
     skipped = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.AnnAssign, ast.arg)) and node.annotation is not None:
@@ -123,16 +108,19 @@ def changes(file: str, source: str) -> Iterator[Change]:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Compare):
-            operands = [node.left, *node.comparators]
-            for left, operator, right in zip(operands, node.ops, operands[1:], strict=False):
-                yield from between(left, right, _COMPARISONS[type(operator)])
-        elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            yield from between(node.left, node.right, _ARITHMETIC[type(node.op)])
-        elif isinstance(node, ast.BoolOp):
-            for left, right in zip(node.values, node.values[1:], strict=False):
-                yield from between(left, right, _LOGIC[type(node.op)])
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield Change(file, node.lineno, node.col_offset, "not ", "")
+            yield from ((node, position) for position in range(len(node.ops)))
+        elif isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp)):
+            if type(node.op) in (ast.Not, *_SWAPPED):
+                yield node, 0
+
+
+def changes(file: str, source: str) -> list[Change]:
+    """All changes that a file allows."""
+    found = []
+    for number, (node, position) in enumerate(_operators(ast.parse(source))):
+        operator = node.ops[position] if isinstance(node, ast.Compare) else node.op
+        found.append(Change(file, number, node.lineno, type(operator).__name__))
+    return found
 
 
 def tests_of(file: str) -> list[str]:
@@ -152,7 +140,7 @@ def draw(count: int, seed: int, only: str = "") -> list[Change]:
     for path in sorted(PACKAGE.rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         if tests_of(file) and file.startswith(only):
-            found.extend(sorted(changes(file, path.read_text()), key=lambda c: (c.line, c.column)))
+            found.extend(changes(file, path.read_text()))
     return random.Random(seed).sample(found, min(count, len(found)))
 
 
@@ -161,47 +149,39 @@ class Laboratory:
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
-        self._unchanged: dict[tuple[str, ...], bool] = {}
-        self._seconds: dict[tuple[str, ...], float] = {}
-        self._patience = _SLOWER * _PATIENCE
+        # Seconds of tests that pass without a change; None for those that do not.
+        self._seconds: dict[tuple[str, ...], float | None] = {}
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.source),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
 
     def notices(self, change: Change, tests: list[str]) -> bool:
         """Whether the tests fail, or do not end, with the change."""
         path = self.source / "sorel" / change.file
         before = path.read_text()
         path.write_text(change.apply(before))
+        patience = max(_PATIENCE, _SLOWER * (self._seconds.get(tuple(tests)) or 0.0))
         try:
-            return not self.passes([str(path), *tests])
+            return not self._passes([str(path), *tests], patience)
         finally:
             path.write_text(before)
 
     def passes_unchanged(self, tests: list[str]) -> bool:
-        """Whether the tests pass as things are; asked once, which also fills the store of code."""
+        """Whether the tests pass as things are; asked once."""
         key = tuple(tests)
-        if key not in self._unchanged:
-            self._patience, begin = _SLOWER * _PATIENCE, time.monotonic()
-            self._unchanged[key] = self.passes(tests)
-            self._seconds[key] = time.monotonic() - begin
-        self._patience = max(_PATIENCE, _SLOWER * self._seconds[key])
-        return self._unchanged[key]
+        if key not in self._seconds:
+            begin = time.monotonic()
+            passed = self._passes(tests, _SLOWER * _PATIENCE)
+            self._seconds[key] = time.monotonic() - begin if passed else None
+        return self._seconds[key] is not None
 
-    def passes(self, tests: list[str]) -> bool:
+    def _passes(self, tests: list[str], patience: float) -> bool:
         command = [
             sys.executable, str(ROOT / "tests" / "run_on.py"), str(self.source), "-x", "-q",
-            "-p", "no:cacheprovider",
-            "--doctest-modules", *tests,
+            "-p", "no:cacheprovider", "--doctest-modules", *tests,
         ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(self.source), "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         try:
-            ended = subprocess.run(
-                command, cwd=ROOT, env=self.environment, timeout=self._patience,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            ended = subprocess.run(command, cwd=ROOT, env=environment, timeout=patience, **quiet)
         except subprocess.TimeoutExpired:
             return False
         return ended.returncode == 0
@@ -230,9 +210,7 @@ def main() -> int:
             alive += not noticed
             word = "noticed" if noticed else "LIVES  "
             line = (PACKAGE / change.file).read_text().split("\n")[change.line - 1].strip()
-            where = (
-                f"{change.file}:{change.line}: {change.old.strip()} -> {change.new or 'nothing'}"
-            )
+            where = f"{change.file}:{change.line}: {change.operator}"
             print(f"{number:4} {word} {where}  in  {line}", flush=True)
     noticed_share = 1.0 - alive / max(1, len(chosen))
     seconds = time.monotonic() - begin
