@@ -286,34 +286,6 @@ PLANE: list[Penalty] = [
 in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
 pairs = st.lists(st.floats(-5.0, 5.0, allow_subnormal=False), min_size=2, max_size=2).map(np.array)
 quarters = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(lambda w: np.array(w) / 4.0)
-few = settings(max_examples=8, deadline=None)
-
-
-def brute_minimum(objective, penalty: Penalty, center: np.ndarray) -> float:
-    """The least value over the domain, on ever finer grids around the best point so far."""
-    ticks = np.linspace(-1.0, 1.0, 7)
-    offsets = np.stack(np.meshgrid(ticks, ticks), axis=-1).reshape(-1, 2)
-    radius, best = 30.0, objective(penalty.project(center))
-    while radius > 1e-6:
-        points = [penalty.project(center + radius * offset) for offset in offsets]
-        values = [objective(point) for point in points]
-        center, best = points[int(np.argmin(values))], min(best, *values)
-        radius *= 0.5
-    return best
-
-
-@in_the_plane
-@few
-@given(v=pairs, step=st.floats(0.05, 20.0))
-def test_prox_and_conjugate_against_brute_force(penalty, v, step):
-    def objective(u):
-        return penalty.value(u) + float((u - v) @ (u - v)) / (2.0 * step)
-
-    found, brute = objective(penalty.prox(v, step)), brute_minimum(objective, penalty, v)
-    assert brute - 1e-5 * (1.0 + abs(brute)) <= found <= brute + 1e-12 * (1.0 + abs(brute))
-    brute = -brute_minimum(lambda u: penalty.value(u) - float(v @ u), penalty, np.zeros(2))
-    found = penalty.conjugate(v)
-    assert brute - 1e-12 * (1.0 + abs(brute)) <= found <= brute + 1e-5 * (1.0 + abs(brute))
 
 
 @in_the_plane
@@ -326,20 +298,10 @@ def test_fenchel_young_vanishes_at_subgradients_alone(penalty, z, w, v, step):
     assert 0.0 <= penalty.fenchel_young(u, q) <= 1e-13 * scale / min(step, 1.0)
     naive = penalty.value(w) + penalty.conjugate(v) - float(v @ w)
     gap = penalty.fenchel_young(w, v)
-    assert gap >= 0.0
     assert gap == pytest.approx(naive, abs=1e-12 * (1.0 + abs(penalty.conjugate(v))))
-    # By strong convexity it is no less than this.
-    assert gap >= 0.5 * penalty.l2 * square_distance(penalty, w, v) - 1e-7
-
-
-def square_distance(penalty, w, v) -> float:
-    """From w to the maximiser of v.u - g(u), which a long proximal step comes close to."""
-    if penalty.l2 == 0.0:
-        return 0.0
-    u = np.zeros(2)
-    for _ in range(6):
-        u = penalty.prox(u + 1e3 * v / penalty.l2, 1e3 / penalty.l2)
-    return float((w - u) @ (w - u))
+    # By strong convexity, q being a subgradient at u.
+    distance = float((w - u) @ (w - u))
+    assert penalty.fenchel_young(w, q) >= 0.5 * penalty.l2 * distance - 1e-12 * scale / step
 
 
 @in_the_plane
@@ -484,20 +446,21 @@ def test_the_compiled_simplex_ends_where_rounding_decides():
         assert w.sum() == pytest.approx(1.0, abs=1e-14)
 
 
-def test_differences_of_an_own_penalty_are_short():
+@pytest.mark.parametrize(
+    ("size", "length"),
+    [(1.0, 1.0), (1e4, 1.0), (1.0, 1e4), (1e-4, 1.0), (1e6, 1e-3), (0.0, 1.0)],
+)
+def test_differences_of_an_own_penalty_are_short(size, length):
     """Along a direction g is looked at nearby, however long the direction or far the point."""
-    penalty = Pseudohuber(0.7)
-    rng = np.random.default_rng(5)
-    for size, length in ((1.0, 1.0), (1e4, 1.0), (1.0, 1e4), (1e-4, 1.0), (1e6, 1e-3), (0.0, 1.0)):
-        w, delta = size * rng.standard_normal(6), length * rng.standard_normal(6)
-        exact = float(penalty.gradient(w) @ delta)
-        scale = float(np.abs(penalty.gradient(w)) @ np.abs(delta)) + length
-        found = Penalty.directional_derivative(penalty, w, delta)
-        assert found == pytest.approx(exact, abs=2e-4 * scale)
-        if size <= 1e4 * length:
-            shortest = Penalty.shortest_subgradient(penalty, w, delta)
-            expected = delta + penalty.gradient(w)
-            np.testing.assert_allclose(shortest, expected, rtol=0.0, atol=5e-4 * (length + size))
+    penalty, rng = Pseudohuber(0.7), np.random.default_rng(5)
+    w, delta = size * rng.standard_normal(6), length * rng.standard_normal(6)
+    gradient = penalty.gradient(w)
+    found = Penalty.directional_derivative(penalty, w, delta)
+    scale = float(np.abs(gradient) @ np.abs(delta)) + length
+    assert found == pytest.approx(float(gradient @ delta), abs=2e-4 * scale)
+    if size <= 1e4 * length:
+        shortest = Penalty.shortest_subgradient(penalty, w, delta)
+        np.testing.assert_allclose(shortest, delta + gradient, rtol=0, atol=5e-4 * (length + size))
     assert Penalty.directional_derivative(penalty, w, 0.0 * w) == 0.0
 
 

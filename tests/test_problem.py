@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -149,25 +147,19 @@ def test_intercept_is_certified_when_one_class_holds_all_weight(loss, risk):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 5, 7])
+@pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
 def test_certificate_where_the_curvature_almost_vanishes(seed):
     """Huber's linear part leaves the intercept next to no curvature: a Newton step goes far."""
-    rng = np.random.default_rng(seed)
-    data = rng.normal(size=(60, 3))
-    y = data @ rng.normal(size=3) + rng.standard_t(2, size=60)
-    problem = Problem(
-        data, y, risk=sorel.ESRM(100.0), loss="huber", penalty=sorel.Box(1.0, -0.1, 0.1),
-        fit_intercept=True,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
-        result = sorel.solve(problem, solver="newton", tol=1e-9, max_passes=300)
+    data, y = make_data("squared", 60, 3, seed)
+    options = {"loss": "huber", "penalty": sorel.Box(1.0, -0.1, 0.1), "fit_intercept": True}
+    problem = Problem(data, 3.0 * y, risk=sorel.ESRM(100.0), **options)
+    result = sorel.solve(problem, solver="newton", tol=1e-9, max_passes=300)
     for shift in (0.0, 1e-3, 0.1, 1.0):
         w = result.w + np.array([0.0, 0.0, 0.0, shift])
-        worst = problem.engine.weights(problem.engine.worst_case(problem.engine.point(w)))
-        for lam in (result.weights, worst):
+        for lam in (result.weights, *weightings(problem, w, np.random.default_rng(seed))):
             found = problem.certificate(w, lam)
-            assert found.gap >= -1e-14 * found.primal
-            assert found.gap >= found.primal - result.objective - 1e-12 * found.primal
+            excess = max(0.0, found.primal - result.objective)
+            assert found.gap >= excess - 1e-12 * found.primal
 
 
 def test_bounds_with_a_closed_form():
@@ -223,18 +215,6 @@ def test_one_row():
         np.testing.assert_allclose(result.w, expected, rtol=1e-6)
         assert result.objective == pytest.approx(0.5 * 9.0 * 0.5 / 5.5, rel=1e-12)
         np.testing.assert_allclose(result.weights, [1.0])
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -5.0])
-@pytest.mark.parametrize("intercept", [False, True])
-def test_constant_columns(value, intercept):
-    data = np.column_stack([X, np.full(6, value)])
-    problem = Problem(data, Y, risk=CVaR(0.4), penalty=L2(0.1), fit_intercept=intercept)
-    result = sorel.solve(problem, solver="newton", tol=1e-9)
-    assert result.converged
-    if value == 0.0 or intercept:
-        # A free intercept does the work of a constant column, which then only costs.
-        assert abs(result.w[2]) < 1e-4
 
 
 # The unit of a relative gap.

@@ -110,20 +110,6 @@ def test_weights_are_nondecreasing_and_sum_to_one(risk: Risk) -> None:
         assert abs(math.fsum(sigma) - 1) <= 4 * np.finfo(float).eps
 
 
-@pytest.mark.parametrize("n", [7, 100, 244, 1000])
-@pytest.mark.parametrize("alpha", [0.01, 0.29, 0.3, 0.71, 0.9])
-def test_cvar_atom(n: int, alpha: float) -> None:
-    sigma = CVaR(alpha).weights(n)
-    # The number of losses that share the tail is exact in integers: alpha is a binary fraction.
-    numerator, denominator = alpha.as_integer_ratio()
-    whole, rest = divmod(n * numerator, denominator)
-    assert np.count_nonzero(sigma) == (whole + (rest > 0) if whole else 1)
-    if whole:
-        assert_allclose(sigma[n - whole :], 1 / (n * alpha), rtol=1e-15)
-    if whole and rest:
-        assert_allclose(sigma[n - whole - 1], rest / (n * numerator), rtol=1e-15)
-
-
 def test_spectra_that_coincide() -> None:
     cubic = np.diff((np.arange(51) / 50) ** 3)
     mixed = 0.25 * CVaR(0.25).weights(50) + 0.75 * ESRM(2.0).weights(50)
