@@ -118,17 +118,16 @@ def test_integers_beyond_floats_are_named_with_a_remedy(sign, power):
 
 
 def test_masks_are_refused_in_metrics_risks_and_projections():
-    for function in (sample_losses, cvar_loss):
-        with pytest.raises(ValueError, match="y_true"):
-            function(masked(Y), Y)
-        with pytest.raises(ValueError, match="y_pred"):
-            function(Y, masked(Y))
-    with pytest.raises(ValueError, match="losses"):
-        sorel.CVaR(0.5)(masked(Y))
-    with pytest.raises(ValueError, match="z"):
-        sorel.project_permutahedron(masked(Y), sorel.CVaR(0.5))
-    with pytest.raises(ValueError, match="y"):
-        sorel.SpectralRiskClassifier().fit(X, masked(Y > 1))
+    hidden = masked(Y)
+    for name, call in (
+        ("y_true", lambda: sample_losses(hidden, Y)),
+        ("y_pred", lambda: cvar_loss(Y, hidden)),
+        ("losses", lambda: sorel.CVaR(0.5)(hidden)),
+        ("z", lambda: sorel.project_permutahedron(hidden, sorel.CVaR(0.5))),
+        ("y", lambda: sorel.SpectralRiskClassifier().fit(X, masked(Y > 1))),
+    ):
+        with pytest.raises(ValueError, match=name):
+            call()
 
 
 def test_numbers_in_any_dress_pass():
@@ -141,35 +140,30 @@ def test_numbers_in_any_dress_pass():
     assert set(sorel.SpectralRiskClassifier().fit(X, labels).classes_) == {"no", "yes"}
 
 
-def test_columns_of_pandas_are_named():
-    pd = pytest.importorskip("pandas", reason="pandas is an extra")
-    table = pd.DataFrame(X, columns=["a", "b"])
-    spans = table.assign(b=pd.to_timedelta(np.arange(N), unit="h"))
-    texts = table.assign(b=[str(value) for value in Y])
-    dates = table.assign(b=pd.date_range("2024-01-01", periods=N))
-    for bad, words in ((spans, "time spans"), (texts, "texts"), (dates, "dates")):
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_tables_are_named_and_lazy_tables_refused(library):
+    tables = pytest.importorskip(library, reason=f"{library} is an extra")
+    columns = {"a": X[:, 0], "b": X[:, 1]}
+    day = datetime.datetime(2024, 1, 1)
+    for bad, words in (
+        ([datetime.timedelta(hours=i) for i in range(N)], "time spans"),
+        ([str(value) for value in Y], "texts"),
+        ([day + datetime.timedelta(i) for i in range(N)], "dates"),
+    ):
+        table = tables.DataFrame(columns | {"b": bad})
         with pytest.raises(ValueError, match=rf"column 'b' of X holds .*{words}"):
-            sorel.SpectralRiskRegressor().fit(bad, Y)
+            sorel.SpectralRiskRegressor().fit(table, Y)
         with pytest.raises(ValueError, match="y holds"):
-            sorel.SpectralRiskRegressor().fit(table, bad["b"])
-    assert sorel.SpectralRiskRegressor().fit(table.astype("Float64"), Y).n_features_in_ == 2
-
-
-def test_columns_of_polars_are_named_and_lazy_tables_refused():
-    pl = pytest.importorskip("polars", reason="polars is an extra")
-    table = pl.DataFrame({"a": X[:, 0], "b": X[:, 1]})
-    spans = table.with_columns(b=pl.Series([datetime.timedelta(hours=i) for i in range(N)]))
-    texts = table.with_columns(b=pl.Series([str(value) for value in Y]))
-    for bad in (spans, texts):
-        with pytest.raises(ValueError, match="column 'b' of X"):
-            sorel.SpectralRiskRegressor().fit(bad, Y)
+            sorel.SpectralRiskRegressor().fit(X, table["b"])
+    table = tables.DataFrame(columns)
     fitted = sorel.SpectralRiskRegressor().fit(table, Y)
-    with pytest.raises(TypeError, match="LazyFrame"):
-        sorel.SpectralRiskRegressor().fit(table.lazy(), Y)
-    with pytest.raises(TypeError, match="LazyFrame"):
-        fitted.predict(table.lazy())
-    with pytest.raises(TypeError, match="LazyFrame"):
-        sorel.Problem(table.lazy(), Y)
+    if library == "pandas":
+        assert sorel.SpectralRiskRegressor().fit(table.astype("Float64"), Y).n_features_in_ == 2
+        return
+    calls = (lambda rows: fitted.fit(rows, Y), fitted.predict, lambda rows: sorel.Problem(rows, Y))
+    for call in calls:
+        with pytest.raises(TypeError, match="LazyFrame"):
+            call(table.lazy())
 
 
 def test_a_missing_torch_is_named_with_its_remedy(monkeypatch):

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from test_estimators import classification
 
 from sorel import CVaR, Max, Mean, SpectralRiskClassifier, SpectralRiskRegressor, metrics
 from sorel.losses import Huber
@@ -35,9 +36,6 @@ rng = np.random.default_rng(0)
 TRUTH, PREDICTION = rng.normal(size=37), rng.normal(size=37)
 
 
-# Losses and risks.
-
-
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 def test_score_is_the_weighted_sum_of_sorted_losses(risk):
     losses = np.sort(0.5 * (TRUTH - PREDICTION) ** 2)
@@ -53,7 +51,7 @@ def test_score_is_the_weighted_sum_of_sorted_losses(risk):
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_losses_of_margins_and_probabilities(classes):
-    X, y = make_classification(60, 5, n_informative=5, n_redundant=0, n_classes=classes)
+    X, y = classification(60, 5, classes)
     y = np.array(["b", "c", "a"])[y]
     model = LogisticRegression().fit(X, y)
     expected = log_loss(y, model.predict_proba(X))
@@ -110,78 +108,69 @@ def test_bad_input_is_refused(arguments, message):
         sample_losses(*arguments)
 
 
-# The report.
-
-
 def test_report_rows_are_the_groups(monkeypatch):
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
     groups = np.array(["north", "south"])[(PREDICTION > 0).astype(int)]
-    report = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1))
+    weight = rng.integers(1, 4, len(TRUTH))
+    report = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1), sample_weight=weight)
     assert isinstance(report, pd.DataFrame)
     assert list(report.columns) == ["n", "mean", "cvar_0.5", "cvar_0.1", "worst"]
-    assert list(report.index) == ["all", "north", "south"]
     losses = sample_losses(TRUTH, PREDICTION)
-    assert report.loc["all", "worst"] == losses.max() == report["worst"].max()
-    assert report["n"].tolist() == [37, np.sum(groups == "north"), np.sum(groups == "south")]
-    for name in ("north", "south"):
-        part = losses[groups == name]
-        assert report.loc[name, "mean"] == pytest.approx(part.mean())
-        assert report.loc[name, "cvar_0.1"] == pytest.approx(CVaR(0.1)(part))
-    assert np.all(np.diff(report.drop(columns="n").to_numpy(), axis=1) >= -1e-15)
+    for name in ("all", "north", "south"):
+        part = (groups == name) | (name == "all")
+        row = [Mean(), CVaR(0.5), CVaR(0.1), Max()]
+        row = [part.sum(), *(risk(losses[part], weight[part]) for risk in row)]
+        np.testing.assert_allclose(report.loc[name].to_numpy(float), row)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    table = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1))
-    assert table["group"] == ["all", "north", "south"]
+    table = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1), sample_weight=weight)
+    assert table["group"] == list(report.index) == ["all", "north", "south"]
     assert table["worst"] == report["worst"].tolist()
 
 
-def test_report_of_weights_and_odd_groups():
-    weight = rng.integers(1, 4, len(TRUTH))
-    rows = np.repeat(np.arange(len(TRUTH)), weight)
-    weighted = tail_report(TRUTH, PREDICTION, sample_weight=weight)
-    repeated = tail_report(TRUTH[rows], PREDICTION[rows])
-    np.testing.assert_allclose(weighted["cvar_0.1"], repeated["cvar_0.1"])
+def test_report_of_odd_groups():
     mixed = tail_report([0, 0, 0], [1, 2, 3], groups=np.array([None, "a", 1], dtype=object))
     assert sorted(mixed.index) == ["1", "None", "a", "all"]
     missing = tail_report([0, 0, 0], [1, 2, 3], groups=[1.0, np.nan, np.nan])
     assert list(missing["n"]) == [3, 1, 2]
     none = tail_report([0, 0], [1, 2], groups=["a", "b"], sample_weight=[1, 0])
     assert np.isnan(list(none["mean"])[2])
-    with pytest.raises(ValueError, match="groups"):
-        tail_report([0, 0], [1, 2], groups=["a"])
-    with pytest.raises(ValueError, match="sample_weight"):
-        tail_report([0, 0], [1, 2], sample_weight=[1])
-
-
-# Scorers.
+    for name, short in (("groups", ["a"]), ("sample_weight", [1])):
+        with pytest.raises(ValueError, match=name):
+            tail_report([0, 0], [1, 2], **{name: short})
 
 
 def test_scorer_of_a_regressor():
     X, y = make_data("squared", 60, 3, 0)
     model = Ridge().fit(X, y)
-    assert neg_cvar_10(model, X, y) == -cvar_loss(y, model.predict(X), alpha=0.1)
-    weight = np.arange(60.0)
-    assert neg_cvar_10(model, X, y, sample_weight=weight) == -cvar_loss(
-        y, model.predict(X), alpha=0.1, sample_weight=weight
-    )
+    for weight in (None, np.arange(60.0)):
+        tail = cvar_loss(y, model.predict(X), alpha=0.1, sample_weight=weight)
+        assert neg_cvar_10(model, X, y, sample_weight=weight) == -tail
     absolute = make_tail_scorer("max", loss="absolute")
     assert absolute(model, X, y) == -np.abs(y - model.predict(X)).max()
+    grid, scoring = {"risk__alpha": [0.1, 1.0]}, {"tail": neg_cvar_10, "r2": "r2"}
+    search = GridSearchCV(SpectralRiskRegressor(), grid, scoring=scoring, refit="tail", cv=3)
+    assert search.fit(X, y).best_score_ < 0
+    again = pickle.loads(pickle.dumps(neg_cvar_10))
+    assert repr(clone(again, safe=False)) == repr(neg_cvar_10) == "TailScorer(CVaR(alpha=0.1))"
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_scorer_of_a_classifier(classes):
-    X, y = make_classification(80, 5, n_informative=5, n_redundant=0, n_classes=classes)
+    X, y = classification(80, 5, classes)
     y = np.array(["b", "c", "a"])[y]
-    model = SpectralRiskClassifier().fit(X, y)
+    model = SpectralRiskClassifier("mean").fit(X, y)
     margins = sample_losses(y, model.decision_function(X), "logistic")
     assert neg_cvar_10(model, X, y) == pytest.approx(-CVaR(0.1)(margins))
     wrapped = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
-    assert make_tail_scorer("mean")(wrapped, X, y) == pytest.approx(
-        -log_loss(y, wrapped.predict_proba(X))
-    )
+    expected = -log_loss(y, wrapped.predict_proba(X))
+    assert make_tail_scorer("mean")(wrapped, X, y) == pytest.approx(expected)
     forest = RandomForestClassifier(5, random_state=0).fit(X, y)
     assert np.isfinite(neg_cvar_10(forest, X, y))
     wrong = make_tail_scorer("mean", loss="zero_one")
     assert wrong(model, X, y) == pytest.approx(model.score(X, y) - 1.0)
+    # A label never seen is charged finitely.
+    other = np.where(np.arange(80) == 3, "z", y)
+    assert -1e3 < make_tail_scorer("max")(wrapped, X, other) < -700
 
 
 def test_scorer_reads_margins_where_there_are_no_probabilities():
@@ -195,26 +184,13 @@ def test_scorer_reads_margins_where_there_are_no_probabilities():
         assert hinge(model, X, y) == pytest.approx(-largest)
         with pytest.raises(TypeError, match="no probabilities"):
             make_tail_scorer("mean", "log_loss")(model, X, y)
-    # A label never seen is charged finitely.
-    model = LogisticRegression().fit(X, y)
-    assert -1e3 < make_tail_scorer("max")(model, X, np.where(np.arange(80) == 3, 7, y)) < -700
-
-
-def test_scorers_in_scikit_learns_searches():
-    X, y = make_data("squared", 80, 3, 0)
-    search = GridSearchCV(
-        SpectralRiskRegressor(),
-        {"risk__alpha": [0.1, 1.0]},
-        scoring={"tail": neg_cvar_10, "r2": "r2"},
-        refit="tail",
-        cv=3,
-        error_score="raise",
-    ).fit(X, y)
-    assert search.best_score_ < 0
-    scores = cross_val_score(Ridge(), X, y, scoring=make_tail_scorer("esrm:2"))
-    assert (scores < 0).all()
-    again = pickle.loads(pickle.dumps(neg_cvar_10))
-    assert repr(clone(again, safe=False)) == repr(neg_cvar_10) == "TailScorer(CVaR(alpha=0.1))"
+    # Margins of a model that always favours one label lie between 0 and 1; they are not doubted.
+    X, y = np.linspace(0.0, 1.0, 20)[:, None], np.where(np.arange(20) % 4 == 0, -1, 1)
+    model = SpectralRiskClassifier("mean", loss="squared_hinge", l2=10.0).fit(X, y)
+    assert np.all((model.decision_function(X) > 0) & (model.decision_function(X) < 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TailScorer("mean", "squared_hinge")(model, X, y)
 
 
 def test_scorers_take_part_in_metadata_routing():
@@ -267,17 +243,6 @@ def test_probabilities_are_not_taken_for_margins(classifier, loss):
         tail_report(y, model.predict(X), loss=loss)
 
 
-def test_margins_of_a_scorer_are_never_doubted():
-    """A model that always favours one label has margins between 0 and 1."""
-    X = np.linspace(0.0, 1.0, 20)[:, None]
-    y = np.where(np.arange(20) % 4 == 0, -1, 1)
-    model = SpectralRiskClassifier("mean", loss="squared_hinge", l2=10.0).fit(X, y)
-    assert np.all((model.decision_function(X) > 0) & (model.decision_function(X) < 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TailScorer("mean", "squared_hinge")(model, X, y)
-
-
 @pytest.mark.parametrize("kind", [int, float, bool, str, object])
 @pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba"])
 def test_labels_without_a_loss_are_an_error(classifier, kind, method):
@@ -302,10 +267,10 @@ def test_whole_numbers_are_still_numbers():
     np.testing.assert_array_equal(columns, sample_losses(TRUTH, PREDICTION))
 
 
-@pytest.mark.parametrize("margins", [[-0.5, 0.25, 0.75], [0.25, 0.75, 1.5], [-0.5, 0.25, 1.5]])
-def test_margins_beyond_probabilities_are_margins(margins):
+def test_margins_beyond_probabilities_are_margins():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sample_losses([1, -1, 1], margins, loss="logistic")
+        for margins in ([-0.5, 0.25, 0.75], [0.25, 0.75, 1.5]):
+            sample_losses([1, -1, 1], margins, loss="logistic")
     with pytest.warns(UserWarning, match=r"lies between 0\.25 and 0\.75; if these are"):
         sample_losses([1, -1, 1], [0.5, 0.25, 0.75], loss="logistic")

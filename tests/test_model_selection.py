@@ -9,12 +9,9 @@ import pytest
 import scipy.sparse
 from helpers import make_data
 from joblib import parallel_config
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer, max_error
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from test_estimators import Interrupted, classification
 
 import sorel
@@ -28,11 +25,12 @@ from sorel import (
     SpectralRiskRegressor,
     SpectralRiskRegressorCV,
 )
-from sorel.metrics import TailScorer, make_tail_scorer, neg_cvar_10
+from sorel.metrics import make_tail_scorer, neg_cvar_10
 
 # scikit-learn's metric of that name knows no sample weights.
 WORST = make_scorer(max_error, greater_is_better=False)
 GRID = {"risks": ["mean", CVaR(0.5), "cvar:0.2"], "l2s": [1.0, 0.1, "auto"]}
+RISKS = [Mean(), CVaR(0.5), CVaR(0.2)]
 SMALL = {"risks": ("mean", "cvar:0.5"), "l2s": (0.1,), "cv": 2}
 X, Y = make_data("squared", 60, 3, 0)
 
@@ -43,40 +41,28 @@ def test_search_agrees_with_grid_search():
     grid = [{"risk": [risk], "l2": GRID["l2s"]} for risk in GRID["risks"]]
     model = SpectralRiskRegressor(tol=1e-8)
     other = GridSearchCV(model, grid, cv=3, scoring=neg_cvar_10).fit(X, y)
-    found = ours.cv_results_["mean_test_score"]
-    np.testing.assert_allclose(found, other.cv_results_["mean_test_score"], rtol=1e-3)
-    assert ours.best_score_ == found.max() == found[ours.best_index_]
-    assert ours.best_l2_ == GRID["l2s"][ours.best_index_ % 3]
-    assert ours.best_risk_ == [Mean(), CVaR(0.5), CVaR(0.2)][ours.best_index_ // 3]
-
-
-def test_results_are_a_table():
-    search = SpectralRiskRegressorCV(**GRID, cv=4).fit(X, Y)
-    results = search.cv_results_
+    results, theirs = ours.cv_results_, other.cv_results_
+    for name in ("mean_test_score", "std_test_score", *(f"split{k}_test_score" for k in range(3))):
+        np.testing.assert_allclose(results[name], theirs[name], rtol=1e-3)
+    np.testing.assert_array_equal(results["rank_test_score"], theirs["rank_test_score"])
+    assert ours.best_score_ == results["mean_test_score"].max()
+    for name, places in (("l2", GRID["l2s"] * 3), ("risk", np.repeat(RISKS, 3))):
+        assert getattr(ours, f"best_{name}_") == places[ours.best_index_]
+        assert list(results[f"param_{name}"]) == list(places)
+    assert ours.n_splits_ == 3
     assert {len(column) for column in results.values()} == {9}
-    assert search.n_splits_ == 4
-    splits = np.array([results[f"split{k}_test_score"] for k in range(4)])
-    np.testing.assert_allclose(splits.mean(axis=0), results["mean_test_score"])
-    np.testing.assert_allclose(splits.std(axis=0), results["std_test_score"])
-    assert results["rank_test_score"][search.best_index_] == 1
-    assert list(results["param_risk"][:3]) == [Mean()] * 3
-    assert list(results["param_l2"][:3]) == [1.0, 0.1, "auto"]
-    pd = pytest.importorskip("pandas", reason="pandas is an extra")
-    assert pd.DataFrame(results).shape == (9, 13)
 
 
 def test_refit_is_the_plain_estimator():
     search = SpectralRiskRegressorCV(**GRID).fit(X, Y)
     plain = SpectralRiskRegressor(search.best_risk_, l2=search.best_l2_).fit(X, Y)
-    np.testing.assert_array_equal(search.coef_, plain.coef_)
-    np.testing.assert_array_equal(search.risk_weights_, plain.risk_weights_)
+    for name in ("coef_", "risk_weights_", "intercept_", "gap_", "relative_gap_", "objective_",
+                 "n_passes_", "n_iter_", "converged_", "status_", "l2_"):  # fmt: skip
+        np.testing.assert_array_equal(getattr(search, name), getattr(plain, name))
     np.testing.assert_array_equal(search.predict(X), plain.predict(X))
-    for name in ("intercept_", "gap_", "relative_gap_", "objective_", "n_passes_", "n_iter_",
-                 "converged_", "status_", "l2_"):  # fmt: skip
-        assert getattr(search, name) == getattr(plain, name)
     assert len(search.history_) == len(plain.history_)
     search = SpectralRiskRegressorCV(**GRID, refit=False).fit(X, Y)
-    assert search.best_risk_ in [Mean(), CVaR(0.5), CVaR(0.2)]
+    assert search.best_risk_ in RISKS
     with pytest.raises(NotFittedError):
         search.predict(X)
 
@@ -95,10 +81,8 @@ def test_classifier(classes):
     X, codes = classification(classes=classes)
     y = np.array(["b", "a", "c"])[codes]
     search = SpectralRiskClassifierCV(["mean", ESRM(2.0)], l2s=[0.1, 0.01]).fit(X, y)
-    assert search.best_risk_ in (Mean(), ESRM(2.0))
     plain = SpectralRiskClassifier(search.best_risk_, l2=search.best_l2_).fit(X, y)
     np.testing.assert_array_equal(search.predict_proba(X), plain.predict_proba(X))
-    np.testing.assert_array_equal(search.classes_, np.unique(y))
     loaded = pickle.loads(pickle.dumps(search))
     np.testing.assert_array_equal(loaded.predict(X), search.predict(X))
     hinge = SpectralRiskClassifierCV(loss="squared_hinge", l2s=[0.1])
@@ -129,27 +113,26 @@ def test_sample_weights_reach_fit_and_those_scorers_that_take_them(scoring):
     rows = np.repeat(np.arange(40), weight)
     half = np.arange(40) < 20
     settings = {**GRID, "tol": 1e-10, "scoring": scoring}
-    weighted = SpectralRiskRegressorCV(
-        **settings, cv=[(np.flatnonzero(half), np.flatnonzero(~half))]
-    ).fit(X, y, sample_weight=weight)
-    repeated = SpectralRiskRegressorCV(
-        **settings, cv=[(np.flatnonzero(half[rows]), np.flatnonzero(~half[rows]))]
-    ).fit(X[rows], y[rows])
-    np.testing.assert_allclose(
-        weighted.cv_results_["mean_test_score"],
-        repeated.cv_results_["mean_test_score"],
-        rtol=1e-3,
+    weighted, repeated = (
+        SpectralRiskRegressorCV(**settings, cv=[(np.flatnonzero(part), np.flatnonzero(~part))])
+        for part in (half, half[rows])
     )
+    weighted.fit(X, y, sample_weight=weight)
+    repeated.fit(X[rows], y[rows])
+    found, expected = (search.cv_results_["mean_test_score"] for search in (weighted, repeated))
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
     np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-4)
 
 
 def test_splitters_and_groups():
     groups = np.arange(60) % 4
-    by_group = SpectralRiskRegressorCV(**SMALL | {"cv": GroupKFold(4)}).fit(X, Y, groups=groups)
-    assert by_group.n_splits_ == 4
-    shuffled = SpectralRiskRegressorCV(**SMALL | {"cv": KFold(3, shuffle=True, random_state=0)})
-    assert shuffled.fit(X, Y).n_splits_ == 3
-    assert SpectralRiskRegressorCV(**SMALL | {"cv": None}).fit(X, Y).n_splits_ == 5
+    for cv, given, splits in (
+        (GroupKFold(4), groups, 4),
+        (KFold(3, shuffle=True, random_state=0), None, 3),
+        (None, None, 5),
+    ):
+        search = SpectralRiskRegressorCV(**SMALL | {"cv": cv}).fit(X, Y, groups=given)
+        assert search.n_splits_ == splits
 
 
 def test_tail_training_wins_where_it_should():
@@ -157,21 +140,16 @@ def test_tail_training_wins_where_it_should():
     rng = np.random.default_rng(0)
     x = rng.uniform(0.0, 1.0, 1000)
     y = x + (0.1 + 2.0 * x) * rng.exponential(size=1000)
-    search = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring="neg_cvar_10")
-    assert search.fit(x[:, None], y).best_risk_ == CVaR(0.1)
-    ordinary = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring="r2")
-    assert ordinary.fit(x[:, None], y).best_risk_ == Mean()
+    for scoring, best in (("neg_cvar_10", CVaR(0.1)), ("r2", Mean())):
+        search = SpectralRiskRegressorCV(["mean", "cvar:0.1"], l2s=["auto"], scoring=scoring)
+        assert search.fit(x[:, None], y).best_risk_ == best
 
 
-def test_in_a_pipeline_with_sparse_rows_and_names():
-    pipeline = make_pipeline(StandardScaler(), SpectralRiskRegressorCV(**SMALL)).fit(X, Y)
-    assert pipeline.score(X, Y) > 0
+def test_sparse_rows_and_names():
     assert SpectralRiskRegressorCV(**SMALL).fit(scipy.sparse.csc_array(X), Y).converged_
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
     search = SpectralRiskRegressorCV(**SMALL).fit(pd.DataFrame(X, columns=list("abc")), Y)
     np.testing.assert_array_equal(search.feature_names_in_, list("abc"))
-    again = clone(search)
-    assert isinstance(again.set_params(scoring=neg_cvar_10).scoring, TailScorer)
 
 
 def test_interrupt_ends_the_search():
@@ -202,26 +180,21 @@ def noisy_labels(n, seed, noise=1.5, d=5):
     return X, X[:, 0] + noise * rng.logistic(size=n) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_noisy_labels_do_not_win_with_a_constant_model(seed):
+def test_noisy_labels_do_not_win_with_a_constant_model():
     """The constant model has the best tail, and must not be chosen for it."""
-    X, y = noisy_labels(4000, seed)
-    X_test, y_test = noisy_labels(20_000, 100 + seed)
+    X, y = noisy_labels(4000, 0)
+    X_test, y_test = noisy_labels(20_000, 100)
     plain = SpectralRiskClassifier("mean").fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         search = SpectralRiskClassifierCV().fit(X, y)
     assert search.score(X_test, y_test) >= plain.score(X_test, y_test) - 0.02
     assert not search.constant_
-    results = search.cv_results_
-    assert results["constant_share"].max() == 1.0
-    assert results["rank_test_score"][search.best_index_] > 1
-
-
-def test_the_plain_score_chooses_it_with_a_warning():
-    X, y = noisy_labels(1000, 0)
+    assert search.cv_results_["constant_share"].max() == 1.0
+    assert search.cv_results_["rank_test_score"][search.best_index_] > 1
+    # The plain score chooses it, with a warning.
     with pytest.warns(sorel.ConstantModelWarning, match="constant"):
-        search = SpectralRiskClassifierCV(scoring="neg_cvar_10").fit(X, y)
+        search = SpectralRiskClassifierCV(scoring="neg_cvar_10").fit(X[:1000], y[:1000])
     assert search.constant_
     assert "constant" in search.status_
     with pytest.warns(sorel.ConstantModelWarning, match="milder risks"):
