@@ -23,12 +23,11 @@ MEGABYTE = 1 << 20
 HUGE = 1 << 30
 MANY = 200_000
 
-Maker = Callable[[dict[str, bytes], zipfile.ZipFile], None]
 MODELS: dict[str, Callable[[Path, Path], Path]] = {}
 CHECKPOINTS: dict[str, Callable[[Path, Path], Path]] = {}
 
 
-def _remade(make: Maker, whole: Path, path: Path) -> Path:
+def _remade(make: Callable[..., Any], whole: Path, path: Path) -> Path:
     """Write an archive anew, after `make` has changed its members and added others."""
     with zipfile.ZipFile(whole) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -41,19 +40,17 @@ def _remade(make: Maker, whole: Path, path: Path) -> Path:
     return path
 
 
-def _model(make: Maker) -> Maker:
-    MODELS[make.__name__] = partial(_remade, make)
-    return make
+def _into(makers: dict[str, Callable[[Path, Path], Path]]) -> Callable[..., Any]:
+    """A decorator that keeps what changes members and archive as a maker of files."""
+
+    def keep(make: Callable[..., Any]) -> Callable[..., Any]:
+        makers[make.__name__] = partial(_remade, make)
+        return make
+
+    return keep
 
 
-def _checkpoint(make: Maker) -> Maker:
-    CHECKPOINTS[make.__name__] = partial(_remade, make)
-    return make
-
-
-def _fill(
-    archive: zipfile.ZipFile, name: Any, size: int, head: bytes = b"", letter: bytes = b"\0"
-) -> None:
+def _fill(archive, name, size, head=b"", letter=b"\0"):
     """Add a member of so many equal bytes, without holding them."""
     with archive.open(name, "w", force_zip64=True) as stream:
         stream.write(head)
@@ -100,39 +97,28 @@ def _set_coefficients(members: dict[str, bytes], node: Any) -> None:
     members["schema.json"] = json.dumps(schema).encode()
 
 
-@_model
-def zeros_in_an_array(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def zeros_in_an_array(members, archive):
     _set_coefficients(members, _array_node())
     _fill_array(archive, HUGE)
 
 
-@_model
-def zeros_that_nobody_asked_for(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
-    _fill(archive, "big.bin", HUGE)
-
-
-@_model
-def nodes_in_the_schema(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
-    """Many texts, each of which is an object of its own when it is read."""
-    _set_coefficients(members, _text_nodes(5 * MANY))
-
-
-@_model
-def one_array_many_times(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def one_array_many_times(members, archive):
     """A thousand arrays that share one member of the archive."""
     _set_coefficients(members, [_array_node(10**6 + number) for number in range(1000)])
     _fill_array(archive, 20 * MEGABYTE)
 
 
-@_model
-def size_that_is_a_lie(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def size_that_is_a_lie(members, archive):
     """A member of gigabytes that the directory says is short."""
     zeros_in_an_array(members, archive)
     archive.getinfo("big.npy").file_size = 1000
 
 
-@_model
-def many_members(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def many_members(members, archive):
     archive.writestr(zipfile.ZipInfo("x"), b"")
     for number in range(MANY):
         entry = zipfile.ZipInfo(f"{number:x}")
@@ -141,8 +127,8 @@ def many_members(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
         archive.filelist.append(entry)
 
 
-@_model
-def other_compression(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def other_compression(members, archive):
     """Zeros in a kind of compression that makes a block of forty bytes out of a megabyte."""
     _set_coefficients(members, _array_node())
     info = zipfile.ZipInfo("big.npy")
@@ -150,14 +136,8 @@ def other_compression(members: dict[str, bytes], archive: zipfile.ZipFile) -> No
     _fill_array(archive, HUGE // 10, info)
 
 
-@_model
-def deep_nesting(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
-    """Lists inside lists, deeper than any reader goes."""
-    members["schema.json"] = b"[" * 10**6 + b"]" * 10**6
-
-
-@_model
-def top_level_dtype(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def top_level_dtype(members, archive):
     """A model that is no model but a type of numbers."""
     node = _node("numpy", "dtype", "DTypeNode", 10**6 + 1, content=_array_node())
     schema = {**json.loads(members["schema.json"]), **node}
@@ -165,8 +145,8 @@ def top_level_dtype(members: dict[str, bytes], archive: zipfile.ZipFile) -> None
     members["big.npy"] = npy_head((0,))
 
 
-@_model
-def as_much_as_it_may(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(MODELS)
+def as_much_as_it_may(members, archive):
     """Just below all limits: texts, arrays, and a summary."""
     _set_coefficients(members, [*_text_nodes(60_000), _array_node(10**6 - 2)])
     header = json.loads(members["sorel.json"])
@@ -175,14 +155,12 @@ def as_much_as_it_may(members: dict[str, bytes], archive: zipfile.ZipFile) -> No
     _fill_array(archive, 15 * MEGABYTE)
 
 
-def _spaces(members: dict[str, bytes], archive: zipfile.ZipFile, name: str) -> None:
+def _spaces(members, archive, name):
     """A text of a saved model with gigabytes of spaces behind it."""
     _fill(archive, name, HUGE, members.pop(name), b" ")
 
 
-def _items(
-    members: dict[str, bytes], archive: zipfile.ZipFile, name: str, item: str, count: int
-) -> None:
+def _items(members, archive, name, item, count):
     """A text of a saved model with a list of many short things in it."""
     members[name] = members[name].rstrip()[:-1] + f', "extra": [{item * count}0]}}'.encode()
 
@@ -190,6 +168,11 @@ def _items(
 MODELS |= {
     what: partial(_remade, make)
     for what, make in {
+        "zeros_that_nobody_asked_for": lambda _, archive: _fill(archive, "big.bin", HUGE),
+        # Each text is an object of its own when it is read.
+        "nodes_in_the_schema": lambda members, _: _set_coefficients(members, _text_nodes(5 * MANY)),
+        # Deeper than any reader goes.
+        "deep_nesting": lambda members, _: members.update({"schema.json": b"[" * 10**6}),
         "spaces_in_the_header": partial(_spaces, name="sorel.json"),
         "spaces_in_the_schema": partial(_spaces, name="schema.json"),
         "lists_in_the_header": partial(_items, name="sorel.json", item="[],", count=10**7),
@@ -203,21 +186,21 @@ def _set_header(members: dict[str, bytes], text: bytes) -> None:
     members["header.npy"] = npy_head((len(text),), "|u1") + text
 
 
-@_checkpoint
-def packed_checkpoint(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(CHECKPOINTS)
+def packed_checkpoint(members, archive):
     """The weights of a checkpoint as gigabytes of zeros."""
     del members["weights.npy"]
     _fill_array(archive, HUGE, "weights.npy")
 
 
-@_checkpoint
-def long_header_of_a_checkpoint(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(CHECKPOINTS)
+def long_header_of_a_checkpoint(members, archive):
     """A header of a checkpoint with millions of lists."""
     _set_header(members, b"[" + b"[]," * 3 * 10**6 + b"0]")
 
 
-@_checkpoint
-def place_outside_a_generator(members: dict[str, bytes], archive: zipfile.ZipFile) -> None:
+@_into(CHECKPOINTS)
+def place_outside_a_generator(members, archive):
     """The state of a random generator that points outside its own memory."""
     header = json.loads(np.load(io.BytesIO(members["header.npy"])).tobytes())
     state = dict(np.random.MT19937(0).state)

@@ -17,20 +17,7 @@ import scipy.sparse
 from sklearn.base import clone
 
 import sorel
-from sorel import (
-    L2,
-    Box,
-    Checkpoint,
-    CheckpointError,
-    CustomSpectrum,
-    CVaR,
-    ElasticNet,
-    Mean,
-    Mixture,
-    Problem,
-    cli,
-    solve,
-)
+from sorel import L2, Checkpoint, CheckpointError, CVaR, Problem, cli, solve
 from sorel.checkpoints import read_passes
 from sorel.files.fingerprints import describe
 from sorel.losses import Huber
@@ -227,26 +214,19 @@ def changed(array, index, value):
 
 
 BASE = make_arguments()
+BUMPED = changed(BASE["X"], (17, 3), np.nextafter(BASE["X"][17, 3], 9.0))
+THEN = "the values of X differ (dense float64 then"
 OTHERS = [
-    (
-        {"X": changed(BASE["X"], (17, 3), np.nextafter(BASE["X"][17, 3], 9.0))},
-        "the values of X differ",
-    ),
-    (
-        {"X": BASE["X"].astype(np.float32)},
-        "the values of X differ (dense float64 then, dense float32 now)",
-    ),
-    (
-        {"X": scipy.sparse.csr_array(BASE["X"])},
-        "the values of X differ (dense float64 then, sparse float64 now)",
-    ),
+    ({"X": BUMPED}, "the values of X differ"),
+    ({"X": BASE["X"].astype(np.float32)}, f"{THEN}, dense float32 now)"),
+    ({"X": scipy.sparse.csr_array(BASE["X"])}, f"{THEN}, sparse float64 now)"),
     ({"y": changed(BASE["y"], 5, 0.0)}, "the targets y differ"),
     ({"X": BASE["X"][:-1], "y": BASE["y"][:-1]}, f"the shape was {N} x {D} and is {N - 1} x {D}"),
     ({"sample_weight": np.linspace(1.0, 2.0, N)}, "the sample weights differ"),
     ({"risk": CVaR(0.2)}, "the risk was CVaR(alpha=0.1) and is CVaR(alpha=0.2)"),
     ({"loss": "huber"}, "the loss was Squared() and is Huber(delta=1.0)"),
     (
-        {"penalty": ElasticNet(1 / N, 0.1)},
+        {"penalty": sorel.ElasticNet(1 / N, 0.1)},
         "the penalty was L2(l2=0.0025) and is ElasticNet(l2=0.0025, l1=0.1)",
     ),
     ({"fit_intercept": False}, "the intercept was fitted and is none"),
@@ -283,17 +263,17 @@ def test_the_home_of_the_same_numbers_does_not_matter(begun):
 def test_settings_are_described_by_their_values():
     lower = np.linspace(-1.0, 0.0, 2000)
     other = changed(lower, 1000, -0.9)  # between the ends that NumPy prints
-    assert describe(Box(0.1, lower, 1.0)) == describe(Box(0.1, lower.copy(), 1.0))
-    assert describe(Box(0.1, lower, 1.0)) != describe(Box(0.1, other, 1.0))
+    assert describe(sorel.Box(0.1, lower, 1.0)) == describe(sorel.Box(0.1, lower.copy(), 1.0))
+    assert describe(sorel.Box(0.1, lower, 1.0)) != describe(sorel.Box(0.1, other, 1.0))
     assert describe(Huber(2.0)) == "Huber(delta=2.0)"
-    mixture = Mixture([Mean(), CVaR(0.1)], [0.5, 0.5])
+    mixture = sorel.Mixture([sorel.Mean(), CVaR(0.1)], [0.5, 0.5])
     assert "CVaR(alpha=0.1)" in describe(mixture)
-    assert describe(mixture) != describe(Mixture([Mean(), CVaR(0.1)], [0.6, 0.4]))
-    assert describe(CustomSpectrum([1.0, 3.0])) != describe(CustomSpectrum([1.0, 2.0]))
+    assert describe(mixture) != describe(sorel.Mixture([sorel.Mean(), CVaR(0.1)], [0.6, 0.4]))
+    assert describe(sorel.CustomSpectrum([1.0, 3.0])) != describe(sorel.CustomSpectrum([1.0, 2.0]))
     # Functions go by their values, not by their place in memory.
-    double = describe(CustomSpectrum(lambda u: 2 * u))
-    assert double == describe(CustomSpectrum(lambda u: u + u))
-    assert double != describe(CustomSpectrum(lambda u: 3 * u**2))
+    double = describe(sorel.CustomSpectrum(lambda u: 2 * u))
+    assert double == describe(sorel.CustomSpectrum(lambda u: u + u))
+    assert double != describe(sorel.CustomSpectrum(lambda u: 3 * u**2))
 
 
 # Damaged and foreign files.

@@ -357,11 +357,6 @@ def test_task_follows_the_target(folder, capsys, values, options, task, note):
         assert capsys.readouterr().out.startswith(f"prediction,{names}\n")
 
 
-def test_class_weights_are_those_of_the_classifier(folder):
-    assert fit("train.csv", "churn", "--drop", "price", "--class-weight", "balanced", "-q") == 0
-    assert sorel.load_model("m.skops")[-1].class_weight == "balanced"
-
-
 def test_missed_tolerance_has_its_own_code(folder, capsys):
     assert fit("train.csv", "price", "--tol", "1e-12", "--max-passes", "2") == 3
     errors = capsys.readouterr().err
@@ -370,7 +365,7 @@ def test_missed_tolerance_has_its_own_code(folder, capsys):
     predictions("m.skops", "test.csv")
 
 
-def test_progress_on_a_terminal_only(folder, capsys, monkeypatch):
+def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
     assert fit("train.csv", "price") == 0
     assert len(capsys.readouterr().err.splitlines()) == 1
     plain = sorel.load_model("m.skops")[-1]
@@ -380,12 +375,9 @@ def test_progress_on_a_terminal_only(folder, capsys, monkeypatch):
     saved = sorel.load_model("m.skops")[-1]
     assert saved.verbose == plain.verbose == 0
     np.testing.assert_array_equal(saved.coef_, plain.coef_)
-
-
-def test_a_model_is_not_written_to_a_terminal(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert run("fit", "train.csv", "--target", "price", "-o", "-") == 2
-    assert "not for a terminal" in capsys.readouterr().err
+    given = ["fit", "train.csv", "--target", "price", "-o", "-"]
+    assert "not for a terminal" in refused(capsys, *given, code=2)
 
 
 # Tables and arguments that are refused.
@@ -499,8 +491,10 @@ def test_missing_values_are_imputed_on_request(folder):
     assert np.isfinite(predictions("m.skops", "more.csv")).all()
 
 
-def test_baselines_can_be_left_out(folder):
-    assert fit("train.csv", "price", "--drop", "churn", "-q", "--no-baselines") == 0
+def test_classes_of_equal_weight_without_baselines(folder):
+    options = ["--drop", "price", "--class-weight", "balanced", "-q", "--no-baselines"]
+    assert fit("train.csv", "churn", *options) == 0
+    assert sorel.load_model("m.skops")[-1].class_weight == "balanced"
     assert list(report("m.skops", "test.csv").index) == ["all"]
 
 
