@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -361,28 +361,19 @@ class TensorEngine(Engine):
             factor[passed] += (unit / alone[passed]).clamp_(min=1.0)
         return factor
 
-    def _block_part(
-        self, blocks: Blocks, columns: Sequence[Tensor], eta: float, factor: Tensor | None
-    ) -> Tensor:
-        """eta sum_b u_b u_b^T / omega_b, u_b the sum over block b of c_i [x_i 1].
+    def _block_part(self, blocks: Blocks, slopes: Tensor, eta: float, omega: Tensor) -> Tensor:
+        """eta sum_b u_b u_b^T / omega_b, u_b the sum over block b of omega_i phi'_i [x_i 1].
 
         Inside a pooled block only differences of losses move the weights: this takes the mean out.
-        There is one vector c for every margin; rows that stand for others have factors.
+        `slopes` has omega_i phi'_i, a column for every margin; rows without a weight are left out.
         """
         size, k = self.shape[0] * self.n_outputs, self.n_outputs
         out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
-        inside = blocks.block >= 0
-        if factor is not None:
-            inside &= factor > 0.0
-        index = torch.nonzero(inside).ravel()
+        index = torch.nonzero((blocks.block >= 0) & (omega > 0.0)).ravel()
         own, order = torch.sort(blocks.block[index], stable=True)
         index = index[order]
-        omega = self._omega.expand(self.n_samples)[index]
-        if factor is not None:
-            omega = omega * factor[index]
         numbers, counts = torch.unique_consecutive(own, return_counts=True)
-        totals = _segment_sums(omega[:, None], counts.cumsum(0) - 1)[0]
-        scale = eta / torch.where(totals > 0.0, totals, torch.inf)
+        scale = eta / _segment_sums(omega[index][:, None], counts.cumsum(0) - 1)[0]
         ends = counts.cumsum(0).cpu().numpy()
         height = max(1, self.matrix.height // k)
         first = 0
@@ -395,14 +386,12 @@ class TensorEngine(Engine):
                 part = slice(begin, min(begin + height, last))
                 found, lengths = torch.unique_consecutive(own[part], return_counts=True)
                 places = torch.searchsorted(numbers, found) - start
-                tile = self.matrix.tile(index[part])
+                rows = index[part]
+                tile = self.matrix.tile(rows)
                 if self.fit_intercept:
                     tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
-                for a, c in enumerate(columns):
-                    weight = c[index[part]]
-                    if factor is not None:
-                        weight = weight * factor[index[part]]
-                    terms = tile * weight[:, None]
+                for a in range(k):
+                    terms = tile * slopes[rows, a][:, None]
                     sums[a][:, places] += _segment_sums(terms, lengths.cumsum(0) - 1)
             # Parameters of one feature follow each other, margin by margin.
             flat = sums.transpose(0, 1).reshape(size, stop - start)
@@ -478,8 +467,10 @@ class _TensorCurvature(Curvature):
                 out[:, a, :, b] = out[:, b, :, a] = engine.matrix.gram(h, engine.fit_intercept)
         out = out.reshape(rows * k, rows * k)
         if self._blocks is not None:
-            slopes = self._point.slopes.reshape(-1, k) * engine._omega.reshape(-1, 1)
-            out -= engine._block_part(self._blocks, slopes.unbind(1), self._eta, factor)
+            omega = engine._omega.expand(engine.n_samples)
+            omega = omega if factor is None else omega * factor
+            slopes = self._point.slopes.reshape(-1, k) * omega[:, None]
+            out -= engine._block_part(self._blocks, slopes, self._eta, omega)
         return out.cpu().numpy()
 
 

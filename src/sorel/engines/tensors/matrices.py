@@ -56,10 +56,6 @@ class Matrix:
         """The largest |x_ij| of each column; not finite where some x_ij is not."""
         raise NotImplementedError
 
-    def bad_value(self) -> str:
-        """Where a value is that is not finite: of dense rows the first of the first column."""
-        raise NotImplementedError
-
     def take(self, index: Tensor) -> Tensor:
         """Chosen rows of X as they are stored."""
         raise NotImplementedError
@@ -84,6 +80,15 @@ class Matrix:
             part = slice(start, start + self.height)
             rows = part if index is None else index[part]
             yield rows, self.tile(rows)
+
+    def bad_value(self) -> str:
+        """Where the first value is that is not finite."""
+        for number, (_, tile) in enumerate(self.tiles(None)):
+            bad = torch.nonzero(~torch.isfinite(tile))
+            if len(bad):
+                row, column = bad[0].tolist()
+                return f"X[{number * self.height + row}, {column}] = {float(tile[row, column])}"
+        raise AssertionError("all values are finite")
 
     def used(self, h: Tensor) -> Tensor | None:
         """The rows with a weight, where they are few enough to be gathered; else None."""
@@ -186,11 +191,6 @@ class DenseMatrix(Matrix):
         least, most = torch.aminmax(self.X, dim=0)
         return torch.maximum(most, least.neg_()).double()
 
-    def bad_value(self) -> str:
-        column = int(np.flatnonzero(~np.isfinite(self.column_scale))[0])
-        row = int(torch.nonzero(~torch.isfinite(self.X[:, column]))[0])
-        return f"X[{row}, {column}] = {float(self.X[row, column])}"
-
 
 class CsrMatrix(Matrix):
     """A sparse tensor in the layout CSR, read in runs of rows; never made dense as a whole."""
@@ -260,11 +260,6 @@ class CsrMatrix(Matrix):
             sizes = self._values[begin:end].abs().double()
             out.scatter_reduce_(0, self._columns[begin:end], sizes, "amax")
         return out
-
-    def bad_value(self) -> str:
-        place = torch.nonzero(~torch.isfinite(self._values))[0]
-        row = int(torch.searchsorted(self._starts, place, right=True)) - 1
-        return f"X[{row}, {int(self._columns[place])}] = {float(self._values[place])}"
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
