@@ -47,7 +47,7 @@ TESTS = {
     **{f"solvers/{name}.py": ["test_rival_steps.py", "test_rivals.py"]
        for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
     "solvers/deviations.py": ["test_deviations.py", "test_linear.py", "test_quantile.py"],
-    "solvers/linear_programs.py": ["test_linear_programs.py", "test_quantile.py"],
+    "solvers/linear_programs.py": ["test_deviations.py", "test_quantile.py"],
     "solvers/tails.py": ["test_tails.py"],
     "solvers/solve.py": ["test_solve.py", "test_checkpoints.py"],
     "solvers/schedule.py": ["test_schedule.py"],

@@ -1,14 +1,131 @@
-"""Fits without an l2 penalty, by runs under a tiny one or a linear program; their certificate."""
+"""Fits without an l2 penalty, by linear programs or runs under a tiny one; their certificate.
+
+Quantiles on designs with indicators, ties and rank loss are compared with the primal program.
+"""
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+import scipy.sparse
+from scipy.optimize import linprog
+from sklearn.metrics import mean_pinball_loss
 
 import sorel
-from sorel import ESRM, CVaR, Extremile, Mean, Mixture
+from sorel import ESRM, CVaR, Extremile, Mean, Mixture, QuantileRegressor, RankRegressor
 from sorel.solvers.deviations import minimize_deviation
 from sorel.solvers.linear_programs import TailProgram
+
+
+def indicators(rng, n, levels):
+    return np.eye(levels)[rng.choice(levels, size=n, p=rng.dirichlet(np.full(levels, 1.0)))]
+
+
+def primal_optimum(X, y, q, alpha, weight, intercept):
+    """The least mean pinball loss with its penalty, from the textbook program of n rows."""
+    n, d = X.shape
+    omega = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+    eye = scipy.sparse.eye_array(n)
+    A = scipy.sparse.hstack([X, -X, np.full((n, 1), float(intercept)), eye, -eye], format="csc")
+    cost = np.concatenate([np.full(2 * d, alpha), [0.0], q * omega, (1.0 - q) * omega])
+    bounds = [(0, None)] * (2 * d) + [(None, None)] + [(0, None)] * (2 * n)
+    return linprog(cost, A_eq=A, b_eq=y, bounds=bounds, method="highs").fun
+
+
+def random_design(seed):
+    """Factors coded in full or less one level, whole numbers, equal rows and columns."""
+    rng = np.random.default_rng(1000 + seed)
+    n = int(rng.integers(40, 600))
+    columns = []
+    for _ in range(int(rng.integers(1, 4))):
+        coded = indicators(rng, n, int(rng.integers(2, 25)))
+        columns.append(coded[:, int(rng.integers(2)) :])
+    columns.append(np.round(3.0 * rng.normal(size=(n, int(rng.integers(0, 4))))))
+    X = np.hstack(columns)
+    if seed % 4 == 1:
+        X = np.column_stack([X, X[:, 0], X[:, :2].sum(axis=1)])
+    y = X @ rng.normal(size=X.shape[1]) + rng.standard_t(3, size=n)
+    if seed % 3 == 0:
+        y = np.round(2.0 * y)
+    if seed % 5 == 2:
+        rows = rng.integers(0, n, n)
+        X, y = X[rows], y[rows]
+    weight = rng.integers(1, 4, n).astype(float) if seed % 6 == 5 else None
+    q = float(rng.choice([0.05, 0.25, 0.5, 0.8, 0.95]))
+    return X, y, q, float(rng.choice([0.0, 0.0, 0.003, 0.05])), weight
+
+
+def check(X, y, q=0.5, alpha=0.0, weight=None, intercept=True):
+    model = QuantileRegressor(quantile=q, alpha=alpha, fit_intercept=intercept)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, y, sample_weight=weight)
+    best = primal_optimum(X, y, q, alpha, weight, intercept)
+    loss = mean_pinball_loss(y, model.predict(X), alpha=q, sample_weight=weight)
+    assert loss + alpha * np.abs(model.coef_).sum() == pytest.approx(best, rel=1e-7)
+    assert model.objective_ == pytest.approx(best, rel=1e-7)
+    assert model.converged_
+    assert 0.0 <= model.gap_ <= 1e-6 * best
+    assert model.objective_ - model.gap_ <= best * (1.0 + 1e-9)
+    return model
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_random_designs_with_indicators(block):
+    for seed in range(10 * block, 10 * block + 10):
+        X, y, q, alpha, weight = random_design(seed)
+        check(X, y, q, alpha, weight, intercept=seed % 7 != 3)
+
+
+@pytest.mark.parametrize("q", [0.5, 0.9])
+@pytest.mark.parametrize("factors", [4, 26], ids=["at once", "after an approximation"])
+def test_designs_of_more_samples_than_enter_the_program(factors, q):
+    rng = np.random.default_rng(factors)
+    X = np.hstack([indicators(rng, 4000, 7) for _ in range(factors)])
+    y = np.round(X @ rng.normal(size=X.shape[1]) + rng.standard_t(3, size=4000), 1)
+    check(scipy.sparse.csr_array(X), y, q)
+
+
+def test_columns_of_unequal_size_and_with_an_offset():
+    """What an indicator of size 1e-6 tells is not lost beside a year in millions."""
+    rng = np.random.default_rng(5)
+    groups, year = indicators(rng, 500, 12), rng.integers(1990, 2020, 500)
+    y = groups @ rng.normal(size=12) + 0.2 * year + rng.standard_t(3, size=500)
+    best = check(np.column_stack([groups, year - 2000.0]), y).objective_
+    for columns in ([1e-6 * groups, 1e6 * year], [groups, 1e6 + year], [1e5 * groups, 1e-5 * year]):
+        for form in (np.asarray, scipy.sparse.csr_array):
+            model = QuantileRegressor(alpha=0.0).fit(form(np.column_stack(columns)), y)
+            assert model.objective_ == pytest.approx(best, rel=1e-7)
+            assert model.gap_ <= 1e-6 * best
+
+
+@pytest.mark.parametrize("tol", [1e-6, 1e-9])
+def test_status_of_a_fit_names_its_gap_and_no_other(tol):
+    rng = np.random.default_rng(7)
+    X, y = indicators(rng, 2000, 60), rng.standard_t(3, size=2000)
+    model = QuantileRegressor(alpha=0.0, tol=tol).fit(X, y)
+    assert model.relative_gap_ <= 1e-9
+    expected = f"relative gap {model.relative_gap_:.2g} in {model.n_passes_:.4g} passes"
+    assert model.status_ == f"converged: certified {expected}"
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), Mixture([Mean(), CVaR(0.2)], [0.5, 0.5])], ids=repr)
+def test_rank_regression_under_risks_of_two_levels(risk):
+    rng = np.random.default_rng(8)
+    X = indicators(rng, 800, 40)
+    y = np.round(2.0 * rng.standard_t(3, size=800))
+    model = RankRegressor(risk).fit(X, y)
+    assert model.relative_gap_ <= 1e-9
+    # The weighting proves it: within its bounds, without slopes, and with the same value.
+    lam, omega = model.risk_weights_, 1.0 / 800
+    low, high = risk.levels(800)
+    assert np.all((lam >= low * omega - 1e-12) & (lam <= high * omega + 1e-12))
+    np.testing.assert_allclose(X.T @ (lam - omega), 0.0, atol=1e-12)
+    residual = y - X @ model.coef_
+    assert sorel.Deviation(risk)(residual) == pytest.approx((lam - omega) @ y, rel=1e-9)
+
 
 N, D = 40, 3
 RNG = np.random.default_rng(0)

@@ -138,13 +138,6 @@ def test_what_is_refused(change):
         sorel.solve(make_problem(**change), RowSpace())
 
 
-def wide(n=30, d=120, loss="squared", seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d))
-    z = X @ rng.standard_normal(d) / np.sqrt(d) + rng.standard_normal(n)
-    return X, z if loss == "squared" else np.where(z > 0.0, 1.0, -1.0)
-
-
 @pytest.mark.parametrize("blocks", [0, 1, 4])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_system_of_the_rows_solves_that_of_the_columns(blocks, intercept):
@@ -184,8 +177,7 @@ def test_systems_without_a_solution_are_refused():
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("loss", "risk"), [("squared", "cvar:0.3"), ("logistic", "esrm:2")])
 def test_engines_solve_by_rows(home, intercept, loss, risk):
-    X, y = wide(loss=loss)
-    problem = sorel.Problem(HOMES[home](X), y, risk=risk, loss=loss, fit_intercept=intercept)
+    problem = make_problem(30, 120, home, loss, intercept, risk=risk)
     engine = problem.engine.for_run()
     point = engine.point(0.1 * np.random.default_rng(1).standard_normal(engine.shape))
     dual = engine.dual_step(engine.uniform(), point, 0.5)
@@ -216,8 +208,7 @@ def test_rows_without_curvature():
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize(("loss", "risk"), [("squared", "cvar:0.2"), ("logistic", "esrm:2")])
 def test_newton_with_more_columns_than_rows(intercept, loss, risk):
-    X, y = wide(60, 400, loss)
-    problem = sorel.Problem(X, y, risk=risk, loss=loss, fit_intercept=intercept)
+    problem = make_problem(60, 400, "rows", loss, intercept, risk=risk)
     result = sorel.solve(problem, "newton", tol=1e-9)
     assert result.converged, result.status
     other = sorel.solve(problem, "newton_cg", tol=1e-7, max_passes=5000)
@@ -226,8 +217,8 @@ def test_newton_with_more_columns_than_rows(intercept, loss, risk):
 
 
 def test_newton_beyond_the_largest_matrix_of_columns():
-    X, y = wide(40, 6000)
-    problem = sorel.Problem(X, y, risk="cvar:0.2", penalty=sorel.L2(1e-2))
+    problem = make_problem(40, intercept=False, penalty=sorel.L2(1e-2))
+    X, y = problem.engine.stored()
     result = sorel.solve(problem, "newton", tol=1e-8)
     assert result.converged, result.status
     # Dual feasibility by hand: lam is a weighting of CVaR(0.2), and w minimises lam . l + g.
