@@ -158,7 +158,9 @@ def test_bounds_of_large_columns_hold_in_exact_arithmetic(penalty, share, home):
     X = 3e6 * rng.standard_normal((250, 2))
     y = 0.01 * (X @ [1.0, 2.0] / 3e6 + rng.standard_normal(250))
     risk = Deviation(CVaR(0.5), share) if share else CVaR(0.5)
-    result = sorel.solve(sorel.Problem(home(X), y, risk=risk, loss="linear", penalty=penalty))
+    problem = sorel.Problem(home(X), y, risk=risk, loss="linear", penalty=penalty)
+    # Rounding leaves 3e-6 of CVaR.
+    result = sorel.solve(problem, tol=1e-6 if share else 1e-5)
     assert result.converged
     # The objective without any rounding: half of the losses count twice, less a share of the mean.
     w = [Fraction(c) for c in result.w]
@@ -166,11 +168,8 @@ def test_bounds_of_large_columns_hold_in_exact_arithmetic(penalty, share, home):
         Fraction(t) - sum(Fraction(x) * c for x, c in zip(row, w, strict=True))
         for row, t in zip(X, y, strict=True)
     )
-    value = (
-        sum(losses[125:]) / 125
-        - Fraction(share) * sum(losses) / 250
-        + Fraction(1e-8) / 2 * sum(c * c for c in w)
-    )
+    value = sum(losses[125:]) / 125 - Fraction(share) * sum(losses) / 250
+    value += Fraction(1e-8) / 2 * sum(c * c for c in w)
     assert Fraction(result.dual) <= value
     assert abs(value - Fraction(result.objective)) <= Fraction(result.gap)
 
