@@ -15,7 +15,7 @@ from own_penalties import Ball
 
 import sorel
 from sorel import ESRM, L2, Box, CVaR, ElasticNet, Mixture, NonNegative, Problem, Simplex
-from sorel.solvers import Iterate, Solver, UnsupportedProblemError, auto
+from sorel.solvers import Iterate, Solver, auto
 from sorel.solvers.auto import TABLE, Facts, Method, methods
 
 
@@ -191,22 +191,3 @@ def test_a_penalty_of_the_users_own_with_very_many_parameters_is_for_the_last():
     assert [row.name for row in methods(problem)] == ["subgradient"]
     with pytest.warns(sorel.ConvergenceWarning):
         assert "auto (subgradient)" in sorel.solve(problem, max_passes=20).status
-
-
-def test_what_no_method_takes_is_refused():
-    class Refuses(Solver):
-        name = "refuses"
-
-        def check(self, problem):
-            raise UnsupportedProblemError("no")
-
-        def iterates(self, problem, run):
-            yield from ()
-
-    rows = (Method("refuses", lambda f: True, lambda f: Refuses()),)
-    problem = Problem(np.eye(2), [0.0, 1.0])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "TABLE", rows)
-        patch.setattr(auto, "Subgradient", Refuses)
-        with pytest.raises(UnsupportedProblemError, match="no"):
-            sorel.solve(problem)

@@ -7,8 +7,6 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sorel.losses import (
     LOSSES,
@@ -95,25 +93,6 @@ def test_derivatives_against_finite_differences(loss):
     np.testing.assert_allclose(loss.curvature(y, z), second, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("loss", [*ANY, *DEVIANCES], ids=repr)
-@settings(deadline=None, derandomize=True)
-@given(y=st.sampled_from([-1.0, 1.0]), a=st.floats(-1, 1), b=st.floats(-1, 1), t=st.floats(0, 1))
-def test_convex_with_a_supporting_line(loss, y, a, b, t):
-    if loss.link == "log":
-        y, a, b = abs(y), 30.0 * a, 30.0 * b
-    else:
-        a, b = 1e4 * a, 1e4 * b
-    at_a, at_b, between = loss.value(y, [a, b, t * a + (1 - t) * b])
-    slope, other = loss.derivative(y, [a, b])
-    # The point between is rounded, and so is its distance from the target.
-    rounding = 4e-16 * (1.0 + abs(a) + abs(b)) * (abs(slope) + abs(other) + 1e-15)
-    size = abs(at_a) + abs(at_b) + 1e-300
-    assert between <= t * at_a + (1 - t) * at_b + 1e-12 * size + rounding
-    assert at_b >= at_a + slope * (b - a) - 1e-12 * (size + abs(slope * (b - a)))
-    assert loss.curvature(y, [a])[0] >= 0.0
-    assert at_a >= 0.0
-
-
 # The multinomial loss.
 
 
@@ -156,20 +135,6 @@ def test_multinomial_keeps_its_digits(z):
         if z[y] == max(z):
             # All its curvature is small then, and nothing larger covers an error of 1e-16.
             np.testing.assert_allclose(found[y], curvature[y], rtol=4e-15, atol=TINY)
-
-
-@settings(deadline=None, derandomize=True)
-@given(
-    st.lists(st.floats(-50, 50), min_size=3, max_size=3),
-    st.lists(st.floats(-50, 50), min_size=3, max_size=3),
-    st.integers(0, 2),
-)
-def test_multinomial_is_convex(a, b, y):
-    loss = Multinomial()
-    middle = 0.5 * (np.array(a) + b)
-    at_a, at_b, between = loss.value(y, [a, b, middle])
-    assert between <= 0.5 * (at_a + at_b) + 1e-13 * (at_a + at_b)
-    assert np.linalg.eigvalsh(loss.curvature([y], [a])[0]).min() > -1e-15
 
 
 # Targets.

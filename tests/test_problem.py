@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse
 from helpers import (
     CASES,
-    LOSSES,
     PENALTIES,
     RISKS,
     brute_losses,
@@ -101,33 +100,6 @@ def test_certificate_by_conjugate_gradients(case, monkeypatch):
             # Where the Newton steps from the matrix bound the optimum well, these do as well.
             if by_matrix.relative_gap < 0.4:
                 assert found.gap <= 1.01 * by_matrix.gap + 1e-9
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_point_lies_below_a_dual_bound(seed):
-    """Weak duality between random points, at scales and shapes that the cases above lack."""
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(5, 40)), int(rng.integers(1, 8))
-    loss = LOSSES[seed % 5]
-    data, y = make_data(loss, n, d, seed)
-    l2 = 10.0 ** rng.uniform(-6, 1)
-    penalties = [L2(l2), sorel.ElasticNet(l2, 0.1), sorel.Simplex(l2), sorel.NonNegative(l2)]
-    problem = Problem(
-        data * 10.0 ** rng.uniform(-3, 3, d),
-        y,
-        risk=list(RISKS.values())[seed % len(RISKS)],
-        loss=loss,
-        penalty=penalties[seed % 4],
-        fit_intercept=bool(rng.integers(2)),
-        sample_weight=rng.uniform(0, 1, n) if seed % 3 == 0 else None,
-    )
-    points = [random_feasible(problem, rng, size) for size in (0.0, 1e-3, 0.1, 1.0)]
-    values = [problem.objective(w) for w in points]
-    for w, value in zip(points, values, strict=True):
-        for lam in weightings(problem, w, rng):
-            found = problem.certificate(w, lam)
-            assert found.gap >= value - min(values) - 1e-12 * value
-            assert found.gap >= -1e-14 * value
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "multinomial"])
@@ -297,8 +269,8 @@ def test_values_of_X_that_are_not_finite_are_named(bad, order, dtype):
         ("sample_weight", np.ones(5), r"shape \(6,\), got \(5,\)"),
         ("sample_weight", np.ones((6, 1)), r"shape \(6,\), got \(6, 1\)"),
         ("penalty", sorel.Box(0.1, -1.0, [1.0, 2.0, 3.0]), "upper has 3 entries, but there are 2"),
-        ("penalty", "l2", "penalty must be"),
-        ("penalty", L2, "penalty must be"),
+        ("penalty", 0.1, r"penalty must be a penalty such as L2\(0.1\), got 0.1"),
+        ("penalty", L2, "penalty must be one of sorel's penalties, or of a subclass"),
         ("loss", "hinge", "unknown loss 'hinge'; known losses: squared, huber"),
         ("risk", 0.5, "risk"),
         ("risk", "nothing:0.5", "cvar"),

@@ -44,12 +44,17 @@ FloatArray = NDArray[np.float64]
 _SERIES_BELOW = 0.05
 
 
-def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
+def _vector(y: ArrayLike) -> NDArray[Any]:
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array.ravel()
     if array.ndim != 1:
         raise ValueError(f"y must be one-dimensional, got shape {array.shape}")
+    return array
+
+
+def _finite_vector(y: ArrayLike, what: str) -> FloatArray:
+    array = _vector(y)
     if array.dtype.kind not in "fiub":
         try:
             # Only numbers that happen to be objects: text and complex numbers are another matter.
@@ -624,11 +629,7 @@ class Multinomial(Loss):
 
 
 def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels.ravel()
-    if labels.ndim != 1:
-        raise ValueError(f"y must be one-dimensional, got shape {labels.shape}")
+    labels = _vector(y)
     if labels.dtype.kind in "fc":
         _finite_vector(labels, "classification")
     elif labels.dtype.kind == "O":
@@ -653,16 +654,7 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 LOSSES: dict[str, type[Loss]] = {
     loss.name: loss
-    for loss in (
-        Squared,
-        Huber,
-        Logistic,
-        SquaredHinge,
-        Poisson,
-        Gamma,
-        Linear,
-        Multinomial,
-    )
+    for loss in (Squared, Huber, Logistic, SquaredHinge, Poisson, Gamma, Linear, Multinomial)
 }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -291,9 +292,7 @@ class Risk:
             ordered, sigma = values[order], self._increments(omega[order])
         # Weightless losses are left out, so that an infinite one among them does not turn into NaN.
         used = sigma > 0.0
-        if not used.all():
-            sigma, ordered = sigma[used], ordered[used]
-        return float(np.sum(np.multiply(sigma, ordered, out=ordered)))
+        return float(np.sum(sigma[used] * ordered[used]))
 
     # A value with scikit-learn's parameter protocol.
 
@@ -619,10 +618,7 @@ class Mixture(Risk):
     _shares: tuple[float, ...]
 
     def __init__(self, components: Sequence[Risk], weights: Sequence[float]) -> None:
-        # tuple() and _as_tuple keep an object that is a tuple already: scikit-learn's clone asks
-        # for that.
-        parts = components if isinstance(components, tuple) else _as_tuple("components", components)
-        shares = weights if isinstance(weights, tuple) else _as_tuple("weights", weights)
+        parts, shares = _as_tuple("components", components), _as_tuple("weights", weights)
         if not parts:
             raise ValueError(
                 "components is empty; give at least one risk, e.g. [Mean(), CVaR(0.1)]."
@@ -664,12 +660,7 @@ class Mixture(Risk):
         return {"components": self.components, "weights": self._given}
 
     def _combine(self, parts: Iterator[FloatArray]) -> FloatArray:
-        total: FloatArray | None = None
-        for share, part in zip(self._shares, parts, strict=True):
-            part *= share
-            total = part if total is None else np.add(total, part, out=total)
-        assert total is not None
-        return total
+        return np.asarray(sum(map(operator.mul, self._shares, parts)))
 
     def _cumulative_at(self, u: FloatArray) -> FloatArray:
         return self._combine(risk._cumulative_at(u) for risk in self.components)
@@ -756,7 +747,7 @@ class CustomSpectrum(Risk):
             self._store(density=density, _given=None, _kind="density")
             self._prepare_density(density)
         else:
-            values = density if isinstance(density, tuple) else _as_tuple("density", density)
+            values = _as_tuple("density", density)
             self._store(density=values, _given=None, _kind="vector")
             self._prepare_vector(values)
 
@@ -1057,6 +1048,7 @@ def _count(n: Any) -> int:
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
+    """Values as a tuple; one that is a tuple already is kept, as scikit-learn's clone asks."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):

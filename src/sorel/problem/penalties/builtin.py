@@ -109,17 +109,12 @@ class Terms(NamedTuple):
             x[np.argmax(np.where(room, np.abs(x), -1.0))] += error
         return x
 
-    def _one_may_take_all(self, d: int) -> bool:
-        """Whether no upper bound can be reached before the sum is: a simplex."""
-        _, _, lower, upper, total = self
-        if not self.plain or np.ndim(lower) or np.ndim(upper):
-            return False
-        return bool(float(total or 0.0) - d * lower <= upper - lower)
-
     def multiplier(self, z: Array) -> float:
         """The theta at which ``at(z - theta)`` has the sum, for one column."""
         _, cost, lower, upper, total = self
-        if self._one_may_take_all(len(z)):
+        # Where no upper bound can be reached before the sum is, the set is a simplex.
+        scalars = self.plain and not np.ndim(lower) and not np.ndim(upper)
+        if scalars and float(total or 0.0) - len(z) * lower <= upper - lower:
             descending, ranks = np.sort(z)[::-1], np.arange(1.0, len(z) + 1.0)
             excess = descending.cumsum() + ((len(z) - ranks) * lower - total)
             # At least 1: the first always counts, but for what is not finite, which stays so.
@@ -164,10 +159,6 @@ class Terms(NamedTuple):
         is worth most.
         """
         zero = np.zeros_like(v)
-        if self._one_may_take_all(len(v)):
-            u, best = zero + self.lower, int(v.argmax())
-            u[best] += float(self.total or 0.0) - len(v) * self.lower
-            return u, float(v[best])
         lower, upper = zero + self.lower, zero + self.upper
         kink = _clip(zero + self.kink, lower, upper)
         worth = np.concatenate([v + self.cost, v - self.cost])
