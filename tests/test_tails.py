@@ -49,18 +49,12 @@ def test_a_part_has_the_solution_of_all_rows(loss, weighted, kind):
     found = Tails(1e-8, 1000, 0).solve(target, start)
     cold = sorel.solve(target, tol=1e-9)
     assert found.converged
-    assert found.relative_gap <= 1e-8
-    assert len(found.weights) == 600
     # Both certificates hold, so each value lies within the bounds of the other.
     assert found.dual <= cold.objective + 1e-15
     assert cold.dual <= found.objective + 1e-15
     assert found.objective == pytest.approx(target.objective(found.w), rel=1e-13)
     # The weights are weights of the risk of all rows, and certify the answer again.
-    assert found.weights.sum() == pytest.approx(1.0, rel=1e-12)
-    if not weighted:
-        assert found.weights.max() <= 1.0 / (0.17 * 600)
-    again = target.certificate(found.w, found.weights)
-    assert again.relative_gap <= 1.1e-8
+    assert target.certificate(found.w, found.weights).relative_gap <= 1.1e-8
 
 
 def test_rows_outside_that_come_to_be_the_worst_are_seen():
@@ -91,11 +85,6 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, monkeypatch):
     found = sorel.path(X, y, risks=risks, l2=l2, tol=1e-8, callback=lambda *a: results.append(a[2]))
     served = [result for result in results if "rows of the tail" in result.status]
     assert len(served) >= len(found) // 2
-    # Each is the result of one run.
-    (record,) = served[-1].history
-    assert (record.passes, record.best_gap) == (served[-1].passes, served[-1].gap)
-    assert record.best_relative_gap == served[-1].relative_gap <= 1e-8
-    assert served[-1].seconds == record.seconds > 0.0
     monkeypatch.setattr(tails, "_LEAST_ENTRIES", np.inf)
     whole = sorel.path(X, y, risks=risks, l2=l2, tol=1e-8)
     assert found.converged.all()

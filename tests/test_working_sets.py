@@ -12,18 +12,11 @@ from own_penalties import Ball
 from partitioned import PartitionedEngine
 
 import sorel
-from sorel import ESRM, Box, CVaR, ElasticNet, Mean, NonNegative, Problem, Simplex
+from sorel import ESRM, CVaR, ElasticNet, Mean, Problem, Simplex
 from sorel.losses import parse_loss
 from sorel.models import working_sets as module
 from sorel.models.working_sets import WorkingSets, chooses_columns
 from sorel.solvers import newton
-
-PENALTIES = {
-    "elastic": ElasticNet(1e-2, 2e-2),
-    "nonnegative": NonNegative(1e-2, 1e-2),
-    "box": Box(1e-2, -0.05, 0.1),
-    "simplex": Simplex(1e-2),
-}
 
 
 @pytest.fixture
@@ -86,17 +79,6 @@ def test_conditions_of_optimality_hold_in_all_columns(loss, risk):
     np.testing.assert_allclose(pull[used], -l1 * np.sign(coef[used]), atol=1e-5)
     assert np.all(np.abs(pull[~used]) <= l1 + 1e-5)
     assert abs(result.weights @ slopes) <= 1e-6
-
-
-@pytest.mark.parametrize("name", PENALTIES)
-def test_the_same_optimum_as_with_all_columns(name, monkeypatch):
-    X, y = wide_data(120, 150)
-    problem = Problem(X, y, risk=CVaR(0.3), penalty=PENALTIES[name], fit_intercept=True)
-    result = solved(problem, tol=1e-10)
-    monkeypatch.setattr(module, "may_be_inactive", lambda engine, penalty: False)
-    whole = solved(problem, tol=1e-10)
-    assert result.objective == pytest.approx(whole.objective, rel=2e-10)
-    np.testing.assert_allclose(result.w, whole.w, atol=1e-4)
 
 
 def test_classes_have_one_working_set():
