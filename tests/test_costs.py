@@ -46,7 +46,7 @@ def test_where_no_rows_are_solved_with():
 
 
 def test_classes_of_many_parameters_are_for_products():
-    assert classes_by_products(engine(10_000, 40, classes=3))
+    assert classes_by_products(engine(10_000, 60, classes=3))
     assert not classes_by_products(engine(100, 40, classes=3))
     assert not classes_by_products(engine(10_000, 40))
     assert not classes_by_products(engine(10_000, 15, classes=4))

@@ -40,6 +40,10 @@ WORTH_SAMPLING = 3
 # Rows of a block that should be in a sample before it stands for the block.
 ROWS_PER_BLOCK = 50
 
+# The eigenvectors of a p x p matrix pay where p^3 is no more than so many times the operations of a
+# product with X (3371 x 148, four classes, 2026-11: with 1 in its place 105 passes for 20).
+_WORTH_EIGENVECTORS = 4.0
+
 # Stands in for the blocks of a weighting that has none.
 NO_BLOCKS = np.full(1, -1, np.int32)
 
@@ -336,8 +340,7 @@ def row_spectrum(engine: MemoryEngine) -> Spectrum:
     known: Spectrum | None = engine._facts.get("row spectrum")
     if known is None:
         omega = np.ascontiguousarray(np.broadcast_to(engine._omega, engine.n_samples))
-        # Eigenvectors that take longer than a product with the Hessian do not pay.
-        if engine.shape[0] ** 3 > engine.entries * engine.n_outputs:
+        if engine.shape[0] ** 3 > _WORTH_EIGENVECTORS * engine.entries * engine.n_outputs:
             known = Spectrum(engine._rows.gram_diagonal(omega), None)
         else:
             known = Spectrum(*np.linalg.eigh(engine._rows.gram(omega)))

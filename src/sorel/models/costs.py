@@ -25,7 +25,7 @@ _CALL = 4e5
 _ROWS_PER_PARAMETER = 100
 
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
-FEW_PARAMETERS = 64
+FEW_PARAMETERS = 128
 
 # Products that a step takes about where no more is known. A matrix that costs more comes later.
 PRODUCTS_PER_STEP = 18.0
