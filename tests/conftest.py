@@ -25,3 +25,19 @@ def pytest_report_header(config):
 def fresh_seed(request) -> int:
     """The seed of this run."""
     return int(request.config.getoption("hypothesis_seed"))
+
+
+@pytest.fixture(scope="session")
+def table_and_model(tmp_path_factory):
+    """A folder with table.csv, and model.skops that the command fitted to it."""
+    import numpy as np
+
+    from sorel import cli
+
+    folder = tmp_path_factory.mktemp("saved")
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in X)
+    (folder / "table.csv").write_text("a,b,y\n" + rows)
+    arguments = ["fit", f"{folder}/table.csv", "--target", "y", "-o", f"{folder}/model.skops"]
+    assert cli.main([*arguments, "--quiet"]) == 0
+    return folder

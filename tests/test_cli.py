@@ -509,15 +509,13 @@ def test_unknown_texts_may_be_ignored(folder, models):
 
 
 def test_bad_models_are_refused_with_a_sentence(folder, models, capsys):
-    good = models["price"].read_bytes()
-    Path("half.skops").write_bytes(good[: len(good) // 2])
-    for name, code, words in (
-        ("half.skops", 4, "not a model of sorel, or it is damaged"),
-        ("none.skops", 1, "none.skops: No such file"),
-    ):
-        for command in (["predict", name, "test.csv"], ["evaluate", name, "test.csv"]):
-            assert words in refused(capsys, *command, code=code)
-        assert words in refused(capsys, "info", name, code=code)
+    Path("half.skops").write_bytes(models["price"].read_bytes()[:5000])
+    for command in (["predict", "test.csv"], ["evaluate", "test.csv"], ["info"]):
+        name, *table = command
+        words = "not a model of sorel, or it is damaged"
+        assert words in refused(capsys, name, "half.skops", *table)
+        words = "none.skops: No such file"
+        assert words in refused(capsys, name, "none.skops", *table, code=1)
 
 
 @pytest.mark.parametrize("place", ["none/out", ".", "train.csv/out"])

@@ -23,17 +23,10 @@ ROOM = 200 << 20
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A table, and a model that the command fitted to it."""
-    folder = tmp_path_factory.mktemp("saved")
-    rng = np.random.default_rng(0)
-    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in rng.normal(size=(40, 2)))
-    (folder / "table.csv").write_text("a,b,y\n" + rows)
-    arguments = ["fit", f"{folder}/table.csv", "--target", "y", "-o", f"{folder}/model.skops"]
-    assert cli.main([*arguments, "--quiet"]) == 0
+def saved(table_and_model):
     # Whatever is imported for the first time is not the fault of a file.
-    load_model(folder / "model.skops")
-    return folder
+    load_model(table_and_model / "model.skops")
+    return table_and_model
 
 
 def refused(kind, function, *arguments, room=ROOM):

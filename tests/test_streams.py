@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -46,21 +45,10 @@ def run(*arguments):
         return end.code
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streams")
-    rng = np.random.default_rng(0)
-    rows = "".join(f"{a:.3f},{b:.3f},{2 * a - b:.3f}\n" for a, b in rng.normal(size=(40, 2)))
-    (folder / "table.csv").write_text("a,b,y\n" + rows)
-    with contextlib.chdir(folder):
-        assert run(*FIT, "-o", "model.skops", "--quiet") == 0
-    return folder
-
-
 @pytest.fixture
-def place(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    return folder
+def place(table_and_model, monkeypatch):
+    monkeypatch.chdir(table_and_model)
+    return table_and_model
 
 
 @pytest.fixture(params=["closed", pytest.param("full", marks=needs_full)])

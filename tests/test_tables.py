@@ -37,13 +37,18 @@ def refused(path, **options):
     return message
 
 
-def test_numbers_come_back_to_the_last_bit(tmp_path, capsys):
-    write_table(pd.DataFrame({"p": [0.1 + 0.2]}), "-")
-    assert capsys.readouterr().out == "p\n0.30000000000000004\n"
+def test_numbers_come_back_to_the_last_bit(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(-300, 300, 0.3)
     for name in ("t.csv", "t.parquet"):
         write_table(pd.DataFrame({"x": x}), tmp_path / name)
         np.testing.assert_array_equal(read_table(tmp_path / name)["x"], x)
+    frame = pd.DataFrame({"p": [0.1 + 0.2], "t": ["\x1b"]})
+    write_table(frame, "-")
+    assert capsys.readouterr().out == "p,t\n0.30000000000000004,\x1b\n"
+    # A terminal is shown control characters, and does not obey them.
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_table(frame, "-")
+    assert capsys.readouterr().out == "p,t\n0.30000000000000004,\\x1b\n"
 
 
 def test_byte_order_mark_quotes_blank_lines_and_separators(tmp_path):
