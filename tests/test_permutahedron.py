@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import isotonic_regression
@@ -130,24 +130,20 @@ def test_large_offsets_lose_nothing() -> None:
         assert_array_equal(project_permutahedron(z + 2.0**30, risk), project_permutahedron(z, risk))
 
 
-vectors = (
-    st.integers(1, 25)
-    .flatmap(
-        lambda n: st.tuples(
-            st.lists(st.one_of(st.floats(-1, 1), st.integers(-2, 2)), min_size=n, max_size=n),
-            st.lists(st.one_of(st.floats(0, 1), st.integers(0, 2)), min_size=n, max_size=n),
-            st.sampled_from([1e-9, 1e-3, 1.0, 1e3, 1e9]),
-        )
-    )
-    .filter(lambda case: max(case[1]) > 1e-100)
-)
+@st.composite
+def vectors(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """A vector and weights of one length, with ties, of any size."""
+    n, scale = draw(st.integers(1, 25)), draw(st.sampled_from([1e-9, 1e-3, 1.0, 1e3, 1e9]))
+    z = draw(st.lists(st.floats(-1, 1) | st.integers(-2, 2), min_size=n, max_size=n))
+    sigma = draw(st.lists(st.floats(0, 1) | st.integers(0, 2), min_size=n, max_size=n))
+    assume(max(sigma) > 1e-100)
+    return np.array(z, dtype=float) * scale, np.sort(np.array(sigma, dtype=float))
 
 
 @EXAMPLES
-@given(vectors)
-def test_properties(case: tuple[list[float], list[float], float]) -> None:
-    z = np.array(case[0], dtype=float) * case[2]
-    sigma = np.sort(np.array(case[1], dtype=float))
+@given(vectors())
+def test_properties(case: tuple[np.ndarray, np.ndarray]) -> None:
+    z, sigma = case
     before, total = z.copy(), math.fsum(sigma)
     lam = project_permutahedron(z, sigma)
     assert_array_equal(z, before)
@@ -171,14 +167,11 @@ def test_properties(case: tuple[list[float], list[float], float]) -> None:
     st.integers(0, 10**6),
 )
 def test_weights_repeat_rows(counts: list[int], risk: Risk, scale: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    m = np.array(counts)
-    total = int(m.sum())
-    zeta = np.round(rng.standard_normal(m.size) * 2, 1) * scale
+    m, total = np.array(counts), sum(counts)
+    zeta = np.round(np.random.default_rng(seed).standard_normal(m.size) * 2, 1) * scale
     # Density form: q of a row equals that of each of its copies.
-    weighted, repeated = np.empty(m.size), np.empty(total)
-    Projector(risk, m.size, m / total).project(zeta, weighted)
-    Projector(risk, total).project(np.repeat(zeta, m), repeated)
+    weighted, _ = Projector(risk, m.size, m / total).nearest(zeta.copy())
+    repeated, _ = Projector(risk, total).nearest(np.repeat(zeta, m))
     assert_allclose(np.repeat(weighted, m), repeated, rtol=1e-10, atol=1e-11)
     assert bool((weighted[m == 0] == 0.0).all())
     lam = project_permutahedron(zeta * m / total, risk, sample_weight=m)
@@ -195,20 +188,15 @@ def projectors(risk: Risk, n: int) -> list[tuple[Projector, np.ndarray]]:
 
 @pytest.mark.parametrize("risk", RISKS, ids=repr)
 def test_linearisation(risk: Risk) -> None:
-    n = 60
-    rng = np.random.default_rng(4)
+    n, rng, step = 60, np.random.default_rng(4), 1e-7
     direction = rng.standard_normal(n)
     for (projector, omega), scale in itertools.product(projectors(risk, n), (1e-2, 1.0, 1e3)):
         zeta = scale * rng.standard_normal(n)
-        ahead, behind, q = np.empty(n), np.empty(n), np.empty(n)
-        step = 1e-7
-        projector.project(zeta + step * direction, ahead)
-        projector.project(zeta - step * direction, behind)
-        block = np.empty(n, np.int32)
-        count = projector.project(zeta, q, block)
-        assert set(block.tolist()) - {-1} == set(range(count))
-        want = np.zeros(n)
-        for b in range(count):
+        ahead, behind = (projector.nearest(zeta + s * direction)[0].copy() for s in (step, -step))
+        derivative, want = projector.nearest(zeta)[1], np.zeros(n)
+        block = derivative.block
+        assert set(block.tolist()) - {-1} == set(range(derivative.n_blocks))
+        for b in range(derivative.n_blocks):
             members = block == b
             assert np.count_nonzero(members) > 1
             mean = np.average(direction[members], weights=omega[members])
@@ -272,12 +260,9 @@ def test_a_threshold_is_found_in_few_trials(monkeypatch: pytest.MonkeyPatch, thr
             assert least <= most + 1e-9 + 4e-16 * abs(zeta).max()
 
 
-def test_fallback_to_the_sort_when_the_threshold_search_gives_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    z = np.random.default_rng(10).standard_normal(50) / 50
+def test_fallback_to_the_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, omega = np.random.default_rng(10).standard_normal(50) / 50, np.full(50, 1 / 50)
     want = project_permutahedron(z, CVaR(0.3))
-    omega = np.full(50, 1 / 50)
     monkeypatch.setattr(thresholds, "MAX_TRIALS", 0)
     assert_allclose(project_permutahedron(z, CVaR(0.3)), want, rtol=1e-13, atol=1e-16)
     assert_allclose(project_permutahedron(z, CVaR(0.3), omega), want, rtol=1e-12, atol=1e-15)
@@ -359,14 +344,11 @@ def exact_shortfall(key, mass, own) -> float:
 def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: float) -> None:
     rng = np.random.default_rng(0)
     for n in (1, 2, 30):
-        losses = rng.standard_normal(n)
+        losses, density = rng.standard_normal(n), rng.uniform(0.0, 2.0, n)
         order = np.argsort(losses)
-        density, weight = rng.uniform(0.0, 2.0, n), np.ones(n)
-        if weighted:
-            weight = 2.0 ** rng.integers(-2, 3, n)  # products without rounding
-        mass = (density * weight)[order]
-        mass[: n // 2] -= 0.25
-        mass[n // 2 :] += 0.25
+        # Products without rounding.
+        weight = 2.0 ** rng.integers(-2, 3, n) if weighted else np.ones(n)
+        mass = (density * weight)[order] + np.where(np.arange(n) < n // 2, -0.25, 0.25)
         # A large number that comes and goes takes the digits of the rest from a plain sum.
         mass[0] -= size
         mass[-1] += size
