@@ -44,6 +44,13 @@ def classification(n=80, d=4, classes=2, seed=0):
     )
 
 
+def kind_and_data(classes, n=80):
+    """An estimator for so many classes, or for numbers where there are none, and its data."""
+    if classes:
+        return SpectralRiskClassifier, classification(n, classes=classes)
+    return SpectralRiskRegressor, regression(n, 4)
+
+
 # For binary classifiers, the checks of scikit-learn 1.6 take the first label of either set for the
 # negative one, and the sets are in different orders.
 _OTHER_LABELS = dict.fromkeys(
@@ -75,19 +82,12 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-# What is fitted.
-
-
+@pytest.mark.filterwarnings("ignore::sorel.ConstantModelWarning")
 @pytest.mark.parametrize("risk", RISKS.values(), ids=RISKS)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
 def test_the_problem_is_solved(risk, loss):
-    labels = loss in ("logistic", "squared_hinge")
-    X, y = classification() if labels else regression()
-    kind = SpectralRiskClassifier if labels else SpectralRiskRegressor
-    model = kind(risk, loss=loss, l2=0.05, tol=1e-7)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConstantModelWarning)
-        model.fit(X, y)
+    kind, (X, y) = kind_and_data(2 if loss in ("logistic", "squared_hinge") else 0)
+    model = kind(risk, loss=loss, l2=0.05, tol=1e-7).fit(X, y)
     problem = sorel.Problem(X, y, risk=risk, loss=loss, penalty=sorel.L2(0.05), fit_intercept=True)
     w = np.append(model.coef_, model.intercept_)
     assert problem.certificate(w, model.risk_weights_).relative_gap <= 1e-7
@@ -126,9 +126,6 @@ def test_mean_risk_is_logistic_regression(classes, class_weight):
     np.testing.assert_allclose(ours.decision_function(X), other.decision_function(X), atol=1e-4)
 
 
-# Sample weights.
-
-
 @pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
 def test_weight_two_is_the_row_twice(risk):
     X, y = regression(n=30)
@@ -143,18 +140,16 @@ def test_weight_two_is_the_row_twice(risk):
     assert np.all(weighted.risk_weights_[weight == 0] == 0.0)
 
 
-def test_bad_weights_are_refused():
-    X, y = regression()
-    with pytest.raises(ValueError, match=r"[Nn]egative"):
-        SpectralRiskRegressor().fit(X, y, sample_weight=np.r_[-1.0, np.ones(len(y) - 1)])
-    with pytest.raises(ValueError, match="zero"):
-        SpectralRiskRegressor().fit(X, y, sample_weight=np.zeros(len(y)))
-    _, labels = classification(n=len(y))
+def test_bad_weights_and_several_targets_are_refused():
+    X, y = classification()
+    for kind in (SpectralRiskRegressor, SpectralRiskClassifier):
+        for weight, words in ((np.arange(80) - 1.0, "[Nn]egative"), (np.zeros(80), "zero")):
+            with pytest.raises(ValueError, match=words):
+                kind().fit(X, y, sample_weight=weight)
+        with pytest.raises(ValueError, match=r"one target; for several, use sklearn\.multioutput"):
+            kind().fit(X, np.column_stack([y, y]).tolist())
     with pytest.raises(ValueError, match="only one class"):
-        SpectralRiskClassifier().fit(X, labels, sample_weight=labels == 1)
-
-
-# Labels and probabilities.
+        SpectralRiskClassifier().fit(X, y, sample_weight=y == 1)
 
 
 @pytest.mark.parametrize("labels", [["no", "yes"], [-1, 1], [True, False], ["c", "a", "b"]])
@@ -182,9 +177,6 @@ def test_squared_hinge():
     with pytest.raises(ValueError, match="OneVsRestClassifier"):
         SpectralRiskClassifier(loss="squared_hinge").fit(X, y)
     assert OneVsRestClassifier(SpectralRiskClassifier(loss="squared_hinge")).fit(X, y).score(X, y)
-
-
-# Parameters.
 
 
 @pytest.mark.parametrize("risk", ["cvar:0.5", CVaR(0.5)])
@@ -239,16 +231,6 @@ def test_bad_parameters_are_refused_at_fit(estimator, message):
         estimator.fit(X, y)
 
 
-@pytest.mark.parametrize("estimator", [SpectralRiskRegressor(), SpectralRiskClassifier()])
-def test_several_targets_are_refused(estimator):
-    X, y = classification()
-    with pytest.raises(ValueError, match=r"one target; for several, use sklearn\.multioutput"):
-        estimator.fit(X, np.column_stack([y, y]).tolist())
-
-
-# Input of other kinds.
-
-
 def test_pandas_names():
     pd = pytest.importorskip("pandas", reason="pandas is an extra")
     X, y = regression()
@@ -278,9 +260,6 @@ def test_other_containers(make):
         found = model.predict(make(X))
     np.testing.assert_allclose(found, X @ model.coef_ + model.intercept_, rtol=1e-12, atol=1e-13)
     assert found.dtype == np.float64
-
-
-# How a fit ends.
 
 
 def test_history_is_a_table(monkeypatch):
@@ -333,8 +312,7 @@ def test_interrupted_fit_keeps_what_it_has(after, monkeypatch):
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_warm_start_goes_on_from_the_last_fit(classes):
-    X, y = classification(400, classes=classes) if classes else regression(n=400, d=4)
-    kind = SpectralRiskClassifier if classes else SpectralRiskRegressor
+    kind, (X, y) = kind_and_data(classes, 400)
     model = kind("esrm:1", warm_start=True, tol=1e-6).fit(X, y)
     cold = model.n_passes_
     assert model.fit(X, y).n_passes_ < cold
@@ -342,9 +320,6 @@ def test_warm_start_goes_on_from_the_last_fit(classes):
     # Other numbers of features and of parameters: a cold start.
     assert model.fit(X[:, :3], y).coef_.shape[-1] == 3
     assert np.all(model.set_params(fit_intercept=False).fit(X, y).intercept_ == 0.0)
-
-
-# Progress.
 
 
 def test_verbose_shows_passes_and_gap_on_stderr(capfd):
@@ -370,9 +345,6 @@ def test_progress_line_of_a_terminal(monkeypatch):
     assert text.count("\r") < 10  # ten a second
     assert text.count("\n") == 1
     assert text.endswith("s)\n")
-
-
-# scikit-learn's callbacks.
 
 
 class Recorder:
@@ -402,8 +374,7 @@ class Recorder:
 @pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
 @pytest.mark.parametrize("classes", [0, 2, 3])
 def test_callbacks_see_every_check_and_may_stop_a_fit(classes):
-    data = classification(classes=classes) if classes else regression()
-    kind = SpectralRiskClassifier if classes else SpectralRiskRegressor
+    kind, data = kind_and_data(classes)
     recorder = Recorder()
     model = kind("esrm:1", tol=1e-8).set_callbacks(recorder).fit(*data)
     events = recorder.events
@@ -420,9 +391,6 @@ def test_callbacks_see_every_check_and_may_stop_a_fit(classes):
     assert "stopped by the callback" in model.status_
 
 
-# The package.
-
-
 def test_importing_sorel_leaves_scikit_learn_alone():
     code = (
         "import sys, sorel; sorel.path; sorel.metrics.neg_cvar_10; "
@@ -433,9 +401,6 @@ def test_importing_sorel_leaves_scikit_learn_alone():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="Regresor"):
         _ = sorel.SpectralRiskRegresor
-
-
-# Rows on disk.
 
 
 @pytest.fixture
