@@ -84,15 +84,11 @@ def _huber(rng: Rng) -> LossPart:
 
 
 def _softmax(y: Any, z: Any) -> Any:
-    # The other classes against the own one: no digits are lost where that wins.
-    rest = z - z[np.arange(len(y)), y][:, None]
-    top = rest.max(axis=1)
-    others = np.exp(rest - top[:, None])
-    confident = top == 0
-    others[np.arange(len(y)), y] *= ~confident
-    return top + np.where(
-        confident, np.log1p(others.sum(axis=1)), np.log(np.where(confident, 1, others.sum(axis=1)))
-    )
+    # The other classes are added to the own one, of exponent 0: no digits are lost where it wins.
+    own = np.arange(len(y)), y
+    rest = z - z[own][:, None]
+    rest[own] = -np.inf
+    return np.logaddexp.reduce(rest, axis=1, initial=Long(0))
 
 
 def _exp_excess(t: Any) -> Any:
@@ -395,15 +391,7 @@ def _sample_weights(rng: Rng, n: int) -> tuple[np.ndarray | None, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """The problem of one number in the sequence of a seed.
-
-    Attributes
-    ----------
-    seed, number : int
-        What the problem is drawn from.
-    losses : tuple of str
-        Kinds of losses to draw from; all when empty.
-    """
+    """The problem of one number in the sequence of a seed, of all losses or of those named."""
 
     seed: int
     number: int
@@ -549,10 +537,7 @@ class Case:
         return w
 
     def risk_of(self, losses: Any, error: Any) -> tuple[Any, Any]:
-        """sum_i sigma_i l_[i] for the sample weights, and an upper bound on it.
-
-        The losses are known up to the error.
-        """
+        """sum_i sigma_i l_[i], and an upper bound where losses are known up to an error."""
         used = self.omega > 0
         losses, error, omega = losses[used], error[used], self.omega[used]
         share = self.parts["risk"].share
@@ -592,9 +577,7 @@ class Case:
         return risk + g, above + g * (1 + 64 * EPS)
 
     def unit(self, w: Any, value: Any) -> float:
-        """What a gap at exact parameters is divided by: |F|, and not less than the spread of
-        affine losses.
-        """
+        """What a gap is divided by: |F|, and not less than the spread of affine losses."""
         if not self.parts["loss"].affine:
             return float(abs(value))
         losses = self.parts["loss"].value(self.parts["y"], self._margins(w)[0])
