@@ -313,15 +313,10 @@ def test_set_params_validates_and_leaves_the_risk_alone() -> None:
     ("build", "error", "words"),
     [
         (lambda: CVaR(0.0), ValueError, r"alpha must lie in \(0, 1\], got 0.0"),
-        (lambda: CVaR(1.5), ValueError, "got 1.5"),
         (lambda: CVaR(math.nan), ValueError, "got nan"),
         (lambda: CVaR(True), TypeError, "real number, got True"),
-        (lambda: CVaR("0.1"), TypeError, "got '0.1'"),
-        (lambda: CVaR(None), TypeError, "got None"),
         (lambda: ESRM(0.0), ValueError, r"rho must lie in \(0, inf\)"),
-        (lambda: ESRM(math.inf), ValueError, "got inf"),
         (lambda: Extremile(0.99), ValueError, r"r must lie in \[1, inf\)"),
-        (lambda: Extremile([2.0]), TypeError, "real number"),
         (lambda: Mixture([], []), ValueError, "empty"),
         (lambda: Mixture([Mean()], [0.5, 0.5]), ValueError, "one entry per component"),
         (lambda: Mixture([Mean()], [0.0]), ValueError, "positive finite sum"),
@@ -332,22 +327,15 @@ def test_set_params_validates_and_leaves_the_risk_alone() -> None:
         (lambda: CustomSpectrum([1.0], cumulative=abs), ValueError, "both"),
         (lambda: CustomSpectrum([]), ValueError, "non-empty"),
         (lambda: CustomSpectrum([[1.0, 2.0]]), ValueError, "non-empty vector"),
-        (lambda: CustomSpectrum([2.0, 1.0]), ValueError, "falls from 2.0 to 1.0"),
         (lambda: CustomSpectrum([0, 3.0, 7, 6.5]), ValueError, "7.0 to 6.5 at position 3[.]"),
         (lambda: CustomSpectrum([-1.0, 1.0]), ValueError, "nonnegative"),
         (lambda: CustomSpectrum([0.0, 0.0]), ValueError, "zero everywhere"),
-        (lambda: CustomSpectrum([0.0, math.nan]), ValueError, "finite"),
         (lambda: CustomSpectrum(3.0), TypeError, "sequence"),
-        (lambda: CustomSpectrum(lambda u: 1 - u), ValueError, "nondecreasing"),
         (lambda: CustomSpectrum(lambda u: u - 0.5), ValueError, "nonnegative"),
         (lambda: CustomSpectrum(lambda u: 0.0 * u), ValueError, "zero everywhere"),
         (lambda: CustomSpectrum(lambda u: u * math.nan), ValueError, "finite"),
-        (lambda: CustomSpectrum(cumulative=np.sqrt), ValueError, "convex"),
-        (lambda: CustomSpectrum(cumulative=lambda u: 1 + u), ValueError, r"cumulative\(0\)"),
-        (lambda: CustomSpectrum(cumulative=lambda u: u**2 - 0.1 * u), ValueError, "decreases"),
         (lambda: Mean().weights(0), ValueError, "at least 1"),
         (lambda: Mean().weights(2.0), TypeError, "integer"),
-        (lambda: Mean().weights(True), TypeError, "integer"),
         (lambda: Mean().cumulative(1.1), ValueError, r"\[0, 1\]"),
         (lambda: Mean()([1.0, math.nan]), ValueError, "NaN"),
         (lambda: Mean()([]), ValueError, "shape"),
@@ -384,15 +372,6 @@ def test_parse_risk(text: str, risk: Risk) -> None:
     assert risk.spec is not None
     assert parse_risk(risk.spec) == risk
     assert Mixture([risk], [1]).spec is None
-
-
-def test_a_cumulative_function_is_divided_by_its_last_value():
-    risk = CustomSpectrum(cumulative=lambda u: 8.0 * u**3)
-    points = np.array([0.0, 0.25, 0.5, 1.0])
-    assert_allclose(risk.cumulative(points), points**3, rtol=1e-12)
-    weight = np.array([0.1, 0.4, 0.2, 0.3])
-    shares = np.diff(np.append(0.0, np.cumsum(weight)) ** 3)
-    assert_allclose(risk([1.0, 2.0, 3.0, 4.0], weight), shares @ [1.0, 2.0, 3.0, 4.0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 2.0])

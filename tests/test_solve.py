@@ -249,13 +249,12 @@ def test_tol_is_the_relative_gap(tol):
 )
 def test_a_budget_too_small_is_reported_with_value_target_and_remedy(limit, reason):
     problem = make_problem(risk=CVaR(0.05))
-    with pytest.warns(sorel.ConvergenceWarning, match=f"{reason}.*raise {next(iter(limit))}") as (
-        caught
-    ):
+    with pytest.warns(sorel.ConvergenceWarning) as caught:
         result = solve(problem, "newton", tol=1e-12, **limit)
     (warning,) = caught
     assert warning.filename == __file__
-    found = re.search(r"relative gap (\S+) is above.*tol=1e-12", str(warning.message))
+    words = rf"relative gap (\S+) is above tol=1e-12 .*{reason}.*raise {next(iter(limit))}"
+    found = re.search(words, str(warning.message))
     assert float(found[1]) == pytest.approx(result.relative_gap, rel=1e-2)
     assert result.status.startswith(f"not converged: {reason}")
     check_result(problem, result, 1e-12)
@@ -459,19 +458,15 @@ def test_sample_weights_of_any_size(size):
     assert result.objective == pytest.approx(alone.objective, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("penalty", "factor"),
-    # In a box margins of 1e8 are in reach: rounding them leaves more than the tolerance.
-    [(Simplex(0.0), 1e8), (Simplex(1e-3), 1e8), (sorel.Box(0.0, -1, 1), 1e6)],
-    ids=str,
-)
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
 @pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0), sorel.Max()], ids=str)
-def test_large_columns_in_bounded_domains(penalty, factor, loss, risk):
+def test_large_columns_in_bounded_domains(loss, risk):
     X, y = make_data(loss, 60, 5, 1)
-    X = factor * np.c_[X, X[:, :3]]  # duplicated
-    result = solve(Problem(X, y, risk=risk, loss=loss, penalty=penalty))
-    assert result.converged, result.status
+    X = np.c_[X, X[:, :3]]  # duplicated
+    # In a box margins of 1e8 are in reach: rounding them leaves more than the tolerance.
+    for penalty, size in ((Simplex(0.0), 1e8), (Simplex(1e-3), 1e8), (sorel.Box(0.0), 1e6)):
+        result = solve(Problem(size * X, y, risk=risk, loss=loss, penalty=penalty))
+        assert result.converged, result.status
 
 
 HUGE = np.random.default_rng(2).uniform([400, 300, -1.0], [500, 400, 1.0], size=(6, 3))
