@@ -109,17 +109,6 @@ def test_losses_without_curvature(solver, loss):
     assert result.dual - 1e-9 <= optimum <= result.objective + 1e-6
 
 
-def test_perfect_fits_and_constant_columns():
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((20, 4))
-    X[:, 2], X[:, 3] = 0.0, 1.0
-    w = np.array([0.6, 0.4, 0.0, 0.0])
-    for penalty in (Simplex(0.0), Box(0.0, 0.0, 1.0)):
-        result = certified(Problem(X, X @ w, risk=CVaR(0.2), penalty=penalty), tol=1e-6)
-        assert result.objective < 1e-20
-    assert certified(Problem(X, rng.standard_normal(20), penalty=Simplex(0.0)), tol=1e-9).converged
-
-
 @pytest.mark.parametrize("outputs", [1, 2])
 @pytest.mark.parametrize("name", PENALTIES)
 def test_quadratic_models_of_any_rank(name, outputs):

@@ -178,14 +178,14 @@ def test_rounding_is_not_convergence():
     assert result.relative_gap < 1e-10
 
 
-def test_a_perfect_fit_is_converged_though_no_gap_is_relative_to_it():
-    rng = np.random.default_rng(10)
-    X = rng.uniform(1.0, 2.0, size=(50, 4))
-    y = X @ [0.1, 0.2, 0.3, 0.4]
-    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.Simplex(0.0))
+@pytest.mark.parametrize("penalty", [sorel.Simplex(0.0), sorel.Box(0.0, 0.0, 1.0)], ids=repr)
+def test_a_perfect_fit_is_converged_though_no_gap_is_relative_to_it(penalty):
+    X = np.random.default_rng(10).uniform(1.0, 2.0, size=(50, 6))
+    X[:, 4], X[:, 5] = 0.0, 1.0
+    y = X[:, :4] @ [0.1, 0.2, 0.3, 0.4]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = sorel.solve(problem)
+        result = sorel.solve(sorel.Problem(X, y, risk="esrm:2", penalty=penalty))
     assert result.converged
     assert result.gap <= 1e-12 * np.mean((y - y.mean()) ** 2) / 2
     assert result.relative_gap <= 1e-6 or "perfect fit" in result.status
