@@ -457,6 +457,8 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys, change, argument
         ("evaluate price --groups x", same, "there is no column 'x'"),
         ("evaluate churn", cell("churn", 8, "maybe"), "'maybe' in row 9, which the model does not"),
         ("evaluate price", cell("price", 3, None), "row 4; remove such rows, or leave them out"),
+        # Rows are counted as in the file.
+        ("evaluate churn --skip-missing-target", cell("churn", [3, 8], [None, "m"]), "in row 9"),
     ],
 )
 def test_tables_that_do_not_suit_a_model(folder, models, capsys, command, change, message):

@@ -223,7 +223,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
             if seen.setdefault(name, purpose) != purpose:
                 raise Misuse(f"column {name!r} is {seen[name]}; do not name it elsewhere too")
     # The columns that are no features.
-    arguments.apart = [name for name in seen if seen[name] not in ("a name", "a date")]
+    arguments.excluded = [name for name in seen if seen[name] not in ("a name", "a date")]
     if arguments.cv is None:
         arguments.risk = arguments.risk or RISK.spec
         arguments.l2 = "auto" if arguments.l2 is None else arguments.l2
@@ -274,14 +274,14 @@ def _prepare_table(
 
     frame = read_frame(
         arguments,
-        [*arguments.apart, *arguments.categorical, *arguments.dates],
+        [*arguments.excluded, *arguments.categorical, *arguments.dates],
         text_columns=set(arguments.categorical),
         thousands=arguments.thousands,
     )
     if arguments.skip_missing_target:
         frame = _with_target(frame, arguments)
     task, y, weight = _read_targets(frame, arguments)
-    features = frame.drop(columns=arguments.apart)
+    features = frame.drop(columns=arguments.excluded)
     del frame
     tables.require_features(features.columns)
     kinds = tables.column_kinds(features, arguments.dates)
@@ -334,7 +334,7 @@ def _parquet_rows(arguments: argparse.Namespace) -> Any:
     from sorel.files.tables import TableError
 
     try:
-        rows = ParquetRows(arguments.data, exclude=arguments.apart)
+        rows = ParquetRows(arguments.data, exclude=arguments.excluded)
         for name in rows.truth_columns():
             raise NotNumericError(name, arguments.data, "truth values")
     except NotNumericError as error:
@@ -368,7 +368,9 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
         raise Misuse("--drop leaves out columns of tables and of Parquet files, not of .npy files")
     else:
         rows = open_rows(path)
-    frame = columns_beside(rows, [name for name in arguments.apart if name not in arguments.drop])
+    frame = columns_beside(
+        rows, [name for name in arguments.excluded if name not in arguments.drop]
+    )
     task, y, weight = _read_targets(frame, arguments)
     pipeline = tables.standardise_rows(rows, estimator(task, arguments))
     scaler = pipeline["columns"].named_transformers_["numeric"]

@@ -101,8 +101,8 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
         raise TableError(
             f"{arguments.files[0]} cannot be read as Parquet, which a cluster needs: {error}"
         ) from None
-    require_columns(frame.columns, arguments.apart)
-    names = [name for name in frame.columns if name not in arguments.apart]
+    require_columns(frame.columns, arguments.excluded)
+    names = [name for name in frame.columns if name not in arguments.excluded]
     require_features(names)
     for name in names:
         kind = frame.dtypes[name]

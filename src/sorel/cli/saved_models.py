@@ -214,15 +214,11 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
 
 def read_weight(values: pd.Series, name: str) -> Any:
     """A column of weights, as numbers."""
-    from sorel.files.tables import TableError, select_columns
+    from sorel.files.tables import TableError, refuse_rows, select_columns
 
     weight = select_columns(values.to_frame(name), {name: "numeric"})[name].to_numpy()
-    if (weight < 0.0).any():
-        row = int((weight < 0.0).argmax())
-        raise TableError(
-            f"column {name!r} holds weights, and is {weight[row]:g} in row {row + 1}; weights are "
-            "at least 0"
-        )
+    words = "holds weights, and is {value} in row {row}; weights are at least 0"
+    refuse_rows(values, name, weight < 0.0, words)
     if not weight.any():
         raise TableError(f"column {name!r} holds weights, and all of them are 0")
     return weight

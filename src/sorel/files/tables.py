@@ -174,9 +174,7 @@ def read_table(
         raise TableError(f"{name} has a header but no rows")
     _check_names(list(frame.columns), name)
     for column in set(text_columns).intersection(frame.columns):
-        values = frame[column]
-        if not _is_text(values):
-            frame[column] = values.astype(str).astype(object).where(values.notna(), np.nan)
+        frame[column] = _texts(frame[column])
     return frame
 
 
@@ -332,11 +330,11 @@ counted) holds 'oops'; correct it, or say --task classification if all of them a
     of_rows = numbers.count() / values.count()
     of_values = numbers.iloc[start].nunique() / max(1, values.iloc[start].nunique())
     if strange.any() and max(of_rows, of_values) > 0.5:
-        count = int(strange.sum())
+        count, place = int(strange.sum()), int(strange.argmax())
         more = f" (and {count - 1} more such cells)" if count > 1 else ""
         raise TableError(
-            f"target {name!r} is mostly numbers, but row {_row(values, strange)} (the header not "
-            f"counted) holds {_shown(values.iloc[strange.argmax()])}{more}; correct it, or say "
+            f"target {name!r} is mostly numbers, but row {_row(values, place)} (the header not "
+            f"counted) holds {_shown(values.iloc[place])}{more}; correct it, or say "
             "--task classification if all of them are labels"
         )
 
@@ -438,7 +436,7 @@ def unknown_categories(
     Returns
     -------
     list of (column, value, row)
-        Each unknown value once, with the first row that holds it, counted from 1.
+        Each unknown value once, with the first row of the file that holds it, counted from 1.
 
     Examples
     --------
@@ -450,9 +448,10 @@ def unknown_categories(
     """
     found: list[tuple[str, Any, int]] = []
     for column, known in categories.items():
-        values = frame[column].reset_index(drop=True)
-        strange = values[values.notna() & ~values.isin(list(known))].drop_duplicates()
-        found.extend((column, value, int(row) + 1) for row, value in strange.items())
+        values = frame[column]
+        first = values.notna() & ~values.isin(list(known)) & ~values.duplicated()
+        places = np.flatnonzero(first).tolist()
+        found.extend((column, values.iloc[place], _row(values, place)) for place in places)
     return found
 
 
@@ -845,8 +844,11 @@ def _check_names(names: Sequence[str], name: str) -> None:
         seen[column] = position
 
 
-def _is_text(values: pd.Series) -> bool:
-    return _pandas().api.types.infer_dtype(values, skipna=True) == "string"
+def _texts(values: pd.Series) -> pd.Series:
+    """The values as texts, NaN where they are missing."""
+    is_text = _pandas().api.types.infer_dtype(values, skipna=True) == "string"
+    texts = values if is_text else values.astype(str)
+    return texts.astype(object).where(values.notna(), np.nan)
 
 
 def _kind(values: pd.Series, column: str) -> str:
@@ -889,10 +891,7 @@ def _as_kind(
     if _kind(values, column) != "boolean" and kind == "boolean":
         words = "should hold true or false, but row {row} holds {value}"
         refuse_rows(values, column, ~missing, words)
-    texts = values.astype(object)
-    if kind == "text" and not _is_text(texts):
-        texts = values.astype(str).astype(object)
-    return texts.where(~missing, np.nan)
+    return _texts(values) if kind == "text" else values.astype(object).where(~missing, np.nan)
 
 
 def _days(values: pd.Series, column: str) -> pd.Series:
@@ -937,15 +936,15 @@ def refuse_rows(values: pd.Series, column: str, wrong: Any, words: str) -> None:
     sorel.files.tables.TableError: column 'x' is 2 in row 2
     """
     if wrong.any():
-        value = _shown(values.iloc[wrong.argmax()])
-        raise TableError(f"column {column!r} {words.format(row=_row(values, wrong), value=value)}")
+        place = wrong.argmax()
+        facts = {"row": _row(values, place), "value": _shown(values.iloc[place])}
+        raise TableError(f"column {column!r} {words.format(**facts)}")
 
 
-def _row(values: pd.Series, wrong: Any) -> int:
-    """The first row where something is wrong, as the file counts it, with rows left out too."""
-    place = int(wrong.argmax())
+def _row(values: pd.Series, place: int) -> int:
+    """A row as the file counts it, with the rows that were left out."""
     label = values.index[place]
-    return int(label) + 1 if isinstance(label, (int, np.integer)) else place + 1
+    return int(label if isinstance(label, (int, np.integer)) else place) + 1
 
 
 def _shown(value: Any) -> str:
