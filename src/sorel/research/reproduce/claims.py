@@ -30,6 +30,7 @@ from sorel.research.reproduce.settings import (
     FULL_METHODS,
     LABELS,
     PAPER_METHODS,
+    TARGETS,
     Settings,
     risk_label,
     texts,
@@ -40,7 +41,7 @@ NOT_MEASURED = "not measured"
 NOT_ENOUGH = "not enough passes"
 
 # Suboptimality that counts as the optimum: the paper's plots end between 1e-6 and 1e-9.
-_LEVEL = 1e-6
+_LEVEL = TARGETS[1]
 
 # A run is still falling if its level at the end is this share of that in the middle, or less.
 _FALLING = 0.5

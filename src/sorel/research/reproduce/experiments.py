@@ -29,8 +29,8 @@ from sorel.solvers.sorel import Brake
 FloatArray = NDArray[np.float64]
 Setting = Mapping[str, float]
 
-# The paper scores a setting by the training loss of this many last epochs.
-_LAST = 10
+# The paper scores a setting by the training loss of this many last epochs, of a check each.
+LAST = 10
 
 
 class Trace(NamedTuple):
@@ -52,7 +52,7 @@ class Trace(NamedTuple):
 
     def score(self) -> float:
         """Mean objective of the last ten checks; infinity if the run diverged."""
-        last = float(np.mean(self.objective[-_LAST:]))
+        last = float(np.mean(self.objective[-LAST:]))
         return last if math.isfinite(last) else math.inf
 
 
@@ -263,14 +263,12 @@ def _weighted_ridge(
     y: FloatArray,
     lam: FloatArray,
     mu: float,
-    center: FloatArray | None = None,
+    center: FloatArray | float = 0.0,
     tau: float = math.inf,
 ) -> FloatArray:
     """argmin_w lam . l(w) + mu/2 |w|^2 + |w - center|^2 / (2 tau) for the squared loss."""
     hessian = X.T @ (lam[:, None] * X) + (mu + 1.0 / tau) * np.eye(X.shape[1])
-    right = X.T @ (lam * y)
-    if center is not None:
-        right = right + center / tau
+    right = X.T @ (lam * y) + center / tau
     return np.asarray(np.linalg.solve(hessian, right), dtype=np.float64)
 
 

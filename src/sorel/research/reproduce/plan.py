@@ -53,9 +53,6 @@ FIXED_RUNS = {
     for schedule in ("paper", "exact paper", "stable", "exact stable", "auto")
 }
 
-# Settings whose scores differ by less than F* is known to are equally good by the paper's rule.
-_TIE = 1e-12
-
 _PROBLEM = ["dataset", "risk"]
 _GRID = [*_PROBLEM, "batch", "method"]
 _OPTIMUM = ["optimum", "start", "relative_gap", "seconds"]
@@ -271,7 +268,8 @@ def _late_cells(settings: Settings, tuning: pd.DataFrame, optima: pd.DataFrame) 
 def _tuning(settings: Settings, grids: Outcomes, optima: pd.DataFrame) -> pd.DataFrame:
     """Scores of every setting, and the choice: the least mean score over the seeds.
 
-    Settings within rounding of the best are ties; the one with the fewest passes to 1e-6 is taken.
+    Settings whose scores differ by less than F* is known to are ties; the one with the fewest
+    passes to 1e-6 is taken.
     """
     passes = [f"passes_{target:.0e}" for target in TARGETS]
     known = optima.set_index(_PROBLEM)
@@ -281,7 +279,7 @@ def _tuning(settings: Settings, grids: Outcomes, optima: pd.DataFrame) -> pd.Dat
         scores = np.mean([result["scores"] for result in results], axis=0)
         reached = np.mean([result["reached"] for result in results], axis=0)
         best, reference = scores.min(), known.loc[key[1:3]]
-        tied = np.flatnonzero(scores <= best + _TIE * abs(best))
+        tied = np.flatnonzero(scores <= best + settings.tolerance * abs(best))
         choice = min(tied, key=lambda i: (reached[i, 1], reached[i, 2], scores[i]))
         above = (scores - reference["optimum"]) / (reference["start"] - reference["optimum"])
         for i, setting in enumerate(settings.grid(key[4])):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sorel.research.reproduce.experiments import LAST
 from sorel.research.reproduce.plan import INSTABILITY, Results
 from sorel.research.reproduce.settings import (
     ALL_METHODS,
@@ -21,8 +22,6 @@ from sorel.research.reproduce.settings import (
 )
 
 KEYS = ["dataset", "risk", "batch", "method"]
-# Checks at the end of a run whose mean is its end level.
-LAST = 10
 # Methods that are looked at so rarely that ten checks are most of a run: their last check counts.
 RARELY = ("admm", "pdhg", "apd")
 
