@@ -18,7 +18,7 @@ from sklearn.base import RegressorMixin
 from sorel._lib.inputs import is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
-from sorel.problem.risks import CVaR, Risk
+from sorel.problem.risks import CVaR, Deviation, Risk
 from sorel.solvers import SOLVERS, Solver
 from sorel.solvers.deviations import DeviationFit, minimize_deviation
 from sorel.solvers.solve import Result, convergence_warning
@@ -242,8 +242,9 @@ class QuantileRegressor(DeviationModel):
         # No weight on any residual: rows get what the mean takes off again, the zeros the rest.
         center = np.append((1.0 - level) * omega / rows.total, level)
         return self._minimize(
-            f"quantile {level:g}", X, np.append(rows.y, 0.0), CVaR(0.5), share=2.0 * (1.0 - level),
-            l1=self.alpha, l2=self.l2, sample_weight=np.append(omega, rows.total), center=center,
+            f"quantile {level:g}", X, np.append(rows.y, 0.0),
+            Deviation(CVaR(0.5), 2.0 * (1.0 - level)), l1=self.alpha, l2=self.l2,
+            sample_weight=np.append(omega, rows.total), center=center,
         )  # fmt: skip
 
     def _scores(self, X: Any) -> FloatArray:

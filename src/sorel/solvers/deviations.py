@@ -100,7 +100,6 @@ def minimize_deviation(
     y: FloatArray,
     risk: Risk,
     *,
-    share: float = 1.0,
     l1: float = 0.0,
     l2: float = 0.0,
     sample_weight: FloatArray | None = None,
@@ -118,9 +117,7 @@ def minimize_deviation(
     X, y, sample_weight, n_jobs
         As :class:`sorel.Problem` takes them.
     risk : Risk
-        A spectral risk.
-    share : float, default=1.0
-        How much of the mean is taken off.
+        A :class:`sorel.Deviation`, or a spectral risk that the mean is taken off.
     l1, l2 : float, default=0.0
         Penalties on w; both may be 0.
     center : array of length n, optional
@@ -141,10 +138,12 @@ def minimize_deviation(
     >>> fit.w.round(6), fit.converged
     (array([1.]), True)
     """
+    deviation = risk if isinstance(risk, Deviation) else Deviation(risk)
+    risk, share = deviation.risk, deviation.share
     shift = float(np.average(y, weights=sample_weight)) if share == 1.0 else 0.0
     # Only differences of residuals count: take off what would cost digits.
     problem = Problem(
-        X, y - shift, risk=Deviation(risk, share), loss=Linear(), penalty=L2(1.0),
+        X, y - shift, risk=deviation, loss=Linear(), penalty=L2(1.0),
         sample_weight=sample_weight, n_jobs=n_jobs,
     )  # fmt: skip
     search = _PenaltySearch(problem, l1, l2, center, tol)
