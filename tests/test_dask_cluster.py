@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,26 +63,20 @@ def make(n, d=D, chunks=4, seed=0):
     return X, X.sum(axis=1) + noise.standard_t(3, size=n, chunks=n // chunks)
 
 
-class Traffic:
-    """Bytes of all messages to and from the workers, and how many rounds they made."""
-
-    def __init__(self, monkeypatch):
-        self.bytes = self.rounds = 0
-        send = Partitions._send
-
-        def counted(partitions, addresses, messages):
-            replies = send(partitions, addresses, messages)
-            if messages[0].program[0][0] != "settle":
-                self.rounds += 1
-                self.bytes += sum(len(pickle.dumps(part)) for part in (*messages, *replies))
-            return replies
-
-        monkeypatch.setattr(Partitions, "_send", counted)
-
-
 @pytest.fixture
 def traffic(monkeypatch):
-    return Traffic(monkeypatch)
+    """Bytes of all messages to and from the workers, and how many rounds they made."""
+    traffic, send = SimpleNamespace(bytes=0, rounds=0), Partitions._send
+
+    def counted(partitions, addresses, messages):
+        replies = send(partitions, addresses, messages)
+        if messages[0].program[0][0] != "settle":
+            traffic.rounds += 1
+            traffic.bytes += sum(len(pickle.dumps(part)) for part in (*messages, *replies))
+        return replies
+
+    monkeypatch.setattr(Partitions, "_send", counted)
+    return traffic
 
 
 def check_same(model, local):
@@ -251,14 +246,10 @@ def test_workers_of_another_version_are_refused_by_name():
         address = sorted(client.nthreads())[1]
         for version, words in (("0.0.7", "sorel 0.0.7"), (None, "no sorel")):
             client.run(pretend, version, workers=[address])
-            for fit in (
-                DaskSpectralRiskRegressor(client=client).fit,
-                lambda X, y: open_problem(X, y, client=client).__enter__(),
-            ):
-                with pytest.raises(ClusterError, match=f"worker {address} has {words}") as caught:
-                    fit(X, y)
-                assert f"this is sorel {sorel.__version__}" in str(caught.value)
-                assert f"sorel[dask]=={sorel.__version__}" in str(caught.value)
+            with pytest.raises(ClusterError, match=f"worker {address} has {words}") as caught:
+                DaskSpectralRiskRegressor(client=client).fit(X, y)
+            assert f"this is sorel {sorel.__version__}" in str(caught.value)
+            assert f"sorel[dask]=={sorel.__version__}" in str(caught.value)
 
 
 class Spoilt(distributed.WorkerPlugin):
