@@ -65,10 +65,7 @@ def load_paper_split(
 ) -> Split:
     """Return both parts of one of the paper's five regression sets.
 
-    Parameters
-    ----------
-    name, folder, download
-        As of :func:`load_paper_table`, which names the errors and warnings, too.
+    The arguments, errors and warnings are those of :func:`load_paper_table`.
 
     Returns
     -------
