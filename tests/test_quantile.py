@@ -157,18 +157,12 @@ def test_units_do_not_matter(shift, scale):
     np.testing.assert_allclose(other.coef_ / scale, plain.coef_, rtol=1e-5, atol=1e-8)
 
 
-def test_pandas_names_and_rows_of_weight_zero():
-    pd = pytest.importorskip("pandas", reason="pandas is an extra")
+def test_rows_of_weight_zero():
     X, y, *_ = random_problem(5)
-    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
-    weight = np.ones(len(y))
-    weight[::3] = 0.0
-    model = sorel.QuantileRegressor(alpha=0.0).fit(frame, y, sample_weight=weight)
-    assert list(model.feature_names_in_) == list(frame.columns)
-    kept = weight > 0
+    kept = np.arange(len(y)) % 3 > 0
+    model = sorel.QuantileRegressor(alpha=0.0).fit(X, y, sample_weight=kept)
     same = sorel.QuantileRegressor(alpha=0.0).fit(X[kept], y[kept])
     np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-5, atol=1e-8)
-    assert model.risk_weights_.shape == y.shape
     assert np.all(model.risk_weights_[~kept] == 0.0)
 
 
