@@ -36,10 +36,10 @@ class KnownCurvature:
     >>> import numpy as np, sorel
     >>> from sorel.certificate import KnownCurvature
     >>> known = KnownCurvature()
-    >>> problem = sorel.Problem(np.eye(40), np.ones(40), penalty=sorel.L2(1.0))
-    >>> known.keep(problem, np.eye(40))
+    >>> problem = sorel.Problem(np.eye(200), np.ones(200), penalty=sorel.L2(1.0))
+    >>> known.keep(problem, np.eye(200))
     True
-    >>> bool(np.allclose(known.factor(problem)(np.ones(40)), 0.5))
+    >>> bool(np.allclose(known.factor(problem)(np.ones(200)), 0.5))
     True
     """
 
