@@ -15,9 +15,8 @@ from sklearn.datasets import load_breast_cancer, load_wine
 import sorel
 from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
-from sorel.solvers import Newton, Run, UnsupportedProblemError
+from sorel.solvers import UnsupportedProblemError
 from sorel.solvers.newton import MAX_SIZE
-from sorel.solvers.state import State
 
 EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
 
@@ -262,21 +261,3 @@ def test_a_start_that_is_the_solution_is_seen_at_once(solver, risk):
     assert result.converged
     assert not np.any(result.w)
     assert result.passes <= 1.0
-
-
-@pytest.mark.parametrize("penalty", [L2(1e-3), Simplex(0.0), sorel.NonNegative(0.1)], ids=repr)
-def test_steps_add_nothing_to_the_intercepts_of_all_classes(penalty):
-    """It would be made of rounding errors, however large, and take the intercepts' digits."""
-    X, y = make_data("multinomial", 12, 3, 0)
-    problem = Problem(
-        1e4 * X, y, risk=CVaR(0.3), loss="multinomial", penalty=penalty, fit_intercept=True
-    )
-    run = Run(problem.start(), None, tol=1e-6, max_passes=9, deadline=np.inf, random_state=0)
-    rng, engine = np.random.default_rng(0), problem.engine
-    for _ in range(5):
-        w = problem.start()
-        w[-1] = rng.standard_normal(engine.n_outputs)
-        point = engine.point(w)
-        state = State(problem, point, engine.uniform(), 10.0 / engine.sizes(point).deviation)
-        move = Newton().direction(state, run, 0.0).delta[-1]
-        assert abs(move.sum()) <= 1e-13 * np.abs(move).sum()

@@ -116,19 +116,6 @@ def test_a_sample_does_not_move_a_start_that_is_the_solution():
     assert not np.any(result.w)
 
 
-def test_certificates_use_the_pairs_and_leave_none_behind():
-    problem = make_problem("esrm:2", n=900, d=200, condition=1e2).for_run()
-    run = Run(problem.start(), None, 1e-6, 1000, math.inf, 0)
-    iterates = QuasiNewton().iterates(problem, run)
-    iterate = next(iterates)
-    while not iterate.refine > 0.0:
-        iterate = iterates.send(sorel.certificate.certify(problem, iterate.point, iterate.dual))
-    inverse, vector = run.known.approximate_inverse, np.linspace(-1.0, 1.0, 201)
-    assert vector @ inverse(vector) > 0.0
-    iterates.close()
-    assert run.known.approximate_inverse is None
-
-
 @pytest.mark.parametrize(
     ("risk", "loss", "d", "expected"),
     [
