@@ -65,19 +65,10 @@ def test_dense_matrices_are_used_in_place(monkeypatch, loss, intercept, order, d
     np.testing.assert_array_equal(X, before)
 
 
-def test_strided_and_swapped_matrices_are_converted():
-    X = make_data("squared", N, D, 0)[0]
-    expected = make_problem(X=X).losses(np.ones(D))
-    strided = np.repeat(np.repeat(X, 2, axis=0), 3, axis=1)[::2, ::3]
-    for given in (strided, X.astype(">f8")):
-        found = make_problem(X=given).losses(np.ones(D))
-        np.testing.assert_allclose(found, expected, rtol=1e-13)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @by_home
 @pytest.mark.parametrize("d", [6, 30])
-def test_products_with_the_rows_that_have_curvature(loss, home, d):
+def test_products_with_the_rows_that_have_curvature(monkeypatch, loss, home, d):
     engine = make_problem(loss, home=home, d=d, intercept=True, weighted=True).engine
     point, v = engine.point(0.5 * parameters(engine)), parameters(engine, 11)
     dual = engine.dual_step(engine.worst_case(point), point, 0.4)
@@ -89,20 +80,11 @@ def test_products_with_the_rows_that_have_curvature(loss, home, d):
         assert np.all(curvature.diagonal().ravel() >= np.diag(hessian) * (1 - 1e-12))
         # The rows that a tail risk leaves out are left out here.
         assert curvature.share <= 0.7
-
-
-@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
-@pytest.mark.parametrize(("home", "module"), [("rows", "dense"), ("sparse", "sparse")])
-def test_rows_too_large_to_copy_are_multiplied_in_place(monkeypatch, home, module, loss):
-    engine = make_problem(loss, home=home).engine
-    point = engine.point(parameters(engine))
-    dual, v = engine.worst_case(point), parameters(engine, 11)
-    few = engine.curvature(point, dual)
-    assert few.share < 0.7
-    monkeypatch.setattr(f"sorel.engines.{module}.MAX_COPY", 100)
-    every = engine.curvature(point, dual)
+    # Rows too large to copy are multiplied in place.
+    monkeypatch.setattr(f"sorel.engines.{'sparse' if home == 'sparse' else 'dense'}.MAX_COPY", 10)
+    every = engine.curvature(point, dual, eta, damping)
     assert every.share == 1.0
-    np.testing.assert_allclose(every.product(v), few.product(v), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(every.product(v).ravel(), product, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("risk", ["mean", "cvar", "esrm"])
@@ -158,7 +140,7 @@ def test_the_best_intercept_of_one_sample(loss):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(7, 3), (30_011, 10), (70_001, 3), (60, 3000), (3, 90_000)])
+@pytest.mark.parametrize("shape", [(7, 3), (70_001, 3), (3, 90_000)])
 def test_sizes_of_columns(shape, order):
     X = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
     X[-1, -1], X[0, 0] = -9.0, 8.0
@@ -280,13 +262,3 @@ def statistics_of(derivative, curvature):
 def test_the_root_of_the_derivative_in_a_shift(derivative, curvature, root):
     found = intercepts.best_shift(statistics_of(derivative, curvature), 1)
     assert found == (None if root is None else pytest.approx(root, rel=1e-9, abs=1e-9))
-
-
-def test_how_far_the_sum_may_fall_below_a_small_derivative():
-    """A parabola of curvature c and derivative r at no shift falls by r^2 / 2c; half a bound."""
-    for r, c in ((1e-3, 2.0), (1e-9, 5.0)):
-        parabola = statistics_of(lambda s, r=r, c=c: r + c * s, lambda s, c=c: c)
-        slack = intercepts.shift_slack(parabola, r)
-        assert r**2 / (2 * c) <= slack <= 100.0 * r**2 / c + 1e-12
-    flat = intercepts.shift_slack(statistics_of(lambda s: 0.5 * np.tanh(s), lambda s: 0.0), 1.0)
-    assert flat == np.inf

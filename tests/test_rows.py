@@ -6,7 +6,6 @@ import datetime
 import decimal
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -406,17 +405,3 @@ def test_blocks_appear_whole_or_not_at_all(tmp_path, X):
         assert os.listdir(tmp_path) == ["b"]
     with pytest.raises(ValueError, match="rows_per_block must be at least 1"):
         write_blocks(new, X, rows_per_block=0)
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path, X):
-    resource = pytest.importorskip("resource", reason="POSIX only")
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
-    try:
-        with pytest.raises(OSError, match="large"):
-            write_blocks(tmp_path / "new", X)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert os.listdir(tmp_path) == []

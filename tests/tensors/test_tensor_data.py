@@ -160,13 +160,6 @@ def test_sparse_tensors_and_weights(regression, device):
     np.testing.assert_allclose(predicted, model.predict(X.cpu().numpy()), rtol=1e-12)
 
 
-def test_a_constant_model_says_so(regression, device):
-    labels = torch.tensor(np.random.default_rng(1).integers(0, 2, 300), device=device)
-    with pytest.warns(sorel.ConstantModelWarning, match="hardly depend on X"):
-        model = sorel.SpectralRiskClassifier(risk="cvar:0.05").fit(regression(300, 4)[0], labels)
-    assert model.constant_
-
-
 def test_torch_is_loaded_by_nobody_who_has_no_tensors():
     code = (
         "import sys, sorel, numpy as np; X = np.eye(3);"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -247,11 +246,3 @@ def test_nothing_stays_allocated_when_a_device_is_full(regression):
     gc.collect()
     assert torch.cuda.memory_allocated() == before
     assert sorel.solve(sorel.Problem(X, y, risk="esrm:2")).converged
-
-
-def test_two_threads_may_solve_one_problem(regression):
-    problem = sorel.Problem(*regression(2000, 4), risk="esrm:2")
-    alone = sorel.solve(problem)
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda _: sorel.solve(problem), range(4)))
-    assert {result.objective for result in both} == {alone.objective}

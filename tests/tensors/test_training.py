@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import pickle
 import warnings
 from typing import Any
 from unittest.mock import patch
@@ -203,21 +201,6 @@ def test_passes_without_training_move_neither_weights_nor_rounds():
     assert busy[0].rounds == idle[0].rounds == 2
 
 
-def test_progress_goes_from_the_mean_to_the_worst_case():
-    objective = SpectralObjective("cvar:0.2", N, step_size=1.0)
-    assert np.isnan(objective.progress())
-    filled(objective)
-    assert objective.progress() == pytest.approx(0.0, abs=1e-12)
-    before = 0.0
-    while before < 0.999:
-        objective.step()
-        assert before < objective.progress() <= 1.0 + 1e-12
-        before = objective.progress()
-    flat = SpectralObjective("cvar:0.2", 3)
-    flat.record(torch.arange(3), torch.ones(3))
-    assert np.isnan(flat.progress())
-
-
 @pytest.mark.parametrize("risk", ["cvar:0.05", "cvar:0.3", "esrm:3", "extremile:4"])
 @pytest.mark.parametrize("draw", ["exponential", "standard_cauchy"])
 def test_the_weighting_arrives_within_the_planned_rounds(risk, draw):
@@ -312,17 +295,6 @@ def test_the_estimate_has_the_type_of_the_losses(dtype):
     # Nothing is noted in evaluation mode.
     assert objective.eval()(torch.tensor([1, 2]), losses.detach()).item() == 4.0
     assert objective.seen.tolist() == [True, False, False, True]
-
-
-def test_copies_and_pickles_go_on_alike():
-    objective = SpectralObjective(CVaR(0.3), N, sample_weight=torch.arange(N))
-    filled(objective)
-    objective.step()
-    for twin in (copy.deepcopy(objective), pickle.loads(pickle.dumps(objective))):
-        assert torch.equal(twin.density, objective.density)
-        filled(twin, 1)
-        twin.step()
-        assert not torch.equal(twin.density, objective.density)
 
 
 @pytest.mark.parametrize(
