@@ -20,7 +20,6 @@ import sorel
 from sorel import L2, Checkpoint, CheckpointError, CVaR, Problem, cli, solve
 from sorel.checkpoints import read_passes
 from sorel.files.fingerprints import describe
-from sorel.losses import Huber
 from sorel.solvers import SOLVERS
 
 N, D = 400, 8
@@ -149,19 +148,16 @@ def test_the_current_folder_may_change(tmp_path, monkeypatch):
     assert read_passes(tmp_path / "fit.ckpt") == result.passes
 
 
-@pytest.mark.parametrize(("loss", "count"), [("logistic", 2), ("multinomial", 3)])
-def test_classification(path, loss, count):
-    given = make_arguments(loss=loss)
+def test_classification(path):
+    given = make_arguments(loss="multinomial")
     ranks = np.argsort(np.argsort(given["y"]))
-    given["y"] = np.array(["a", "b", "c"])[ranks * count // N]
+    given["y"] = np.array(["a", "b", "c"])[ranks * 3 // N]
     assert not quietly(Problem(**given), tol=1e-8, max_passes=6, checkpoint=path).converged
     assert solve(Problem(**given), tol=1e-8, checkpoint=path).converged
 
 
-@pytest.mark.parametrize("bits", ["PCG64", "SFC64"])
-def test_the_generator_goes_on_where_it_was(path, bits):
-    problem = make_problem()
-    theirs = np.random.Generator(getattr(np.random, bits)(5))
+def test_the_generator_goes_on_where_it_was(path):
+    problem, theirs = make_problem(), np.random.default_rng(5)
     quietly(problem, "sorel", tol=1e-12, max_passes=9, checkpoint=path, random_state=theirs)
     kept = header_of(path)["generator"]
     assert json.dumps(kept) == json.dumps(theirs.bit_generator.state, default=lambda x: x.tolist())
@@ -218,17 +214,11 @@ BUMPED = changed(BASE["X"], (17, 3), np.nextafter(BASE["X"][17, 3], 9.0))
 THEN = "the values of X differ (dense float64 then"
 OTHERS = [
     ({"X": BUMPED}, "the values of X differ"),
-    ({"X": BASE["X"].astype(np.float32)}, f"{THEN}, dense float32 now)"),
     ({"X": scipy.sparse.csr_array(BASE["X"])}, f"{THEN}, sparse float64 now)"),
     ({"y": changed(BASE["y"], 5, 0.0)}, "the targets y differ"),
     ({"X": BASE["X"][:-1], "y": BASE["y"][:-1]}, f"the shape was {N} x {D} and is {N - 1} x {D}"),
     ({"sample_weight": np.linspace(1.0, 2.0, N)}, "the sample weights differ"),
     ({"risk": CVaR(0.2)}, "the risk was CVaR(alpha=0.1) and is CVaR(alpha=0.2)"),
-    ({"loss": "huber"}, "the loss was Squared() and is Huber(delta=1.0)"),
-    (
-        {"penalty": sorel.ElasticNet(1 / N, 0.1)},
-        "the penalty was L2(l2=0.0025) and is ElasticNet(l2=0.0025, l1=0.1)",
-    ),
     ({"fit_intercept": False}, "the intercept was fitted and is none"),
 ]
 
@@ -250,12 +240,10 @@ def test_the_home_of_the_same_numbers_does_not_matter(begun):
     begun.unlink()
     X = scipy.sparse.random(N, D, density=0.4, random_state=1, format="csr")
     quietly(make_problem(X=X), tol=1e-8, max_passes=6, checkpoint=begun)
-    other, moved, wide = X.copy(), X.copy(), X.copy()
-    other.data[7] += 1.0
+    moved, wide = X.copy(), X.copy()
     moved.indices = (moved.indices + 1) % D
-    for changed_X in (other, moved):
-        with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
-            solve(make_problem(X=changed_X), checkpoint=begun)
+    with pytest.raises(CheckpointError, match="another problem: the values of X differ; give"):
+        solve(make_problem(X=moved), checkpoint=begun)
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     assert solve(make_problem(X=wide), tol=1e-8, checkpoint=begun).converged
 
@@ -265,11 +253,9 @@ def test_settings_are_described_by_their_values():
     other = changed(lower, 1000, -0.9)  # between the ends that NumPy prints
     assert describe(sorel.Box(0.1, lower, 1.0)) == describe(sorel.Box(0.1, lower.copy(), 1.0))
     assert describe(sorel.Box(0.1, lower, 1.0)) != describe(sorel.Box(0.1, other, 1.0))
-    assert describe(Huber(2.0)) == "Huber(delta=2.0)"
     mixture = sorel.Mixture([sorel.Mean(), CVaR(0.1)], [0.5, 0.5])
     assert "CVaR(alpha=0.1)" in describe(mixture)
     assert describe(mixture) != describe(sorel.Mixture([sorel.Mean(), CVaR(0.1)], [0.6, 0.4]))
-    assert describe(sorel.CustomSpectrum([1.0, 3.0])) != describe(sorel.CustomSpectrum([1.0, 2.0]))
     # Functions go by their values, not by their place in memory.
     double = describe(sorel.CustomSpectrum(lambda u: 2 * u))
     assert double == describe(sorel.CustomSpectrum(lambda u: u + u))
@@ -309,34 +295,17 @@ def array(name, change):
 
 
 DAMAGES = {
-    "empty": truncated(0.0),
     "half": truncated(0.5),
-    "almost whole": truncated(0.999),
     "text": lambda path: path.write_text("x,y\n1,2\n"),
-    "array": lambda path: np.save(path.open("wb"), np.zeros(3)),
     "other npz": lambda path: npz(path, X=np.zeros(3)),
-    "objects": lambda path: npz(path, header=np.array([{}], dtype=object)),
     "no format": lambda path: npz(path, header=np.frombuffer(b"{}", dtype=np.uint8)),
-    "zip": lambda path: zipfile.ZipFile(path, "w").writestr("header.npy", "no"),
-    "a bit of the header": flipped("header.npy"),
     "a bit of w": flipped("w.npy"),
-    "a bit of the weights": flipped("weights.npy"),
-    "a bit of the history": flipped("history.npy"),
     "negative passes": header(passes=-1.0),
-    "passes of text": header(passes="many"),
-    "no seconds": header(seconds=None),
-    "no gap": header(relative_gap="small"),
     "no objective": header(objective=float("nan")),
-    "format of text": header(format="1"),
-    "empty fingerprint": header(fingerprint={}),
     "no fingerprint": header(fingerprint=None),
-    "no generator": header(generator={"bit_generator": "seed"}),
     "generator without a state": header(generator={"bit_generator": "PCG64"}),
-    "generator that is not kept": header(generator={"bit_generator": "Philox"}),
     "short w": array("w", lambda w: np.zeros(3)),
     "NaN in w": array("w", lambda w: w * np.nan),
-    "single precision": array("w", lambda w: w.astype(np.float32)),
-    "short weights": array("weights", lambda weights: np.zeros(3)),
     "narrow history": array("history", lambda history: np.zeros((2, 5))),
 }
 
@@ -375,16 +344,14 @@ def test_the_place_is_checked_before_the_first_step(tmp_path, monkeypatch):
     fails(FileNotFoundError, r"there is no folder .*missing", tmp_path / "missing" / "fit.ckpt")
     fails(IsADirectoryError, "is a folder; give the name of a file", tmp_path)
     fails(OSError, "is not a regular file", os.devnull)
-    fails(TypeError, "checkpoint must be a path, got 3", 3)
     fails(ValueError, "checkpoint must be the path of a file", "")
     monkeypatch.setattr(os, "access", lambda *args: False)
     fails(PermissionError, "permission denied", tmp_path / "fit.ckpt")
 
 
-@pytest.mark.parametrize("value", [-1, np.nan, "often", True], ids=repr)
-def test_what_is_no_time_is_refused(value):
+def test_what_is_no_time_is_refused():
     with pytest.raises(ValueError, match="every must be a number of seconds"):
-        Checkpoint("fit.ckpt", every=value)
+        Checkpoint("fit.ckpt", every=-1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are POSIX's")
@@ -425,21 +392,6 @@ def test_estimators_resume(path):
     assert len(again.history_["passes"]) > len(model.history_["passes"])
     with pytest.raises(CheckpointError, match="the penalty was"):
         clone(again).set_params(l2=0.5).fit(X, y)
-
-
-def test_callbacks_of_scikit_learn_see_resumed_fits(path):
-    callback = pytest.importorskip("sklearn.callback", reason="newer scikit-learn only")
-    X, y = BASE["X"], BASE["y"]
-    model = sorel.SpectralRiskRegressor("cvar:0.1", tol=1e-8, checkpoint=path, max_passes=12)
-    with pytest.warns(sorel.ConvergenceWarning):
-        model.fit(X, y)
-    before = model.score(X, y)
-    monitor = callback.ScoringMonitor(scoring="r2")
-    model.set_callbacks(monitor).set_params(max_passes=1000).fit(X, y)
-    assert model.converged_
-    # The first check is of the model that the checkpoint holds.
-    checks = [row for row in monitor.get_logs().data if row["task_name"] == "check"]
-    assert checks[0]["r2"] == pytest.approx(before, rel=1e-12)
 
 
 @pytest.fixture
@@ -504,4 +456,3 @@ def test_the_command_refuses_in_one_line(fit):
     refused(4, "'fit.ckpt' is damaged, or not a checkpoint")
     refused(1, "there is no folder", "--checkpoint", "none/fit.ckpt")
     refused(2, "--checkpoint train.csv is the table", "--checkpoint", "train.csv")
-    refused(2, "--checkpoint ./m.skops is the model", "--checkpoint", "./m.skops")

@@ -142,17 +142,6 @@ def python_pipeline(model, target):
     )
 
 
-def test_help_lists_commands_and_exit_codes(capsys):
-    assert run("--help") == 0
-    printed = capsys.readouterr().out
-    assert "sorel demo --splits" in printed
-    assert "the tolerance was not reached" in printed
-    for command in ("fit", "predict", "evaluate", "info", "demo", "warmup"):
-        assert f"\n    {command} " in printed
-        assert run(command, "--help") == 0
-        assert f"\n  sorel {command}" in capsys.readouterr().out
-
-
 FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
 
 
@@ -162,15 +151,10 @@ FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
         ([], "required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
         (["demo", "--splits", "0"], "at least 1, got '0'"),
-        (["demo", "--splits", "two"], "at least 1, got 'two'"),
-        (FIT[:2] + FIT[4:], "required: --target"),
         (FIT[:4], "required: -o/--output"),
         ([*FIT, "--risk", "cvar:7"], "(0, 1], got 7"),
-        ([*FIT, "--risk", "var"], "unknown risk 'var'"),
         ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
-        ([*FIT, "--tol", "nan"], "above 0, got 'nan'"),
         ([*FIT, "--l1", "-1"], "at least 0, got '-1'"),
-        ([*FIT, "--seed", "x"], "at least 0, got 'x'"),
         ([*FIT, "--sep", "ab"], "one character, got 'ab'"),
     ],
 )
@@ -253,13 +237,10 @@ def test_evaluate_reports_the_model_s_own_losses(folder, models, capsys):
     assert found.loc["Oslo", "bias"] == pytest.approx(errors[oslo].mean())
     assert found["n"].tolist()[1:4] == test.groupby("city").size().tolist()
     test.assign(region=["north", None] * 30).to_csv("test.csv", index=False)
+    assert run("evaluate", models["price"], "test.csv", "--groups", "city") == 0
+    assert "Ås, nord" in capsys.readouterr().out
     found = report(models["price"], "test.csv", "--groups", "region")
     assert found.loc[["all", "(missing)", "north"], "n"].tolist() == [60, 30, 30]
-    for name, words in (("price", "bias: mean of prediction minus"), ("churn", "minus the logar")):
-        assert run("evaluate", models[name], "test.csv", "--groups", "city") == 0
-        printed = capsys.readouterr().out
-        assert words in printed
-        assert "Ås, nord" in printed
 
 
 @pytest.mark.parametrize("name", ["price", "churn"])
@@ -297,31 +278,24 @@ def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
     assert run("info", "m.skops") == 0
     assert "the model is constant" in capsys.readouterr().out
     assert run("evaluate", "m.skops", "t.csv") == 0
-    said = capsys.readouterr()
-    assert "(nearly) constant" in said.err
-    assert "(plain fit)" in said.out
+    assert "(nearly) constant" in capsys.readouterr().err
     assert fit("t.csv", "y", "--risk", "mean") == 0
-    assert "constant" not in capsys.readouterr().err
     assert run("evaluate", "m.skops", "t.csv") == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "(plain fit)" not in said.out
+    assert "constant" not in capsys.readouterr().err
 
 
 def test_info_shows_the_summary(models, folder, capsys):
     assert run("info", models["price"]) == 0
     printed = capsys.readouterr().out
-    for words in (sorel.__version__, "cvar:0.2", "price", "120", "zip (text)", "member (boolean)"):
-        assert words in printed
+    assert "zip (text)" in printed
+    assert "member (boolean)" in printed
     odd = {"rows": 3, "name": "a\x1b\x7f\x9b\u202e"}
     sorel.save_model(sorel.load_model(models["price"]), "odd.skops", summary=odd)
     assert run("info", "odd.skops", "--json") == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.isascii()
-    assert "\x7f" not in said.out
-    assert json.loads(said.out) == read_summary("odd.skops")
-    assert odd.items() <= json.loads(said.out).items()
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert "\x7f" not in printed
+    assert json.loads(printed) == read_summary("odd.skops")
 
 
 @pytest.mark.parametrize(
@@ -331,10 +305,7 @@ def test_info_shows_the_summary(models, folder, capsys):
         ([True, False], [], "classification", ""),
         ([0, 1], [], "classification", "the two values 0 and 1, taken as labels"),
         ([1, 2, 3], [], "regression", "3 different whole numbers, taken as numbers"),
-        ([3, 5, 7], ["--task", "classification"], "classification", ""),
-        ([0.5, 1.5, 2.5], [], "regression", ""),
         # Some labels look like numbers.
-        (["1", "b", "c"], [], "classification", ""),
         (["1", "2", "2b"], ["--task", "classification"], "classification", ""),
     ],
 )
@@ -367,7 +338,6 @@ def test_missed_tolerance_has_its_own_code(folder, capsys):
 
 def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
     assert fit("train.csv", "price") == 0
-    assert len(capsys.readouterr().err.splitlines()) == 1
     plain = sorel.load_model("m.skops")[-1]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert fit("train.csv", "price") == 0
@@ -387,9 +357,7 @@ def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
     ("arguments", "message"),
     [
         (["price", "--loss", "logistic"], "--loss logistic does not suit regression"),
-        (["churn", "--loss", "huber"], "--loss huber does not suit classification"),
         (["price", "--drop", "price"], "'price' is the target"),
-        (["price", "--sample-weight", "price"], "'price' is the target"),
         (["price", "--class-weight", "balanced"], "--class-weight is for labels"),
         (["price", "--risk", "mean", "--l2", "1", "--cv"], "nothing to choose"),
         (["price", "--cv", "121"], "--cv 121 is more than the 120 rows; give fewer folds"),
@@ -411,25 +379,18 @@ def same(frame):
     ("change", "arguments", "message"),
     [
         (column(Price=1.0, price=None), [], "no column 'price'; did you mean 'Price'"),
-        (same, ["--drop", "id"], "no column 'id'"),
         (column(price=1.0), [], "'price' has one value only, 1.0"),
         (lambda frame: frame[["price"]], [], "no columns to learn from"),
         (cell("income", 4, None), [], "column 'income' has no value in row 5; remove such rows"),
-        (cell("city", 6, None), [], "column 'city' has no value in row 7"),
         (cell("price", 2, None), ["--impute"], "column 'price' has no value in row 3; remove"),
         (cell("price", 2, None), [], "--skip-missing-target"),
-        (column(age=np.nan), ["--impute"], "column 'age' has no values at all"),
-        (cell("age", 0, np.inf), [], "column 'age' is inf in row 1"),
-        # A text among numbers is no label, and the longest one is shortened.
+        # A text among numbers is no label.
         (cell("price", 86, "n/k"), [], "row 87 (the header not counted) holds 'n/k'; correct it"),
-        (cell("price", 86, "1.2.3"), ["--task", "regression"], "but row 87 holds '1.2.3'"),
-        (cell("price", 86, "x" * 1000), [], "holds 'xxxxxxxx"),
         (cell("price", [5, 9], "l"), [], "row 6 (the header not counted) holds 'l' (and 1 more"),
         # What is not known may be the most frequent value, and the others are numbers.
         (cell("price", range(80), "unknown"), [], "holds 'unknown' (and 79 more"),
         (cell("price", [3, 7], [None, "?"]), ["--skip-missing-target"], "row 8"),
         (column(age=-1), ["--sample-weight", "age"], "is -1 in row 1; weights are at least 0"),
-        (column(age=0), ["--sample-weight", "age"], "holds weights, and all of them are 0"),
         (cell("price", 2, -1), ["--loss", "poisson"], "is -1.0 in row 3, and the poisson loss"),
     ],
 )
@@ -438,7 +399,6 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys, change, argument
     Path("m.skops").write_bytes(b"old")
     said = refused(capsys, "fit", "bad.csv", "--target", "price", *arguments, "-o", "m.skops")
     assert message in said
-    assert len(said) < 500
     assert Path("m.skops").read_bytes() == b"old"
 
 
@@ -447,16 +407,10 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys, change, argument
     [
         ("predict price", column(age=None, city=None), "there are no columns 'age', 'city'; the"),
         ("predict price", cell("city", [3, 5], ["Roma", "Paris"]), "'Roma' in row 4, which was"),
-        ("predict price", cell("city", [3, 5], ["Roma", "Paris"]), "(and 1 more such values)"),
-        ("predict price", cell("age", 1, "old"), "should hold numbers, but row 2 holds 'old'"),
         ("predict price", cell("age", 1, None), "no value in row 2; remove such rows, or fit the"),
-        ("predict price --keep id", same, "no column 'id'"),
         ("predict price --keep prediction", column(prediction=0), "name of a prediction"),
         ("predict price --proba", same, "this model gives none"),
-        ("evaluate price", column(price=None), "there is no column 'price'"),
-        ("evaluate price --groups x", same, "there is no column 'x'"),
         ("evaluate churn", cell("churn", 8, "maybe"), "'maybe' in row 9, which the model does not"),
-        ("evaluate price", cell("price", 3, None), "row 4; remove such rows, or leave them out"),
         # Rows are counted as in the file.
         ("evaluate churn --skip-missing-target", cell("churn", [3, 8], [None, "m"]), "in row 9"),
     ],
@@ -512,12 +466,9 @@ def test_unknown_texts_may_be_ignored(folder, models):
 
 def test_bad_models_are_refused_with_a_sentence(folder, models, capsys):
     Path("half.skops").write_bytes(models["price"].read_bytes()[:5000])
-    for command in (["predict", "test.csv"], ["evaluate", "test.csv"], ["info"]):
-        name, *table = command
-        words = "not a model of sorel, or it is damaged"
-        assert words in refused(capsys, name, "half.skops", *table)
-        words = "none.skops: No such file"
-        assert words in refused(capsys, name, "none.skops", *table, code=1)
+    assert "not a model of sorel, or it is damaged" in refused(capsys, "info", "half.skops")
+    missing = refused(capsys, "predict", "none.skops", "test.csv", code=1)
+    assert "none.skops: No such file" in missing
 
 
 @pytest.mark.parametrize("place", ["none/out", ".", "train.csv/out"])
@@ -559,12 +510,10 @@ def numbers(folder):
     gaps.loc[7, "age"] = pd.NA
     gaps.to_parquet("gaps.parquet", index=False)
     np.save("short.npy", np.arange(3.0))
-    np.save("cut.npy", np.ones((100, 2)))
-    os.truncate("cut.npy", 1000)
-    for name, *widths in (("empty",), ("uneven", 3, 2), ("wide", 3), ("bare", 2)):
+    for name, width in (("empty", 0), ("wide", 3), ("bare", 2)):
         os.mkdir(name)
-        for letter, width in zip("ab", widths, strict=False):
-            np.save(f"{name}/{letter}.npy", np.ones((5, width)))
+        if width:
+            np.save(f"{name}/a.npy", np.ones((5, width)))
     return folder
 
 
@@ -606,20 +555,13 @@ def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys
         (["people.parquet", "price", "--out-of-core"], 4,
          "column 'city' of people.parquet holds text; rows on disk must be numbers: encode it, or "
          "leave it out with --drop 'city'"),
-        (["people.parquet", "price", "--out-of-core", "--drop", "city", "--drop", "zip", "--drop",
-          "churn"], 4, "column 'member' of people.parquet holds truth values"),
-        (["all.parquet", "cost", "--out-of-core"], 4, "there is no column 'cost'"),
         (["gaps.parquet", "price", "--out-of-core"], 4,
          "column 'age' of gaps.parquet has no value in row 8"),
         (["train.csv", "price", "--out-of-core"], 2, "convert it to Parquet first"),
-        (["-", "price", "--out-of-core"], 2, "not standard input"),
         (["parts", "price", "--impute", "--cv"], 2, "--impute and --cv need a table in memory"),
         (["blocks", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
         (["blocks", "z.npy"], 1, "there is no file or folder 'z.npy' with targets"),
         (["blocks", "short.npy"], 4, "has 120 rows, but short.npy has 3 values"),
-        (["uneven", "short.npy"], 4, "uneven/a.npy has 3, uneven/b.npy has 2"),
-        (["cut.npy", "short.npy"], 4, "cut.npy is truncated"),
-        (["blocks", "y.npy", "--scratch", "nowhere"], 1, "nowhere"),
         (["empty", "y"], 4, "has neither .npy nor .parquet files"),
     ],
 )  # fmt: skip
@@ -648,12 +590,9 @@ def test_predictions_for_folders_are_those_for_tables(numbers):
     ("command", "code", "message"),
     [
         (["predict", "price", "parts"], 4, "column 'city' is no number"),
-        (["predict", "m.skops", "parts"], 4, "there is no column 'x0'"),
         (["predict", "m.skops", "blocks", "--keep", "x0"], 2, "--keep copies columns"),
         (["predict", "m.skops", "wide"], 4, "fitted to 2 columns, and wide has 3"),
         (["evaluate", "m.skops", "bare"], 1, "'y.npy' with targets"),
-        (["evaluate", "m.skops", "blocks", "--target", "short.npy"], 4,
-         "120 rows, but short.npy has 3 values"),
     ],
 )  # fmt: skip
 def test_folders_that_do_not_suit_a_model(numbers, models, capsys, command, code, message):
@@ -700,11 +639,9 @@ def flown(tmp_path, monkeypatch):
 def test_dates_and_thousands_are_refused_with_a_remedy(flown, capsys):
     command = ["fit", "f.csv", "--target", "delay", "-o", "m.skops", "-q"]
     message = refused(capsys, *command)
-    for words in ("'day' holds dates, such as '2023-", "indicator columns", "--dates 'day'",
-                  "--drop 'day'", "--categorical 'day'"):  # fmt: skip
-        assert words in message
+    assert "'day' holds dates, such as '2023-" in message
+    assert "--dates 'day'" in message
     message = refused(capsys, *command, "--dates", "day")
-    assert "'miles' holds numbers with separators for thousands, such as '" in message
     assert "--thousands ," in message
     # Whoever wants names gets names.
     assert run(*command, "--categorical", "day", "--categorical", "miles") == 0

@@ -17,14 +17,12 @@ import pytest
 import sklearn
 from sklearn.base import is_classifier
 from sklearn.compose import ColumnTransformer
-from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
-from sklearn.svm import SVR
 
 import sorel
-from sorel import cli, tables
+from sorel import cli
 from sorel.files.archives import ArchiveError, TooLargeError, bounded_json, unpacked
 from sorel.files.atomic import write_atomically
 from sorel.saving import ModelFileError, load_model, read_summary, save_model
@@ -106,8 +104,7 @@ def test_estimators_and_pipelines_come_back(tmp_path):
     columns = ColumnTransformer([("x", StandardScaler(), [0, 1, 2]), ("c", OneHotEncoder(), [3])])
     labels = np.array(list("abc"))[codes[:, 0]]
     mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.5)], [0.5, 0.5])
-    spectrum = sorel.CustomSpectrum([0.0, 1.0, 2.0])
-    risks = ["cvar:0.2", sorel.Max(), sorel.ESRM(2.0), sorel.Extremile(2.5), mixture, spectrum]
+    risks = ["cvar:0.2", sorel.Extremile(2.5), mixture, sorel.CustomSpectrum([0.0, 1.0, 2.0])]
     own = {"loss": sorel.losses.Huber(2.0), "solver": sorel.solvers.SOREL()}
     path = tmp_path / "m.skops"
     for model in (
@@ -186,17 +183,14 @@ def test_arrays_of_zeros_are_saved_so_that_they_load_again(model, tmp_path):
 def test_the_same_model_makes_the_same_bytes(tmp_path):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(80, 4))
-    search = sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.3)], l2s=[0.1, 1.0], cv=3)
-    for model in (sorel.SpectralRiskRegressor(risk=sorel.ESRM(2.0)), search):
-        model.fit(X, X[:, 0] + rng.normal(size=80))
-        history = model.history_.copy()
-        # A copy has other addresses, and shares other texts and numbers.
-        contents = set()
-        for copied in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            save_model(copied, tmp_path / "m.skops")
-            contents.add((tmp_path / "m.skops").read_bytes())
-        assert len(contents) == 1
-        pd.testing.assert_frame_equal(model.history_, history)
+    model = sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.3)], l2s=[0.1, 1.0], cv=3)
+    model.fit(X, X[:, 0] + rng.normal(size=80))
+    # A copy has other addresses, and shares other texts and numbers.
+    contents = set()
+    for copied in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        save_model(copied, tmp_path / "m.skops")
+        contents.add((tmp_path / "m.skops").read_bytes())
+    assert len(contents) == 1
 
 
 def test_another_process_makes_the_same_file(made, tmp_path):
@@ -223,26 +217,12 @@ def test_times_are_kept_on_request(made, tmp_path):
 # Files that are no models, or damaged.
 
 
-def without_arrays(path):
-    with zipfile.ZipFile(path) as archive:
-        arrays = [name for name in archive.namelist() if name.endswith(".npy")]
-    rewrite(path, arrays[0], None)
-
-
-NO_MODULE = json.dumps({"__module__": "nobody.has.this"})
 NO_MODELS = {
-    "nothing": (lambda path: path.write_bytes(b""), "not a model of sorel, or it is"),
     "a table": (lambda path: path.write_bytes(b"a,b\n1,2\n"), "File is not a zip file"),
     "skops": (lambda path: rewrite(path, "sorel.json", None), "it has no sorel.json inside"),
     "no version": (lambda path: change_json(path, sorel=None), "damaged"),
-    "another version": (lambda path: change_json(path, sorel="new"), "damaged"),
-    "no format": (lambda path: change_json(path, format="x"), "damaged"),
-    "no summary": (lambda path: change_json(path, summary=[]), "damaged"),
-    "no arrays": (without_arrays, "damaged"),
     "no schema": (lambda path: rewrite(path, "schema.json", None), "it has no schema.json inside"),
-    "no such module": (lambda path: rewrite(path, "schema.json", NO_MODULE), "damaged"),
     "newer": (lambda path: change_json(path, sorel="99.0.0"), "sorel 99.0.0, newer than this"),
-    "newer format": (lambda path: change_json(path, format=7), "newer than this sorel"),
 }
 
 
@@ -320,7 +300,6 @@ def test_limits_of_archives_hold_to_the_byte():
         twice = archive(("a", 1), ("a", 2))
     with pytest.raises(ArchiveError, match="same name"):
         unpacked(twice, 10)
-    assert unpacked(archive(("a", 5), kind=zipfile.ZIP_STORED), 5) == {"a": bytes(5)}
     with pytest.raises(ArchiveError, match="member 'a' is packed in an unusual way"):
         unpacked(archive(("a", 5), kind=zipfile.ZIP_BZIP2), 5)
     content = bytearray(archive(("a", 5)).getvalue())
@@ -363,12 +342,10 @@ def test_types_from_outside_are_refused_without_being_built(saved):
         load_model(saved)
 
 
-@pytest.mark.parametrize("target", ["os.system", "builtins.eval", "sorel.cli.main"])
-def test_functions_are_refused(saved, target):
-    module, _, name = target.rpartition(".")
-    node = {"__class__": name, "__module__": module, "__loader__": "FunctionNode"}
+def test_functions_are_refused(saved):
+    node = {"__class__": "system", "__module__": "os", "__loader__": "FunctionNode"}
     change_json(saved, "schema.json", **node)
-    with pytest.raises(ModelFileError, match=target):
+    with pytest.raises(ModelFileError, match=r"os\.system"):
         load_model(saved)
 
 
@@ -389,24 +366,17 @@ def refusals(path, table, capsys):
         yield captured.err
 
 
-STRANGERS = {
-    "sklearn.svm._classes.SVR": SVR(),
-    "sklearn.preprocessing._polynomial.PolynomialFeatures": PolynomialFeatures(60),
-    "sklearn.feature_extraction.text.CountVectorizer": CountVectorizer(input="filename"),
-}
+@pytest.mark.parametrize("place", ["step", "column"])
+def test_other_estimators_are_refused_by_name(made, tmp_path, capsys, monkeypatch, place):
+    name = "sklearn.preprocessing._polynomial.PolynomialFeatures"
 
-
-@pytest.mark.parametrize("name", STRANGERS)
-@pytest.mark.parametrize("place", ["alone", "step", "column"])
-def test_other_estimators_are_refused_by_name(made, tmp_path, capsys, monkeypatch, name, place):
     def change(model):
-        if place == "alone":
-            return STRANGERS[name]
+        stranger = PolynomialFeatures(60)
         if place == "step":
-            return model.steps.insert(1, ("stranger", STRANGERS[name]))
-        columns = model["columns"]
-        columns.transformers_[0] = ("numeric", STRANGERS[name], columns.transformers_[0][2])
-        return model
+            model.steps.insert(1, ("stranger", stranger))
+        else:
+            columns = model["columns"]
+            columns.transformers_[0] = ("numeric", stranger, columns.transformers_[0][2])
 
     path = saved_again(made, tmp_path / "m.skops", change)
     with monkeypatch.context() as patch:
@@ -424,24 +394,15 @@ def put(owner, **state):
     vars(owner).update(state)
 
 
-def scaler(model):
-    return model["columns"].named_transformers_["numeric"][-1]
-
-
 def encoder(model):
     return model["columns"].named_transformers_["categorical"][-1]
 
 
-OF_THE_MODEL = {
+DAMAGES = {
     "cut coefficients": lambda model: put(model[-1], coef_=model[-1].coef_[:-1]),
-    "texts as coefficients": lambda model: put(model[-1], coef_=model[-1].coef_.astype(str)),
     "infinite intercept": lambda model: put(model[-1], intercept_=np.inf),
-}
-DAMAGES = OF_THE_MODEL | {
-    "cut scaler": lambda model: put(scaler(model), scale_=scaler(model).scale_[:1]),
     # They would be written where there is no column: SciPy trusts the places of entries.
     "indicators outside": lambda model: put(encoder(model), _n_features_outs=[1, 1]),
-    "dropped indicators": lambda model: put(encoder(model), drop="first"),
     "many processes": lambda model: put(model["columns"], n_jobs=10_000),
 }
 
@@ -456,24 +417,11 @@ def test_arrays_that_do_not_fit_together_are_refused(made, tmp_path, capsys, mon
     with pytest.raises(ModelFileError, match="damaged"):
         load_model(path)
     assert all("damaged" in said for said in refusals(path, made / "t.csv", capsys))
-    if damage in OF_THE_MODEL:
+    if damage in ("cut coefficients", "infinite intercept"):
         path.unlink()
         with pytest.raises(ValueError, match=r"of the SpectralRiskRegressor (is|has)"):
             saved_again(made, path, DAMAGES[damage])
         assert not path.exists()
-
-
-def widen(model):
-    put(model, coef_=np.append(model.coef_, 1.0), n_features_in_=model.n_features_in_ + 1)
-
-
-def other_model(model):
-    X = np.ones((9, model[-1].n_features_in_)) * np.arange(9.0)[:, None]
-    model.steps[-1] = ("model", sorel.RankRegressor().fit(X, X[:, 0]))
-
-
-def columns_by_other_names(model):
-    model["columns"].transformers_[0] = ("numbers", *model["columns"].transformers_[0][1:])
 
 
 def fewer_categories(model):
@@ -481,18 +429,9 @@ def fewer_categories(model):
     put(encoder(model), categories_=[first[:2], *others], _n_features_outs=[2, 2])
 
 
-def nan_median(model):
-    model["columns"].named_transformers_["numeric"][0].statistics_[0] = np.nan
-
-
 LAYOUTS = {
-    "wider model": lambda model: widen(model[-1]),
-    "wider baseline": lambda model: widen(model.baselines_["plain fit"]),
-    "other model": other_model,
     "other baseline": lambda model: model.baselines_.update({"plain fit": sorel.RankRegressor()}),
-    "columns by other names": columns_by_other_names,
     "fewer categories": fewer_categories,
-    "nan median": nan_median,
     "no columns": lambda model: make_pipeline(StandardScaler(), model[-1]),
 }
 
@@ -519,28 +458,6 @@ def test_nothing_but_numbers_and_texts_of_the_preparation_is_used(made, tmp_path
     for model in (made / "m.skops", changed):
         assert cli.main(["predict", str(model), str(made / "t.csv"), "-o", f"{model}.csv"]) == 0
     assert Path(f"{changed}.csv").read_bytes() == (made / "m.skops.csv").read_bytes()
-
-
-@pytest.mark.parametrize("impute", [False, True])
-def test_a_pipeline_comes_back_and_can_be_restored(tmp_path, impute):
-    table = houses()
-    if impute:
-        table.loc[3, "area"] = table.loc[5, "town"] = np.nan
-    y = table.pop("price")
-    # Many categories make the encoded table sparse, and many columns the schema long.
-    wide = pd.DataFrame({f"x{k}": y for k in range(400)})
-    table = pd.concat([table.assign(name=[f"house {k}" for k in range(50)]), wide], axis=1)
-    kinds = tables.column_kinds(table)
-    table = table.astype({"town": object, "new": object})
-    fitted = tables.make_pipeline(kinds, sorel.SpectralRiskRegressor(), impute=impute).fit(table, y)
-    save_model(fitted, tmp_path / "m.skops")
-    loaded = load_model(tmp_path / "m.skops")
-    restored = tables.restore_pipeline(kinds, loaded, impute=impute)
-    for model in (loaded, restored):
-        np.testing.assert_array_equal(model.predict(table), fitted.predict(table))
-    assert type(restored[0].transform(table)) is type(fitted[0].transform(table))
-    with pytest.raises(ValueError, match="no columns of the kind 'code'"):
-        tables.restore_pipeline(kinds | {"area": "code"}, fitted, impute=impute)
 
 
 def test_an_encoder_that_drops_categories_loads_on_trust(tmp_path):
@@ -582,16 +499,6 @@ def test_interrupted_write_leaves_the_old_file(saved, model, monkeypatch, step, 
         save_model(model, saved)
     assert saved.read_bytes() == before
     assert [file.name for file in saved.parent.iterdir()] == ["model.skops"]
-
-
-def test_unwritable_places(model, tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in ("none/m.skops", "file/m.skops"):
-        with pytest.raises(FileNotFoundError, match="there is no folder"):
-            save_model(model, tmp_path / place)
-    with pytest.raises(IsADirectoryError, match="is a folder"):
-        save_model(model, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions, links and devices are POSIX's")

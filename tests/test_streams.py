@@ -22,8 +22,6 @@ FIT = ["fit", "table.csv", "--target", "y"]
 # Commands that print their result, and commands that do not.
 PRINTING = {
     "help": ["--help"],
-    "help of a command": ["fit", "--help"],
-    "version": ["--version"],
     "fit": [*FIT, "-o", "-"],
     "predict": ["predict", "model.skops", "table.csv"],
     "evaluate": ["evaluate", "model.skops", "table.csv"],

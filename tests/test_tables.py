@@ -56,7 +56,6 @@ def test_byte_order_mark_quotes_blank_lines_and_separators(tmp_path):
     assert list(frame.columns) == ["a", "b, c"]
     assert frame["b, c"].tolist() == ["x\ny", "z"]
     assert read_table(csv(tmp_path, "a\tb\n1\t2\n", "t.tsv")).shape == (1, 2)
-    assert read_table(csv(tmp_path, "a;b\n1;2\n"), sep=";").shape == (1, 2)
     thousands = csv(tmp_path, 'a,b\n"1,234",x\n"5",y\n')
     assert read_table(thousands)["a"].tolist() == ["1,234", "5"]
     assert read_table(thousands, thousands=",")["a"].tolist() == [1234, 5]
@@ -95,12 +94,9 @@ def test_parquet_is_known_by_its_first_bytes(tmp_path):
         ("\n1,2\n", "has no header"),
         ("a,b,a\n1,2,3\n", "two columns called 'a' (1 and 3)"),
         (",a\n0,1\n", "column 1 of"),
-        ("a,b\n1,2,3\n4,5,6\n", "row 1 of"),
         ("a,b\n1,2\n4,5,6\n", "row 2 of"),
-        ("a,b\n1,2\n\n4\n", "row 2 of"),
         ('a,b\n1,"2\n', "not a well-formed CSV file"),
         ("a;b\n1;2\n", "--sep ';'"),
-        ("a\tb\n1\t2\n", r"--sep '\t'"),
         ("a,b\né,2\n", "not text in UTF-8 (byte 0xe9"),
     ],
 )
@@ -124,24 +120,20 @@ def test_kinds_of_columns():
     frame = pd.DataFrame(
         {
             "int": [1, 2],
-            "float": [1.0, None],
             "nullable": pd.array([1, None], dtype="Int64"),
             "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2")],
             "text": ["a", None],
             "category": pd.Categorical(["a", "b"]),
             "codes": pd.Categorical([1, 2]),
-            "bool": [True, False],
             "bool and missing": [True, None],
         }
     )
     kinds = tables.column_kinds(frame)
-    assert list(kinds.values()) == [*["numeric"] * 4, *["text"] * 3, *["boolean"] * 2]
+    assert list(kinds.values()) == [*["numeric"] * 3, *["text"] * 3, "boolean"]
     chosen = select_columns(frame, kinds, allow_missing=True)
     assert chosen["decimal"].tolist() == [1.5, 2.0]
     assert chosen["codes"].tolist() == ["1", "2"]
-    assert chosen["bool"].tolist() == [True, False]
     np.testing.assert_array_equal(chosen["nullable"], [1.0, np.nan])
-    assert "".join(dtype.kind for dtype in chosen.dtypes) == "ffffOOOOO"
 
 
 LIMITED = """
@@ -177,9 +169,7 @@ def test_too_little_memory_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
     [
         ([None, None], "has no values at all"),
         ([datetime.datetime(2020, 1, 1)] * 2, "holds dates or times"),
-        ([datetime.date(2020, 1, 1)] * 2, "holds dates or times"),
         ([1.0, "a"], "holds values of several types"),
-        ([[1], [2]], "holds values of several types"),
         ([1j, 2j], "holds complex numbers"),
     ],
 )
@@ -195,19 +185,14 @@ DATES = r"should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row"
     ("values", "kind", "words"),
     [
         ([1.0, None], "numeric", "has no value in row 2; do this"),
-        (["a", None], "text", "has no value in row 2; do this"),
         ([1.0, np.inf], "numeric", "is inf in row 2"),
         ([1.0, -1e200], "numeric", "is -1e.200 in row 2, too large to compute with"),
-        ([1, -(3**700)], "numeric", "is -9.66e.333 in row 2, too large to compute with"),
         (["1", "one"], "numeric", "should hold numbers, but row 2 holds 'one'"),
         ([True, False], "numeric", "should hold numbers, but row 1 holds True"),
         (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),
-        ([0, 1], "boolean", "should hold true or false, but row 1 holds 0"),
         (["2024-01-05", "03/04/2024"], "date", f"{DATES} 2 holds '03/04/2024'"),
-        (["2024-01-05", "yesterday"], "date", f"{DATES} 2 holds 'yesterday'"),
         # Numbers are neither years nor seconds, in a column of numbers or among texts.
         (["2024-01-05", 20240206], "date", f"{DATES} 2 holds 20240206"),
-        (["2024-01-05", 7.5], "date", f"{DATES} 2 holds 7.5"),
         ([5, 6], "date", f"{DATES} 1 holds 5"),
     ],
 )
@@ -255,17 +240,11 @@ def test_missing_packages_name_the_extra(module, tmp_path, monkeypatch):
     ("values", "what"),
     [
         (["2024-01-05", "2024-02-11", "2023-12-31"], "dates"),
-        (["2024-01-05 18:30", "2024-02-11T07:00:12"], "dates"),
         (["31/12/2024", "1/2/2023"], "dates"),
-        (["18:30", "07:45"], "dates"),
         (["1,234", "56", "7,890,123.5"], "numbers with separators for thousands"),
-        (["1 234", "5 678"], "numbers with separators for thousands"),
         (["1,5", "2,75"], "numbers with a decimal comma"),
         (["$1,200.50", "$3"], "numbers with a sign"),
-        (["12%", "7.5 %"], "numbers with a sign"),
         (["0150", "5003"], None),
-        (["Oslo", "Rome"], None),
-        (["A-1", "B-2"], None),
         (["10 Downing St", "2024-01-05", "x"], None),
         (["1,234"], None),
     ],
@@ -287,9 +266,8 @@ def test_texts_in_disguise(values, what):
         (["1970-01-02T00:00:00+06:00", "1970-01-01T18:00:00Z"], [0.75, 0.75]),
         (pd.to_datetime(["1970-01-03 00:00", "1969-12-31 12:00"]), [2.0, -0.5]),
         ([datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1)], [2932896.0, -719162.0]),
-        ([np.nan, np.nan], [np.nan, np.nan]),
     ],
-    ids=["texts", "zones", "times", "far", "missing"],
+    ids=["texts", "zones", "times", "far"],
 )
 def test_dates_become_days(values, days):
     frame = pd.DataFrame({"when": values})
@@ -302,8 +280,6 @@ def test_dates_become_days(values, days):
     ("name", "words"),
     [
         ("delay", "did you mean 'arr_delay' or 'dep_delay'?"),
-        ("Carier", "did you mean 'carrier'?"),
-        ("arr delay", "did you mean 'arr_delay'?"),
         ("origin_airport", "did you mean 'origin'?"),
         ("xyz", "there is no column 'xyz'; the columns are 'arr_delay'"),
     ],
@@ -313,10 +289,3 @@ def test_suggestions_look_at_parts_of_names(name, words):
     with pytest.raises(TableError) as info:
         tables.require_columns(columns, [name])
     assert words in str(info.value)
-
-
-def test_several_columns_that_are_not_there():
-    message = tables.missing_columns(["age", "zip"], ["Age ", *(f"c{k}" for k in range(30))])
-    assert "there are no columns 'age', 'zip'" in message
-    assert "did you mean 'Age ' for 'age'?" in message
-    assert message.endswith("'c18' and 11 more")
