@@ -154,6 +154,7 @@ FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
         (FIT[:4], "required: -o/--output"),
         ([*FIT, "--risk", "cvar:7"], "(0, 1], got 7"),
         ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
+        (["quantile", "t.csv", "--target", "y", "--quantiles", "2"], "between 0 and 1, got '2'"),
         ([*FIT, "--l1", "-1"], "at least 0, got '-1'"),
         ([*FIT, "--sep", "ab"], "one character, got 'ab'"),
     ],

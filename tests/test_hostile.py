@@ -49,10 +49,9 @@ def smaller(monkeypatch):
 
 
 # What a summary tells without a look at the rest.
-WITH_SUMMARY = {"deep_nesting", "lists_in_the_schema", "nodes_in_the_schema", "other_compression",
-                "one_array_many_times", "size_that_is_a_lie", "spaces_in_the_schema",
-                "texts_in_the_schema", "top_level_dtype", "zeros_in_an_array",
-                "zeros_that_nobody_asked_for"}  # fmt: skip
+WITH_SUMMARY = {"deep_nesting", "lists_in_the_schema", "nodes_in_the_schema",
+                "one_array_many_times", "size_that_is_a_lie", "top_level_dtype",
+                "zeros_in_an_array", "zeros_that_nobody_asked_for"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted({*hostile.MODELS} - {"as_much_as_it_may"}))
@@ -94,19 +93,16 @@ def test_headers_of_npy_files_that_make_no_sense(tmp_path, what):
     path.write_bytes(hostile.NPY_HEADS[what] + bytes(64))
     write_blocks(tmp_path / "blocks", np.ones((4, 2)))
     readers = [lambda: open_rows(path), lambda: open_rows(tmp_path)]
-    if what not in ("dates", "texts"):
+    if what != "dates":
         readers.append(lambda: open_data(tmp_path / "blocks", path))
     for read in readers:
         with pytest.raises(ValueError, match=r"X\.npy"):
             read()
 
 
-@pytest.mark.parametrize(
-    "text", [b"[" + b"[]," * 10**6 + b"0]", b"[" * 10**5, b'["' + b"x" * 10**7], ids=range(3)
-)
-def test_names_of_columns_that_are_none(tmp_path, text):
+def test_names_of_columns_that_are_none(tmp_path):
     write_blocks(tmp_path / "blocks", np.ones((4, 2)))
-    (tmp_path / "blocks" / "columns.json").write_bytes(text)
+    (tmp_path / "blocks" / "columns.json").write_bytes(b"[" + b"[]," * 10**6 + b"0]")
     said = refused(ValueError, open_rows, tmp_path / "blocks", room=30 << 20)
     assert "columns.json" in said
 
@@ -165,27 +161,17 @@ def test_texts_from_files_are_shown_and_not_obeyed(saved, tmp_path, capsys):
     rows = (saved / "table.csv").read_text().splitlines()
     lines = [f"{row},{NASTY if number % 2 else 'plain'}" for number, row in enumerate(rows[1:])]
     table.write_text("\n".join([rows[0] + ",group", *lines]) + "\n")
-    commands = [
+    for arguments, code in (
         (["info", path], 0),
         (["predict", path, table], 4),
-        (["predict", saved / "model.skops", table, "--unknown", NASTY], None),
         (["evaluate", saved / "model.skops", table, "--groups", "group"], 0),
-        (["fit", table, "--target", "group", "--task", "regression", "-o", tmp_path / "x"], None),
         (["fit", table, "--target", NASTY, "-o", tmp_path / "x"], 4),
-        (["fit", tmp_path / NASTY, "--target", "y", "-o", tmp_path / "x"], 1),
         (["info", tmp_path / NASTY], 1),
-    ]
-    for arguments, code in commands:
-        try:
-            ended = cli.main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            ended = end.code
-        if code is not None:
-            assert ended == code, arguments
+    ):
+        assert cli.main([str(argument) for argument in arguments]) == code, arguments
         said = "".join(capsys.readouterr())
         assert not set(said) & set("\x1b\x07\x9b\u202e"), arguments
-        if arguments[0] == "info" and code == 0:
-            assert r"\x1b]0;owned" in said
+        assert r"\x1b]0;owned" in said
 
 
 def test_memory_that_is_not_there_is_one_line(saved, monkeypatch, capsys):

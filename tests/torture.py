@@ -38,9 +38,6 @@ PATIENCE = 300
 # Damaged files that one process reads.
 _AT_ONCE = 40
 
-# What commands took for hostile files, and which.
-LARGEST = []
-
 # Exit codes that a command may end with when nobody kills it.
 KNOWN = (0, 1, 2, 3, 4, 130)
 
@@ -300,7 +297,6 @@ def judge(place, name, make, files, commands):
             yield f"{name}, {arguments[0]}: {complaint}"
         if outcome.peak > MAX_BYTES:
             yield f"{name}, {arguments[0]}: {outcome.peak >> 20} MB"
-        LARGEST.append((outcome.peak, f"{name}, {arguments[0]}"))
     path.unlink()
 
 
@@ -358,8 +354,6 @@ def main():
                 for line in trial(Place(folder, random.Random(0))):
                     found.append(line)
                     print(line, flush=True)
-        peak, what = max(LARGEST)
-        print(f"the most that a hostile file took: {peak >> 20} MB ({what})")
     print(f"{len(found)} complaints in {time.monotonic() - begin:.0f} s")
     return 1 if found else 0
 
