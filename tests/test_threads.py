@@ -63,20 +63,18 @@ def in_a_thread(work):
         return pool.submit(work).result()
 
 
-@pytest.mark.parametrize("first", [lambda work: work(), in_a_thread])
-@pytest.mark.parametrize("second", [lambda work: work(), in_a_thread])
-def test_the_library_is_limited_from_any_thread_until_the_last_one_ends(first, second):
+def test_the_library_is_limited_from_any_thread_until_the_last_one_ends():
     with threadpool_limits(2, user_api="blas"):
         before, users = thread_count(None), blas_threads()
         one, two = limit_blas(), limit_blas()
-        first(one.__enter__)
-        second(two.__enter__)
+        one.__enter__()
+        in_a_thread(two.__enter__)
         assert set(blas_threads()) <= {1}
         # The limit of a run is not taken for the user's.
         assert thread_count(None) == before
-        second(lambda: one.__exit__(None, None, None))
+        in_a_thread(lambda: one.__exit__(None, None, None))
         assert set(blas_threads()) <= {1}
-        first(lambda: two.__exit__(None, None, None))
+        two.__exit__(None, None, None)
         assert blas_threads() == users
 
 

@@ -84,17 +84,13 @@ def test_offsets_and_units_of_the_targets_do_not_matter(regression, risk, scale,
 
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2", "extremile:2.5"])
 def test_hessians_of_sampled_rows_steer(regression, risk):
-    problem = sorel.Problem(*regression(60_000, 5), risk=risk)
-    engine = problem.engine.for_run()
+    engine = sorel.Problem(*regression(60_000, 5), risk=risk).engine.for_run()
     point = engine.point(np.full(5, 0.3))
     for eta in (0.05, 1.0, 20.0):
         dual = engine.dual_step(engine.uniform(), point, eta)
         exact = engine.curvature(point, dual, eta).matrix()
         some = engine.curvature(point, dual, eta).matrix(10_000)
         assert np.linalg.norm(some - exact) <= 0.15 * np.linalg.norm(exact)
-    result = sorel.solve(problem, tol=1e-6)
-    assert result.converged
-    assert problem.certificate(result.w, result.weights).relative_gap <= 1e-6
 
 
 def test_what_is_not_served_is_refused_by_name(regression):
@@ -150,15 +146,13 @@ def test_float32_warns_of_a_tolerance_below_its_rounding(regression):
         sorel.solve(problem, tol=1e-8)
 
 
-def test_checkpoints_and_warm_starts(regression, tmp_path):
+def test_a_checkpoint_is_that_of_the_host(regression, tmp_path):
     X, y = regression(300, 3)
     problem, path = sorel.Problem(X, y), tmp_path / "run.ckpt"
     sorel.solve(problem, tol=1e-9, checkpoint=path, callback=lambda record: record.passes > 2)
     # The same numbers in host memory are the same problem.
     host = sorel.Problem(X.cpu().numpy(), y.cpu().numpy())
     assert "resumed" in sorel.solve(host, tol=1e-9, checkpoint=path).status
-    result = sorel.solve(problem, tol=1e-9)
-    assert sorel.solve(problem.with_risk("cvar:0.4"), warm_start=result, tol=1e-9).converged
 
 
 class Tally(TorchDispatchMode):
