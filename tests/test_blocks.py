@@ -181,18 +181,13 @@ def test_small_data_is_taken_into_memory(tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_rows_on_disk(tmp_path, tiny_spans):
     X, y = make_data("squared", 300, D, 0)
-    path = tmp_path / "X.npy"
-    np.save(path, X)
-    options = {"tol": 1e-8, "checkpoint": tmp_path / "state.ckpt"}
-    with pytest.warns(sorel.ConvergenceWarning):
-        first = sorel.solve(sorel.Problem(path, y), "sorel", max_passes=5, **options)
-    second = sorel.solve(sorel.Problem(path, y), "sorel", **options)
-    assert second.converged
-    assert second.passes > first.passes
-    X[:, 1] += 0.1
-    np.save(path, X)
+    checkpoint = tmp_path / "state.ckpt"
+    sorel.solve(sorel.Problem(stored(X, tmp_path, "memmap"), y), checkpoint=checkpoint)
+    again = sorel.solve(sorel.Problem(stored(X, tmp_path, "memmap"), y), checkpoint=checkpoint)
+    assert "resumed" in again.status
+    changed = sorel.Problem(stored(X + 0.1, tmp_path, "memmap"), y)
     with pytest.raises(ValueError, match="the values of X differ"):
-        sorel.solve(sorel.Problem(path, y), "sorel", **options)
+        sorel.solve(changed, checkpoint=checkpoint)
 
 
 def test_bad_rows_are_named(tmp_path, tiny_spans):

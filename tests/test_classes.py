@@ -14,11 +14,8 @@ K = 4
 
 HOMES = {
     "C": np.ascontiguousarray,
-    "F": np.asfortranarray,
-    "float32": lambda X: X.astype(np.float32),
     "float32 F": lambda X: np.asfortranarray(X, np.float32),
     "sparse": scipy.sparse.csr_array,
-    "sparse float32": lambda X: scipy.sparse.csr_array(X.astype(np.float32)),
 }
 
 

