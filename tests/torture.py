@@ -155,11 +155,6 @@ def full_disk(place):
         yield f"exit code {outcome.code} where the model could not be written"
     if target.read_bytes() != b"the old content" or leftovers(place.folder):
         yield f"the old file changed, or {leftovers(place.folder)} stayed"
-    if os.path.exists("/dev/full"):
-        outcome = place.run("predict", "model.skops", "table.csv", "-o", "/dev/full")
-        yield from complaints(outcome, codes=(1,))
-        if "/dev/full" not in outcome.said:
-            yield f"the file is not named: {outcome.said!r}"
 
 
 def damage(content, rng):
