@@ -54,17 +54,6 @@ def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     assert small.objective(there) < problem.objective(anywhere)
 
 
-def test_what_has_no_space_of_rows():
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((30, 200)), np.arange(30.0)
-    assert rotate(sorel.Problem(X, y).engine) is not None
-    assert rotate(sorel.Problem(X, y % 3, loss="multinomial").engine) is None
-    assert rotate(sorel.Problem(X[:, :20], y).engine) is None  # thirty rows of twenty columns
-    X[-1] = X[0]
-    X[-1, 0] += 1e-7
-    assert rotate(sorel.Problem(X, y).engine) is None
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["rows", "sparse"])
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
