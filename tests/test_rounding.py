@@ -229,3 +229,11 @@ def test_one_target_is_met_up_to_the_rounding_of_the_intercept(offset):
     X = np.random.default_rng(0).standard_normal((1, 5))
     penalty = sorel.Simplex(0.0)
     assert sorel.solve(sorel.Problem(X, [offset], penalty=penalty, fit_intercept=True)).converged
+
+
+@pytest.mark.parametrize("w", [-1.3, 1.0, 40.0])
+def test_a_bound_from_margins_far_away_is_charged_with_its_rounding(w):
+    """With X of 1e-10 margins of 1e13 were tried, whose digits cancel."""
+    penalty = sorel.ElasticNet(6.16, 0.0063)
+    problem = sorel.Problem([[6.6e-10]], [0.0005], risk="cvar:0.5", loss="gamma", penalty=penalty)
+    assert problem.certificate(np.array([w]), np.ones(1)).dual <= problem.objective(np.zeros(1))

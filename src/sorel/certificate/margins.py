@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sorel._lib.devices import to_numpy
-from sorel.certificate.rounding import MAX_ENTRIES, UNIT
+from sorel.certificate.rounding import MAX_ENTRIES, ROUNDINGS, UNIT
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem.penalties.builtin import OWN, Declared
 from sorel.problem.risks import Deviation
@@ -33,7 +33,7 @@ _MAX_STEPS = 100
 
 
 class MarginBound(NamedTuple):
-    """The bound without its rounding errors, and what these depend on."""
+    """The bound, less the rounding of its own terms, and what other errors depend on."""
 
     value: float
     expected: float
@@ -110,9 +110,13 @@ def _at(
     s = lam * loss.derivative(y, t)
     gradient = s @ X
     coef = penalty.conjugate_gradient(-gradient)
-    expected = float(lam @ loss.value(y, t))
+    losses, fitted = loss.value(y, t), X @ coef
+    expected = float(lam @ losses)
     bracket = penalty.fenchel_young(coef, -gradient)
-    value = expected + penalty.value(coef) - float(s @ (origin + t - X @ coef)) - bracket
+    value = expected + penalty.value(coef) - float(s @ (origin + t - fitted)) - bracket
+    # Far from the margins of any parameters the terms are large, and their digits cancel.
+    terms = lam @ np.abs(losses) + np.abs(s) @ (np.abs(origin) + np.abs(t) + np.abs(fitted))
+    value -= float(terms) * ROUNDINGS * len(t)
     size = float(np.abs(origin).max())
     return MarginBound(
         value if math.isfinite(value) else -math.inf,
