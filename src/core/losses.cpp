@@ -102,6 +102,20 @@ SOREL_CLONES double directional_slope(int code, double delta, Values y, Values m
         });
 }
 
+// new_margins = z + step direction, with the losses there
+SOREL_CLONES void move_margins(Values margins, Values direction, double step, int code,
+                               double delta, Values y, Vector<double> new_margins,
+                               Vector<double> losses) {
+    with_loss(code, delta, [&](auto loss) SOREL_INLINED {
+#pragma omp simd
+        for (index i = 0; i < margins.size(); ++i) {
+            const double z = margins[i] + step * direction[i];
+            new_margins[i] = z;
+            losses[i] = loss.value(y[i], z);
+        }
+    });
+}
+
 // First and second derivative of sum_i omega_i q_i phi(y_i, z_i + shift) in the shift. The first is
 // known up to the unit roundoff times the third number: the size of its terms, and that of the
 // margins times the curvature.
@@ -141,6 +155,8 @@ void bind_losses(nb::module_& m) {
     define(m, "weighted_slopes", "code delta y margins density omega weighted c", weighted_slopes);
     define(m, "directional_slope", "code delta y margins density direction omega weighted",
            directional_slope);
+    define(m, "move_margins", "margins direction step code delta y new_margins losses",
+           move_margins);
     define(m, "shift_statistics", "code delta y margins shift density omega weighted",
            shift_statistics);
 }

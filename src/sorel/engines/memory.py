@@ -111,7 +111,7 @@ def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 _PER_ROW = frozenset(
     (
         "X", "y", "margins", "losses", "slopes", "density", "others", "previous", "target", "block",
-        "direction", "change", "c", "h", "squares",
+        "direction", "new_margins", "change", "c", "h", "squares",
     )
 )  # fmt: skip
 
@@ -286,9 +286,15 @@ class MemoryEngine(base.Engine):
         return change
 
     def moved(self, point: Any, delta: FloatArray, direction: Any, step: float) -> MemoryPoint:
-        margins = step * direction
-        margins += point.margins
-        return self._evaluated(point.w + step * delta, margins)
+        w = point.w + step * delta
+        if self.n_outputs > 1:
+            return self._evaluated(w, point.margins + step * direction)
+        margins, losses = np.empty(self.n_samples), np.empty(self.n_samples)
+        self._each(
+            self._loops.move_margins, point.margins, direction, step, *self._loss_args, margins,
+            losses,
+        )  # fmt: skip
+        return MemoryPoint(w, self, margins, losses)
 
     def _evaluated(self, w: FloatArray, margins: Any) -> MemoryPoint:
         losses, slopes = np.empty(self.n_samples), None

@@ -102,6 +102,16 @@ def directional_slope(
     return float(np.sum(terms * omega)) if weighted else float(np.sum(terms) * omega[0])
 
 
+def move_margins(
+    margins: Any, direction: Any, step: float, loss: Loss, delta: float, y: Any, new_margins: Any,
+    losses: Any,
+) -> None:  # fmt: skip
+    """Margins moved along a direction, with the losses there."""
+    np.multiply(direction, step, out=new_margins)
+    new_margins += margins
+    losses[...] = _values(loss, y, new_margins)
+
+
 def shift_statistics(
     loss: Loss, delta: float, y: Any, margins: Any, shift: float, density: Any, omega: Any,
     weighted: bool,
