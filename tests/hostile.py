@@ -58,7 +58,7 @@ def _fill(archive, name, size, head=b"", letter=b"\0"):
             stream.write(letter * MEGABYTE)
 
 
-def _fill_array(archive: zipfile.ZipFile, size: int, name: Any = "big.npy") -> None:
+def _fill_array(archive: zipfile.ZipFile, size: int, name: str = "big.npy") -> None:
     _fill(archive, name, size, npy_head((size // 8,)))
 
 
@@ -152,9 +152,8 @@ def _spaces(members, archive):
 
 def _lists(members, archive):
     """A schema with many empty lists in it."""
-    members["schema.json"] = members["schema.json"].rstrip()[:-1] + b', "extra": [%s0]}' % (
-        b"[]," * 2 * 10**7
-    )
+    lists = b"[]," * 2 * 10**7
+    members["schema.json"] = members["schema.json"].rstrip()[:-1] + b', "extra": [%s0]}' % lists
 
 
 MODELS |= {

@@ -233,7 +233,6 @@ def test_evaluate_reports_the_model_s_own_losses(folder, models, capsys):
     found = report(models["price"], "test.csv", "--groups", "city")
     assert found.loc["all", "mean"] == pytest.approx(losses.mean())
     assert found.loc["all", "cvar_0.1"] == pytest.approx(sorel.CVaR(0.1)(losses))
-    assert found.loc["all", "bias"] == pytest.approx(errors.mean())
     assert found.loc["Oslo", "worst"] == pytest.approx(losses[oslo].max())
     assert found.loc["Oslo", "bias"] == pytest.approx(errors[oslo].mean())
     assert found["n"].tolist()[1:4] == test.groupby("city").size().tolist()
@@ -273,9 +272,7 @@ def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
     frame["y"] = np.where(frame["a"] + 2 * rng.logistic(size=400) > 0, "yes", "no")
     frame.to_csv("t.csv", index=False)
     assert fit("t.csv", "y", "--risk", "cvar:0.1") == 0
-    said = capsys.readouterr().err
-    assert "warning: the fitted model is (nearly) constant" in said
-    assert "starts to learn at about cvar:" in said
+    assert "warning: the fitted model is (nearly) constant" in capsys.readouterr().err
     assert run("info", "m.skops") == 0
     assert "the model is constant" in capsys.readouterr().out
     assert run("evaluate", "m.skops", "t.csv") == 0
@@ -661,9 +658,7 @@ def test_weights_count_rows(flown):
 def test_rows_without_a_target_on_request(flown, capsys):
     cell("delay", [3, 7, 11], None)(flown).to_csv("numbers.csv", index=False)
     assert fit("numbers.csv", "delay", "--skip-missing-target") == 0
-    said = capsys.readouterr().err
-    assert "note: 3 of 200 rows have no target and are left out" in said
-    assert "on 197 rows" in said
+    assert "note: 3 of 200 rows have no target and are left out" in capsys.readouterr().err
     assert (report("m.skops", "numbers.csv", "--skip-missing-target")["n"] == 197).all()
 
 

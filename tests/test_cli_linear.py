@@ -34,8 +34,7 @@ def test_portfolio(returns, tmp_path, capsys):
     assert table["asset"].tolist() == ["a", "b", "c"]
     np.testing.assert_allclose(table["weight"], model.weights_, atol=1e-12)
     assert table["risk_contribution"].sum() == pytest.approx(model.risk_)
-    words = capsys.readouterr().err
-    assert "certified gap" in words
+    assert "certified gap" in capsys.readouterr().err
 
 
 def test_portfolio_with_a_target_and_a_picture(returns, tmp_path, capsys):

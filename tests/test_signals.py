@@ -74,8 +74,7 @@ def test_a_signal_leaves_a_checkpoint_and_no_scratch(tmp_path, endless, capsys, 
     assert not (tmp_path / "model.skops").exists()
     # The signal may have come before the first check, when there is nothing to keep yet.
     assert {file.name for file in tmp_path.iterdir()} <= {"blocks", "scratch", "fit.ckpt"}
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_handlers_come_back_and_others_are_left_alone():
