@@ -222,10 +222,12 @@ def test_weights_are_as_exact_as_losses_that_overflow_when_squared():
     assert errors[1] == pytest.approx(1e180 * errors[0], rel=1e-9)
 
 
-def test_targets_and_weights_have_an_entry_per_row_and_labels_count_classes():
+@by_home
+def test_targets_and_weights_have_an_entry_per_row_and_labels_count_classes(home):
     def make(targets, weight=None, loss=None, classes=None):
         loss = sorel.losses.Squared() if loss is None else loss
-        return make_engine(np.eye(3), Spec(targets, loss, sorel.Mean(), classes, False, weight))
+        spec = Spec(targets, loss, sorel.Mean(), classes, False, weight)
+        return make_engine(HOMES[home](np.eye(3)), spec)
 
     make(np.zeros(3))
     for short in (np.zeros(2), np.zeros((3, 1))):

@@ -10,7 +10,8 @@ import sorel
 from sorel import CVaR
 from sorel.engines.rotated import rotate
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.solvers import Newton, UnsupportedProblemError
+from sorel.models.row_systems import RowSystem, Weights
+from sorel.solvers import Newton, UnsupportedProblemError, row_space
 from sorel.solvers.row_space import RowSpace
 
 HOMES = {
@@ -83,16 +84,18 @@ def test_auto_goes_there_first_and_on_where_that_leads_nowhere():
         assert not sorel.solve(problem, RowSpace()).converged
 
 
-def test_an_interrupt_loses_nothing():
-    problem, seen = make_problem(penalty=sorel.L2(1e-4)), []
+def test_an_interrupt_loses_nothing(monkeypatch):
+    problem = make_problem(penalty=sorel.L2(1e-4))
+    rehearse = row_space.rehearse
 
-    def stop(record):
-        seen.append(record.passes)
-        if len(seen) == 4:
-            raise KeyboardInterrupt
+    def stopped(iterates, small, run):
+        for count, found in enumerate(rehearse(iterates, small, run)):
+            if count == 3:
+                raise KeyboardInterrupt
+            yield found
 
-    result = sorel.solve(problem, RowSpace(), callback=stop)
-    assert seen == sorted(seen)
+    monkeypatch.setattr(row_space, "rehearse", stopped)
+    result = sorel.solve(problem, RowSpace())
     assert result.status.startswith("interrupted")
     assert result.objective < 0.5 * problem.objective(problem.start())
 
@@ -125,6 +128,15 @@ def test_engines_solve_by_rows(home, intercept, loss, risk):
     matrix = engine.curvature(point, dual, 0.5).matrix() + np.diag(problem.modulus())
     step = curvature.solve(gradient, problem.penalty.l2)
     np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-6 * np.abs(gradient).max())
+
+
+def test_systems_without_a_solution_are_refused():
+    # One row in one block: its weight cannot move, and the loss itself is flat.
+    weights = Weights(np.array([2.0]), np.ones(1), np.zeros(1, np.int32), np.array([2.0]))
+    with pytest.raises(np.linalg.LinAlgError, match="do not bend"):
+        RowSystem(np.ones((1, 1)), weights, 0.1).solve(np.ones(1), 1.0)
+    with pytest.raises(np.linalg.LinAlgError, match="1 x 1"):
+        RowSystem(np.full((1, 1), np.nan), weights, 0.1)
 
 
 def test_rows_without_curvature():
