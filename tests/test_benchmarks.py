@@ -1,6 +1,5 @@
 """The instruments of the benchmarks: what they measure must be what they say."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -46,34 +45,6 @@ def test_peak_memory_sees_what_was_freed_since_the_reset():
     assert memory.peak() - memory.base < size // 4
     np.ones(size, dtype=np.uint8)
     assert 0.9 * size < memory.peak() - memory.base < 1.5 * size
-
-
-def test_contenders_take_turns():
-    """Until each has run often enough, or long enough; and the median of its times counts."""
-    calls = []
-
-    def runs(name, times):
-        times = iter(times)
-        return lambda: calls.append(name) or next(times)
-
-    budget = common.Budget(3, 10.0)
-    found = budget.take_turns(
-        {"short": runs("short", [0.05, 0.01, 0.06]), "long": runs("long", [3.0])}
-    )
-    assert found == {"short": 0.05, "long": 3.0}
-    assert calls == ["short", "long", "short", "short"]
-    # Very short runs are repeated more often.
-    assert budget.repeat(runs("tiny", [1e-6] * 15)) == 1e-6
-    assert calls.count("tiny") == 15
-
-
-def test_text_between_markers(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("a\n<b>\nold\n</b>\nc\n")
-    common.replace_between(page, ("<b>", "</b>"), "new")
-    assert page.read_text() == "a\n<b>\nnew\n</b>\nc\n"
-    with pytest.raises(SystemExit, match="must contain each of the markers"):
-        common.replace_between(page, ("<d>", "</d>"), "new")
 
 
 def test_first_use_is_measured_in_a_process_of_its_own():
@@ -194,21 +165,6 @@ def test_quick_comparisons(main, printed, times, capsys):
     assert capsys.readouterr().out.count(printed) == times
 
 
-def test_rivals_from_the_command_line(tmp_path, capsys, monkeypatch):
-    chosen = ("sorel (auto)", "scipy L-BFGS-B", "SPQR")
-    monkeypatch.setattr(rivals, "CODES", tuple(BY_NAME[name] for name in chosen))
-    out = tmp_path / "out.md"
-    arguments = ["--quick", "--only", "diabetes, mean", "--seconds", "0.2", "--out", str(out)]
-    assert rivals.main(arguments) == 0
-    assert "Not run, for want of --with spqr=FOLDER: SPQR" in out.read_text()
-    assert "| sorel (auto)" in capsys.readouterr().out
-    assert rivals.main(["--only", "no such problem"]) == 1
-    with pytest.raises(SystemExit, match="there is no folder"):
-        rivals.main(["--with", f"spqr={tmp_path / 'nothing'}"])
-    with pytest.raises(SystemExit, match="one of drlearn, prospect, spqr"):
-        rivals.main(["--with", "something=."])
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_paths_searches_and_fits_are_compared():
     sizes = paths.Sizes((300, 4), 2, (60, 2), ((50, 3),), 1)
@@ -221,32 +177,7 @@ def test_paths_searches_and_fits_are_compared():
     assert "50 x 3, mean against Ridge" in table[-3]
 
 
-def test_elastic_net_lays_out_its_tables(monkeypatch):
-    rows = elastic_net.against_sklearn([(40, 6, 1.0), (40, 12, 0.5)], [0.3], 1)
-    assert [row[0] for row in rows] == ["40 x 6", "40 x 12, 50% full"]
-    monkeypatch.setattr(elastic_net, "RISKS", ["cvar:0.5"])
-    others = elastic_net.other_risks(40, 6, 1)
-    assert len(others) == 8
-    gaps = [*(row[6] for row in rows), *(row[-1] for row in others)]
-    assert all(float(gap) <= 1e-6 for gap in gaps)
-
-
 # Scaling.
-
-
-def test_lbfgs_reports_a_target_it_cannot_reach():
-    X, y = cases.sparse_data(300, 40, 12)
-    # Losses are positive, so no objective is below the optimum by the optimum itself.
-    record = cases.time_lbfgs(X, y, "cvar:0.1", "logistic", -1.0, 1e-6, BUDGET)
-    assert not record["converged"]
-    assert scaling.show_time(record).startswith("never")
-
-
-@pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
-def test_outer_iterations_are_timed_between_runs():
-    record = cases.outer_iteration(2000, 3, "cvar:0.5", BUDGET, passes=(4, 12))
-    first, last = record["n_iter"]
-    assert last - first == 4  # two passes each
 
 
 def test_a_section_runs_in_its_own_process(tmp_path, capsys):
@@ -267,61 +198,6 @@ def test_a_section_runs_in_its_own_process(tmp_path, capsys):
 
 
 # The map.
-
-
-def test_the_design_of_the_map_fills_its_ranges():
-    cells = regime_map.design(300)
-    assert cells[:20] == regime_map.design(20)
-    for key, names in (
-        ("loss", regime_map.LOSSES),
-        ("penalty", regime_map.PENALTIES),
-        ("risk", regime_map.RISKS),
-        ("shape", ("n >= 20 d", "n < 20 d", "n <= d")),
-    ):
-        counts = [sum(getattr(cell, key) == name for cell in cells) for name in names]
-        assert min(counts) >= 20, (key, counts)
-    for cell in cells:
-        outputs = regime_map.CLASSES if cell.loss == "multinomial" else 1
-        assert 100 <= cell.n <= 10**6
-        assert 1 <= cell.d <= 10**4
-        assert cell.n * cell.d * outputs <= 1.05 * regime_map.MOST_NUMBERS
-    assert max(cell.n for cell in cells) > 5e5
-    assert max(cell.d for cell in cells) > 5e3
-
-
-def test_every_penalty_of_the_map_makes_a_problem():
-    cell = regime_map.Cell(0, 40, 3, 10.0, "squared", "L2", "cvar:0.5", True, False)
-    for penalty in regime_map.PENALTIES:
-        for loss in ("huber", "multinomial"):
-            problem = regime_map.build(dataclasses.replace(cell, penalty=penalty, loss=loss))
-            assert type(problem.penalty).__name__ == penalty
-            assert problem.engine.shape[0] == 4
-
-
-def test_the_map_measures_once_and_reports(tmp_path, capsys, monkeypatch):
-    cells = [
-        regime_map.Cell(0, 60, 2, 1.0, "squared", "L2", "cvar:0.5", False, True),
-        regime_map.Cell(1, 50, 3, 1e2, "logistic", "ElasticNet", "mean", True, False),
-    ]
-    page = tmp_path / "page.md"
-    page.write_text("before\n" + "\n".join(regime_map.MARKS) + "\nafter\n")
-    for name, value in {
-        "REPEATS": 0,
-        "DOCS": page,
-        "design": lambda count, numbers: cells[:count],
-        "draw": lambda lines, path: path.write_bytes(b""),
-    }.items():
-        monkeypatch.setattr(regime_map, name, value)
-    arguments = ["--quick", "--count", "2", "--out", str(tmp_path / "out"), "--update-docs"]
-    assert regime_map.main(arguments) == 0
-    lines = regime_map.read_lines(tmp_path / "out" / "quick.jsonl")
-    assert [line["seconds"]["auto"] is not None for line in lines] == [True, True]
-    assert "newton_cg" not in lines[1]["seconds"]  # it does not take an elastic net
-    assert "| n >= 20 d " in page.read_text()
-    # A second call has nothing left to measure.
-    monkeypatch.setattr(regime_map, "measure", None)
-    assert regime_map.main(arguments) == 0
-    assert "| all " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

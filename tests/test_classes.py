@@ -144,3 +144,17 @@ def test_intercepts_that_go_far_and_come_back_lose_no_digits_of_the_margins(far)
         np.testing.assert_allclose(best.margins, engine.point(best.w).margins, atol=1e-9)
     found = problem.certificate(w, np.full(3, 1 / 3))
     assert found.dual <= sorel.solve(problem, tol=1e-9).objective
+
+
+def test_no_draw_of_a_distribution_takes_far_longer_than_the_others():
+    """A bound promised by products and not kept was sought again and again, then from a matrix."""
+    passes = []
+    for seed in range(34, 46):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((2000, 80))
+        z = X @ rng.standard_normal((80, 6)) / np.sqrt(80) + rng.gumbel(size=(2000, 6))
+        settings = {"loss": "multinomial", "penalty": sorel.L2(1 / 2000), "fit_intercept": True}
+        passes.append(
+            sorel.solve(sorel.Problem(X, z.argmax(axis=1), risk="mean", **settings)).passes
+        )
+    assert max(passes) <= 1.5 * np.median(passes)

@@ -107,23 +107,6 @@ def test_sets_are_as_listed():
         assert y.dtype == (np.float64 if info.task == "regression" else np.int64)
 
 
-def test_fingerprint_sees_every_number_and_the_shape_only():
-    rng = np.random.default_rng(0)
-    # Decimals of few digits keep their fingerprint when the last bits change.
-    X, y = rng.standard_normal((5000, 2)).round(6), rng.standard_normal(5000)
-    first = dataset_fingerprint(X, y)
-    assert first == dataset_fingerprint(np.asfortranarray(X), y.tolist())
-    assert first == dataset_fingerprint(np.nextafter(X, np.inf), y)
-    assert dataset_fingerprint([[-0.0]], [0.0]) == dataset_fingerprint([[0.0]], [-0.0])
-    X[4999, 1] = 9.0
-    second = dataset_fingerprint(X, y)
-    y[0] = 9.0
-    flat, tall = ([[1.0, 2.0]], [3.0]), ([[1.0], [2.0]], [3.0, 3.0])
-    found = [first, second, dataset_fingerprint(X, y)]
-    found += [dataset_fingerprint(*each) for each in (flat, tall)]
-    assert len(set(found)) == 5
-
-
 def test_split_standardizes_by_the_training_part():
     X, y = datasets.load_diabetes()
     data = datasets.split_standardized(X, y, test_size=0.25, seed=1)
@@ -413,14 +396,6 @@ def test_bad_downloads_are_refused(reply, message, limits, server, cache, monkey
     asked = {address("yacht"): download._ATTEMPTS, address("yacht", 1): 1}
     assert Counter(server.requests) == asked
     assert kept(cache) == []
-
-
-def test_flaky_server_then_fine(server, cache):
-    replies = [body(code=503), body(ARCHIVE[:100], length=len(ARCHIVE)), body(ARCHIVE)]
-    server.replies[address("yacht")] = replies
-    assert datasets.load_paper_dataset("yacht")[0].shape == (30, 6)
-    assert server.requests.count(address("yacht")) == 3
-    assert kept(cache) == ["yacht.csv"]
 
 
 def test_offline(cache, monkeypatch):

@@ -194,31 +194,6 @@ def test_the_oracle_agrees_with_the_package(kind):
         assert value <= upper <= value + 1e-12 * size
 
 
-def test_the_command_goes_on_where_it_stopped(capsys, tmp_path):
-    arguments = ["--seed", "8", "--jobs", "1", "--out", str(tmp_path)]
-    assert fuzz.main([*arguments, "--count", "2"]) == 0
-    assert "2 problems in" in capsys.readouterr().out
-    notes = tmp_path / "seed-8.jsonl"
-    with notes.open("a") as file:
-        file.write('[2, "sol')  # cut off in the middle of a line
-    assert fuzz.main([*arguments, "--count", "4"]) == 0
-    out = capsys.readouterr().out
-    assert "2 of them done before" in out
-    assert "4 problems in" in out
-    numbers = [line.number for line in fuzz._finished(notes)]
-    assert sorted(numbers) == [0, 1, 2, 3]
-
-
-def test_misses_and_failures_count(capsys):
-    line = fuzz.Line(0, "missed", [], "passes, 1e-3", 0.1, "words")
-    assert fuzz._summary([line] * fuzz.ALLOWED_MISSES, 1.0) == 0
-    assert fuzz._summary([line] * (fuzz.ALLOWED_MISSES + 1), 1.0) == 1
-    assert fuzz._summary([line._replace(missed="", failures=["wrong"])], 1.0) == 1
-    assert "1 failed" in capsys.readouterr().out
-    fuzz._tell(line)
-    assert "missed 0 (passes, 1e-3): words" in capsys.readouterr().out
-
-
 def test_failing_cases_are_reduced_and_spelled_out():
     case = next(cases(1, lambda p: p["X"].shape[0] > 20 and p["weights"] == "wide"
                       and p["penalty_name"] == "l2" and p["loss_name"] == "squared"))  # fmt: skip
@@ -236,12 +211,3 @@ def test_failing_cases_are_reduced_and_spelled_out():
     assert space["problem"].n_samples == 1
     np.testing.assert_array_equal(space["X"], small.parts["X"])
     assert space["X"].shape == (1, 1)
-
-
-def test_overflow_is_told_from_a_failure():
-    case = next(cases(0, lambda p: p["loss_name"] == "poisson" and p["penalty_name"] == "simplex"
-                      and not p["intercept"] and p["rows"] == "normal"))  # fmt: skip
-    large = case.changed(X=1e7 * (1.0 + np.abs(case.parts["X"])), storage="C")
-    assert check(large).outcome == "overflow"
-    assert not check(large).failures
-    assert check(case).outcome in ("solved", "rounding")

@@ -23,15 +23,6 @@ def test_every_operator_is_found_and_changed():
     assert len(changed - {ast.dump(ast.parse(SOURCE))}) == len(found)
 
 
-def test_a_seed_draws_the_same_sample_of_tested_modules():
-    sample = mutants.draw(20, 3)
-    assert sample == mutants.draw(20, 3)
-    assert len(set(sample)) == 20
-    for change in sample:
-        assert mutants.tests_of(change.file)
-        ast.parse(change.apply((mutants.PACKAGE / change.file).read_text()))
-
-
 def test_all_tests_that_are_named_exist():
     for tests in mutants.TESTS.values():
         for test in tests:

@@ -17,11 +17,11 @@ import pytest
 import sorel
 from sorel.cli import main
 from sorel.reproduce import Settings, reproduce
-from sorel.reproduce.cells import Dataset, Progress, Work, cell
+from sorel.reproduce.cells import Dataset, Work, cell
 from sorel.reproduce.claims import HOLDS, HOLDS_NOT, NOT_ENOUGH, NOT_MEASURED, claims
 from sorel.reproduce.experiments import late, plane, toy, trace, trace_lbfgs
 from sorel.reproduce.plan import FIXED_RUNS, collect, load_data
-from sorel.reproduce.result_tables import knob_free, late_levels, reached, to_markdown
+from sorel.reproduce.result_tables import knob_free, late_levels, reached
 from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, make_settings
 
 METHODS = (*ALL_METHODS, *APPENDIX_METHODS)
@@ -156,12 +156,6 @@ def test_late_levels_notice_a_loss(results):
     assert table.loc[0, "at iteration"] == 2
 
 
-def test_markdown():
-    frame = pd.DataFrame({"a": ["x|y", True], "b": [12.34, np.nan], "c": [1e-7, 12.0]})
-    rows = ["| a | b | c |", "|---|---|---|", "| x\\|y | 12.3 | 1.0e-07 |", "| yes | - | 12 |"]
-    assert to_markdown(frame).splitlines() == rows
-
-
 # Restart and parallel work.
 
 
@@ -203,16 +197,6 @@ def test_killed_run_continues_and_ends_with_the_same_tables(results, folder, tmp
         assert ours.read_bytes() == theirs.read_bytes(), name
 
 
-def test_unreadable_cell_is_computed_again(tmp_path):
-    piece = cell("toy", start=0.5, alpha=0.5, steps=60, iterations=3)
-    work = Work(tmp_path, {})
-    first = work.run("toy", {"a": piece})
-    work.path(piece).write_text('{"paths": {"wi')
-    assert work.load(piece) is None
-    assert work.run("toy", {"b": piece}) == {"b": first["a"]}
-    assert work.load(piece) == first["a"]
-
-
 def test_key_depends_on_settings_data_and_code(tmp_path, monkeypatch):
     X, y = np.eye(3), np.ones(3)
 
@@ -225,18 +209,6 @@ def test_key_depends_on_settings_data_and_code(tmp_path, monkeypatch):
     assert known not in (path(y + 1e-15, "esrm:2"), path(y, "max"))
     monkeypatch.setattr("sorel.reproduce.cells.code_version", lambda: "other")
     assert path(y, "esrm:2") != known
-
-
-def test_progress_shows_the_time_left(capsys):
-    progress = Progress(shown=True)
-    progress.start("tuning", [1.0] * 4, known=3)
-    progress.advance(1.0)
-    progress.advance(1.0)
-    progress.close()
-    text = capsys.readouterr().err
-    assert "tuning: 2/4 cells (3 kept from before), 50%, about 0 s left" in text
-    Progress(shown=False).close()
-    assert capsys.readouterr().err == ""
 
 
 # The experiments.
