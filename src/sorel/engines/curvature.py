@@ -177,7 +177,9 @@ class OneMargin(MemoryCurvature):
     def _block_slopes(self, factor: FloatArray | None = None) -> FloatArray:
         """omega phi' inside the blocks, times the factors of sampled rows."""
         engine, c = self._engine, np.empty(self._engine.n_samples)
-        inside = np.where(self._block >= 0, 1.0 if factor is None else factor, 0.0)
+        inside = (self._block >= 0).astype(np.float64)
+        if factor is not None:
+            inside *= factor
         engine._each(
             engine._loops.weighted_slopes, *engine._loss_args, self._point.margins, inside,
             *self._weights, c,
