@@ -46,7 +46,7 @@ MATRIX = "newton, continuation"
 CG = f"newton_cg 250, {MATRIX}"
 SET = "newton on a working set"
 FIRST = "lbfgs or pdhg"
-TRIED = f"{SET}, {FIRST} 953, sorel 100, {MATRIX}"
+TRIED = f"{SET}, {FIRST} 2858, sorel 100, {MATRIX}"
 
 # A jump of 3.5 and of 7 % of the largest weight.
 MILD = Mixture([ESRM(2.0), CVaR(0.5)], [0.96, 0.04])
@@ -88,7 +88,7 @@ CHOSEN = {
         Box(0.1, -1.0, 1.0),
     ): TRIED,
     (2000, 1500, "squared", "mean", NonNegative(0.1)): TRIED,
-    (500, 3000, "logistic", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"{FIRST} 250, sorel 100, {MATRIX}",
+    (500, 3000, "logistic", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"{FIRST} 750, sorel 100, {MATRIX}",
     (500, 6000, "squared", "esrm:2", NonNegative(0.1)): f"{FIRST}, sorel 100",
     (500, 3000, "multinomial", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"{SET}, sorel 100",
     (250, 2000, "linear", "cvar:0.05", Simplex(0.1)): MATRIX,

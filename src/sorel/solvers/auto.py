@@ -216,7 +216,8 @@ TABLE = (
         Facts.wants_first_order,
         # Within bounds the mean is smooth, and no risk else.
         lambda f: LBFGS() if f.problem.has_fixed_weights else PDHG(),
-        trial=lambda f: f.matrix_budget,
+        # Its gap falls late: a trial is longer than the patience of other methods.
+        trial=lambda f: _MATRIX_STEPS * f.matrix_budget,
     ),
     Method(
         "sorel",
