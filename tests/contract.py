@@ -187,3 +187,25 @@ def test_every_solver_of_full_passes_certifies(home, solver, loss):
     proof = problem.certificate(result.w, result.weights)
     assert proof.relative_gap <= tol
     assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-12)
+
+
+@pytest.mark.parametrize("risk", ["cvar", "esrm"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("unit", "shift"), [(1, 1e9), (1e-9, 0), (1e9, 0)])
+def test_offsets_and_units_of_the_targets_do_not_matter(home, risk, weighted, unit, shift):
+    more = {"risk": risk, "weighted": weighted, "intercept": True}
+    plain, other = (
+        sorel.solve(home("squared", **more, **change))
+        for change in ({}, {"unit": unit, "shift": shift})
+    )
+    assert other.converged, other.status
+    assert other.objective / unit**2 == pytest.approx(plain.objective, rel=3e-6)
+
+
+def test_a_checkpoint_is_resumed_and_knows_its_targets(home, tmp_path):
+    path = tmp_path / "run.ckpt"
+    started = {"checkpoint": path, "callback": lambda record: record.passes > 2}
+    sorel.solve(home("squared"), tol=1e-9, **started)
+    assert "resumed" in sorel.solve(home("squared"), tol=1e-9, checkpoint=path).status
+    with pytest.raises(sorel.CheckpointError, match="the targets y differ"):
+        sorel.solve(home("squared", shift=1), checkpoint=path)

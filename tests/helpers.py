@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
+from scipy.optimize import linprog
 from scipy.special import xlogy
 
 import sorel
@@ -70,6 +72,25 @@ def make_data(loss: str, n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndar
     y = np.where(z + rng.logistic(size=n) > 0, 1, -1)
     y[:2] = [-1, 1]
     return X, y
+
+
+def quietly(problem: sorel.Problem, *args: Any, **options: Any) -> sorel.Result:
+    """Solve, whether the tolerance is reached or not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
+        return sorel.solve(problem, *args, **options)
+
+
+def certified(
+    problem: sorel.Problem, solver: Any = "newton", tol: float = 1e-9, **options: Any
+) -> sorel.Result:
+    """Solve without a warning, and check the proof from outside the run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sorel.solve(problem, solver, tol=tol, **options)
+    gap = problem.certificate(result.w, result.weights).relative_gap
+    assert gap <= 1.0001 * tol or "perfect fit" in result.status
+    return result
 
 
 class Case(NamedTuple):
@@ -232,3 +253,15 @@ def conic_optimum(case: Case) -> Reference:
     w = found.w.copy()
     w[:D] = PENALTIES[case.penalty].project(w[:D])
     return Reference(w, found.lam, brute_objective(case, w))
+
+
+def pinball_optimum(X: Any, y: Any, q: float, alpha: float, weight: Any, intercept: bool) -> float:
+    """The least mean pinball loss with its l1 penalty, from the textbook program of n rows."""
+    n, d = X.shape
+    omega = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+    eye = scipy.sparse.eye_array(n)
+    # w = a - c, a free intercept, residual = u - v
+    A = scipy.sparse.hstack([X, -X, np.full((n, 1), float(intercept)), eye, -eye], format="csc")
+    cost = np.concatenate([np.full(2 * d, alpha), [0.0], q * omega, (1.0 - q) * omega])
+    bounds = [(0, None)] * (2 * d) + [(None, None)] + [(0, None)] * (2 * n)
+    return linprog(cost, A_eq=A, b_eq=y, bounds=bounds, method="highs").fun

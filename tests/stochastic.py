@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
+from helpers import quietly
 
 import sorel
 from sorel.engines.base import Plan
@@ -36,12 +35,6 @@ def make(loss="squared", risk=None, penalty=None, data=None, **options):
         penalty=sorel.L2(0.1) if penalty is None else penalty,
         **options,
     )
-
-
-def quietly(problem, solver, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
-        return sorel.solve(problem, solver, **options)
 
 
 def snapshot(problem, seed=0):

@@ -59,8 +59,7 @@ def test_steps_reach_far_and_end(kind, risk):
 
 
 @pytest.mark.parametrize(
-    "penalty",
-    [sorel.ElasticNet(1e-6, 0.01), sorel.Box(1e-6, -5.0, 1e6), sorel.NonNegative(1e-6)],
+    "penalty", [sorel.ElasticNet(1e-6, 0.01), sorel.Box(1e-6, -5.0, 1e6), sorel.NonNegative(1e-6)]
 )
 def test_long_steps_stay_in_the_domain(penalty):
     rng = np.random.default_rng(1)

@@ -159,17 +159,6 @@ def test_small_data_is_taken_into_memory(tmp_path, monkeypatch):
     assert isinstance(sorel.Problem(str(tmp_path / "X.npy"), y).engine, BlocksEngine)
 
 
-def test_a_checkpoint_of_rows_on_disk(tmp_path, tiny_spans):
-    X, y = make_data("squared", 300, D, 0)
-    checkpoint = tmp_path / "state.ckpt"
-    sorel.solve(sorel.Problem(stored(X, tmp_path, "memmap"), y), checkpoint=checkpoint)
-    again = sorel.solve(sorel.Problem(stored(X, tmp_path, "memmap"), y), checkpoint=checkpoint)
-    assert "resumed" in again.status
-    changed = sorel.Problem(stored(X + 0.1, tmp_path, "memmap"), y)
-    with pytest.raises(ValueError, match="the values of X differ"):
-        sorel.solve(changed, checkpoint=checkpoint)
-
-
 def test_bad_rows_are_named(tmp_path, tiny_spans):
     X, y = make_data("squared", N, D, 0)
     X[31, 2] = np.nan

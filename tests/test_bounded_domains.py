@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
-from helpers import conic_reference, make_data, make_loss
+from helpers import certified, conic_reference, make_data, make_loss, quietly
 
 import sorel
 from sorel import ESRM, Box, CVaR, Max, Problem, Simplex
@@ -23,15 +21,6 @@ def data(loss, shape, seed):
     if shape == "twins":
         X[:, d // 2 :] = X[:, : d // 2]
     return X, 3.0 * y if loss in ("squared", "huber") else y
-
-
-def certified(problem, tol, solver="newton", **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = sorel.solve(problem, solver, tol=tol, **options)
-    gap = problem.certificate(result.w, result.weights).relative_gap
-    assert gap <= tol or "perfect fit" in result.status
-    return result
 
 
 def penalize(penalty):
@@ -63,30 +52,6 @@ def test_optimum_agrees_with_a_conic_solver(name, shape, loss, risk):
     assert penalty.value(result.w[: X.shape[1]]) == 0.0
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("name", ["simplex", "box"])
-def test_every_solver_serves_or_refuses_by_name(name, solver, loss):
-    X, y = make_data(loss, 60, 5, seed=3)
-    problem = Problem(X, y, risk=ESRM(1.0), loss=loss, penalty=PENALTIES[name], fit_intercept=True)
-    one_margin = solver in ("pdhg", "admm") and loss == "multinomial"
-    # Drago divides by the modulus.
-    quadratic = solver in ("newton_cg", "drago")
-    if one_margin or quadratic or (solver == "lbfgs" and name == "simplex"):
-        with pytest.raises(UnsupportedProblemError, match=f"'{solver}'.*use.*'newton'"):
-            sorel.solve(problem, solver)
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = sorel.solve(problem, solver, tol=1e-3, max_passes=400)
-    optimum = certified(problem, tol=1e-9).objective
-    assert result.dual <= optimum * (1 + 1e-9)
-    assert result.objective >= optimum * (1 - 1e-9)
-    # Mini-batches have a bias, and subgradients are slow.
-    slow = solver in ("sgd", "subgradient")
-    assert result.converged or (slow and result.relative_gap < 0.1), result.status
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("loss", ["linear", "squared"])
 def test_losses_without_curvature(solver, loss):
@@ -103,29 +68,8 @@ def test_losses_without_curvature(solver, loss):
         if solver not in ("lsvrg", "prospect", "sgd", "saddle_saga"):
             return
         solver = SOLVERS[solver](step_size=0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = sorel.solve(problem, solver, tol=1e-6, max_passes=100)
+    result = quietly(problem, solver, tol=1e-6, max_passes=100)
     assert result.dual - 1e-9 <= optimum <= result.objective + 1e-6
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("name", PENALTIES)
-def test_quadratic_models_of_any_rank(name, outputs):
-    """Optimal by the one-sided derivatives of the model, whatever the rank of its curvature."""
-    penalty = PENALTIES[name]
-    for rank in (0, 1, 3, 8):
-        rng = np.random.default_rng(rank)
-        B = rng.standard_normal((rank, 8))
-        H, gradient = B.T @ B, rng.standard_normal(8)
-        w = penalty.project(rng.standard_normal((8 // outputs, outputs))).ravel()
-        u, info = minimize_quadratic(H, gradient, w, penalty, 8, outputs)
-        slope = (gradient + H @ (u - w)).reshape(-1, outputs)
-        coef = u.reshape(-1, outputs)
-        assert penalty.value(coef) == 0.0
-        # Fenchel-Young with the negative slope: no feasible direction descends.
-        assert penalty.fenchel_young(coef, -slope) <= 1e-9 * (1.0 + np.abs(slope).max())
-        assert info.kkt <= 1e-10
 
 
 def test_curvature_that_is_nothing_but_rounding():

@@ -108,23 +108,3 @@ def test_refusals(files, scheduler, tmp_path, capsys, arguments, code, message):
         assert main(["fit", *paths, *arguments, "-o", str(out)]) == code
     assert re.search(message, capsys.readouterr().err)
     assert not out.exists()
-
-
-def test_workers_of_another_version_end_the_command(files, scheduler, tmp_path, capsys):
-    def pretend(version):
-        import sorel
-
-        sorel.__version__ = version
-
-    paths, _ = files
-    out = tmp_path / "model.skops"
-    with distributed.Client(scheduler, set_as_default=False) as client:
-        address = min(client.nthreads())
-        client.run(pretend, "9.1", workers=[address])
-        try:
-            arguments = ["--target", "y", "--drop", "label", "--scheduler", scheduler]
-            assert main(["fit", *paths, *arguments, "-o", str(out)]) == 1
-        finally:
-            client.run(pretend, sorel.__version__, workers=[address])
-    assert f"error: the worker {address} has sorel 9.1" in capsys.readouterr().err
-    assert not out.exists()

@@ -1,4 +1,4 @@
-"""What sorel.dask does to a cluster: bytes, bins, and workers that die.
+"""What sorel.dask does to a cluster: bytes, and workers that die.
 
 The contract of its engine is asked in test_engine_contract.py.
 """
@@ -31,7 +31,6 @@ from sorel.dask import (
     DaskSpectralRiskRegressor,
     open_problem,
 )
-from sorel.dask import bins as binning
 from sorel.dask.cluster import Partitions
 
 N, D = 40_000, 5
@@ -102,40 +101,6 @@ def test_a_whole_fit_moves_no_vector_of_losses(client, traffic):
 MIXTURE = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.05), sorel.ESRM(3)], [0.3, 0.4, 0.3])
 
 
-@pytest.mark.parametrize(
-    "risk", [sorel.ESRM(2), sorel.Extremile(2.5), MIXTURE, sorel.Max()], ids=str
-)
-def test_bins_bound_the_risk_and_keep_the_weights_feasible(risk):
-    rng = np.random.default_rng(0)
-    parts = [0.5 * rng.standard_t(3, size=m) ** 2 for m in (30_000, 50_000)]
-    losses, gaps = np.concatenate(parts), []
-    omega, exact = np.full(1, 1.0 / len(losses)), risk(losses)
-    for count in (64, 512, 4096):
-        found = []
-        for part in parts:
-            edges = binning.choose_edges(part, count, risk)
-            places, items, used = binning.fill(part, edges, omega, False)
-            place = np.searchsorted(used, places)
-            assert len(items.size) <= count
-            assert np.all((part >= items.low[place]) & (part <= items.high[place]))
-            found.append((place, items))
-        items = binning.join([items for _, items in found])
-        bound = binning.bound_risk(risk, items)
-        assert bound.lower * (1 - 1e-12) <= exact <= bound.upper * (1 + 1e-12)
-        gaps.append((bound.upper - bound.lower) / exact)
-        density = binning.project(risk, items._replace(value=0.7 * items.value), 64, 2).density
-        split = np.split(density, [len(found[0][1].size)])
-        lam = np.concatenate(
-            [part[place] * omega for part, (place, _) in zip(split, found, strict=True)]
-        )
-        # In the dual set: the top of any size holds no more than the risk puts there.
-        top = np.cumsum(np.sort(lam)[::-1])
-        assert np.all(top <= risk.tail(np.arange(1, len(lam) + 1) / len(lam)) + 1e-12)
-        assert lam.sum() == pytest.approx(1.0, abs=1e-12)
-    assert gaps[0] >= gaps[1] >= gaps[2]
-    assert gaps[2] < 2e-6 or isinstance(risk, sorel.Max)
-
-
 @pytest.mark.parametrize("risk", [sorel.ESRM(2), MIXTURE], ids=str)
 def test_few_bins_are_doubled_until_they_serve(client, risk):
     X, y = (part.persist() for part in make(N))
@@ -164,7 +129,7 @@ def test_awkward_data(client, risk, labels):
     )
     parts = da.from_array(X, chunks=(N // 4, D)), da.from_array(y, chunks=N // 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConstantModelWarning)
+        warnings.simplefilter("ignore", sorel.ConstantModelWarning)  # noise
         model = there(risk, tol=1e-6, client=client).fit(*parts)
         check_same(model, here(risk, tol=1e-6).fit(X, y))
 
@@ -320,14 +285,3 @@ def test_data_that_no_worker_is_left_to_load():
         threading.Timer(1.0, client.cluster.scale, [0]).start()
         with pytest.raises(ClusterError, match=r"not computed.* no worker for 0\.5 s; start some"):
             DaskSpectralRiskRegressor(client=client).fit(X, y)
-
-
-@pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e9), (1e-9, 0.0), (1e9, 0.0)])
-def test_offsets_and_units_of_the_targets_do_not_matter(client, scale, offset):
-    X, y = (part.compute() for part in make(1000))
-    y = (y + offset) - offset
-    here = sorel.SpectralRiskRegressor("cvar:0.3", tol=1e-6).fit(X, y)
-    X, y = da.from_array(X, (250, D)), da.from_array(scale * (y + offset), 250)
-    there = DaskSpectralRiskRegressor("cvar:0.3", tol=1e-6, client=client).fit(X, y)
-    assert there.converged_, there.status_
-    assert there.objective_ / scale**2 == pytest.approx(here.objective_, rel=3e-6)

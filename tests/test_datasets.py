@@ -472,3 +472,13 @@ def test_downloads_that_are_forbidden_or_cannot_be_kept(server, cache):
     cache.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="could not be kept in the cache"):
         assert datasets.load_paper_dataset("yacht")[0].shape == (30, 6)
+
+
+def test_the_training_rows_set_the_units_of_all():
+    rng = np.random.default_rng(0)
+    X, y = 5.0 + 3.0 * rng.normal(size=(50, 1)), 7.0 - 2.0 * rng.normal(size=50)
+    data = datasets.split_standardized(X, y)
+    assert data.y_train.std(ddof=1) == pytest.approx(1.0)
+    for given, parts in ((X[:, 0], (data.X_train, data.X_test)), (y, (data.y_train, data.y_test))):
+        steps = np.diff(np.sort(np.concatenate(parts), axis=None))
+        np.testing.assert_allclose(steps / steps.sum(), np.diff(np.sort(given)) / np.ptp(given))

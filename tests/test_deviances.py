@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import RISKS, conic_risk
+from partitioned import PartitionedEngine
 from sklearn.linear_model import GammaRegressor, PoissonRegressor
 from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance
 
@@ -48,17 +49,17 @@ def test_the_mean_is_scikit_learn_s_regressor(loss, weighted, form):
 @by_loss
 @pytest.mark.parametrize("risk", ["cvar", "esrm", "max", "mixture"])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_optima_of_a_conic_solver(loss, risk, intercept):
+@pytest.mark.parametrize("exposed", [False, True])
+def test_optima_of_a_conic_solver(loss, risk, intercept, exposed):
     cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     n, d = 40, 3
     X, y = make_rows(loss, n, d, seed=3)
-    problem = sorel.Problem(
-        X, y, risk=RISKS[risk], loss=loss, penalty=sorel.L2(0.05), fit_intercept=intercept
-    )
-    result = sorel.solve(problem, tol=1e-8)
+    offset = np.linspace(-1.0, 2.0, n) if exposed else None
+    settings = {"penalty": sorel.L2(0.05), "fit_intercept": intercept, "offset": offset}
+    result = sorel.solve(sorel.Problem(X, y, risk=RISKS[risk], loss=loss, **settings), tol=1e-8)
     assert result.converged, result.status
     w, b, t = cp.Variable(d), cp.Variable(), cp.Variable(n)
-    z = X @ w + (b if intercept else 0.0)
+    z = X @ w + (b if intercept else 0.0) + (offset if exposed else 0.0)
     if loss == "poisson":
         own = np.where(y > 0, y * np.log(np.maximum(y, 1.0)), 0.0)
         losses = cp.exp(z) - cp.multiply(y, z) + (own - y)
@@ -66,10 +67,67 @@ def test_optima_of_a_conic_solver(loss, risk, intercept):
         losses = cp.exp(np.log(y) - z) + z - (1.0 + np.log(y))
     objective = cp.Minimize(conic_risk(RISKS[risk], t) + 0.025 * cp.sum_squares(w))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # cvxpy on its accuracy
         value = cp.Problem(objective, [losses <= t]).solve(solver=cp.CLARABEL)
     assert result.objective == pytest.approx(value, rel=1e-6)
     assert result.dual <= value * (1 + 1e-7)
+
+
+def test_counts_over_exposures(tmp_path, monkeypatch):
+    """Under the mean as good as rates with weights, under a tail another target."""
+    monkeypatch.setattr("sorel.problem.validation.WORTH_STREAMING", 0)
+    X, rate = make_rows("poisson")
+    exposure = np.random.default_rng(1).uniform(0.2, 9.0, len(X))
+    y, kept = np.floor(rate * exposure), np.arange(len(X)) % 7 > 0
+    given = {"offset": np.log(exposure), "sample_weight": kept.astype(float)}
+    found = {}
+    for risk in ("mean", "cvar:0.2"):
+        model = sorel.SpectralRiskRegressor(risk, loss="poisson", l2=0.1, tol=1e-10)
+        homes = X, scipy.sparse.csr_array(X), sorel.rows.write_blocks(tmp_path / risk[:4], X)
+        coefs = [model.fit(home, y, **given).coef_ for home in homes]
+        np.testing.assert_allclose(coefs[1:], coefs[:1] * 2, atol=1e-7)
+        means = model.predict(homes[2], offset=np.log(exposure))
+        np.testing.assert_allclose(means, exposure * model.predict(X))
+        losses = sample_losses(y, means, "poisson")[kept]
+        penalty = 0.05 * model.coef_ @ model.coef_
+        assert model.objective_ == pytest.approx(sorel.parse_risk(risk)(losses) + penalty)
+        l2 = 0.1 / exposure[kept].mean()
+        rates = sorel.SpectralRiskRegressor(risk, loss="poisson", l2=l2, tol=1e-10)
+        rates.fit(X, y / exposure, sample_weight=kept * exposure)
+        found[risk] = np.abs(rates.coef_ - model.coef_).max()
+    assert found["mean"] < 1e-6
+    assert found["cvar:0.2"] > 1e-2
+
+
+def test_parts_of_a_problem_keep_the_offset():
+    X, y = make_rows("gamma")
+    offset, w, rows = np.linspace(-2.0, 3.0, len(y)), np.full(4, 0.1), np.arange(3, 90, 4)
+    problem = sorel.Problem(X, y, loss="gamma", offset=offset)
+    # Amounts over exposures are the same problem.
+    plain = sorel.Problem(X, y * np.exp(-offset), loss="gamma")
+    np.testing.assert_allclose(problem.losses(w), plain.losses(w), rtol=1e-12)
+    part, chosen = problem.engine.on_rows(rows), problem.engine.columns(np.arange(2))
+    np.testing.assert_array_equal(part.losses(part.point(w)), problem.losses(w)[rows])
+    np.testing.assert_array_equal(chosen.point(w[:2]).losses, problem.losses([0.1, 0.1, 0.0, 0.0]))
+    other = sorel.Problem(X, y, loss="gamma", offset=2.0 * offset)
+    assert problem.fingerprint()["targets"] != other.fingerprint()["targets"]
+    assert problem.with_risk("max").objective(w) == plain.with_risk("max").objective(w)
+
+
+@pytest.mark.parametrize(
+    ("settings", "offset", "message"),
+    [
+        ({"loss": "squared"}, np.zeros(200), r"a log link.*loss='squared'; subtract it from y"),
+        ({"loss": "logistic"}, np.zeros(200), r"got loss='logistic'; leave it out"),
+        ({}, np.full(200, np.nan), r"offset\[0\] = nan; as the logarithm of an exposure it needs"),
+        ({}, np.zeros(3), r"X has 200 rows but offset has shape \(3,\)"),
+        ({"engine": PartitionedEngine}, np.zeros(200), r"PartitionedEngine does not serve an off"),
+    ],
+)
+def test_offsets_that_are_refused(settings, offset, message):
+    X, y = make_rows("poisson")
+    with pytest.raises(ValueError, match=message):
+        sorel.Problem(X, y > 1, offset=offset, **({"loss": "poisson"} | settings))
 
 
 @by_loss
@@ -84,6 +142,9 @@ def test_targets_of_any_size_and_steps_that_overflow(loss, scale):
         y = scale * y
     problem = sorel.Problem(X, y, risk="cvar:0.2", loss=loss, fit_intercept=True)
     assert sorel.solve(problem, tol=1e-8 if scale else 1e-6).converged
+    engine = problem.engine
+    best = engine.best_intercept(engine.point(np.zeros(engine.shape)), engine.uniform())
+    assert best.w[-1] == pytest.approx(np.log(y.mean()), rel=1e-9)
 
 
 @by_loss
@@ -135,3 +196,18 @@ def test_cross_validation_and_the_command_line(loss, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(out), str(table)]) == 0
     assert "deviance" in capsys.readouterr().out
+
+
+def test_searches_take_the_offset_in_fits_and_in_held_out_losses():
+    rng = np.random.default_rng(3)
+    X, exposure = rng.standard_normal((300, 2)), rng.uniform(0.1, 5.0, 300)
+    y, offset = rng.poisson(exposure * np.exp(X @ [0.3, -0.2])), np.log(exposure)
+    search = sorel.SpectralRiskRegressorCV(["mean", "cvar:0.5"], loss="poisson", l2s=[0.1], cv=3)
+    search.fit(X, y, offset=offset)
+    model = sorel.SpectralRiskRegressor("mean", loss="poisson", l2=0.1)
+    model.fit(X[100:], y[100:], offset=offset[100:])
+    z = X[:100] @ model.coef_ + model.intercept_ + offset[:100]
+    losses = sorel.losses.Poisson().value(y[:100].astype(float), z)
+    assert search.cv_results_["split0_test_score"][0] == pytest.approx(-sorel.CVaR(0.1)(losses))
+    with pytest.raises(ValueError, match="scoring='r2' would see predictions without the offset"):
+        search.set_params(scoring="r2").fit(X, y, offset=offset)

@@ -10,6 +10,7 @@ from helpers import LOSSES, RISKS, make_data, make_loss
 
 import sorel
 from sorel.engines import Spec, make_engine
+from sorel.engines.centered import CenteredMatrix
 from sorel.engines.dense import DenseEngine
 
 by_intercept = pytest.mark.parametrize("intercept", [False, True])
@@ -190,6 +191,31 @@ def test_some_columns_take_the_points_of_all(home, intercept):
     kept = [1, 4, 6] if intercept else [1, 4]
     whole = engine.curvature(point, dual, 0.5).matrix()
     np.testing.assert_allclose(part, whole[np.ix_(kept, kept)], rtol=1e-10, atol=1e-13)
+
+
+def test_a_sparse_matrix_less_a_row_is_the_dense_one():
+    rng, rows = np.random.default_rng(0), np.arange(3, N, 4)
+    X, y = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.5), rng.normal(size=N)
+    mean, w, less, found = X.mean(axis=0), rng.normal(size=D), [], []
+    for shift in (mean, 2.0 * mean):
+        less.append(CenteredMatrix(scipy.sparse.csr_array(X), shift))
+    for matrix in (X - mean, less[0]):
+        engine = sorel.Problem(matrix, y, risk="cvar:0.2").engine
+        point = engine.point(w)
+        dual = engine.dual_step(engine.worst_case(point), point, 0.3)
+        hessian, gradient = engine.curvature(point, dual, 0.3), engine.gradient(point, dual)
+        alone = sorel.Problem(matrix[rows], y[rows])
+        part, some = engine.on_rows(rows), engine.columns(np.array([1, 4]))
+        found.append(
+            [hessian.product(w), hessian.diagonal(), hessian.solve(gradient, 0.1),
+             part.losses(part.point(w)), some.curvature(point, dual, 0.3).matrix(),
+             engine.stochastic().smoothness(dual), alone.losses(w)]
+        )  # fmt: skip
+    for dense, sparse in zip(*found, strict=True):
+        np.testing.assert_allclose(sparse, dense, rtol=1e-9, atol=1e-12)
+    assert engine.stored() is None
+    other = sorel.Problem(less[1], y).fingerprint()
+    assert engine.fingerprint()["data"] != other["data"]
 
 
 def test_sums_that_rounding_errors_are_measured_by():

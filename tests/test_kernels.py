@@ -95,12 +95,11 @@ def test_block_sums(intercept, dtype):
 
 
 def test_sampled_rows_keep_the_sum_and_their_share():
-    rng = np.random.default_rng(0)
-    full = rng.exponential(size=400) ** 2
+    full = np.random.default_rng(0).exponential(size=400) ** 2
     full[::7] = 0.0
     unit = full.sum() / 50
-    h, factor = full.copy(), np.full(400, np.nan)
-    _core.sample_rows(h, NO_BLOCKS, False, unit, factor)
+    h, factor = np.full((2, 400), np.nan)
+    _core.sample_rows(full, NO_BLOCKS, False, unit, h, factor)
     np.testing.assert_allclose(h, factor * full, rtol=1e-15)
     np.testing.assert_array_equal(h[full > unit], full[full > unit])
     assert np.all((factor == 0.0) | (factor >= 1.0))
@@ -110,8 +109,7 @@ def test_sampled_rows_keep_the_sum_and_their_share():
     assert 20 <= np.count_nonzero(h) <= 51
     # Rows in blocks are kept on request.
     block = np.where(np.arange(400) < 10, 0, -1).astype(np.int32)
-    h = full.copy()
-    _core.sample_rows(h, block, True, unit, factor)
+    _core.sample_rows(full, block, True, unit, h, factor)
     np.testing.assert_array_equal(h[:10], full[:10])
     assert np.count_nonzero(h[10:]) <= 51
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import sorel
 from sorel.solvers.line_search import MAX_TRIALS, next_length
 
 
@@ -31,3 +32,13 @@ def test_lengths_close_in_on_the_minimum(minimum: float, power: float) -> None:
 def test_lengths_stay_within_the_limit() -> None:
     t, low, _, high, _ = next_length(1.0, -1.0, 0.0, -1.0, 1.0, np.inf, 1.5)
     assert (t, low, high) == (1.5, 1.0, 1.5)
+
+
+def test_steps_within_bounds_are_long_where_losses_are_linear() -> None:
+    # A sample of little weight is far on the wrong side, where its loss has no curvature.
+    X = np.array([[400.0, 0.0, 8.0], [-1500.0, 0.5, -0.5]])
+    problem = sorel.Problem(
+        X, [-1, 1], loss="logistic", penalty=sorel.Simplex(0.03), fit_intercept=True,
+        sample_weight=[1e-3, 1.0],
+    )  # fmt: skip
+    assert sorel.solve(problem).converged

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import CASES, conic_optimum, make_data
+from helpers import CASES, certified, conic_optimum, make_data, quietly
 from own_penalties import Ball
-from sklearn.datasets import load_breast_cancer, load_wine
 
 import sorel
 from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
@@ -19,17 +17,6 @@ from sorel.solvers import UnsupportedProblemError
 from sorel.solvers.newton import MAX_SIZE
 
 EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
-
-
-def certified(problem, tol=1e-9, **options):
-    """Solve, and check the proof from outside the run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = sorel.solve(problem, solver="newton", tol=tol, **options)
-    assert result.converged, result.status
-    proof = problem.certificate(result.w, result.weights)
-    assert proof.relative_gap <= 1.0001 * tol
-    return result
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -116,15 +103,6 @@ def test_kinks_walls_and_losses_without_curvature(penalty, risk):
         certified(Problem(X, unit * y, **options))
 
 
-@pytest.mark.parametrize("risk", [CVaR(0.1), CVaR(0.5), ESRM(2.0)], ids=repr)
-@pytest.mark.parametrize("intercept", [False, True])
-def test_bundled_classification_sets(risk, intercept):
-    for load, loss in ((load_breast_cancer, "logistic"), (load_wine, "multinomial")):
-        X, y = load(return_X_y=True)
-        X = (X - X.mean(axis=0)) / X.std(axis=0)
-        certified(Problem(X, y, risk=risk, loss=loss, fit_intercept=intercept), tol=1e-6)
-
-
 # The paper's problems, with optimal values certified to a relative gap of 1e-11.
 PAPER = {
     "yacht": (0.295917358232, 0.274134834638, 0.302463087609),
@@ -184,9 +162,7 @@ def test_many_parameters_under_a_smooth_penalty(risk, loss):
 def test_the_accuracy_of_floating_point_is_reported_honestly():
     X, y = regression(60, 3)
     problem = Problem(X, y, risk=CVaR(0.1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
-        result = sorel.solve(problem, solver="newton", tol=0.0)
+    result = quietly(problem, "newton", tol=0.0)
     assert 0.0 < result.relative_gap < 1e-12
     # The tolerance is out of reach, and what is left is rounding: the gap covers it.
     assert not result.converged

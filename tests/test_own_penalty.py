@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
-from helpers import conic_reference, make_data
+from helpers import certified, conic_reference, make_data
 from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 
 import sorel
 from sorel import ESRM, CVaR, ElasticNet, Max, Problem
+from sorel.models.proximal import ProximalModel
 from sorel.penalties import Penalty
 from sorel.solvers import SOLVERS, UnsupportedProblemError
-
-
-def certified(problem, solver="newton", tol=1e-9, **options):
-    """Solve, and check the proof from outside the run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = sorel.solve(problem, solver, tol=tol, **options)
-    assert problem.certificate(result.w, result.weights).relative_gap <= tol
-    return result
-
 
 L2, L1 = 0.02, 0.08
 GROUPS = np.array([0, 0, 1, 1, 1, 2])
@@ -162,3 +151,14 @@ def test_a_domain_may_be_small_or_large(radius):
     X, y = np.array([[1.0], [2.0], [-1.0]]), radius * np.array([5.0, 5.0, -5.0])
     result = certified(Problem(X, y, penalty=scaled_ball(radius), risk="mean"), tol=1e-6)
     np.testing.assert_allclose(result.w, radius, rtol=1e-3)
+
+
+def test_a_model_that_is_flat_in_a_direction_is_minimised():
+    """Without a penalty's curvature, its Newton matrix is singular."""
+    rng, d = np.random.default_rng(6), 6
+    Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    H = Q @ np.diag([1.0, 1e-2, 1e-4, 1e-6, 1e-8, 0.0]) @ Q.T
+    best = 0.3 * rng.random(d)
+    model = ProximalModel(H, -H @ best, np.zeros(d), sorel.Box(0.0, -1.0, 1.0), (d,))
+    np.testing.assert_allclose(H @ model.minimize(), H @ best, atol=1e-14)
+    assert model.n_iter <= 5

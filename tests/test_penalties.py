@@ -146,7 +146,7 @@ def test_values_by_hand():
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # inf - inf
 def test_what_is_not_finite_is_certified_by_nobody(bad):
     for penalty in (Simplex(1.0), Budget(1.0), Budget(1.0, upper=0.5)):
         assert not penalty.fenchel_young([0.5, 0.5, 0.0], [1.0, bad, 0.0]) < math.inf
@@ -282,6 +282,9 @@ PLANE: list[Penalty] = [
     Doubled(0.3, 0.4),
     GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5),
     Ball().plus_ridge(0.5),
+    Budget(0.3, 1.2, -0.5, [1.0, 1.5], [0.2, 0.5], [0.25, 1.0]),
+    Budget(0.0, 1.0, [-0.5, 0.0], 2.0),
+    Budget(0.4, 1.0, -math.inf, cost=0.3, previous=0.5),
 ]
 in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
 pairs = st.lists(st.floats(-5.0, 5.0, allow_subnormal=False), min_size=2, max_size=2).map(np.array)
@@ -447,8 +450,7 @@ def test_the_compiled_simplex_ends_where_rounding_decides():
 
 
 @pytest.mark.parametrize(
-    ("size", "length"),
-    [(1.0, 1.0), (1e4, 1.0), (1.0, 1e4), (1e-4, 1.0), (1e6, 1e-3), (0.0, 1.0)],
+    ("size", "length"), [(1.0, 1.0), (1e4, 1.0), (1.0, 1e4), (1e-4, 1.0), (1e6, 1e-3), (0.0, 1.0)]
 )
 def test_differences_of_an_own_penalty_are_short(size, length):
     """Along a direction g is looked at nearby, however long the direction or far the point."""

@@ -93,15 +93,19 @@ def test_a_matrix_follows_where_gradients_lead_nowhere():
     assert run.passes <= 30.0 + 3
 
 
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("loss", ["huber", "logistic"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_many_rows_start_from_a_sample(loss, weighted):
-    weight = np.linspace(0.5, 2.0, 100_000) if weighted else None
-    problem = make_problem("esrm:2", loss, n=100_000, d=3, sample_weight=weight)
-    result, again = (sorel.solve(problem, tol=1e-8) for _ in range(2))
+    def problem(n):
+        weight = np.linspace(0.5, 2.0, n) if weighted else None
+        return make_problem("esrm:2", loss, n=n, d=3, sample_weight=weight)
+
+    few, many = problem(100_000), problem(110_000)
+    few, result, again = (sorel.solve(each, tol=1e-8) for each in (few, many, many))
     assert "auto (quasi_newton)" in result.status
+    assert result.passes < few.passes
     np.testing.assert_array_equal(result.w, again.w)
-    plain = sorel.solve(problem, "newton", tol=1e-8)
+    plain = sorel.solve(many, "newton", tol=1e-8)
     # The certificate is one of all rows.
     assert result.dual <= plain.objective * (1.0 + 1e-12)
     assert plain.dual <= result.objective * (1.0 + 1e-12)
@@ -110,7 +114,7 @@ def test_many_rows_start_from_a_sample(loss, weighted):
 def test_a_sample_does_not_move_a_start_that_is_the_solution():
     """Labels that no column explains: what is best for some of the rows is chance."""
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((90_000, 2)), rng.integers(0, 2, 90_000)
+    X, y = rng.standard_normal((110_000, 2)), rng.integers(0, 2, 110_000)
     result = sorel.solve(Problem(X, y, risk="esrm:2", loss="logistic"))
     assert result.converged
     assert not np.any(result.w)

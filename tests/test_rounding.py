@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import LOSSES, RISKS, brute_losses, make_data, make_loss
+from helpers import LOSSES, RISKS, SERVED, brute_losses, make_data, make_loss
+from own_penalties import Ball
 
 import sorel
 from sorel import L2, Problem
 from sorel.certificate import certify
+from sorel.certificate.margins import margin_bound
 from sorel.certificate.rounding import Path, Rounding
 from sorel.engines import DenseEngine, Engine, intercepts
 from sorel.losses import Huber
@@ -112,9 +115,6 @@ class Blind(DenseEngine):
     def column_scale(self):
         return None
 
-    def mass(self, dual):
-        return 1.0
-
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_an_engine_may_leave_it_out(fit_intercept):
@@ -177,15 +177,8 @@ def test_coefficients_beside_the_domain_do_not_lower_the_objective(penalty):
         assert found.primal_rounding <= 100.0 * (abs(distance) + 1e-14)
 
 
-PENALTIES = (
-    sorel.L2(1e-7),
-    sorel.ElasticNet(1e-7, 1e-5),
-    sorel.NonNegative(1e-7),
-    sorel.Box(1e-7, -1.0, 1.0),
-    sorel.Simplex(1e-5),
-)
-
-
+PENALTIES = (L2(1e-7), sorel.ElasticNet(1e-7, 1e-5), sorel.NonNegative(1e-7),
+             sorel.Box(1e-7, -1.0, 1.0), sorel.Simplex(1e-5))  # fmt: skip
 CASES = [
     (loss, penalty)
     for loss in ("squared", Huber(0.1), "poisson", "gamma")
@@ -237,3 +230,162 @@ def test_a_bound_from_margins_far_away_is_charged_with_its_rounding(w):
     penalty = sorel.ElasticNet(6.16, 0.0063)
     problem = sorel.Problem([[6.6e-10]], [0.0005], risk="cvar:0.5", loss="gamma", penalty=penalty)
     assert problem.certificate(np.array([w]), np.ones(1)).dual <= problem.objective(np.zeros(1))
+
+
+# What a bound may be above the error that it stands for, and still be of use.
+USEFUL = 1e3
+UNIT = 2.0**-53
+
+
+def test_every_source_of_an_error_of_margins_is_charged():
+    X = np.array([[1e3, 0.0], [1.0, 1e-3], [0.0, 0.0]])
+    problem = Problem(X, [1.0, 2.0, 3.0], fit_intercept=True)
+    classes = Problem(X, [0, 1, 2], loss="multinomial", fit_intercept=True)
+    moved = Problem(X, [1.0, 2.0, 3.0], loss="poisson", offset=[0.0, -70.0, 1.0])
+    on_simplex = Problem(X, [1.0, 2.0, 3.0], penalty=sorel.Simplex(0.5))
+    long_way, far_way, on_way = Path(np.ones(3)), Path(np.array([1e5, 0.0, 0.0])), Path(np.ones(2))
+    long_way.moves = 10**9
+    far_way.move(np.zeros(3))
+    on_way.move(np.ones(2))
+    rounding, blind = rounding_of(problem), rounding_of(Problem(X, [1e4] * 3, engine=Blind))
+    many = Problem(np.ones((2000, 1)), np.ones(2000))
+    zero, equal = problem.engine.point(np.zeros(3)), problem.engine.uniform()
+    none = many.engine.point(np.zeros(1))
+    hinge = Problem(np.zeros((2, 1)), [1, -1], loss="squared_hinge")
+    linear = Problem(X, [1.0, 2.0, 3.0], loss="linear", risk="cvar:0.5")
+    flat = classes.engine.point(np.zeros((3, 3)))
+    convex, nothing = rounding_of(Problem(X, [1.0, 2.0, 3.0], penalty=L2(0.5))), np.zeros(2)
+    point, mean = linear.engine.point(np.array([1e3, 0.0])), linear.engine.uniform()
+    charged = [
+        (rounding.margins(np.array([-1e5, 0.0, 0.0])), 1e8 * UNIT),
+        (rounding.margins(np.array([0.0, 0.0, -1e9])), 1e9 * UNIT),
+        (rounding.margins(np.zeros(3), far_way), 1e8 * UNIT),
+        (rounding.margins(np.ones(3), long_way), 1e9 * 1e3 * UNIT),
+        (rounding.shift(np.array([1e5, 0.0, 1.0])), 1e8 * UNIT),
+        (rounding_of(classes).margins(np.array([[0.0] * 3, [0.0] * 3, [3.0, 0.0, 4.0]])), 5 * UNIT),
+        (rounding_of(moved).margins(np.zeros(2)), 70.0 * UNIT),
+        (rounding_of(on_simplex).margins(np.array([0.501, 0.501])), 1e3 * 2e-3),
+        (rounding_of(on_simplex).margins(np.array([0.501, 0.501]), on_way), 1e3 * 2e-3),
+        (blind.margins(np.zeros(2)), 1e4 * UNIT),
+        (Rounding(problem.engine, problem.penalty, 1.0, 0.5).margins(np.zeros(3)), 0.5),
+        (rounding.difference(-1e4), 1e4 * UNIT),
+        (rounding.intercept(zero, equal, 0.0, 1e6)[1], 1e6 * UNIT),
+        (rounding.intercept(zero, equal, -1e-3, 1e6)[1], 1e-3),
+        (rounding_of(classes).intercept(flat, classes.engine.uniform(), 1e-9, 1.0)[1], 1e-9),
+        (convex.bracket(1.0, np.array([1e6, 0.0]), nothing, 0.0, 0.0), 1e6 * UNIT),
+        (rounding_of(on_simplex).bracket(0.0, np.array([0.501, 0.501]), nothing, 1.0, 0.0), 2.0),
+        (rounding_of(hinge).losses(none, hinge.engine.uniform(), 1.0, 0.0)[1], 2.0),
+        (rounding_of(many).losses(none, many.engine.uniform(), 1e4, 0.0)[0], 1e4 * UNIT),
+        (rounding_of(linear).risk(point, mean, 0.0, 0.0, 0.0), 1e6 * UNIT),
+        (rounding_of(linear).risk(point, mean, 1e9, 1e9, 0.0), 2e9 * UNIT),
+        (rounding_of(linear).risk(point, mean, 0.0, 0.0, 0.5), 0.5),
+    ]
+    deviation = Problem(X, [1.0, 2.0, 3.0], loss="linear", risk=sorel.Deviation(sorel.CVaR(0.5)))
+    for affine, parts in ((linear, 1.0), (deviation, 2.0)):
+        sums = rounding_of(affine).affine_sums(affine.engine.uniform())
+        np.testing.assert_allclose(sums, parts * np.abs(X).sum(axis=0) / 3.0, rtol=1e-12)
+    for bound, error in charged:
+        assert 0.99 * error <= bound <= USEFUL * error
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("risk", ["cvar:0.3", "esrm:2"])
+@pytest.mark.parametrize("loss", SERVED)
+def test_errors_of_margins_move_losses_no_more_than_charged(loss, risk, weighted):
+    """A shift of all margins is an error that all have; at a perfect fit only curvature counts."""
+    X, y = make_data(loss, 40, 3, seed=8)
+    fitted = np.append(np.random.default_rng(8).normal(size=3), 0.5)
+    if loss in ("squared", "huber", "poisson", "gamma"):
+        y = X @ fitted[:3] + 0.5
+        y = np.exp(y) if loss in ("poisson", "gamma") else y
+    weights = np.arange(1.0, 41.0) if weighted else None
+    problem = Problem(X, y, risk=risk, loss=loss, fit_intercept=True, sample_weight=weights)
+    engine, rounding = problem.engine, rounding_of(problem)
+    several = loss == "multinomial"
+    given = np.outer(fitted, [1.0, 0.0, -1.0]) if several else problem.from_user(fitted)
+    for w in (given, 1.0 - given):
+        point = engine.point(w)
+        dual, mean = engine.worst_case(point), engine.uniform()
+        for size in (1e-5, 1e-2):
+            risks, means = [], []
+            for sign in (1.0, -1.0):
+                shifted = w.copy()
+                shifted[-1] += size * np.array([sign, 0.0, 0.0] if several else sign)
+                other = engine.point(shifted)
+                risks.append(abs(engine.risk(other) - engine.risk(point)))
+                means.append(abs(engine.expected(other, mean) - engine.expected(point, mean)))
+            whole, value = engine.risk(point), engine.expected(point, mean)
+            for lam, expected in ((dual, whole), (mean, value)):
+                bound = rounding.risk(point, lam, expected, whole - expected, size)
+                assert max(risks) <= bound <= USEFUL * max(risks)
+            bound, slopes = rounding.losses(point, mean, value, size)
+            assert max(means) <= bound <= USEFUL * max(means)
+            assert max(means) <= size * slopes
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("penalty", [
+    L2(1e-3), L2(10.0), sorel.Box(0.0, -1.0, 2.0), sorel.Box(1e-6, -2.0, 0.6),
+    sorel.Simplex(0.0), sorel.Simplex(5.0), sorel.Budget(1e-3, lower=0.0, upper=0.6),
+    Ball(),
+], ids=repr)  # fmt: skip
+def test_errors_of_a_gradient_move_its_bound_no_more_than_charged(penalty, blind):
+    """An error of so much in units of the columns of X, with all signs."""
+    rng = np.random.default_rng(9)
+    X = rng.normal(size=(300, 3)) * [1.0, 30.0, 1e3]
+    problem = Problem(X, rng.normal(size=300), penalty=penalty, engine=Blind if blind else None)
+    rounding, coef = rounding_of(problem), penalty.project(np.array([0.2, 0.3, 0.5]))
+    slope = 1e3 * rng.normal(size=3)
+    columns = np.abs(slope) if blind else np.abs(X).max(axis=0)
+    for gradient in (slope, -penalty.l2 * coef):
+        sizes = np.abs(gradient) if blind else columns
+        value = penalty.fenchel_young(coef, -gradient)
+        for error in (1e-4, 10.0):
+            found = [
+                penalty.fenchel_young(coef, -gradient - error * sizes * signs) - value
+                for signs in itertools.product((1.0, -1.0), repeat=3)
+            ]
+            bound = rounding.bracket(value, coef, gradient, 1.0, error)
+            assert max(found) <= bound <= USEFUL * max(found)
+            # The same error as one of the sums that the gradient is made of.
+            bound = rounding.bracket(value, coef, gradient, 1.0, 0.0, sizes * error / UNIT)
+            assert max(found) <= bound <= 10.0 * USEFUL * max(found)
+            bound = rounding.bracket(value, coef, gradient, error / UNIT, 0.0)
+            assert blind or max(found) <= bound <= 10.0 * USEFUL * max(found)
+
+
+@needs_long
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_the_logarithm_of_a_target_is_charged(loss):
+    """The formulas compare the margin with log y, of which no digit after its last is known."""
+    rng, errors, bounds = np.random.default_rng(10), [], []
+    for _ in range(30):
+        z = rng.uniform(30.0, 40.0)
+        y = np.exp(z + rng.uniform(-0.2, 0.2))
+        problem = Problem([[0.0]], [y], loss=loss, offset=[z])
+        point, dual = problem.engine.point(np.zeros(1)), problem.engine.uniform()
+        found, z, y = problem.engine.expected(point, dual), Long(z), Long(y)
+        exact = y * (np.log(y) - z - 1) + np.exp(z) if loss == "poisson" else 0
+        exact = y * np.exp(-z) - 1 + z - np.log(y) if loss == "gamma" else exact
+        errors.append(float(abs(found - exact) / exact))
+        bounds.append(rounding_of(problem).losses(point, dual, found, 0.0)[0] / float(exact))
+    assert np.all(np.array(errors) <= bounds)
+    assert max(bounds) <= USEFUL * max(errors)
+
+
+@pytest.mark.parametrize("penalty", [
+    L2(0.1), sorel.ElasticNet(0.1, 0.2), sorel.Box(0.1, -0.1, 0.2), sorel.Simplex(0.1),
+], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson", "gamma"])
+def test_the_bound_from_margins_meets_the_optimum(loss, penalty):
+    X, y = make_data(loss, 6, 4, seed=11)
+    options = {"offset": np.linspace(-1.0, 1.0, 6)} if loss in ("poisson", "gamma") else {}
+    problem = Problem(X, y, loss=loss, risk="esrm:1", penalty=penalty, **options)
+    best = sorel.solve(problem, "newton", tol=1e-13)
+    engine = problem.engine
+    dual, _ = engine.nearest_dual(best.weights)
+    for w in (best.w, penalty.project(best.w + 0.3)):
+        found = margin_bound(problem, engine.point(w), dual)
+        assert found.value == pytest.approx(best.objective, rel=1e-8)
+        assert found.value <= best.objective + best.gap
+        np.testing.assert_allclose(found.coef, best.w, atol=1e-4)

@@ -158,17 +158,6 @@ def test_stable_keeps_what_the_published_schedule_loses():
     assert stable[600:].max() < 1e-12
 
 
-def test_stable_needs_no_fitting_dual_step():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((100, 4))
-    problem = sorel.Problem(X, X.sum(axis=1) + rng.standard_normal(100), risk=sorel.CVaR(0.5))
-    published = suboptimality(problem, SOREL("paper", dual_step=1.0), 800)
-    stable = suboptimality(problem, SOREL("stable", dual_step=1.0), 800)
-    assert published.min() < 1e-11
-    assert published[-100:].min() > 1e-5
-    assert stable[-100:].max() < 1e-12
-
-
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9, 0.98])
 def test_the_brake_in_the_model_that_can_be_solved(share):
     """One direction with h = j = 1: stable if and only if s < 2 (1 + a) / 3, a = 1 / (1 + tau)."""

@@ -249,18 +249,3 @@ def test_what_is_wrong_is_said_in_numbers():
         X.data = np.zeros(shape)
         with pytest.raises(ValueError, match="do not fill the shape"):
             checked_csr(X)
-
-
-@pytest.mark.parametrize("loss", ["logistic", "multinomial"])
-def test_classifiers_take_sparse_rows(loss):
-    X, y = make_data(loss, 90, 4, 0)
-    X[np.abs(X) < 0.5] = 0.0
-    model, other = (
-        sorel.SpectralRiskClassifier("cvar:0.8", tol=1e-6).fit(M, y)
-        for M in (scipy.sparse.csc_array(X), X)
-    )
-    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-3, atol=1e-4)
-    for predict in (model.predict, model.decision_function, model.predict_log_proba, model.score):
-        rest = (y,) if predict == model.score else ()
-        found, expected = (predict(M, *rest) for M in (scipy.sparse.csr_matrix(X), X))
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import conic_losses, conic_risk, conic_solve, make_data, make_loss
+from helpers import make_data, make_loss
 
 import sorel
 from sorel._core import LOSS_CODES, pool_losses
@@ -29,13 +29,6 @@ def prox(problem, v, rho):
     return np.array(z), split.weighting()
 
 
-def prox_value(problem, z, v, rho):
-    """Risk of the losses by brute force plus the distance from v, both under the weights."""
-    omega = problem.sample_weight
-    omega = np.full(len(v), 1.0 / len(v)) if omega is None else omega
-    return problem.engine.risk(problem.engine.point(z)) + 0.5 * rho * np.sum(omega * (z - v) ** 2)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", MONOTONE)
 @pytest.mark.parametrize("risk", ["cvar:0.3", "esrm:3", "max", "mean"])
@@ -56,20 +49,6 @@ def test_the_proximal_map_satisfies_its_optimality_conditions(loss, risk, weight
         assert engine.shortfall(point, dual) <= 1e-12 * (1 + abs(engine.risk(point)))
         slope = lam * problem.loss.derivative(engine.y, z) + rho * omega * (z - v)
         assert np.max(np.abs(slope)) <= 1e-10
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
-def test_the_proximal_map_against_aconic_solver(loss):
-    cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
-    n, rho = 8, 0.7
-    for seed, risk in enumerate((sorel.CVaR(0.4), sorel.ESRM(2.0), sorel.Max())):
-        problem = margin_problem(loss, risk, n, seed)
-        v = 2.0 * np.random.default_rng(seed).standard_normal(n)
-        z, _ = prox(problem, v, rho)
-        free, bound = cp.Variable((n, 1)), cp.Variable(n)
-        objective = conic_risk(risk, bound) + 0.5 * rho / n * cp.sum_squares(free[:, 0] - v)
-        best = conic_solve(objective, [conic_losses(loss, free, problem.engine.y) <= bound])
-        assert prox_value(problem, z, v, rho) == pytest.approx(best, rel=1e-6, abs=1e-8)
 
 
 def test_the_scalar_map_of_the_logistic_loss_is_a_root():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import CASES, conic_optimum
+from helpers import CASES, certified, conic_optimum
 from own_penalties import Ball
 from partitioned import PartitionedEngine
 
@@ -27,12 +27,7 @@ def small_sets(monkeypatch):
     monkeypatch.setattr(module, "_WORTH_SHARING", 1.0)
 
 
-def solved(problem, tol=1e-8, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = sorel.solve(problem, tol=tol, **options)
-    assert problem.certificate(result.w, result.weights).relative_gap <= tol
-    return result
+solved = partial(certified, solver="auto", tol=1e-8)
 
 
 def wide_data(n, d, loss="squared", seed=0):

@@ -1,4 +1,5 @@
-// The minimum of a quadratic of a handful of parameters, where calls cost more than arithmetic.
+// The minimum of a quadratic of a handful of parameters, where calls cost more than arithmetic:
+// Cholesky's factorisation with one refinement (Higham 2002, chapters 10 and 12).
 #include <limits>
 
 #include "lanes.hpp"

@@ -1,5 +1,6 @@
 // Exponential and logarithm without a branch, a table or a call, so that loops over samples are
-// vectorised. Exact to some units in the last place; NaN stays NaN.
+// vectorised. Exact to some units in the last place; NaN stays NaN. The argument is reduced as in
+// Cody & Waite (1980), by the two parts of log(2) that fdlibm has.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 //     u -> clip(soft(shrink u + drift) * scale),
 //
 // so it is left where it is until a row needs it, and then taken through all the steps that it has
-// missed at once (Carpenter 2008; Defazio, Bach & Lacoste-Julien 2014 for means of tables). The
+// missed at once (Carpenter 2008; for means of tables Schmidt, Le Roux & Bach 2017, section 4). The
 // drift is a constant or, in the methods with tables, follows a mean gradient that changes only
 // where a row does. The simplex ties all coefficients together: its steps cost O(d).
 #pragma once

@@ -2,7 +2,8 @@
 //
 // `curvature` is a generalised second derivative at a kink. `majorant` is the curvature of a
 // parabola that touches phi at z and lies above it everywhere: never below the second derivative,
-// and positive where that vanishes, so that a step with it cannot overshoot.
+// and positive where that vanishes, so that a step with it cannot overshoot (de Leeuw & Lange 2009;
+// logistic: Jaakkola & Jordan 2000).
 //
 // Each loss is also a nondecreasing psi of one number t: |z - y| for the first two, -y z for
 // labels, y - z for the linear one. `psi_slope` is psi'(t), and `prox` is argmin_t c psi(t) + (t -

@@ -2,7 +2,7 @@
 //
 // A loss is a nondecreasing psi of one number t (see losses.hpp). Items in ascending order of t
 // keep that order in the proximal map, and items that end with one t form a block, whose t is the
-// proximal map of psi at the mean of the block.
+// proximal map of psi at the mean of the block (Xiao, Ge, Jiang & Yan 2023).
 #include <cstdint>
 
 #include "losses.hpp"

@@ -6,7 +6,8 @@
 //     step(rows, batch, c)           W <- prox(shrink W + drift - step sum_b c_b x_b)
 //     drive(i, c, scale)             add scale x_i to what drives the drift of output c
 //
-// K = 1 for all losses but multinomial.
+// K = 1 for all losses but multinomial. Sources: proximal SVRG, Xiao & Zhang 2014; Prospect, Mehta
+// et al. 2024; SAGA, Defazio, Bach & Lacoste-Julien 2014, on saddle points Palaniappan & Bach 2016.
 #pragma once
 
 #include "steps.hpp"

@@ -59,4 +59,19 @@ inline bool repair(Vector<const double> values, Vector<Index> order, Vector<doub
     return true;
 }
 
+// Sort a key, and its order, whose entries before a place are sorted and so are those from it on.
+// False once the budget of moves is spent.
+template <class Index>
+inline bool merge(Vector<Index> order, Vector<double> key, index place, double budget) {
+    for (index i = place, spent = 0; i < order.size(); ++i) {
+        const index rank =
+            sink<Index>(key.data, order.data, i, key[i], order[i], nullptr, nullptr);
+        // Where one entry is in its place, so are those after it.
+        if (rank == i) return true;
+        spent += i - rank;
+        if (static_cast<double>(spent) > budget) return false;
+    }
+    return true;
+}
+
 }  // namespace sorel

@@ -2,8 +2,9 @@
 //
 // The blocks of several items stand on a stack. Each item that violates the order is merged with
 // those before it, and perhaps with some that follow (Best & Chakravarti 1990). All is kept
-// relative to the first item of a block, and sums carry their rounding errors (Knuth's two-sum), so
-// files that include this are compiled without fused multiply-adds where these digits matter.
+// relative to the first item of a block, and sums carry their rounding errors (the two-sum of
+// Knuth, vol. 2, 4.2.2), so files that include this are compiled without fused multiply-adds where
+// these digits matter.
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,9 @@
 //
 //     q_i = clip(zeta_i - t, low, high)    with    sum_i w_i q_i = total
 //
-// Thresholds are kept as t = reference + tau with the reference one of the items: differences of
-// near numbers are exact.
+// Newton steps in t find it (Cominetti, Mascarenhas & Silva 2014). Thresholds are kept as t =
+// reference + tau with the reference one of the items: differences of close floats are exact
+// (Sterbenz 1974).
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>

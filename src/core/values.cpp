@@ -52,13 +52,16 @@ SOREL_CLONES std::tuple<double, index, double, index> sums_beside(Vector<const d
 }
 
 // sum_j (sum_{i <= j} (w_i q_i - mass_i)) (l_(j+1) - l_(j)), the inner sum compensated (Abel
-// summation). Every term is nonnegative up to rounding for a weighting of the set: a negative total
-// tells of one outside. What rounding has taken from the total weight is missing at the largest loss.
+// summation), for a range of ranks: `surplus + spill` is the inner sum before it, `following` the
+// loss after it. Every term is nonnegative up to rounding for a weighting of the set: a negative
+// total tells of one outside. What rounding has taken from the total weight is missing at the
+// largest loss, which 0 follows. Returns the total, and the inner sum at the end.
 template <class Index>
-double ordered_shortfall(Vector<const double> key, Vector<const double> mass,
-                         Vector<const double> density, Optional<const double> weight,
-                         Vector<const Index> order) {
-    double total = 0, surplus = 0, spill = 0;
+std::tuple<double, double, double> ordered_shortfall(
+    Vector<const double> key, Vector<const double> mass, Vector<const double> density,
+    Optional<const double> weight, Vector<const Index> order, double surplus, double spill,
+    double following) {
+    double total = 0;
     const index last = order.size() - 1;
     for (index j = 0; j <= last; ++j) {
         const index i = order[j];
@@ -68,9 +71,9 @@ double ordered_shortfall(Vector<const double> key, Vector<const double> mass,
         const double piece = grown - surplus;
         spill += (surplus - (grown - piece)) + (change - piece);
         surplus = grown;
-        if (j < last) total += (surplus + spill) * (key[j + 1] - key[j]);
+        total += (surplus + spill) * ((j < last ? key[j + 1] : following) - key[j]);
     }
-    return total - (surplus + spill) * key[last];
+    return {total, surplus, spill};
 }
 
 // The same for two levels: above the bend the high level is due, below it the low one.
@@ -90,7 +93,8 @@ SOREL_CLONES double level_shortfall(Vector<const double> losses, Vector<const do
 template <class Index>
 void bind(nb::module_& m) {
     define(m, "scatter", "values order out", scatter<Index>);
-    define(m, "ordered_shortfall", "key mass density weight order", ordered_shortfall<Index>);
+    define(m, "ordered_shortfall", "key mass density weight order surplus spill following",
+           ordered_shortfall<Index>);
 }
 
 }  // namespace

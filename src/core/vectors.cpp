@@ -18,37 +18,43 @@ using Blocks = Vector<const std::int32_t>;
 // Items of a partial sum. With it errors stay below n / 100 roundings, which certificates rely on.
 constexpr index kRun = 128;
 
-// out_b = total sample weight of block b, times the sampling factors when rows were sampled
-void block_totals(Blocks block, Values factor, bool sampled, Values omega, bool weighted,
+// out_b += total sample weight of block b, times the sampling factors when rows were sampled
+void block_totals(Blocks block, Optional<const double> factor, Values omega, bool weighted,
                   Vector<double> out) {
-    std::fill_n(out.data, out.size(), 0.0);
     for (index i = 0; i < block.size(); ++i) {
         if (block[i] < 0) continue;
         const double weight = weighted ? omega[i] : omega[0];
-        out[block[i]] += sampled ? weight * factor[i] : weight;
+        out[block[i]] += factor ? weight * factor[i] : weight;
     }
 }
 
-// Choose rows with probability h / unit, at most 1, and scale h so that its sum is kept. Systematic
-// sampling: a row is taken whenever the running sum of h passes a multiple of the unit. `factor` is
-// 0 for a row left out. Rows in blocks are all kept when `keep_blocks`.
-void sample_rows(Vector<double> h, Blocks block, bool keep_blocks, double unit,
+// How many entries are not 0, and their sum.
+SOREL_CLONES std::tuple<index, double> count_and_sum(Values h) {
+    const index n = h.size();
+    std::int64_t count = 0;
+    double total = 0.0;
+#pragma omp simd reduction(+ : count, total)
+    for (index i = 0; i < n; ++i) {
+        count += h[i] != 0.0;
+        total += h[i];
+    }
+    return {count, total};
+}
+
+// Choose rows with probability h / unit, at most 1, and scale them so that the sum is kept.
+// Systematic sampling (Madow 1949): a row is taken whenever the running sum of h passes a multiple
+// of the unit. `factor` is 0 for a row left out. Rows in blocks are all kept when `keep_blocks`.
+void sample_rows(Values h, Blocks block, bool keep_blocks, double unit, Vector<double> sampled,
                  Vector<double> factor) {
     double running = 0.5 * unit;
     for (index i = 0; i < h.size(); ++i) {
-        if (h[i] == 0.0 || (keep_blocks && block[i] >= 0)) {
-            factor[i] = 1.0;
-            continue;
+        factor[i] = 1.0;
+        if (h[i] != 0.0 && !(keep_blocks && block[i] >= 0)) {
+            running += h[i];
+            factor[i] = running >= unit ? std::max(1.0, unit / h[i]) : 0.0;
+            if (running >= unit) running -= unit * std::floor(running / unit);
         }
-        running += h[i];
-        if (running >= unit) {
-            running -= unit * std::floor(running / unit);
-            factor[i] = std::max(1.0, unit / h[i]);
-            h[i] *= factor[i];
-        } else {
-            factor[i] = 0.0;
-            h[i] = 0.0;
-        }
+        sampled[i] = h[i] * factor[i];
     }
 }
 
@@ -133,7 +139,8 @@ void apply_curvature(Values h, Values pull, Blocks block, Values scale, Vector<d
     }
 }
 
-// `count` draws in order of position, of which item i gets count * p_i, rounded up or down.
+// `count` draws in order of position, of which item i gets count * p_i, rounded up or down (Madow
+// 1949).
 SOREL_CLONES void systematic_sample(Values probability, index count, double offset,
                                     Vector<std::int64_t> out) {
     const index n = probability.size();
@@ -155,8 +162,9 @@ SOREL_CLONES void systematic_sample(Values probability, index count, double offs
 }  // namespace
 
 void bind_vectors(nb::module_& m) {
-    define(m, "block_totals", "block factor sampled omega weighted out", block_totals);
-    define(m, "sample_rows", "h block keep_blocks unit factor", sample_rows);
+    define(m, "block_totals", "block factor omega weighted out", block_totals);
+    define(m, "count_and_sum", "h", count_and_sum);
+    define(m, "sample_rows", "h block keep_blocks unit sampled factor", sample_rows);
     define(m, "ascent_target", "density losses previous eta theta target", ascent_target);
     define(m, "weighted_sum", "density losses omega weighted", weighted_sum);
     define(m, "square_of_used", "losses omega", square_of_used);

@@ -85,15 +85,6 @@ def test_a_batched_cell_is_an_ordinary_training_loop(method):
         torch.testing.assert_close(batched, net(samples.X), rtol=1e-3, atol=1e-4)
 
 
-def test_heads_are_certified_and_better_on_the_training_samples():
-    record = cells.run(cells.Cell("yacht", "mean", "mean", BATCH, RATE, BUDGET))
-    for risk in cells.RISKS:
-        head = record["heads"][risk]
-        assert max(head["gap"]) <= 1e-6
-        for seed in range(cells.SEEDS):
-            assert head["train"][seed] < record["train"][risk][seed]
-
-
 def test_the_recipe_of_the_page_gives_a_head_for_class_labels():
     page = (networks.DOCS / "networks.md").read_text()
     (recipe,) = (part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "head." in part)

@@ -4,9 +4,9 @@ For a weighting lam in the dual set and v = -X^T (lam phi'), the gap
 
     [ sum_i sigma_i l_[i](w) - lam . l(w) ] + [ g(w) + g*(v) - v . w ]  >=  F(w) - F*
 
-is a sum of two brackets, neither of them negative: order, and the inequality of Fenchel and Young
-(Rockafellar 1970, section 31).
-With a small modulus mu the second, |grad|^2 / (2 mu), stays large long after w is good. The
+is a sum of two brackets, neither of them negative: the first by the order of the losses, the second
+by the Fenchel-Young inequality (Rockafellar 1970, section 12; their sum is a duality gap: section
+31). With a small modulus mu the second, |grad|^2 / (2 mu), stays large long after w is good. The
 minimum of lam . l + g is then bounded at another point, some Newton steps from w.
 """
 

@@ -65,6 +65,8 @@ def margin_bound(problem: Problem, point: Point, dual: Dual) -> MarginBound | No
     X = stored[0][used]
     X = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
     y, origin, factor = loss.centred(to_numpy(engine.spec.targets)[used])
+    if engine.spec.margin_offset is not None:
+        origin = origin - engine.spec.margin_offset[used]
     lam = engine.weights(dual)[used] * factor
     t = X @ point.w - origin
     best = _at(problem, X, y, origin, lam, t)

@@ -44,7 +44,7 @@ _OPERATIONS = 8.0
 # Relative error of an objective, of a margin or of a difference of sums.
 ROUNDINGS = _OPERATIONS * UNIT
 
-# What is far from every point of a bounded domain, for a gradient of unit length or about that.
+# What is far from every point of a bounded domain, in lengths of the point.
 _FAR = 1e9
 
 # Entries of X up to which a closer look at rounding may take products with it.
@@ -99,6 +99,8 @@ class Rounding:
     ) -> None:
         self.engine, self.loss, self.penalty = engine, engine.spec.loss, penalty
         self._size, self._target_error = size, target_error
+        offset = engine.spec.margin_offset
+        self._largest_offset = 0.0 if offset is None else float(np.max(np.abs(offset)))
         self._columns = engine.column_scale()
         self._largest_column = self._size_of_columns = 0.0
         if self._columns is not None:
@@ -191,11 +193,11 @@ class Rounding:
         return 2.0 * UNIT * self.margin_size(w)
 
     def margin_size(self, w: FloatArray) -> float:
-        """sum_j m_j |w_j|, or a norm of them for several outputs."""
+        """sum_j m_j |w_j| and the largest offset, or a norm of them for several outputs."""
         if self._columns is None:
             return math.sqrt(2.0 * self._size)
         d = self.engine.n_features
-        sizes = self._columns @ np.abs(w[:d])
+        sizes = self._columns @ np.abs(w[:d]) + self._largest_offset
         if self.engine.fit_intercept:
             sizes = sizes + np.abs(w[d])
         return float(sizes) if w.ndim == 1 else _norm(sizes)
@@ -287,9 +289,12 @@ class Rounding:
         limits = self.penalty.bounds(len(coef))
         if limits is None and self.penalty.compact:
             # A domain of the user's own: as if it reached no more than twice as far as it does
-            # down the gradient, which is where the minimum of the linear model lies.
-            far = self.penalty.project(-_FAR * (1.0 + _norm(coef)) * gradient)
-            return 2.0 * _norm(delta) * (_norm(far) + _norm(coef))
+            # down the gradient, which is where the minimum of the linear model lies, or along the
+            # error, where the gradient is all but zero.
+            ways = [-gradient, delta, -delta]
+            lengths = [_FAR * (1.0 + _norm(coef)) / (_norm(way) or 1.0) for way in ways]
+            ends = [self.penalty.project(t * way) for t, way in zip(lengths, ways, strict=True)]
+            return 2.0 * _norm(delta) * (max(map(_norm, ends)) + _norm(coef))
         if limits is None:
             return math.inf
         lower, upper = (limit if coef.ndim == 1 else limit[:, None] for limit in limits)

@@ -4,7 +4,8 @@ Every worker cuts its own values into at most B bins and sends weight, mean and 
 driver treats a bin as one item of that weight. Samples that share the weight of their bin are a
 vector with ties, so what is projected here lies in the dual set exactly, whatever the bins lose.
 The risk itself is bounded from above: of all distributions on [low, high] with a given mean, the
-one with all mass at the two ends has the largest spectral risk.
+one with all mass at the two ends has the largest spectral risk, as it has the largest mean of every
+convex function (Madansky 1959).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from sorel.engines.base import (
     Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
-from sorel.projection.thresholds import MAX_TRIALS
+from sorel.projection.thresholds import MAX_TRIALS, Thresholder
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -615,14 +615,9 @@ def _threshold_of_sketch(sketch: Any, low: float, high: float) -> float:
     """The threshold for a sketch of the values: where the search for the exact one begins."""
     keys = np.concatenate([values for values, _ in sketch])
     omega = np.concatenate([np.full(len(values), mass / len(values)) for values, mass in sketch])
-    least, most = float(keys.min()) - high, float(keys.max()) - low
-    while least < 0.5 * (least + most) < most:
-        middle = 0.5 * (least + most)
-        if float(omega @ np.clip(keys - middle, low, high)) > float(omega.sum()):
-            least = middle
-        else:
-            most = middle
-    return 0.5 * (least + most)
+    search = Thresholder(omega, low, high, float(omega.sum()), 0)
+    search.project(keys, np.empty(len(keys)), np.empty(len(keys), np.int32))
+    return float(keys[search.pivot]) + search.tau
 
 
 def _check_bins(value: Any) -> int:

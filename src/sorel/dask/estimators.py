@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.warnings import warn
 from sorel.dask.cluster import ClusterError, dropping_stopped_workers, find_client
 from sorel.dask.collections import is_frame, load
@@ -22,13 +22,14 @@ from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators.base import SpectralFit, Task, WeightedRows, told
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
+from sorel.estimators.default_risks import CLASSIFIER_RISK, RISK
 from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, Poisson, parse_loss
 from sorel.problem.penalties import Penalty
 from sorel.problem.problem import Problem
-from sorel.problem.risks import Risk, parse_risk
+from sorel.problem.risks import Mean, Risk, parse_risk
 from sorel.solvers import Solver
 
 # Rows whose predictions are looked at to see whether they vary.
@@ -116,9 +117,17 @@ class _OnCluster(SpectralFit):
         if scores.ndim == 1 and self.coef_.ndim == 2:
             scores = scores[:, None]
         self.constant_ = not self._varies(scores, targets)
-        if self.constant_ and self._speaks_of_constant:
+        if not self._warns_of_model:
+            return
+        if self.constant_:
             self.status_ += "; the model is constant: its predictions hardly depend on X"
             warn(advice(problem.risk, Level(None, None)), ConstantModelWarning)
+            return
+        self._warn_of_small_tail(problem)
+        if not (isinstance(problem.risk, Mean) or data.X.weighted or self._means is not None):
+            # Targets on the workers are without the offset that the intercept has.
+            scores = scores + (self.intercept_ - engine.spec.offset)
+            self._warn_of_shift(problem.risk, scores, targets, None)
 
     def to_local(self) -> Any:
         """The ordinary estimator with the same parameters, fitted attributes included.
@@ -249,7 +258,9 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         self._keep_settings(locals())
 
     @with_callbacks
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
+    ) -> DaskSpectralRiskRegressor:
         """Fit the model.
 
         Parameters
@@ -261,6 +272,8 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
             Targets, in the same partitions.
         sample_weight : dask array or Series of length n, optional
             Weights; 2 is the row twice.
+        offset : None
+            Refused: offsets are for data in memory or on disk.
 
         Returns
         -------
@@ -272,6 +285,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         ClusterError
             If the cluster cannot go on; the error has the parameters reached.
         """
+        _refuse_offset(offset)
         loss = regression_loss(self.loss)
         self._check_intercept(loss)
         loaded = self._load(X, y, sample_weight, loss)
@@ -289,25 +303,34 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         return self
 
     def _check_intercept(self, loss: Loss) -> None:
-        if not isinstance(self.fit_intercept, str):
-            return
-        # The checks of the estimator in memory, on a table that has nothing else to refuse.
-        self._check_means(WeightedRows(np.zeros((1, 1)), np.zeros(1), None, 1.0, None), loss)
+        if isinstance(self.fit_intercept, str):
+            self._check_means(loss)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, offset: Any = None) -> Any:
         """Predict, lazily.
 
         Parameters
         ----------
         X : dask array or DataFrame of shape (n, d)
             Samples.
+        offset : None
+            Refused, as in :meth:`fit`.
 
         Returns
         -------
         dask array or Series of length n
             Predictions, computed when asked for; an array in memory for such an X.
         """
+        _refuse_offset(offset)
         return self._lazily("predict", X, None, np.float64)
+
+
+def _refuse_offset(offset: Any) -> None:
+    if offset is not None:
+        raise TypeError(
+            "DaskSpectralRiskRegressor takes no offset; use sorel.SpectralRiskRegressor, on data "
+            "in memory or on disk"
+        )
 
 
 class DaskSpectralRiskClassifier(_OnCluster, SpectralRiskClassifier):
@@ -346,7 +369,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
 
     def __init__(
         self,
-        risk: Risk | str = RISK,
+        risk: Risk | str = CLASSIFIER_RISK,
         *,
         loss: str | Loss = "logistic",
         l2: float | str = "auto",

@@ -23,8 +23,6 @@ from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
 from sorel.engines.curvature import (
     NO_BLOCKS,
-    ROWS_PER_BLOCK,
-    WORTH_SAMPLING,
     OneMargin,
     SeveralMargins,
 )
@@ -513,11 +511,9 @@ class OneShard(_Shard, OneMargin):
     def hessian(self, share: float | None, n_blocks: int) -> tuple[FloatArray, ...]:
         """The matrix, from a share of the rows where that pays, and the sums over the blocks."""
         engine, h, factor = self._engine, self._h, None
-        n_rows = engine.n_samples if share is None else math.ceil(share * engine.n_samples)
-        if np.count_nonzero(h) > WORTH_SAMPLING * n_rows:
-            h, factor = h.copy(), np.empty(engine.n_samples)
-            keep_blocks = self._moves and n_blocks * ROWS_PER_BLOCK > n_rows
-            _core.sample_rows(h, self._blocks, keep_blocks, float(h.sum()) / n_rows, factor)
+        if share is not None:
+            n_rows = math.ceil(share * engine.n_samples)
+            h, factor = self._sample(n_rows, self._blocks, n_blocks if self._moves else 0)
         return engine._rows.gram(h), *self.block_sums(n_blocks, factor)
 
 

@@ -8,9 +8,11 @@ import scipy.sparse
 
 from sorel.engines.base import Curvature, Dual, Engine, Point, Spec
 from sorel.engines.blocks import BlocksEngine
+from sorel.engines.centered import CenteredMatrix, CenteredRows
 from sorel.engines.dense import DenseEngine
+from sorel.engines.memory import MemoryEngine
 from sorel.engines.rows import RowSource
-from sorel.engines.sparse import SparseEngine
+from sorel.engines.sparse import CsrRows, SparseEngine
 
 __all__ = [
     "BlocksEngine",
@@ -45,6 +47,8 @@ def trusting_engine(X: Any, spec: Spec) -> Engine:
     """The same for an X that has been looked at already, indices of sparse matrices included."""
     if isinstance(X, RowSource):
         return BlocksEngine(X, spec)
+    if isinstance(X, CenteredMatrix):
+        return MemoryEngine(CenteredRows(CsrRows(X.X, True), X.mean), spec)
     if scipy.sparse.issparse(X):
         return SparseEngine(X, spec, checked=True)
     return DenseEngine(X, spec)

@@ -53,6 +53,8 @@ class Spec:
         What was taken off the user's targets; the user's intercept is larger by as much.
     offset_error : float
         How much that subtraction may have rounded a target by.
+    margin_offset : array or None
+        Added to the margins X w of the rows, such as logarithms of exposures.
 
     Examples
     --------
@@ -74,6 +76,7 @@ class Spec:
     n_jobs: int | None = None
     offset: float = 0.0
     offset_error: float = 0.0
+    margin_offset: FloatArray | None = None
 
     @property
     def n_outputs(self) -> int:
@@ -82,10 +85,14 @@ class Spec:
 
     def for_rows(self, rows: NDArray[np.int64]) -> Spec:
         """The same for some of the rows, whose weights are normalised anew."""
-        weight = self.sample_weight
+        weight, offset = self.sample_weight, self.margin_offset
         if weight is not None:
             weight = weight[rows] / weight[rows].sum()
-        return dataclasses.replace(self, targets=self.targets[rows], sample_weight=weight)
+        if offset is not None:
+            offset = offset[rows]
+        return dataclasses.replace(
+            self, targets=self.targets[rows], sample_weight=weight, margin_offset=offset
+        )
 
 
 class Point:
@@ -684,10 +691,12 @@ class Engine(ABC):
     def obstacle(self, operation: str) -> str | None:
         """Why an optional operation is not to be had, or None if it is.
 
-        One of those below, of :class:`Stochastic`, or "deviations": weights that may be negative.
+        One of those below, of :class:`Stochastic`, "deviations", which are weights that may be
+        negative, or "margin_offset", which its points then add to the margins.
         """
         name = operation if hasattr(Engine, operation) else "stochastic"
-        if operation != "deviations" and getattr(type(self), name) is not getattr(Engine, name):
+        extra = operation in ("deviations", "margin_offset")
+        if not extra and getattr(type(self), name) is not getattr(Engine, name):
             return None
         return f"needs the operation {operation!r}, which {type(self).__name__} does not offer"
 

@@ -5,9 +5,10 @@ With h_i = omega_i (q_i phi''_i + eta phi'_i^2 [i moves with its loss]) the Hess
     X^T diag(h) X  -  sum_b (eta / omega_b) u_b u_b^T,   u_b = sum_{i in b} omega_i phi'_i x_i:
 
 inside a pooled block b only differences of losses move the weights. A set with a round boundary
-takes a matrix of low rank away besides (:class:`sorel.permutahedron.Derivative`). Where
-there are many rows, some stand for all, in proportion to their curvature (Byrd, Chin, Neveitt and
-Nocedal, 2011).
+takes a matrix of low rank away besides (:class:`sorel.permutahedron.Derivative`). Where there are
+many rows, a sample of them stands for all (Byrd, Chin, Neveitt and Nocedal 2011), drawn in
+proportion to their curvature (unequal probabilities: Xu, Yang, Roosta-Khorasani, Re and Mahoney
+2016).
 """
 
 from __future__ import annotations
@@ -114,9 +115,21 @@ class MemoryCurvature(Curvature):
 
         0 for a block without a sampled row, or of samples of weight 0: it has no mean to take out.
         """
-        totals = np.empty(self._n_blocks)
-        factors = totals if factor is None else factor
-        _core.block_totals(self._block, factors, factor is not None, *self._weights, totals)
+        omega, weighted = self._weights
+
+        def add(start: int, stop: int, out: FloatArray) -> None:
+            part = slice(start, stop)
+            factors = None if factor is None else factor[part]
+            weights = omega[part] if weighted else omega
+            _core.block_totals(self._block[part], factors, weights, weighted, out)
+
+        rows, n_blocks = self._engine._rows, self._n_blocks
+        totals = np.zeros(n_blocks)
+        # Each thread has totals of its own, which are to be fewer than its rows.
+        if n_blocks * rows._threads < rows.n:
+            totals = rows._sum(add, (n_blocks,))
+        else:
+            add(0, rows.n, totals)
         return np.asarray(self._eta / np.where(totals > 0.0, totals, np.inf))
 
     def _subtract_block_means(
@@ -156,11 +169,8 @@ class OneMargin(MemoryCurvature):
 
     def matrix(self, n_rows: int | None = None) -> FloatArray:
         engine, h, factor = self._engine, self._h, None
-        if n_rows is not None and np.count_nonzero(h) > WORTH_SAMPLING * n_rows:
-            h, factor = h.copy(), np.empty(engine.n_samples)
-            # A block of which a handful of rows is sampled loses its covariance: then keep it all.
-            keep_blocks = self._n_blocks * ROWS_PER_BLOCK > n_rows
-            _core.sample_rows(h, self._block, keep_blocks, float(h.sum()) / n_rows, factor)
+        if n_rows is not None:
+            h, factor = self._sample(n_rows, self._block, self._n_blocks)
         # A matrix that is larger than X is not kept.
         if factor is not None or not FEW_COLUMNS < engine.size <= engine.n_samples:
             out = engine._rows.gram(h)
@@ -169,19 +179,37 @@ class OneMargin(MemoryCurvature):
                 engine._last_gram = LastGram()
             out = engine._last_gram.of(h, engine._rows.gram)
         if self._n_blocks:
-            self._subtract_block_means(out, factor, [self._block_slopes(factor)])
+            # A sampled h is of no more use: its memory serves again.
+            c = np.empty(engine.n_samples) if factor is None else h
+            self._subtract_block_means(out, factor, [self._block_slopes(factor, c)])
         if self._vectors is not None:
             out -= self._low_rank.T @ self._low_rank
         return out
 
-    def _block_slopes(self, factor: FloatArray | None = None) -> FloatArray:
-        """omega phi' inside the blocks, times the factors of sampled rows."""
-        engine, c = self._engine, np.empty(self._engine.n_samples)
-        inside = (self._block >= 0).astype(np.float64)
-        if factor is not None:
-            inside *= factor
+    def _sample(
+        self, n_rows: int, block: NDArray[np.int32], n_blocks: int
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """h of about so many rows that stand for all, and how often each counts; None: once each.
+
+        Both are in the working memory of the engine, until the next sample.
+        """
+        engine, h = self._engine, self._h
+        count, total = engine._each(_core.count_and_sum, h)
+        if count <= WORTH_SAMPLING * n_rows:
+            return h, None
+        # A block of which a handful of rows is sampled loses its covariance: then keep it all.
+        keep_blocks = n_blocks * ROWS_PER_BLOCK > n_rows
+        sampled, factor = engine._sample_room
+        engine._each(_core.sample_rows, h, block, keep_blocks, total / n_rows, sampled, factor)
+        return sampled, factor
+
+    def _block_slopes(self, factor: FloatArray | None, c: FloatArray) -> FloatArray:
+        """c = omega phi', times the factors of sampled rows; it is read inside the blocks."""
+        engine = self._engine
+        if factor is None:
+            factor = engine._ones()
         engine._each(
-            engine._loops.weighted_slopes, *engine._loss_args, self._point.margins, inside,
+            engine._loops.weighted_slopes, *engine._loss_args, self._point.margins, factor,
             *self._weights, c,
         )  # fmt: skip
         return c
@@ -193,9 +221,8 @@ class OneMargin(MemoryCurvature):
         if not self._n_blocks:
             h = own(self._h)
             return Weights(h, np.zeros(len(h)), np.full(len(h), -1, np.int32), np.empty(0))
-        return Weights(
-            own(self._h), own(self._block_slopes()), own(self._block), self._block_scales()
-        )
+        slopes = self._block_slopes(None, np.empty(self._engine.n_samples))
+        return Weights(own(self._h), own(slopes), own(self._block), self._block_scales())
 
     def product(self, v: FloatArray) -> FloatArray:
         v = np.ascontiguousarray(v)

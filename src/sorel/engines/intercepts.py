@@ -59,19 +59,24 @@ def best_shift(statistics: Statistics, n_outputs: int) -> Any:
 
 def _root(statistics: Statistics) -> float | None:
     low, high, shift = -math.inf, math.inf, 0.0
-    reach = 1.0
+    reach, last = 1.0, math.inf
+    best, least = 0.0, math.inf
     for _ in range(_MAX_STEPS):
         found = statistics(shift)
         first, second = float(found.gradient[0]), float(found.hessian[0, 0])
         if abs(first) <= 2.0 * _EPS * found.rounding < math.inf:
             return shift
+        if abs(first) < least:
+            best, least = shift, abs(first)
         if first < 0:
             low = shift
         else:
             high = shift
         trial = shift - first / second if second > 0 else math.nan
         closed = high - low < math.inf
-        if not low < trial < high or abs(trial - shift) > 1e3 * reach:
+        # Newton's steps down an exponential have length 1 for long; those of rounding may go on.
+        most = max(0.9 * last, math.sqrt(_EPS) * (high - low) if closed else 0.0)
+        if not low < trial < high or abs(trial - shift) > min(most, 1e3 * reach):
             if closed:
                 trial = 0.5 * (low + high)
             else:
@@ -79,8 +84,9 @@ def _root(statistics: Statistics) -> float | None:
                 trial = low + reach if low > -math.inf else high - reach
         if trial == shift or (closed and high - low <= 2.0 * _EPS * max(abs(low), abs(high))):
             return shift
-        shift = trial
-    return None
+        shift, last = trial, abs(trial - shift)
+    # Losses that are linear for far around may have next to no derivative, and no root nearby.
+    return best if high - low < math.inf else None
 
 
 def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
@@ -106,7 +112,7 @@ def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
         slope, step = float(gradient @ delta), 1.0
         for _ in range(_MAX_STEPS):
             trial = statistics(shift + step * delta)
-            # A convex function falls as long as its slope has not turned.
+            # Too long is a step at whose end the function rises more than half as fast as it fell.
             if float(trial.gradient @ delta) <= -0.5 * slope:
                 break
             step *= 0.5
@@ -169,7 +175,8 @@ def spread(n_outputs: int, residual: float) -> float:
     sample make up its curvature diag(p) - p p^T, so that a move t of the intercepts changes its
     slopes by at most sum_kj p_k p_j |t_k - t_j|. All samples together are a network of
     conductances a_kj = sum_i lam_i p_ik p_ij: in it the currents r make potentials t with
-    |t_k - t_j| <= R_kj |r|_1 / 2, and the resistances have sum_{k<j} a_kj R_kj = K - 1. The sum
-    is (K - 1) |r|_1 at most, however little some intercepts bend and however far they move.
+    |t_k - t_j| <= R_kj |r|_1 / 2, and the resistances have sum_{k<j} a_kj R_kj = K - 1 (Foster
+    1949). The sum is (K - 1) |r|_1 at most, however little curvature some intercepts have and
+    however far they move.
     """
     return residual if n_outputs == 1 else (n_outputs - 1) * math.sqrt(n_outputs) * residual

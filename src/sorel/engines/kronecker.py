@@ -2,9 +2,10 @@
 
 The Hessian of the multinomial loss is a sum over the samples of A_i kron x_i x_i^T, where A_i is
 the K x K curvature of a loss in its margins. With (sum_i A_i) kron G in its place, where G is the
-mean of x_i x_i^T, the eigenvectors of the two small matrices solve a system in two products each
-way. The direction in which the margins of all classes grow alike has no curvature in either, and so
-the steps leave it alone.
+mean of x_i x_i^T (a mean of products by a product of means, as Martens and Grosse 2015), the
+eigenvectors of the two small matrices solve a system in two products each way. The direction in
+which the margins of all classes grow alike has no curvature in either, and so the steps leave it
+alone.
 """
 
 from __future__ import annotations

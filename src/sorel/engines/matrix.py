@@ -39,7 +39,7 @@ class RowMatrix(ABC):
     entries : int
         Entries of X that a product with it reads.
     form : object
-        X as the compiled loops take it.
+        X as the compiled loops take it; None where they cannot.
     """
 
     # Whether X itself is an array of this process.
@@ -93,6 +93,14 @@ class RowMatrix(ABC):
     @abstractmethod
     def columns(self, chosen: NDArray[np.intp]) -> RowMatrix:
         """A copy of some columns."""
+
+    def inner_products(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
+        """Inner products of rows of X, an array in memory, with others."""
+        X = self.array
+        left = X[rows].astype(np.float64, copy=False)
+        right = left if others is rows else X[others].astype(np.float64, copy=False)
+        out = left @ right.T
+        return np.asarray(out.toarray() if hasattr(out, "toarray") else out)
 
     @abstractmethod
     def margins(self, w: FloatArray, out: NDArray[Any]) -> None:

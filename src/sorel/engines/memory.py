@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 _PER_ROW = frozenset(
     (
         "X", "y", "margins", "losses", "slopes", "density", "others", "previous", "target", "block",
-        "direction", "new_margins", "change", "c", "h", "squares",
+        "direction", "new_margins", "change", "c", "h", "squares", "sampled", "factor",
     )
 )  # fmt: skip
 
@@ -124,17 +124,29 @@ def _row_parameters(kernel: Any) -> tuple[tuple[int, ...], int | None]:
     return rows, names.index("omega") if "omega" in names else None
 
 
-def _inner_products(X: Any, rows: NDArray[np.intp], others: NDArray[np.intp]) -> FloatArray:
-    """Inner products of rows of X with others."""
-    left = X[rows].astype(np.float64, copy=False)
-    right = left if others is rows else X[others].astype(np.float64, copy=False)
-    out = left @ right.T
-    return np.asarray(out.toarray() if hasattr(out, "toarray") else out)
+def _fill(value: Any, change: FloatArray) -> None:
+    change[...] = value
+
+
+def _weighted_sum(losses: FloatArray, omega: FloatArray, weighted: bool) -> float:
+    """sum_i omega_i l_i, added up in pairs."""
+    if not weighted:
+        return float(np.add.reduce(losses)) * float(omega[0])
+    # Not a product of the linear algebra library: its sums depend on how busy the cores are.
+    return float(np.add.reduce(omega * losses))
+
+
+def _sum_distances(losses: FloatArray, mean: float, omega: FloatArray, weighted: bool) -> float:
+    """sum_i omega_i |l_i - mean|."""
+    with np.errstate(invalid="ignore"):
+        distances = np.subtract(losses, mean)
+    return _weighted_sum(np.abs(distances, out=distances), omega, weighted)
 
 
 def _check_lengths(spec: base.Spec, n: int, n_outputs: int) -> None:
     """Refuse targets and weights that the loops, which trust the rows of X, would read beyond."""
-    for name, values in (("targets", spec.targets), ("sample_weight", spec.sample_weight)):
+    for name in ("targets", "sample_weight", "margin_offset"):
+        values = getattr(spec, name)
         if values is not None and np.shape(values) != (n,):
             raise ValueError(
                 f"X has {n} rows but {name} has shape {np.shape(values)}; they must agree"
@@ -206,6 +218,7 @@ class MemoryEngine(base.Engine):
         """Get the working memory and the threads of a run."""
         self._known_gram: RowGram | None = None
         self._last_gram = self._handed_on
+        self.__dict__.pop("_sample_room", None)
         slow = self._compiled is None or self._compiled[0] == _core.LOSS_CODES["logistic"]
         many = self.n_samples >= (_MANY_SAMPLES // 5 if slow else _MANY_SAMPLES)
         # A small problem is not even worth the question how many threads there are.
@@ -220,6 +233,16 @@ class MemoryEngine(base.Engine):
         if team is not None:
             self._each = partial(_sweep_rows, team, self._weighted)
         self._projector.share(team)
+
+    @cached_property
+    def _sample_room(self) -> FloatArray:
+        """Working memory for the weights of sampled rows and their factors."""
+        return np.empty((2, self.n_samples))
+
+    def _ones(self) -> FloatArray:
+        ones = np.empty(self.n_samples)
+        self._each(_fill, 1.0, ones)
+        return ones
 
     def with_risk(self, risk: Risk) -> MemoryEngine:
         other = shallow_copy(self)
@@ -259,7 +282,12 @@ class MemoryEngine(base.Engine):
         return self._rows.entries
 
     def stored(self) -> tuple[Any, Any] | None:
-        return (self._rows.array, self.y) if self._rows.in_memory else None
+        rows = self._rows
+        return (rows.array, self.y) if rows.in_memory and rows.form is not None else None
+
+    @property
+    def in_memory(self) -> bool:
+        return self._rows.in_memory
 
     def column_scale(self) -> FloatArray | None:
         return self._column_scale
@@ -272,13 +300,17 @@ class MemoryEngine(base.Engine):
 
     def point(self, w: FloatArray) -> MemoryPoint:
         w = np.ascontiguousarray(w, dtype=np.float64)
-        return self._evaluated(w, self.direction(w))
+        margins = self.direction(w)
+        if self.spec.margin_offset is not None:
+            margins += self.spec.margin_offset
+            margins[self._unused] = 0.0
+        return self._evaluated(w, margins)
 
     def direction(self, delta: FloatArray) -> NDArray[Any]:
         change = np.empty(self._margin_shape)
         if not delta[: self.n_features].any():
             # Where most runs start, and steps in the intercept alone: no product with X is needed.
-            change[...] = delta[-1] if self.fit_intercept else 0.0
+            self._each(_fill, delta[-1] if self.fit_intercept else 0.0, change)
         else:
             self._rows.margins(np.ascontiguousarray(delta), change)
         if self._unused.size:
@@ -310,6 +342,8 @@ class MemoryEngine(base.Engine):
         if self._unused.size:
             margins, every = np.empty(self._margin_shape), np.empty(self.n_samples)
             self._rows.margins(point.w, margins)
+            if self.spec.margin_offset is not None:
+                margins += self.spec.margin_offset
             self._loops.losses_at(*self._loss_args, margins, every)
             losses[self._unused] = every[self._unused]
         return losses
@@ -317,15 +351,11 @@ class MemoryEngine(base.Engine):
     def sizes(self, point: Any) -> base.Sizes:
         losses, mean = point.losses, self._mean(point.losses)
         absolute = mean if self.loss.lower_bound >= 0.0 else self._mean(np.abs(losses))
-        with np.errstate(invalid="ignore"):
-            distances = np.subtract(losses, mean)
-        return base.Sizes(mean, absolute, self._mean(np.abs(distances, out=distances)))
+        distance = self._each(_sum_distances, losses, mean, self._omega, self._weighted)
+        return base.Sizes(mean, absolute, distance)
 
     def _mean(self, values: FloatArray) -> float:
-        if not self._weighted:
-            return float(np.add.reduce(values)) * float(self._omega[0])
-        # Not a product of the linear algebra library: its sums depend on how busy the cores are.
-        return float(np.add.reduce(self._omega * values))
+        return float(self._each(_weighted_sum, values, self._omega, self._weighted))
 
     # Risks and weightings.
 
@@ -337,7 +367,7 @@ class MemoryEngine(base.Engine):
         return self._projector.shortfall(point.losses, dual.density)
 
     def uniform(self) -> MemoryDual:
-        return MemoryDual(np.ones(self.n_samples))
+        return MemoryDual(self._ones())
 
     def worst_case(self, point: Any) -> MemoryDual:
         density = np.empty(self.n_samples)
@@ -500,14 +530,14 @@ class MemoryEngine(base.Engine):
     def _row_gram(self, rows: NDArray[np.intp]) -> FloatArray:
         """Inner products of some rows of X with each other; the caller may write to it."""
         if self._known_gram is None:
-            self._known_gram = RowGram(self.n_samples, partial(_inner_products, self._rows.array))
+            self._known_gram = RowGram(self.n_samples, self._rows.inner_products)
         return self._known_gram.of(rows)
 
     # Optional operations.
 
     def obstacle(self, operation: str) -> str | None:
         loss = self.loss
-        if operation == "deviations":
+        if operation in ("deviations", "margin_offset"):
             return None
         reason = super().obstacle(operation)
         if reason is not None:
@@ -525,6 +555,13 @@ class MemoryEngine(base.Engine):
         bounded = loss.lower_bound >= 0.0 or loss.lipschitz < math.inf
         if operation == "jacobian_bound" and not bounded:
             return f"needs bounded slopes, and the {loss.name} loss declares no such bound"
+        if operation in (*SINGLE, "batches", "splitting") and self.spec.margin_offset is not None:
+            return "takes margins X w alone, and the problem has an offset"
+        if operation in (*SINGLE, "batches") and self._rows.form is None:
+            return (
+                "steps on single rows, and takes no sparse X less its means, as "
+                "fit_intercept='mean' has it"
+            )
         if operation in SINGLE and self._loops is vectorised:
             return (
                 "steps on single samples in compiled loops, which do not have the formulas of the "

@@ -1,7 +1,8 @@
 """The same problem in coordinates of the space that the rows of X span.
 
-Under L2 the solution lies in that space (the representer theorem: Kimeldorf and Wahba, 1970). With
-the triangular factor L of X X^T = L L^T in the place of X, products cost n^2 in place of n d.
+Under L2 the solution lies in that space (the representer theorem: Schoelkopf, Herbrich and Smola
+2001). With the triangular factor L of X X^T = L L^T in the place of X, products cost n^2 in place
+of n d.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def rotate(engine: Engine) -> Rotated | None:
     >>> rotated.engine.n_features, rotated.into(np.array([0.6, 0.0, 0.8])).round(6) + 0.0
     (2, array([1., 0.]))
     """
-    if not isinstance(engine, MemoryEngine) or not engine.in_memory:
+    if not isinstance(engine, MemoryEngine) or engine.stored() is None:
         return None
     if engine.n_outputs > 1 or engine.n_samples > MAX_ROWS:
         return None

@@ -2,8 +2,9 @@
 
     prox(v) = argmin_z  sum_i sigma_i phi_[i](z) + rho/2 sum_i omega_i (z_i - v_i)^2
 
-is found by pooling in the order of the losses at v: see src/core/margins.cpp. The inner
-product of vectors is that of the sample weights, sum_i omega_i a_i b_i.
+is found by pooling in the order of the losses at v (Xiao, Ge, Jiang and Yan 2023): see
+src/core/margins.cpp. The inner product of vectors is that of the sample weights,
+sum_i omega_i a_i b_i.
 """
 
 from __future__ import annotations

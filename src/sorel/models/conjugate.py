@@ -2,7 +2,7 @@
 
 The matrix is only ever multiplied by a vector, through a handle of the engine, and the penalty is
 the smooth one: a multiple of the identity on the penalised parameters. The method is that of
-Hestenes and Stiefel (1952), stopped early as in Steihaug (1983).
+Hestenes and Stiefel (1952), stopped early as in truncated Newton methods (Dembo and Steihaug 1983).
 """
 
 from __future__ import annotations

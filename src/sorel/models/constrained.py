@@ -136,14 +136,18 @@ def minimize(model: Model, start: Array) -> Solution:
     face = _Face(start, (start > low) & (start < high), side)
     first = value = model.value(start)
     found = _guess(model, face)
-    factors, falls = found.factors, True
-    while falls and not found.solved:
-        # Each interior-point solve may move coordinates across their kinks.
+    factors = found.factors
+    # Where curvature has underflowed the model may fall without end: no more solves than
+    # coordinates, each of which may move some across their kinks.
+    for _ in range(len(start)):
+        if found.solved:
+            break
         face, steps = _interior(model, face)
         before, value = value, model.value(face.x)
-        falls = before - value > _ACCURACY * (first - value)
         found = _guess(model, face)
         factors += steps + found.factors
+        if not before - value > _ACCURACY * (first - value):
+            break
     return found._replace(factors=factors)
 
 

@@ -121,7 +121,7 @@ class ProximalModel:
             self.kkt = residual / max(sum(map(_norm, terms)), _TINY)
         # No more than residual^2 / (2 l2) is left to gain.
         enough = 2.0 * l2 * _FORCING * (self._start - value)
-        return self.kkt <= TOLERANCE or (l2 > 0.0 and residual**2 <= enough)
+        return self.kkt <= TOLERANCE or residual**2 <= enough
 
     def _accelerate(self, u: Array) -> bool:
         """Accelerated proximal gradient steps; whether they have solved the model."""
@@ -204,10 +204,8 @@ def _norm(x: Array) -> float:
 
 def _solve(A: Array, b: Array) -> Array:
     """Solve A x = b for a matrix that is positive definite up to the errors of differences."""
-    largest, shift = max(float(A.diagonal().max()), _TINY), 0.0
-    while shift < 1.0:
-        _, solution, failed = dposv(A + shift * largest * np.eye(len(b)), b, lower=1)
-        if not failed and np.isfinite(solution).all():
-            return solution
-        shift = max(8.0 * shift, 4.0 * _EPS)
-    return b / largest
+    _, solution, failed = dposv(A, b, lower=1)
+    if not failed and np.isfinite(solution).all():
+        return np.asarray(solution)
+    own, basis = np.linalg.eigh(A)
+    return np.asarray(basis @ ((basis.T @ b) / np.maximum(own, max(_EPS * own[-1], _TINY))))

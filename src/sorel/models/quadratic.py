@@ -139,7 +139,8 @@ def _minimize_constrained(
         low, high = (bound[:n].reshape(-1, n_outputs) for bound in (lower, upper))
         high[high >= terms.total - low.sum(axis=0) + low] = math.inf
     # Bounds that differ by rounding leave a point, and an interior-point code no interior.
-    upper = np.where(upper - lower < FEASIBILITY * np.maximum(1.0, np.abs(lower)), lower, upper)
+    size = np.maximum(np.abs(lower), abs(terms.total or 0.0))
+    upper = np.where(upper - lower < FEASIBILITY * size, lower, upper)
 
     A, slope = np.array(H, dtype=np.float64, order="C"), np.array(gradient, dtype=np.float64)
     if penalty.l2 == 0.0 and not A.diagonal().min() >= 0.0:

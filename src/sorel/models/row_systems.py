@@ -30,7 +30,7 @@ class Weights(NamedTuple):
     h : array of length r
         Its diagonal but for the blocks, positive.
     pull : array of length r
-        What a unit of margin changes in the loss, times the weight of the row; 0 outside of blocks.
+        What a unit of margin changes in the loss, times the weight of the row; read inside blocks.
     block : array of length r
         The block of each row, or -1.
     scale : array, one for each block

@@ -3,8 +3,8 @@
 Under a penalty with kinks or bounds most coefficients of a solution are at 0 or at a bound, where
 the gradient holds them. A proximal Newton step then needs the Hessian of the others alone, and of
 those that the gradient pulls away. Which ones these are is seen at every step from the gradient in
-all coordinates, and no certificate depends on the choice. Working sets that grow with the solution
-are those of Massias, Gramfort and Salmon (2018).
+all coordinates, as in projected Newton methods (Bertsekas 1982), and no certificate depends on the
+choice. The sets grow with the solution, as those of Massias, Gramfort and Salmon (2018) do.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class Squared(_OfResidual):
 
 @dataclass(frozen=True)
 class Huber(_OfResidual):
-    """Quadratic up to `delta`, linear beyond.
+    """Quadratic up to `delta`, linear beyond (Huber 1964).
 
     Parameters
     ----------
@@ -432,7 +432,10 @@ class Linear(_Compiled):
 
 
 class Deviance(Loss):
-    """Half the deviance of a distribution, in the margin t = z - log(y) above the best one."""
+    """Half the deviance of a distribution, in the margin t = z - log(y) above the best one.
+
+    See McCullagh and Nelder (1989), section 2.3.
+    """
 
     lower_bound = 0.0
     link = "log"
@@ -473,7 +476,7 @@ class Poisson(Deviance):
     """Half the Poisson deviance of counts or rates, ``exp(z) - y - y (z - log y)``.
 
     The margin is the logarithm of the mean. Targets are at least 0; for counts y observed over
-    exposures e, fit the rates y / e with ``sample_weight=e``.
+    exposures e, give the problem or ``fit`` the ``offset`` log e.
 
     Examples
     --------

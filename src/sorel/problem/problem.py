@@ -29,7 +29,7 @@ from sorel.files.fingerprints import describe, fingerprint_array
 from sorel.problem.losses import Loss, Squared, SquaredHinge, parse_loss
 from sorel.problem.penalties import AGREEMENT, L2, Penalty, check_penalty, sample_values
 from sorel.problem.risks import CVaR, Max, Risk, parse_risk
-from sorel.problem.validation import check_affine, check_data, counting
+from sorel.problem.validation import check_affine, check_data, check_margin_offset, counting
 
 # Losses whose spread is a smaller share of their mean tie, as those of labels do at w = 0.
 _TIED = 1e-3
@@ -62,6 +62,9 @@ class Problem:
         as written; ``sorel.path`` and the estimators, which take data, fit one unless told not to.
     sample_weight : array of length n, optional
         Nonnegative; a weight of 2 is the row twice.
+    offset : array of length n, optional
+        Added to the margins: for "poisson" and "gamma", the logarithms of exposures. X must be in
+        memory or on disk.
     n_jobs : int, optional
         Threads for passes over large data; -1 for all cores. None follows the settings of
         of the linear algebra library, threadpoolctl's limits included.
@@ -100,13 +103,14 @@ class Problem:
         penalty: Penalty | None = None,
         fit_intercept: bool = False,
         sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
         n_jobs: int | None = None,
         engine: Callable[[Any, Spec], Engine] | None = None,
     ) -> None:
         risk = CVaR(0.5) if risk is None else parse_risk(risk)
         stored = getattr(X, "dtype", None)
         data = check_data(
-            X, y, risk, parse_loss(loss), fit_intercept, sample_weight, n_jobs, engine
+            X, y, risk, parse_loss(loss), fit_intercept, sample_weight, offset, n_jobs, engine
         )
         self._set_up(data.make(data.X, data.spec), penalty)
         self._made_by, self._given_targets = (data.make, data.X), data.targets
@@ -169,6 +173,7 @@ class Problem:
     def _take(self, engine: Engine) -> None:
         """Take an engine, and what its spec tells of the problem."""
         check_affine(engine)
+        check_margin_offset(engine)
         self.engine, spec = engine, engine.spec
         # Rows and columns of X.
         self.n_samples, self.n_features = engine.n_samples, engine.n_features
@@ -260,6 +265,8 @@ class Problem:
         parts = self.engine.fingerprint()
         if self._given_targets is not None:
             parts["targets"] = fingerprint_array(to_numpy(self._given_targets))
+        if self.engine.spec.margin_offset is not None:
+            parts["targets"] += f" offset {fingerprint_array(self.engine.spec.margin_offset)}"
         penalty = describe(self.penalty)
         if not self.penalty.compiled:
             # What a class of the user computes is not to be read from its settings.

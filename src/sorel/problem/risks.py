@@ -5,6 +5,10 @@ A spectral risk is a convex S: [0, 1] -> [0, 1] with S(0) = 0 and S(1) = 1. On n
 sample weights, i/n is replaced by the cumulative weight. A risk object holds only its parameters,
 never n.
 
+Spectral risks are those of Acerbi (2002), among them CVaR (Rockafellar and Uryasev 2000), ESRM
+(Cotter and Dowd 2006) and extremiles (Daouia, Gijbels and Stupfler 2019). For deviations see
+Rockafellar, Uryasev and Zabarankin (2006).
+
 Everything is measured from the top of the distribution, through the tail ``T(v) = 1 - S(1 - v)``:
 the weights that matter are there, and differences of S near 1 would cancel.
 """
@@ -659,6 +663,16 @@ class Mixture(Risk):
         """
         return {"components": self.components, "weights": self._given}
 
+    @property
+    def spec(self) -> str | None:
+        """The short form that :func:`parse_risk` reads; None where a component has none."""
+        texts = [risk.spec for risk in self.components]
+        # A mixture inside another has no text: its commas would be those of the outer one.
+        if any(text is None or text.startswith("mix:") for text in texts):
+            return None
+        pairs = zip(texts, self._given, strict=True)
+        return "mix:" + ",".join(f"{text}={float(weight)!r}" for text, weight in pairs)
+
     def _combine(self, parts: Iterator[FloatArray]) -> FloatArray:
         return np.asarray(sum(map(operator.mul, self._shares, parts)))
 
@@ -686,7 +700,7 @@ class Mixture(Risk):
             low += share * pair[0]
             high += share * pair[1]
             if pair[0] < pair[1]:
-                # Two slopes only if every part bends at the same u.
+                # Two slopes only if every part has its kink at the same u.
                 bend = (1.0 - pair[0]) / (pair[1] - pair[0])
                 if edge is not None and bend != edge:
                     return None
@@ -942,8 +956,9 @@ def parse_risk(risk: str | Risk) -> Risk:
     Parameters
     ----------
     risk : str or Risk
-        ``"mean"``, ``"max"``, ``"cvar:0.1"``, ``"esrm:2"`` or ``"extremile:2.5"``, in any case, or
-        one of them behind ``"deviation:"``. A risk is passed through.
+        ``"mean"``, ``"max"``, ``"cvar:0.1"``, ``"esrm:2"`` or ``"extremile:2.5"``, in any case; a
+        mixture of them with its weights, ``"mix:mean=0.7,cvar:0.1=0.3"``; or one of all these
+        behind ``"deviation:"``. A risk is passed through.
 
     Returns
     -------
@@ -955,6 +970,8 @@ def parse_risk(risk: str | Risk) -> Risk:
     >>> from sorel.risks import parse_risk
     >>> parse_risk("cvar:0.1")
     CVaR(alpha=0.1)
+    >>> parse_risk("mix:mean=0.7,cvar:0.1=0.3").spec
+    'mix:mean=0.7,cvar:0.1=0.3'
     """
     if isinstance(risk, Risk):
         return risk
@@ -963,6 +980,8 @@ def parse_risk(risk: str | Risk) -> Risk:
     name, colon, argument = (part.strip() for part in risk.lower().partition(":"))
     if name == "deviation" and argument:
         return Deviation(parse_risk(argument))
+    if name == "mix":
+        return _parse_mixture(risk, argument)
     kind = _SHORT.get(name)
     if kind is None or bool(colon) != bool(kind._parameters) or bool(colon) != bool(argument):
         raise ValueError(f"unknown risk {risk!r}; known forms: {_FORMS}.")
@@ -975,9 +994,26 @@ def parse_risk(risk: str | Risk) -> Risk:
     return kind(*values)
 
 
+def spelled(risk: Risk) -> str:
+    """The short form of a risk, or its representation where it has none."""
+    return risk.spec or repr(risk)
+
+
+def _parse_mixture(text: str, argument: str) -> Mixture:
+    """A mixture from texts such as mean=0.7,cvar:0.1=0.3."""
+    parts = [part.rpartition("=") for part in argument.split(",")]
+    try:
+        return Mixture([parse_risk(part) for part, _, _ in parts], [float(w) for *_, w in parts])
+    except ValueError as error:
+        raise ValueError(
+            f"cannot read the mixture {text!r} ({str(error).rstrip('.')}); give risks with their "
+            "weights, such as mix:mean=0.7,cvar:0.1=0.3."
+        ) from None
+
+
 # The risks that have a short form: their name, and their parameter if they have one.
 _SHORT: dict[str, type[Risk]] = {kind.name: kind for kind in (Mean, Max, CVaR, ESRM, Extremile)}
-_FORMS = '"mean", "max", "cvar:0.1", "esrm:2", "extremile:2.5"'
+_FORMS = '"mean", "max", "cvar:0.1", "esrm:2", "extremile:2.5", "mix:mean=0.7,cvar:0.1=0.3"'
 
 
 def normalised_sample_weight(sample_weight: npt.ArrayLike, n: int) -> FloatArray:

@@ -14,6 +14,7 @@ from sorel._lib.inputs import check_meaning, check_numbers
 from sorel._lib.threads import thread_count
 from sorel.engines import trusting_engine
 from sorel.engines.base import Engine, FloatArray, Spec
+from sorel.engines.centered import CenteredMatrix
 from sorel.engines.csr import checked_csr
 from sorel.engines.rows import RowSource, open_data
 from sorel.problem.losses import Loss
@@ -52,6 +53,7 @@ def check_data(
     loss: Loss,
     fit_intercept: bool,
     sample_weight: ArrayLike | None,
+    offset: ArrayLike | None,
     n_jobs: int | None,
     make: Callable[[Any, Spec], Engine] | None,
 ) -> CheckedData:
@@ -75,11 +77,14 @@ def check_data(
             make = trusting_engine
         targets, classes = _encode(loss, y, int(X.shape[0]))
     weight = _check_sample_weight(sample_weight, int(X.shape[0]))
-    offset, error, given = 0.0, 0.0, targets
+    added = None if offset is None else check_offset(offset, loss, int(X.shape[0]))
+    shift, error, given = 0.0, 0.0, targets
     if fit_intercept and loss.translates:
-        targets, offset, error = _centred(targets, weight)
+        targets, shift, error = _centred(targets, weight)
     counted = counting(weight, risk)
-    spec = Spec(targets, loss, risk, classes, bool(fit_intercept), counted, n_jobs, offset, error)
+    spec = Spec(
+        targets, loss, risk, classes, bool(fit_intercept), counted, n_jobs, shift, error, added
+    )
     return CheckedData(make, X, spec, given, weight)
 
 
@@ -131,6 +136,36 @@ def _encode(loss: Loss, y: Any, n: int) -> tuple[NDArray[Any], NDArray[Any] | No
     return loss.encode(y)
 
 
+def check_offset(offset: Any, loss: Loss, n: int) -> FloatArray:
+    """An offset of the margins as an array of n finite numbers, for a loss that takes one."""
+    if loss.link != "log":
+        remedy = "subtract it from y" if loss.translates else "leave it out"
+        raise ValueError(
+            "offset is for losses under a log link, 'poisson' and 'gamma', where it is the "
+            f"logarithm of an exposure, got loss={loss.name!r}; {remedy}"
+        )
+    check_numbers(offset, "offset")
+    values = np.asarray(to_numpy(offset), dtype=np.float64)
+    if values.shape != (n,):
+        raise ValueError(f"X has {n} rows but offset has shape {values.shape}; they must agree")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise ValueError(
+            f"offset has a value that is not finite: offset[{bad[0]}] = {values[bad[0]]}; as the "
+            "logarithm of an exposure it needs one above 0: drop such rows"
+        )
+    return values
+
+
+def check_margin_offset(engine: Engine) -> None:
+    """Refuse an offset where points would not have it."""
+    if engine.spec.margin_offset is not None and engine.obstacle("margin_offset") is not None:
+        raise ValueError(
+            f"{type(engine).__name__} does not serve an offset, which takes X as a NumPy array, a "
+            "scipy sparse matrix or rows on disk"
+        )
+
+
 def check_affine(engine: Engine) -> None:
     """Refuse what has no minimum, or is not convex, with losses that have no lower bound."""
     spec = engine.spec
@@ -157,6 +192,8 @@ def _check_matrix(X: Any) -> Any:
     """X as a finite two-dimensional matrix, copied only where its type or strides demand it."""
     import scipy.sparse
 
+    if isinstance(X, CenteredMatrix):
+        return X
     if scipy.sparse.issparse(X):
         matrix = checked_csr(X) if X.ndim == 2 else X
         values = matrix.data

@@ -22,6 +22,10 @@ from sorel.projection.ordering import Order, index_type
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals
 
 
+def _sum_products(a: FloatArray, b: FloatArray, out: FloatArray) -> float:
+    return float(np.multiply(a, b, out=out).sum())
+
+
 class Core(ABC):
     """What all share: an order, working memory and perhaps a threshold, which a fork has anew."""
 
@@ -41,7 +45,34 @@ class Core(ABC):
 
     def _dot(self, a: FloatArray, b: FloatArray) -> float:
         """Inner product, added up in pairs, so that errors hardly grow with n."""
-        return float(np.multiply(a, b, out=self._products).sum())
+        return float(sum(by_ranges(self.team, _sum_products, a, b, self._products)))
+
+    def _scatter(self, values: FloatArray, order: npt.NDArray[Any], out: FloatArray) -> None:
+        """out[order] = values."""
+        by_ranges(self.team, lambda some, ranks: _core.scatter(some, ranks, out), values, order)
+
+    def _ordered_shortfall(
+        self, keep: Order, mass: FloatArray, density: FloatArray, weight: FloatArray | None
+    ) -> float:
+        key, order, team = keep.key, keep.order, self.team
+        if team is None:
+            return _core.ordered_shortfall(key, mass, density, weight, order, 0.0, 0.0, 0.0)[0]
+
+        def sums(ranks: tuple[int, int], start: tuple[float, float]) -> tuple[float, float, float]:
+            part, following = slice(*ranks), key.item(ranks[1]) if ranks[1] < self.n else 0.0
+            return _core.ordered_shortfall(
+                key[part], mass[part], density, weight, order[part], *start, following
+            )
+
+        # A range starts with the surplus of those before it, as a sum of two doubles.
+        starts: list[tuple[float, float]] = []
+        before = [0.0]
+        for _, surplus, spill in team.map(lambda ranks: sums(ranks, (0.0, 0.0)), team.ranges):
+            start = math.fsum(before)
+            starts.append((start, math.fsum((*before, -start))))
+            before += surplus, spill
+        items = list(zip(team.ranges, starts, strict=True))
+        return sum(team.map(lambda item: sums(*item)[0], items))
 
     @cached_property
     def _bounds(self) -> npt.NDArray[Any]:
@@ -61,7 +92,7 @@ class Core(ABC):
         return fork
 
     def _sorted(self, values: FloatArray) -> Order:
-        self._order.update(values)
+        self._order.update(values, self.team)
         return self._order
 
     def project(self, zeta: FloatArray, out: FloatArray, block: BlockArray) -> int:
@@ -100,7 +131,7 @@ class Uniform(Core):
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._sorted(losses)
-        _core.scatter(self.mass, keep.order, out)
+        self._scatter(self.mass, keep.order, out)
         return self._dot(self.mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
@@ -108,7 +139,7 @@ class Uniform(Core):
 
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         keep = self._sorted(losses)
-        return _core.ordered_shortfall(keep.key, self.mass, density, None, keep.order)
+        return self._ordered_shortfall(keep, self.mass, density, None)
 
 
 class TwoLevels(Uniform):
@@ -190,7 +221,7 @@ class Weighted(Core):
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         keep = self._sorted(losses)
         mass = self._mass(keep.order)
-        _core.scatter(mass / self.weight[keep.order], keep.order, out)
+        self._scatter(mass / self.weight[keep.order], keep.order, out)
         return self._dot(mass, keep.key)
 
     def value(self, losses: FloatArray) -> float:
@@ -200,4 +231,4 @@ class Weighted(Core):
     def shortfall(self, losses: FloatArray, density: FloatArray) -> float:
         keep = self._sorted(losses)
         mass = self._mass(keep.order)
-        return _core.ordered_shortfall(keep.key, mass, density, self.weight, keep.order)
+        return self._ordered_shortfall(keep, mass, density, self.weight)

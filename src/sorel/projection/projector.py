@@ -2,7 +2,8 @@
 
 An engine asks a :class:`WeightSet` for the largest weighted loss and the weighting that attains it,
 for the weighting nearest to a vector with the derivative of that step, and for the slack of a
-weighting. A set of one's own takes the place of the permutahedron by way of it.
+weighting. A set of one's own takes the place of the permutahedron by way of it. The derivative in
+the blocks of a permutahedron is that of Luo, Sun, Toh and Xiu (2019).
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ class Thresholder:
         if self.pivot >= 0:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start)
-        if count < 0 or not self._is_whole(out):
+        if count < 0 or not self._is_whole(out, team):
             count = self._find(zeta, out, block, team, self.bracket(zeta))
-            if not self._is_whole(out):
+            if not self._is_whole(out, team):
                 return -1
         if count == 1:
             # A single free item takes what the others leave, and does not move.
@@ -82,10 +82,13 @@ class Thresholder:
             return 0
         return min(count, 1)
 
-    def _is_whole(self, q: FloatArray) -> bool:
+    def _is_whole(self, q: FloatArray, team: Team | None) -> bool:
         """Whether q has the right sum: far from the items, rounding of tau may lose them all."""
-        mass = float(q.sum() if self.weight is None else q @ self.weight)
-        return math.isclose(mass, self.total, rel_tol=1e-8)
+        if self.weight is None:
+            parts = by_ranges(team, np.add.reduce, q)
+        else:
+            parts = by_ranges(team, np.dot, q, self.weight)
+        return math.isclose(sum(parts), self.total, rel_tol=1e-8)
 
     def bracket(self, zeta: FloatArray) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""

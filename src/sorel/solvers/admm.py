@@ -1,4 +1,4 @@
-"""ADMM for rank-based losses, after Xiao, Lin, Zhang and others (2023): z = X w is split from w.
+"""ADMM for rank-based losses, after Xiao, Ge, Jiang and Yan (2023): z = X w is split from w.
 
     w <- argmin_w  g(w) + rho/2 |X w - z + s/rho|^2,
     z <- argmin_z  risk of the losses at z  + rho/2 |z - v|^2,     v = X w + s/rho,

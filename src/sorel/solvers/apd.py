@@ -7,7 +7,7 @@ with tau shortened until the step pays for the curvature and for the change of t
 
     q+ . [l(w+) - l(w)] - grad.(w+ - w) + sig/2 |l(w+) - l(w)|^2  <=  |w+ - w|^2 / (2 tau).
 
-For losses that are linear in w this is the method of Chambolle and Pock.
+For losses that are linear in w this is the method of Chambolle and Pock (2011).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _first_step(problem: Problem, point: Point, dual: Dual) -> float:
     curvature += problem.penalty.l2
     if curvature > 0.0:
         return 1.0 / curvature
-    # Affine losses on a bounded domain bend nowhere: a step as long as the gradient is steep.
+    # Affine losses on a bounded domain have no curvature: the step goes by the gradient alone.
     return step_for(float(np.linalg.norm(engine.gradient(point, dual))))
 
 

@@ -5,10 +5,11 @@ With a centre q_k and a step eta, the inner problem
     min_w  Phi(w) = max_q [ q . l(w) - |q - q_k|^2 / (2 eta) ] + g(w)
 
 is convex with a continuous gradient (Rockafellar, 1976). Its maximiser is one projection, and the
-projection is piecewise linear, so Phi has a generalised Hessian (Li, Sun and Toh, 2018): the
-curvature of the losses under q plus, inside each block that the projection pools, eta times the
-covariance of the loss gradients. The centre then moves to the maximiser. Few centres are needed
-when eta is large; few Newton steps when it is small.
+projection is piecewise linear, so Phi has a generalised Hessian (Li, Sun and Toh 2018; of pooled
+blocks: Luo, Sun, Toh and Xiu 2019; for CVaR: Wu, Cui, Li and Sun 2023): the curvature of the losses
+under q plus, inside each block that the projection pools, eta times the covariance of the loss
+gradients. The centre then moves to the maximiser. Few centres are needed when eta is large; few
+Newton steps when it is small.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class AugmentedLagrangian(Solver):
 
     @abstractmethod
     def direction(self, state: State, run: Run, damping: float) -> Direction:
-        """A direction of descent for Phi at the state; see Engine.hessian for `damping`."""
+        """A direction of descent for Phi at the state; see Engine.curvature for `damping`."""
 
     def predicted_decrease(self, state: State, run: Run, target: float) -> float:
         """About what there is to gain: here the prediction of the step that led to the state."""

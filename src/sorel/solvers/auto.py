@@ -1,6 +1,6 @@
 """The default: a table of methods, each with when it applies, what it may spend and what follows.
 
-Costs are counted from shapes (`costs.py`) and never timed, so that a run is the same every
+Costs are counted from shapes (`models/costs.py`) and never timed, so that a run is the same every
 time. The methods of a problem are the rows of the table that apply to it, in their order. One that
 stalls, spends its budget or finds that others are cheaper hands its best iterate to the next.
 docs/choosing-a-solver.md shows the table.
@@ -32,7 +32,7 @@ from sorel.solvers.state import CostlyError
 from sorel.solvers.subgradient import Subgradient
 
 # Parameters up to which the matrix of all columns comes first where the penalty is not quadratic,
-# or where a product costs a journey to the data.
+# or X is not in memory.
 _FEW_COLUMNS = 1000
 
 # Passes that steps from gradients alone take to 1e-6: they come first where the matrices that they

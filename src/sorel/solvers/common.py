@@ -214,8 +214,7 @@ class Watch:
         if np.all(np.isfinite(w)):
             point = engine.point(w)
             # The mean of the losses is below their risk, and grows with each of them.
-            value = engine.expected(point, self._mean) + self.problem.penalty_value(point.w)
-            if value <= self._limit:
+            if engine.expected(point, self._mean) <= self._limit:
                 return point
         self.run.note = f"diverged at pass {self.run.passes:.4g}: {remedy}"
         return None

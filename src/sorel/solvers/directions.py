@@ -1,9 +1,9 @@
 """Three ways to a Newton direction, and the choice between them by counted cost.
 
-Columns: the p x p Hessian of the columns that may move, and the minimum of its quadratic model
-plus the penalty, which may have kinks and bounds. Rows: a system of as many equations as there are
-rows with curvature (Woodbury), for a quadratic penalty. Products: preconditioned conjugate
-gradients (Steihaug, 1983), which form no matrix, for a quadratic penalty, too.
+Columns: the p x p Hessian of the columns that may move, and the minimum of its quadratic model plus
+the penalty, which may have kinks and bounds. Rows: a system of as many equations as there are rows
+with curvature (Woodbury 1950), for a quadratic penalty. Products: preconditioned conjugate
+gradients (Dembo and Steihaug 1983), which form no matrix, for a quadratic penalty, too.
 """
 
 from __future__ import annotations
@@ -66,16 +66,15 @@ class Columns:
         while True:
             curvature = part.engine.curvature(state.point, state.dual, state.eta, damping)
             hessian = curvature.matrix(n_rows)
+            _pin_intercepts(problem, hessian)
             run.passes += 1
             if problem.penalty.quadratic:
                 found = step_of_few(hessian, gradient, center, problem.penalty.l2, part.n_penalized)
                 if found is not None:
-                    _fix_intercepts(problem, found[0], np.zeros_like(found[0]))
                     return Direction(found[0].reshape(w.shape), *found[1:])
             u, info = minimize_quadratic(
                 hessian, gradient, center, part.penalty, part.n_penalized, engine.n_outputs
             )
-            _fix_intercepts(problem, u, center)
             # An intercept without curvature was lent some, of a size that means nothing.
             if info.shift < 1.0 or damping == 1.0:
                 break
@@ -197,12 +196,12 @@ def _may_go_by_rows(problem: Problem) -> bool:
     return problem.penalty.quadratic and carrying_rows(engine) <= engine.size
 
 
-def _fix_intercepts(problem: Problem, u: FloatArray, center: FloatArray) -> None:
-    """Take off what a step adds to the intercepts of all classes alike.
+def _pin_intercepts(problem: Problem, hessian: FloatArray) -> None:
+    """Give curvature to adding one number to the intercepts of all classes.
 
-    It changes no loss, so that nothing but rounding errors decides on it, and may be so much that
-    the intercepts lose their digits.
+    It changes no loss, so that nothing but rounding errors would decide on it.
     """
     classes = problem.engine.n_outputs
     if problem.fit_intercept and classes > 1:
-        u[-classes:] -= np.mean(u[-classes:] - center[-classes:])
+        own = hessian[-classes:, -classes:]
+        own += np.trace(own) / classes**2

@@ -1,8 +1,8 @@
 """SciPy's L-BFGS-B on the nonsmooth objective: what a clever user would do without this library.
 
-The gradient at w is that of lam . l + g with lam the weights of the sorted losses. Nothing is
-guaranteed: at a kink the line search may find no descent, and the run ends (Lewis and Overton 2013
-say when it goes well).
+The method is that of Byrd, Lu, Nocedal and Zhu (1995). The gradient at w is that of lam . l + g
+with lam the weights of the sorted losses. Nothing is guaranteed: at a kink the line search may find
+no descent, and the run ends (Lewis and Overton 2013 say when it goes well).
 """
 
 from __future__ import annotations

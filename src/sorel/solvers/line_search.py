@@ -1,9 +1,9 @@
 """A line search on the derivative of a convex function.
 
 A convex function falls towards its minimum along a line and rises beyond it. So two lengths bracket
-the minimum, and a safeguarded secant through their derivatives gives the next trial (Brent 1973).
-The derivative of the augmented Lagrangian costs no product with X, and with a large eta it has
-kinks at which a test on values would stop short.
+the minimum, and a safeguarded secant through their derivatives gives the next trial (as for roots:
+Brent 1973, chapter 4). The derivative of the augmented Lagrangian costs no product with X, and with
+a large eta it has kinks at which a test on values would stop short.
 """
 
 from __future__ import annotations
@@ -87,10 +87,9 @@ def search(state: State, direction: Direction) -> tuple[Point, Dual, float]:
     low, slope_low, high, slope_high = 0.0, -descent, 1.0, np.inf
     t, limit = 1.0, np.inf
     if not problem.penalty.quadratic:
-        # Beyond a full step kinks and bounds are not those of the model, and a longer one pays only
-        # where Newton steps climb down an exponential one by one.
+        # Kinks and bounds beyond a full step are not those of the model.
         coef = problem.coefficients(state.point.w)
-        limit = _reach(problem.penalty, coef, -backwards) if may_overflow else 1.0
+        limit = _reach(problem.penalty, coef, -backwards)
     for trial in range(MAX_TRIALS):
         point = engine.moved(state.point, delta, change, t)
         if may_overflow and not math.isfinite(engine.sizes(point).absolute):
@@ -113,7 +112,7 @@ def search(state: State, direction: Direction) -> tuple[Point, Dual, float]:
             if not low < t < high:
                 break
         del point, dual  # vectors of length n, which the next trial can take
-    # Where the derivative is negative Phi has not yet turned up: safe to stop there.
+    # Where the derivative is negative, Phi has fallen all the way: safe to stop there.
     if low == 0.0:
         return state.point, state.dual, 0.0
     point = engine.moved(state.point, delta, change, low)

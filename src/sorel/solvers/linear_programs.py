@@ -10,8 +10,8 @@ which has one row per column of X, and w as the multipliers of these rows (for q
 
 Samples far from the threshold of the tail have a density of `low` or `high`. Those on one side
 enter the program as one sample, their sum; one that turns out to be on the other side enters by
-itself in the next round (Portnoy and Koenker 1997, section 5). The value never exceeds the optimum,
-and is the optimum once no sample is on the wrong side.
+itself in the next round (Portnoy and Koenker 1997, preprocessing). The value never exceeds the
+optimum, and is the optimum once no sample is on the wrong side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LSVRG of Mehta et al. (2022): weights frozen at a snapshot, one pass of SVRG steps around it.
+"""LSVRG of Mehta et al. (2023): weights frozen at a snapshot, one pass of SVRG steps around it.
 
 At the snapshot w, lam is sigma by rank (nu = 0) or the maximiser of
 lam . l - (nu n / 2) ||lam - 1/n||^2 over P(sigma) (nu > 0), in densities the projection of

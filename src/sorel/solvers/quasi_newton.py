@@ -250,8 +250,7 @@ def _start_on_sample(problem: Problem, run: Run) -> None:
     sample = problem.with_engine(part)
     # Where the start is as good for the sample, it may be the solution.
     least = (1.0 - _FAR) * sample.objective(problem.for_user(run.w))
-    passes = (run.max_passes - run.passes) * n / rows
-    inner = Run(run.w, None, _FAR, passes, run.deadline, run.random_state)
+    inner = Run(run.w, None, _FAR, run.max_passes, run.deadline, run.random_state)
     try:
         method = QuasiNewton(0.0).iterates(sample, inner)
         for iterate, certificate in rehearse(method, sample, inner):

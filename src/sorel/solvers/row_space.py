@@ -1,9 +1,10 @@
 """A problem of few rows and many columns, solved in the space of its rows.
 
-Under L2 the solution is a combination of the rows of X (Kimeldorf and Wahba 1970). With X X^T = L
-L^T, the problem with L in the place of X has the same losses, risk and norm at v as this one at w =
-X^T L^-T v, and products with L take n^2 operations instead of n d. That pays where hundreds of
-samples tie, as under CVaR. What is found is certified as a point of the problem itself.
+Under L2 the solution is a combination of the rows of X (the representer theorem: Schoelkopf,
+Herbrich and Smola 2001). With X X^T = L L^T, the problem with L in the place of X has the same
+losses, risk and norm at v as this one at w = X^T L^-T v, and products with L take n^2 operations
+instead of n d. That pays where hundreds of samples tie, as under CVaR. What is found is certified
+as a point of the problem itself.
 """
 
 from __future__ import annotations
@@ -110,5 +111,5 @@ def pays(problem: Problem) -> bool:
     engine, n = problem.engine, problem.n_samples
     if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
         return False
-    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.in_memory
+    served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.stored() is not None
     return served and problem.has_two_levels and not problem.loss.affine

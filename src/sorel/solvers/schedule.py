@@ -158,7 +158,7 @@ class EtaSchedule:
 
 
 def next_damping(damping: float, short: bool) -> float:
-    """The damping of the next step: see :meth:`sorel.engines.Engine.hessian`.
+    """The damping of the next step: see :meth:`sorel.engines.Engine.curvature`.
 
     After a step cut short the curvature of the losses is taken from parabolas above them, and less
     so after every full step.

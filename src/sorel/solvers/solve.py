@@ -197,12 +197,13 @@ class _Ledger:
     @property
     def solved(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
-        if self.gap == math.inf:
+        if self.w is None or self.gap == math.inf:
             return False
         tol, error = self.run.tol, self._upper - self.objective
         if self.gap <= gap_wanted(self.problem, tol, self.unit):
             return True
-        return tol > 0.0 and vanishes(self.problem, self.objective, self.gap, error)
+        loss = self.objective - self.problem.penalty_value(self.w)
+        return tol > 0.0 and vanishes(self.problem, loss, self.gap, error)
 
     def ending(self) -> str | None:
         """Why the run is to end; None where it goes on."""
@@ -671,9 +672,7 @@ def _choose_start(
     if warm_start is not None:
         _check_warm_start(warm_start, engine.shape)
         run.w = problem.from_user(np.asarray(warm_start.w, dtype=np.float64))
-        curvature = warm_start.curvature
-        if curvature is not None and len(curvature) == run.w.size:
-            run.known.matrix = curvature
+        run.known.matrix = warm_start.curvature
         # Another number of samples still has useful parameters; its weighting is of no use.
         weights = warm_start.weights
         if len(weights) == problem.n_samples:

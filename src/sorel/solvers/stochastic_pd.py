@@ -1,4 +1,4 @@
-"""Variance-reduced accelerated primal-dual steps on mini-batches (Hamedani and Jalilzadeh 2023).
+"""Variance-reduced primal-dual steps on mini-batches, after Hamedani and Jalilzadeh (2023).
 
 With a snapshot (w~, q~), its losses l~ and its gradient, and random blocks I and J of N in all,
 

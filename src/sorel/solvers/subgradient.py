@@ -2,10 +2,11 @@
 
     w <- Proj( w - (F(w) - target) / |s|^2 * s ),    s in the subdifferential of F at w.
 
-With the optimal value as target this is Polyak's rule. Here the target is the lowest value so far
-less a margin delta, and never below a certified bound: delta doubles while the lowest value falls
-as promised, and halves when it has not for a few iterations (a level rule in the manner of Goffin
-and Kiwiel, 1999). No setting depends on the scale of the data.
+With the optimal value as target this is Polyak's rule (1969). Here the target is the lowest value
+so far less a margin delta, and never below a certified bound: delta doubles while the lowest value
+falls as promised, and halves when it has not for a few iterations (in the manner of the dynamic
+rule of Nedic and Bertsekas 2001, and of the levels of Goffin and Kiwiel 1999). No setting depends
+on the scale of the data.
 """
 
 from __future__ import annotations

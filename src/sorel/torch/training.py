@@ -2,9 +2,10 @@
 
 The risk of n losses is ``max_{lam in P(sigma)} lam . l(w)``. `SpectralObjective` keeps the loss of
 every sample when it was last seen, and a weighting lam. Once in a round it takes lam a step towards
-the losses, ``Proj(lam + eta ((1 + theta) l - theta l_previous))``, as SOREL does. In between lam is
-fixed, and the batches that `SpectralSampler` draws, each loss multiplied by lam_i over the
-probability of i, give unbiased gradients of ``lam . l(w)`` to any optimizer.
+the losses, ``Proj(lam + eta ((1 + theta) l - theta l_previous))``, as SOREL does (Ge and Jiang
+2024). In between lam is fixed, and the batches that `SpectralSampler` draws, each loss multiplied
+by lam_i over the probability of i, give unbiased gradients of ``lam . l(w)`` to any optimizer
+(Horvitz and Thompson 1952).
 """
 
 from __future__ import annotations
@@ -414,9 +415,9 @@ class SpectralSampler(torch.utils.data.Sampler[int]):
     """Draws the samples of a round, and moves the objective's weighting when a round begins.
 
     To be given to a ``DataLoader`` as ``sampler``, with any batch size and any number of workers.
-    Draws are stratified: in a round of m draws, sample i comes up m p_i times, rounded up or down
-    at random, in random order. While the weighting is uniform, a round of n draws is an ordinary
-    shuffled epoch.
+    Draws are stratified (systematic sampling: Madow 1949): in a round of m draws, sample i comes up
+    m p_i times, rounded up or down at random, in random order. While the weighting is uniform, a
+    round of n draws is an ordinary shuffled epoch.
 
     ``state_dict`` and ``load_state_dict`` resume within a round: load those of the objective too. A
     round that was read to its end, with less than a batch left, is over: a loader that drops its

@@ -10,7 +10,6 @@ import mmap
 import os
 import threading
 import warnings
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,42 +24,6 @@ from sorel.files.archives import bounded_json
 # Files of a folder of blocks that hold no rows.
 TARGETS = "y.npy"
 COLUMNS = "columns.json"
-
-
-class _Pages:
-    """Ranges of mapped files that were read lately; those of long ago leave memory.
-
-    Dropping a page that is still looked at costs time and nothing else: it is read again. So no
-    reader needs to say when it is done.
-    """
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[mmap.mmap, int, int]] = deque()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def note(self, mapping: mmap.mmap, start: int, stop: int) -> None:
-        """Say that the bytes ``start`` to ``stop`` of a shared mapping are being read."""
-        if not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        with self._lock:
-            self._recent.append((mapping, start, stop))
-            self._size += stop - start
-            while self._size > source.BUFFER_BYTES and len(self._recent) > 1:
-                self._drop()
-
-    def clear(self) -> None:
-        """Drop all."""
-        with self._lock:
-            while self._recent:
-                self._drop()
-
-    def _drop(self) -> None:
-        mapping, start, stop = self._recent.popleft()
-        self._size -= stop - start
-        start -= start % mmap.PAGESIZE
-        with contextlib.suppress(ValueError, OSError):  # closed by its owner
-            mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 def backed_by_file(array: Any) -> np.memmap | None:
@@ -124,23 +87,20 @@ class MemmapRows(RowSource):
         self.dtype = _float_type([array.dtype], [self._name])
         self.n_samples, self.n_features = array.shape
         self._set_spans([0, self.n_samples])
-        self._array, self._pages = array, _Pages()
+        self._array, self._lock, self._held = array, threading.Lock(), 0
         # The pages of a private mapping hold what the user wrote to it, and must stay.
-        kept = owner is None or owner.mode == "c"
+        kept = owner is None or owner.mode == "c" or not hasattr(mmap, "MADV_DONTNEED")
         self._mapping = None if owner is None or kept else _mapping_of(owner)
-        if self._mapping is not None:
-            begin = np.frombuffer(self._mapping, np.uint8).ctypes.data
-            low, high = np.lib.array_utils.byte_bounds(array)
-            self._low, self._high = low - begin, high - begin
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         rows = self._array[start:stop]
-        if self._mapping is not None and start < stop:
-            low, high = self._low, self._high
-            if self._array.flags.c_contiguous:
-                stride = self._array.strides[0]
-                low, high = low + start * stride, low + stop * stride
-            self._pages.note(self._mapping, low, high)
+        # Rows of an array in columns are on all of its pages.
+        size = rows.nbytes if self._array.flags.c_contiguous else self._array.nbytes
+        with self._lock:
+            self._held += size
+            if self._held > source.BUFFER_BYTES:
+                self.close()
+                self._held = size
         return _plain(rows, self.dtype)
 
     def where(self, row: int, column: int) -> str:
@@ -150,7 +110,10 @@ class MemmapRows(RowSource):
         yield os.path.basename(self._name)
 
     def close(self) -> None:
-        self._pages.clear()
+        """Let the pages go. One that is still looked at is read again, and costs time only."""
+        if self._mapping is not None:
+            with contextlib.suppress(ValueError, OSError):  # closed by its owner
+                self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class _Header(NamedTuple):

@@ -207,6 +207,8 @@ class ScaledRows(RowSource):
         The rows.
     mean, scale : array of length d
         What to take off each column, and what to divide it by.
+    dtype : dtype, optional
+        Type of what is read; that of `rows` unless given.
 
     Examples
     --------
@@ -217,10 +219,17 @@ class ScaledRows(RowSource):
     [[-1.0, -1.0], [1.0, 1.0]]
     """
 
-    def __init__(self, rows: RowSource, mean: NDArray[Any], scale: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        rows: RowSource,
+        mean: NDArray[Any],
+        scale: NDArray[Any],
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
         self._rows, self._mean, self._scale = rows, mean, scale
         self.n_samples, self.n_features = rows.shape
-        self.dtype, self.spans, self.columns = rows.dtype, rows.spans, rows.columns
+        self.dtype = rows.dtype if dtype is None else dtype
+        self.spans, self.columns = rows.spans, rows.columns
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         part = self._rows.read(start, stop) - self._mean

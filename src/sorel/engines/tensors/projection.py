@@ -81,9 +81,10 @@ class HostProjection:
 class CudaProjection:
     """The same on a CUDA device; sample weights only where the spectrum has two levels.
 
-    These need a selection and some trials of a threshold. For any other spectrum the isotonic
-    fit is the convex minorant of running sums: that of short runs comes from a stack each, and
-    neighbours are joined by their common tangent until one is left.
+    These need a selection and some trials of a threshold. For any other spectrum the isotonic fit
+    is the slope of the convex minorant of running sums (Robertson, Wright and Dykstra 1988, section
+    1.2). That of short runs comes from a stack each, and neighbours are joined by their common
+    tangent until one is left (Preparata and Hong 1977).
     """
 
     def __init__(

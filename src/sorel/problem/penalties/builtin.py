@@ -2,10 +2,11 @@
 
     g(w) = l2/2 ||w||^2 + sum_j cost_j |w_j - kink_j|,  lower <= w <= upper,  sum_j w_j = total
 
-The multiplier theta of the sum, where there is one, couples the coordinates, and nothing else
-does: every formula is a separable one at the best theta, the root of a monotone, piecewise linear
-function that is found by sorting its bends (Held, Wolfe and Crowder 1974). The Fenchel-Young gap is
-evaluated as a sum of nonnegative terms: it keeps its relative accuracy as it goes to zero.
+The multiplier theta of the sum, where there is one, couples the coordinates, and nothing else does:
+every formula is a separable one at the best theta, the root of a monotone, piecewise linear
+function that is found by sorting its breakpoints (Held, Wolfe and Crowder 1974 for a simplex;
+Helgason, Kennington and Lall 1980 with bounds). The Fenchel-Young gap is evaluated as a sum of
+nonnegative terms: it keeps its relative accuracy as it goes to zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reproduction of the paper's experiments: ``sorel reproduce``.
+"""Reproduction of the paper's experiments (Ge and Jiang 2024): ``sorel reproduce``.
 
 Data flow one way: settings -> cells (work, kept as files) -> results -> tables, claims, figures ->
 report. Needs ``pip install "sorel[bench]"``.

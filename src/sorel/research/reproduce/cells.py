@@ -207,10 +207,8 @@ class Work:
         if cell.kind == "cost":
             return float(n) ** 2
         arguments = cell.arguments
-        # Projections and bookkeeping make a pass of these methods about three times as long.
-        slow = 3.0 if arguments.get("method") in ("sgd", "prospect") else 1.0
         passes = arguments.get("passes", 2 * arguments.get("iterations", 100))
-        return slow * float(len(arguments.get("grid", "1")) * passes * (n + 1000))
+        return float(len(arguments.get("grid", "1")) * passes * (n + 1000))
 
     def _computed(self, cells: list[Cell]) -> Iterable[tuple[Cell, dict[str, Any]]]:
         tasks = [(cell, self.data.get(cell.dataset), self.path(cell)) for cell in cells]

@@ -151,7 +151,7 @@ def _problem(data: Any, risk: str) -> Problem:
 def _minimum(problem: Problem, tolerance: float) -> Result:
     # Ask for more than is needed: suboptimalities of 1e-12 should mean something.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # it may stop above that
         return solve(problem, "newton", tol=1e-2 * tolerance, max_passes=5000)
 
 
