@@ -10,7 +10,7 @@ it. Then the same data under other risks, where there is no rival. Run as
 
 from __future__ import annotations
 
-import benchmarks.one_thread  # noqa: F401 (for what it does)
+import benchmarks.one_thread  # noqa: F401 (limits threads on import)
 
 # isort: split
 import argparse

@@ -8,7 +8,7 @@ to rest at a kink before that. Run as ``python -m benchmarks.columns [--quick]``
 
 from __future__ import annotations
 
-import benchmarks.one_thread  # noqa: F401 (for what it does)
+import benchmarks.one_thread  # noqa: F401 (limits threads on import)
 
 # isort: split
 import argparse

@@ -6,7 +6,7 @@ what is counted. Run as ``python -m benchmarks.compare [--quick] [--update-readm
 
 from __future__ import annotations
 
-import benchmarks.one_thread  # noqa: F401 (for what it does)
+import benchmarks.one_thread  # noqa: F401 (limits threads on import)
 
 # isort: split
 import argparse

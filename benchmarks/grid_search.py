@@ -9,7 +9,7 @@ scoring), which is most of what Ridge costs; the last lines tell how much of it 
 
 from __future__ import annotations
 
-import benchmarks.one_thread  # noqa: F401 (for what it does)
+import benchmarks.one_thread  # noqa: F401 (limits threads on import)
 
 # isort: split
 import argparse

@@ -9,7 +9,7 @@ product X @ w. Run as ``python -m benchmarks.linear [--quick]``; what is not ins
 
 from __future__ import annotations
 
-import benchmarks.one_thread  # noqa: F401 (for what it does)
+import benchmarks.one_thread  # noqa: F401 (limits threads on import)
 
 # isort: split
 import argparse

@@ -12,12 +12,9 @@ pytest.importorskip("benchmarks", reason="benchmarks are not part of an installe
 
 from benchmarks import (
     classes,
-    columns,
     common,
     elastic_net,
     first_use,
-    paths,
-    regime_map,
     rival_codes,
     rivals,
     scaling,
@@ -70,27 +67,6 @@ def test_plain_objectives_are_those_of_the_problem(loss):
         for j, step in enumerate(1e-6 * np.eye(task.size)):
             slope = (objective(w + step)[0] - objective(w - step)[0]) / 2e-6
             assert gradient[j] == pytest.approx(slope, rel=1e-4, abs=1e-7)
-
-
-def test_lbfgs_is_cut_where_it_arrives_or_rests():
-    X, y = columns.make_data(100, 5, "logistic")
-    problem = sorel.Problem(X, y, risk="esrm:2", loss="logistic", penalty=sorel.L2(1.0 / 100))
-    optimum = sorel.solve(problem, tol=1e-9)
-    objective = common.SortedObjective(X, y, sorel.ESRM(2.0), "logistic")
-    count, reached = columns.run_lbfgs(objective, 1.0001 * optimum.objective)
-    assert reached
-    assert 1 < count < 50
-    assert not columns.run_lbfgs(objective, 0.999 * optimum.dual)[1]
-
-
-def test_the_rival_of_a_classifier_comes_within_the_tolerance():
-    X, y = paths.make_data(200, 3)
-    labels = y > 0.5
-    model = paths.rival_classifier(X, labels).fit(X, labels)
-    problem = sorel.Problem(X, labels, risk="mean", loss="logistic", fit_intercept=True)
-    best = sorel.solve(problem, tol=1e-9)
-    value = problem.objective(np.append(model.coef_[0], model.intercept_))
-    assert best.dual <= value <= best.objective * (1.0 + paths.TOL)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -150,33 +126,6 @@ def test_errors_are_those_of_our_objective():
     assert "ZeroDivisionError" in outcome.failure
 
 
-# Reports.
-
-
-@pytest.mark.parametrize(
-    ("main", "printed", "times"),
-    [
-        (classes.main, "300 x 20, 4 classes", 1 + len(classes.RISKS)),
-        (columns.main, "300 x 150", 2 * len(columns.RISKS)),
-    ],
-)
-def test_quick_comparisons(main, printed, times, capsys):
-    assert main(["--quick"]) == 0
-    assert capsys.readouterr().out.count(printed) == times
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_paths_searches_and_fits_are_compared():
-    sizes = paths.Sizes((300, 4), 2, (60, 2), ((50, 3),), 1)
-    sections = (paths.paths, paths.searches, paths.fits)
-    rows = [row for section in sections for row in section(sizes)]
-    assert {row.section for row in rows} == set(paths.BARS)
-    assert all(row.ours > 0.0 < row.other for row in rows)
-    table = paths.report(rows).splitlines()
-    assert len(table) == len(rows) + 2
-    assert "50 x 3, mean against Ridge" in table[-3]
-
-
 # Scaling.
 
 
@@ -195,21 +144,3 @@ def test_a_section_runs_in_its_own_process(tmp_path, capsys):
     failed = scaling.Runner(scaling.QUICK, BUDGET)("dense", n=100, d=2, risk="no such risk")
     assert "no such risk" in failed["failed"]
     assert scaling.show_time(failed) == "failed"
-
-
-# The map.
-
-
-@pytest.mark.parametrize(
-    ("seconds", "regret", "winner"),
-    [
-        ({"auto": 3.0, "newton": 2.0, "sorel": None}, 1.5, "newton"),
-        ({"auto": 1.0, "newton": 2.0}, 1.0, "auto"),
-        ({"auto": None, "newton": 2.0}, np.inf, "newton"),
-        ({"auto": None, "newton": None}, np.nan, "none"),
-    ],
-)
-def test_regret_and_winner_of_a_problem(seconds, regret, winner):
-    line = {"seconds": seconds}
-    np.testing.assert_equal(regime_map.regret(line), regret)
-    assert regime_map.winner(line) == winner

@@ -7,19 +7,20 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
+from helpers import quietly
 from sklearn.base import clone
 
 import sorel
 from sorel import L2, Checkpoint, CheckpointError, CVaR, Problem, cli, solve
 from sorel.checkpoints import read_passes
 from sorel.files.fingerprints import describe
+from sorel.losses import Huber
 from sorel.solvers import SOLVERS
 
 N, D = 400, 8
@@ -35,12 +36,6 @@ def make_arguments(seed=0, **changes):
 
 def make_problem(seed=0, **changes):
     return Problem(**make_arguments(seed, **changes))
-
-
-def quietly(*args, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sorel.ConvergenceWarning)
-        return solve(*args, **options)
 
 
 @pytest.fixture
@@ -207,6 +202,7 @@ OTHERS = [
     ({"X": BASE["X"][:-1], "y": BASE["y"][:-1]}, f"the shape was {N} x {D} and is {N - 1} x {D}"),
     ({"sample_weight": np.linspace(1.0, 2.0, N)}, "the sample weights differ"),
     ({"risk": CVaR(0.2)}, "the risk was CVaR(alpha=0.1) and is CVaR(alpha=0.2)"),
+    ({"loss": Huber(2.0)}, "the loss was Squared() and is Huber(delta=2.0)"),
     ({"fit_intercept": False}, "the intercept was fitted and is none"),
 ]
 
@@ -294,7 +290,6 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_damaged_and_foreign_files_are_refused_and_kept(begun, kind):
     DAMAGES[kind](begun)
     before = begun.read_bytes()

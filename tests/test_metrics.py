@@ -3,22 +3,23 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
-import sklearn
 from helpers import RISKS, make_data
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from test_estimators import classification
 
+import sorel
 from sorel import CVaR, Max, Mean, SpectralRiskClassifier, SpectralRiskRegressor, metrics
 from sorel.losses import Huber
 from sorel.metrics import (
@@ -29,6 +30,7 @@ from sorel.metrics import (
     neg_cvar_10,
     sample_losses,
     spectral_risk_score,
+    tail_difference,
     tail_report,
 )
 
@@ -114,17 +116,87 @@ def test_report_rows_are_the_groups(monkeypatch):
     weight = rng.integers(1, 4, len(TRUTH))
     report = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1), sample_weight=weight)
     assert isinstance(report, pd.DataFrame)
-    assert list(report.columns) == ["n", "mean", "cvar_0.5", "cvar_0.1", "worst"]
+    assert list(report.columns) == ["n", "mean", "cvar_0.5", "cvar_0.1", "worst", "bias"]
     losses = sample_losses(TRUTH, PREDICTION)
     for name in ("all", "north", "south"):
         part = (groups == name) | (name == "all")
         row = [Mean(), CVaR(0.5), CVaR(0.1), Max()]
         row = [part.sum(), *(risk(losses[part], weight[part]) for risk in row)]
+        row.append(np.average((PREDICTION - TRUTH)[part], weights=weight[part]))
         np.testing.assert_allclose(report.loc[name].to_numpy(float), row)
     monkeypatch.setitem(sys.modules, "pandas", None)
     table = tail_report(TRUTH, PREDICTION, groups, levels=(0.5, 0.1), sample_weight=weight)
     assert table["group"] == list(report.index) == ["all", "north", "south"]
     assert table["worst"] == report["worst"].tolist()
+
+
+def test_report_of_other_models_and_intervals():
+    names = ["a", "b"]
+    y = np.repeat(names, [40, 80])
+    p = np.column_stack([np.full(120, 0.5), np.full(120, 0.5)])
+    better = np.column_stack([1 - 0.8 * (y == "b"), 0.8 * (y == "b")])
+    options = {"levels": (0.5,), "loss": "log_loss", "interval": 0.9}
+    found = tail_report(y, p, groups=y, against={"better": better}, **options)
+    assert list(found.index) == ["all", "(better)", "a", "b"]
+    np.testing.assert_allclose(found["bias"], [0.5 - 2 / 3, 0.8 * 2 / 3 - 2 / 3, 0.5, -0.5])
+    assert (found["bias_low"] <= found["bias"] + 1e-12).all()
+    assert (found["mean"] <= found["mean_high"] + 1e-12).all()
+    assert "worst_low" not in found
+    with pytest.warns(sorel.TailSizeWarning, match="of 50 rows in 'all'"):
+        tail_report(TAILS[0], TAILS[1], levels=(0.05,), interval=0.9)
+    with pytest.raises(ValueError, match="interval must lie between 0 and 1"):
+        tail_report(TRUTH, PREDICTION, interval=95)
+
+
+TAILS = rng.standard_t(4, size=(3, 50))
+
+
+@pytest.mark.parametrize("risk", ["mean", "cvar:0.3", "esrm:2"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_difference_of_tails_is_a_paired_bootstrap(risk, weighted):
+    """Against a plain loop over resamples, with standard errors by the jackknife."""
+    weight = rng.integers(1, 4, 50).astype(float) if weighted else None
+    y, a, b = TAILS[0], 0.3 * TAILS[1], 0.5 * TAILS[2] + 0.3
+    score = partial(spectral_risk_score, risk=risk)
+
+    def differ(rows):
+        own = None if weight is None else weight[rows]
+        return score(y[rows], a[rows], sample_weight=own) - score(
+            y[rows], b[rows], sample_weight=own
+        )
+
+    def studentised(rows):
+        left_out = [differ(np.delete(rows, i)) for i in range(50)]
+        return differ(rows), np.sqrt(49 * np.var(left_out))
+
+    options = {"risk": risk, "sample_weight": weight, "n_resamples": 400}
+    found = tail_difference(y, a, b, **options)
+    estimate, error = studentised(np.arange(50))
+    assert found.difference == pytest.approx(estimate)
+    assert found.difference == pytest.approx(found.risk_a - found.risk_b)
+    assert found.standard_error == pytest.approx(error, rel=0.1)
+    draws = np.array([studentised(rng.integers(0, 50, 50)) for _ in range(150)])
+    ratios = np.abs(draws[:, 0] - estimate) / draws[:, 1]
+    assert found.high - estimate == pytest.approx(np.quantile(ratios, 0.95) * error, rel=0.35)
+    assert estimate - found.low == pytest.approx(found.high - estimate)
+    assert found.p_value == pytest.approx(np.mean(ratios >= abs(estimate) / error), abs=0.12)
+    assert tail_difference(y, a, b, **options) == found
+    assert (found.p_value > 0.05) == (found.low < 0 < found.high)
+    turned = tail_difference(y, b, a, **options)
+    assert (turned.difference, turned.p_value) == pytest.approx((-estimate, found.p_value))
+
+
+def test_difference_of_tails_of_odd_models():
+    same = tail_difference(TAILS[0], TAILS[1], TAILS[1], "cvar:0.5")
+    assert (same.difference, same.interval, same.p_value) == (0.0, (0.0, 0.0), 1.0)
+    y = TAILS[0] > 0
+    p = 1 / (1 + np.exp(-TAILS[1:]))
+    found = tail_difference(y, *p, "cvar:0.5", loss="log_loss")
+    assert found.risk_a == cvar_loss(y, p[0], 0.5, loss="log_loss")
+    with pytest.warns(sorel.TailSizeWarning, match="holds 5 of 50 rows: intervals"):
+        tail_difference(*TAILS)
+    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+        tail_difference(*TAILS, level=1.0)
 
 
 def test_report_of_odd_groups():
@@ -191,25 +263,6 @@ def test_scorer_reads_margins_where_there_are_no_probabilities():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TailScorer("mean", "squared_hinge")(model, X, y)
-
-
-def test_scorers_take_part_in_metadata_routing():
-    X, y = make_data("squared", 60, 3, 0)
-    weight = np.arange(60.0)
-    plain = SpectralRiskRegressor().fit(X, y, sample_weight=weight)
-    with sklearn.config_context(enable_metadata_routing=True):
-        model = SpectralRiskRegressor().set_fit_request(sample_weight=True)
-        cv = [(np.arange(60), np.arange(60))]
-        for scorer, used in [
-            (neg_cvar_10.set_score_request(sample_weight=True), weight),
-            (neg_cvar_10.set_score_request(sample_weight=False), None),
-        ]:
-            score = cross_val_score(
-                model, X, y, cv=cv, scoring=scorer, params={"sample_weight": weight}
-            )
-            assert score[0] == pytest.approx(neg_cvar_10(plain, X, y, sample_weight=used))
-        with pytest.raises(ValueError, match="set_score_request"):
-            cross_val_score(model, X, y, scoring=neg_cvar_10, params={"sample_weight": weight})
 
 
 def test_names_of_scorers():

@@ -109,14 +109,6 @@ def test_a_problem_has_everything_but_the_grid():
         sorel.path(X)
 
 
-def test_any_penalty_along_the_path():
-    X, y = make_data("squared", 80, 3, 0)
-    path = sorel.path(X, y, penalty=sorel.NonNegative(0.3), l2=STRENGTHS)
-    assert path.coefs.min() >= 0.0
-    own = sorel.path(X, y, penalty=sorel.NonNegative(0.3))
-    np.testing.assert_array_equal(own.l2, [0.3])
-
-
 def test_callbacks_see_every_point_and_may_end_the_path():
     X, y = make_data("squared", 80, 3, 0)
     seen = []
@@ -188,12 +180,3 @@ def test_certificates_hold_whatever_hessian_is_kept(kept):
     by_products = certify(run, at_best, dual, refine=1e-9, known=KnownCurvature(near))
     formed = certify(run, run.engine.point(w_best), dual, refine=1e-9)
     assert by_products.gap <= max(1.5 * formed.gap, 1e-9)
-
-
-def test_a_hessian_of_another_shape_is_no_start():
-    X, y = wide_data()
-    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2"))
-    with pytest.raises(ValueError, match="warm_start has parameters of shape"):
-        sorel.solve(sorel.Problem(X[:, :35], y, risk="esrm:2"), warm_start=result)
-    elastic = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.ElasticNet(0.1, 0.1))
-    assert sorel.solve(elastic, warm_start=result).converged

@@ -100,13 +100,15 @@ def test_estimators_and_pipelines_come_back(tmp_path):
     for model in (
         *(sorel.SpectralRiskRegressor(risk=risk, tol=1e-3) for risk in risks),
         sorel.SpectralRiskRegressorCV(risks=["mean", sorel.CVaR(0.5)], l2s=[0.1], cv=2),
+        sorel.SpectralRiskRegressor(penalty=sorel.Box(0.1, [-1.0] * 4, 0.5)),
+        sorel.SpectralRiskRegressor(penalty=sorel.Simplex(0.0)),
         sorel.QuantileRegressor(quantile=[0.1, 0.5, 0.9]),
         sorel.RankRegressor(),
         make_pipeline(StandardScaler(with_mean=False), sorel.SpectralRiskRegressor(**own)),
         make_pipeline(columns, sorel.SpectralRiskClassifier()),
     ):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # of few rows
             model.fit(table, labels if is_classifier(model) else y)
         save_model(model, path)
         loaded = load_model(path)
@@ -229,7 +231,7 @@ def test_truncated_and_flipped_bits_are_noticed_or_harmless(saved, model):
         broken[position] ^= 1 << rng.integers(8)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+                warnings.simplefilter("ignore")  # of what damage looks like
                 loaded = load_model(io.BytesIO(bytes(broken)))
         except ModelFileError as error:
             assert "\n" not in str(error)  # noqa: PT017 (any other error fails the test)
@@ -401,7 +403,6 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.filterwarnings("ignore")
 def test_commands_take_the_layout_of_fit_only(made, tmp_path, capsys, layout):
     path = saved_again(made, tmp_path / "m.skops", LAYOUTS[layout])
     load_model(path)
@@ -486,3 +487,11 @@ def test_permissions_links_and_devices_stay_what_they_are(tmp_path):
     assert os.read(reading, 100) == b"through"
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("risk", ["esrm:2.5", sorel.ESRM(2.5), sorel.CustomSpectrum([0.0, 1.0])])
+def test_a_summary_names_the_risk(tmp_path, risk):
+    model = sorel.SpectralRiskRegressor(risk=risk).fit(np.eye(4), np.arange(4.0))
+    save_model(model, tmp_path / "model.skops")
+    own = isinstance(risk, sorel.CustomSpectrum)
+    assert read_summary(tmp_path / "model.skops")["risk"] == (repr(risk) if own else "esrm:2.5")

@@ -3,46 +3,48 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sorel import solvers
 from sorel._lib import aliases
-from sorel.certificate import Certificate
-from sorel.files.checkpoints import Checkpoint, CheckpointError
-from sorel.problem import losses, penalties, risks
-from sorel.problem.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
-from sorel.problem.problem import Problem
-from sorel.problem.risks import (
-    ESRM,
-    CustomSpectrum,
-    CVaR,
-    Deviation,
-    Extremile,
-    Max,
-    Mean,
-    Mixture,
-    parse_risk,
-)
-from sorel.projection import project_permutahedron
-from sorel.solvers.solve import ConvergenceWarning, PrecisionWarning, Record, Result, solve
 
 if TYPE_CHECKING:
+    from sorel import solvers
+    from sorel.certificate import Certificate
     from sorel.estimators import (
         ConstantModelWarning,
+        MeanShiftWarning,
         QuantileRegressor,
         RankRegressor,
         SpectralRiskClassifier,
         SpectralRiskPortfolio,
         SpectralRiskRegressor,
+        TailSizeWarning,
         metrics,
         plots,
     )
     from sorel.estimators.model_selection import SpectralRiskClassifierCV, SpectralRiskRegressorCV
     from sorel.estimators.paths import PathResult, path
+    from sorel.files.checkpoints import Checkpoint, CheckpointError
     from sorel.files.saving import load_model, save_model
+    from sorel.problem import losses, penalties, risks
+    from sorel.problem.penalties import L2, Box, Budget, ElasticNet, NonNegative, Simplex
+    from sorel.problem.problem import Problem
+    from sorel.problem.risks import (
+        ESRM,
+        CustomSpectrum,
+        CVaR,
+        Deviation,
+        Extremile,
+        Max,
+        Mean,
+        Mixture,
+        parse_risk,
+    )
+    from sorel.projection import project_permutahedron
+    from sorel.solvers.solve import ConvergenceWarning, PrecisionWarning, Record, Result, solve
 
 # `import sorel.losses` works, wherever the file lies.
 aliases.install()
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "ESRM",
@@ -62,6 +64,7 @@ __all__ = [
     "Extremile",
     "Max",
     "Mean",
+    "MeanShiftWarning",
     "Mixture",
     "NonNegative",
     "PathResult",
@@ -76,6 +79,7 @@ __all__ = [
     "SpectralRiskPortfolio",
     "SpectralRiskRegressor",
     "SpectralRiskRegressorCV",
+    "TailSizeWarning",
     "load_model",
     "losses",
     "metrics",
@@ -90,28 +94,48 @@ __all__ = [
     "solvers",
 ]
 
-# Loaded when first asked for: scikit-learn takes longer to import than the rest together.
-_LAZY = {
-    "ConstantModelWarning": "sorel.estimators",
-    "PathResult": "sorel.estimators.paths",
-    "SpectralRiskClassifier": "sorel.estimators",
-    "SpectralRiskClassifierCV": "sorel.estimators.model_selection",
-    "QuantileRegressor": "sorel.estimators",
-    "SpectralRiskPortfolio": "sorel.estimators",
-    "RankRegressor": "sorel.estimators",
-    "SpectralRiskRegressor": "sorel.estimators",
-    "SpectralRiskRegressorCV": "sorel.estimators.model_selection",
-    "load_model": "sorel.files.saving",
-    "path": "sorel.estimators.paths",
-    "save_model": "sorel.files.saving",
+# A name is loaded when it is first asked for: `sorel --help` needs none of them, and scikit-learn
+# takes longer to import than the rest together.
+_HOMES = {
+    "sorel.certificate": ("Certificate",),
+    "sorel.estimators": (
+        "ConstantModelWarning",
+        "MeanShiftWarning",
+        "QuantileRegressor",
+        "RankRegressor",
+        "SpectralRiskClassifier",
+        "SpectralRiskPortfolio",
+        "SpectralRiskRegressor",
+        "TailSizeWarning",
+    ),
+    "sorel.estimators.model_selection": ("SpectralRiskClassifierCV", "SpectralRiskRegressorCV"),
+    "sorel.estimators.paths": ("PathResult", "path"),
+    "sorel.files.checkpoints": ("Checkpoint", "CheckpointError"),
+    "sorel.files.saving": ("load_model", "save_model"),
+    "sorel.problem.penalties": ("L2", "Box", "Budget", "ElasticNet", "NonNegative", "Simplex"),
+    "sorel.problem.problem": ("Problem",),
+    "sorel.problem.risks": (
+        "ESRM",
+        "CVaR",
+        "CustomSpectrum",
+        "Deviation",
+        "Extremile",
+        "Max",
+        "Mean",
+        "Mixture",
+        "parse_risk",
+    ),
+    "sorel.projection": ("project_permutahedron",),
+    "sorel.solvers.solve": ("ConvergenceWarning", "PrecisionWarning", "Record", "Result", "solve"),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if f"sorel.{name}" in aliases.PUBLIC or name == "torch":
+    if f"sorel.{name}" in aliases.PUBLIC or name in ("solvers", "torch"):
         value: Any = importlib.import_module(f"sorel.{name}")
-    elif name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
     else:
         raise AttributeError(f"module 'sorel' has no attribute {name!r}")
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""LSVRG of Mehta et al. (2022), as implemented in sorel."""
+"""LSVRG of Mehta et al. (2023), as implemented in sorel."""
 
 from benchmark_utils import ForEpochs
 

@@ -1,4 +1,4 @@
-"""Stochastic primal-dual method after Hamedani and Jalilzadeh, as implemented in sorel."""
+"""Stochastic primal-dual method after Hamedani and Jalilzadeh (2023), as implemented in sorel."""
 
 from benchmark_utils import ForEpochs
 

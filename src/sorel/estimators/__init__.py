@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sorel.estimators.classifier import SpectralRiskClassifier
     from sorel.estimators.constant_model import ConstantModelWarning as ConstantModelWarning
+    from sorel.estimators.fit_warnings import MeanShiftWarning as MeanShiftWarning
+    from sorel.estimators.fit_warnings import TailSizeWarning as TailSizeWarning
     from sorel.estimators.portfolio import Frontier as Frontier
     from sorel.estimators.portfolio import SpectralRiskPortfolio
     from sorel.estimators.progress import ProgressLine as ProgressLine
@@ -32,12 +34,14 @@ __all__ = [
 _HOMES = {
     "ConstantModelWarning": "constant_model",
     "Frontier": "portfolio",
+    "MeanShiftWarning": "fit_warnings",
     "ProgressLine": "progress",
     "QuantileRegressor": "quantile",
     "RankRegressor": "rank",
     "SpectralRiskClassifier": "classifier",
     "SpectralRiskPortfolio": "portfolio",
     "SpectralRiskRegressor": "regressor",
+    "TailSizeWarning": "fit_warnings",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn import get_config
+from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import (
@@ -30,6 +30,7 @@ from sorel._lib.warnings import logger, warn
 from sorel.engines.csr import check_indices
 from sorel.engines.rows import RowSource, open_data, open_rows
 from sorel.estimators.constant_model import ConstantModelWarning, advice, first_level, sample_rows
+from sorel.estimators.fit_warnings import warn_of_small_tail
 from sorel.estimators.progress import (
     CallbackSupportMixin,
     Hooks,
@@ -42,7 +43,7 @@ from sorel.estimators.progress import (
 from sorel.problem.losses import Loss
 from sorel.problem.penalties import Penalty, choose_penalty
 from sorel.problem.problem import Problem
-from sorel.problem.risks import Risk, parse_risk
+from sorel.problem.risks import Mean, Risk, parse_risk
 from sorel.problem.validation import WORTH_STREAMING
 from sorel.solvers import SOREL, Solver, make_solver
 from sorel.solvers.solve import Record, Result, convergence_warning, solve
@@ -60,6 +61,7 @@ class WeightedRows(NamedTuple):
     sample_weight: FloatArray | None
     total: float
     kept: NDArray[np.bool_] | None
+    offset: FloatArray | None = None
 
 
 class Task(NamedTuple):
@@ -74,6 +76,12 @@ def told(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
     """What scikit-learn's callbacks are told of the data."""
     metadata = None if sample_weight is None else {"sample_weight": sample_weight}
     return {"X": X, "y": y, "metadata": metadata}
+
+
+def validated(model: Any, *given: Any, **options: Any) -> Any:
+    """Arrays as scikit-learn validates them, NumPy's whatever it may dispatch to."""
+    with config_context(array_api_dispatch=False):
+        return validate_data(model, *given, accept_sparse="csr", dtype=_FLOATS, **options)
 
 
 def product(X: Any, coef: FloatArray) -> FloatArray:
@@ -192,9 +200,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         check_numbers(X, "X")
         self._check_targets(y)
         check_indices(X)
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=_FLOATS, y_numeric=self._numeric
-        )
+        X, y = validated(self, X, y, y_numeric=self._numeric)
         return X, y, check_weights(sample_weight, X)
 
     def _check_targets(self, y: Any) -> None:
@@ -231,7 +237,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
                 return self._scores_on_disk(rows)
         check_numbers(X, "X")
         check_indices(X)
-        X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
+        X = validated(self, X, reset=False)
         return product(X, self.coef_.T) + self.intercept_
 
     def _scores_on_disk(self, rows: RowSource) -> FloatArray:
@@ -250,6 +256,12 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         """Whether the predictions that belong to scores differ from row to row."""
         raise NotImplementedError
 
+    def _warn_of_shift(
+        self, risk: Risk, scores: FloatArray, y: NDArray[Any], weight: FloatArray | None
+    ) -> None:
+        """Warn where mean predictions are far from mean targets."""
+        raise NotImplementedError
+
 
 class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # untyped base
     """From validated arrays to fitted attributes, for the two estimators without search."""
@@ -260,7 +272,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     relative_gap_: float
     l2_: float
     constant_: bool
-    _speaks_of_constant = True
+    _warns_of_model = True
     # Means of X and y that were taken off, while a fit runs.
     _means: tuple[FloatArray, float] | None = None
 
@@ -289,6 +301,13 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             If `tol` was not reached within `max_passes`, or fit was interrupted.
         ConstantModelWarning
             If the optimum is (nearly) the constant model, with the level at which it would learn.
+        TailSizeWarning
+            If the tail of the risk holds fewer rows than the model has parameters, or fewer than
+            ten.
+        MeanShiftWarning
+            If predictions are off on average: numbers by more than a tenth of the standard
+            deviation of y (of its mean, under a log link), the probability of a class by more than
+            0.05. Up to 10 000 rows are looked at.
         """
         try:
             self._fit(self._task(X, y, sample_weight))
@@ -419,6 +438,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
         settings = {"risk": self.risk, "loss": loss, "penalty": penalty, "n_jobs": self.n_jobs}
         settings |= {"fit_intercept": self._has_intercept, "sample_weight": data.sample_weight}
+        settings["offset"] = data.offset
         return Problem(data.X, data.y, **settings)
 
     def _keep(self, result: Result, problem: Problem, data: WeightedRows) -> None:
@@ -433,7 +453,8 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self.constant_ = False
         if not self.converged_:
             return
-        sample = sample_rows(data.X, data.y, data.sample_weight)
+        y = data.y if data.offset is None else data.y * np.exp(-data.offset)
+        sample = sample_rows(data.X, y, data.sample_weight)
 
         def learns(w: FloatArray) -> bool:
             found = self._parameters_of(w, problem.n_features)
@@ -442,9 +463,27 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
 
         scores = product(sample.X, self.coef_.T) + self.intercept_
         self.constant_ = not self._varies(scores, sample.y)
-        if self.constant_ and self._speaks_of_constant:
+        if not self._warns_of_model:
+            return
+        if self.constant_:
             self.status_ += "; the model is constant: its predictions hardly depend on X"
             warn(advice(problem.risk, first_level(problem, sample, learns)), ConstantModelWarning)
+            return
+        weight = sample.sample_weight
+        if data.offset is not None:
+            # Rates count by their exposures.
+            exposure = sample_rows(data.X, np.exp(data.offset), None).y
+            weight = exposure if weight is None else exposure * weight
+        self._warn_of_small_tail(problem)
+        if not isinstance(problem.risk, Mean) and not isinstance(self.fit_intercept, str):
+            self._warn_of_shift(problem.risk, scores, sample.y, weight)
+
+    def _warn_of_small_tail(self, problem: Problem) -> None:
+        """Warn where the tail is too small for the model."""
+        if not isinstance(problem.risk, Mean):
+            intercepts = np.size(self.intercept_) if self.fit_intercept else 0
+            parameters = int(np.count_nonzero(self.coef_)) + intercepts
+            warn_of_small_tail(problem.risk, problem.n_samples, parameters)
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         """coef_ and intercept_ of the core's parameter array."""
@@ -482,9 +521,10 @@ def check_weights(sample_weight: Any, X: Any) -> FloatArray | None:
     if sample_weight is None:
         return None
     check_numbers(sample_weight, "sample_weight")
-    weights: FloatArray = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
+    with config_context(array_api_dispatch=False):
+        weights: FloatArray = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
     return weights
 
 

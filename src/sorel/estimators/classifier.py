@@ -12,10 +12,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor, like, to_numpy
 from sorel.estimators.base import SpectralFit, SpectralModel
 from sorel.estimators.constant_model import MARGIN_SPREAD, margin_spread
+from sorel.estimators.default_risks import CLASSIFIER_RISK
+from sorel.estimators.fit_warnings import warn_of_shifted_probabilities
+from sorel.estimators.plain_models import ToSklearn
 from sorel.estimators.progress import available_if
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
@@ -44,7 +47,7 @@ def _tensors() -> Any:
     return tensor_data
 
 
-class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class ClassifierFace(ClassifierMixin, ToSklearn, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear classifier."""
 
     loss: str | Loss
@@ -137,8 +140,20 @@ class ClassifierFace(ClassifierMixin, SpectralModel):  # type: ignore[misc] # un
             return np.asarray(several(scores, axis=1))
         return np.column_stack([single(-scores), single(scores)])
 
+    def _plain(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.svm import LinearSVC
+
+        return LogisticRegression() if parse_loss(self.loss).link == "logit" else LinearSVC()
+
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         return margin_spread(scores) >= MARGIN_SPREAD
+
+    def _warn_of_shift(
+        self, risk: Risk, scores: FloatArray, y: NDArray[Any], weight: FloatArray | None
+    ) -> None:
+        loss, labels = parse_loss(self.loss), self.classes_.tolist()
+        warn_of_shifted_probabilities(risk, loss, scores, y, labels, weight)
 
     def _encode(self, y: Any) -> tuple[Any, Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
@@ -178,13 +193,14 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
 
     Parameters
     ----------
-    risk : Risk or str, default=CVaR(0.5)
+    risk : Risk or str, default=ESRM(1.0)
         Weights of the ordered losses, such as ``CVaR(0.1)``, ``ESRM(2.0)`` or ``"cvar:0.1"``.
         Its parameters can be searched as ``risk__alpha`` and the like.
     loss : {"logistic", "squared_hinge"} or Loss, default="logistic"
         Loss of one margin. "logistic" becomes the multinomial cross-entropy where there are more
-        than two classes. "squared_hinge" takes two classes and gives no probabilities; for more
-        classes put ``sklearn.multiclass.OneVsRestClassifier`` around the estimator.
+        than two classes. "squared_hinge", ``max(0, 1 - y z)**2`` without a half, takes two classes
+        and gives no probabilities; for more classes put ``sklearn.multiclass.OneVsRestClassifier``
+        around the estimator.
     l2 : float or "auto", default="auto"
         Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
         sample weights are given, their sum.
@@ -281,7 +297,7 @@ class SpectralRiskClassifier(ClassifierFace, SpectralFit):
 
     def __init__(
         self,
-        risk: Risk | str = RISK,
+        risk: Risk | str = CLASSIFIER_RISK,
         *,
         loss: str | Loss = "logistic",
         l2: float | str = "auto",

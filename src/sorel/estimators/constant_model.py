@@ -19,7 +19,7 @@ from sorel._lib.defaults import MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor, to_numpy
 from sorel.engines.rows import RowSource
 from sorel.problem.problem import Problem
-from sorel.problem.risks import ESRM, CVaR, Extremile, Mean, Risk
+from sorel.problem.risks import ESRM, CVaR, Extremile, Mean, Risk, spelled
 from sorel.solvers.solve import solve_quietly
 
 FloatArray = NDArray[np.float64]
@@ -158,7 +158,7 @@ def advice(risk: Risk, level: Level) -> str:
     """What happened, and what to do about it, in words that serve Python and the command line."""
     happened = (
         "the fitted model is (nearly) constant: its predictions hardly depend on X. For "
-        f"{risk.spec or repr(risk)} that is the optimum"
+        f"{spelled(risk)} that is the optimum"
     )
     if level.mean_learns is False:
         return (

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, RISK, TOL
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, TOL
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers
+from sorel.estimators.default_risks import RISK
 from sorel.problem.losses import Logistic, Loss, parse_loss
 from sorel.problem.penalties import Penalty, choose_penalty, resolve_l2
 from sorel.problem.problem import Problem
-from sorel.problem.risks import Risk, parse_risk
+from sorel.problem.risks import Risk, parse_risk, spelled
 from sorel.solvers import Solver
 from sorel.solvers.solve import Result, solve
 from sorel.solvers.tails import Tails
@@ -106,7 +107,7 @@ class PathResult(Points):
             With more than two classes, coefficients are named ``<label>:<feature>``.
         """
         numbers = ("l2", "objective", "gap", "relative_gap", "passes", "seconds", "converged")
-        columns: dict[str, Any] = {"risk": [risk.spec or repr(risk) for risk in self.risks]}
+        columns: dict[str, Any] = {"risk": [spelled(risk) for risk in self.risks]}
         columns.update({name: getattr(self, name) for name in numbers})
         if self.coefs.ndim == 2:
             columns["intercept"] = self.intercepts

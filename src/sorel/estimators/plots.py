@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._lib.extras import import_extra
-from sorel.problem.risks import CVaR, Mixture, Risk, parse_risk
+from sorel.problem.risks import CVaR, Mixture, Risk, parse_risk, spelled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -1044,7 +1044,7 @@ def _risk_name(risk: Risk | str) -> str:
     if isinstance(risk, Mixture):
         parts = zip(risk.get_params()["weights"], risk.components, strict=True)
         return " + ".join(f"{weight:g} {_risk_name(part)}" for weight, part in parts)
-    return risk.spec or repr(risk)
+    return spelled(risk)
 
 
 def _named(items: Any, name: Callable[[Any], str]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Portfolios of least tail risk, from a table of returns: scenarios by assets.
 
 The losses of weights w are ``u = -R w``; the estimator minimises ``risk(u) - reward * mean return``
-over weights with bounds and a budget, to a certified relative gap (CVaR: Rockafellar and Uryasev,
-2000; spectral risks: Acerbi, 2002).
+over weights with bounds and a budget, to a certified relative gap (CVaR: Rockafellar and Uryasev
+2000; spectral risks: Acerbi 2002). Contributions of assets are weights times derivatives of the
+risk (Tasche 1999).
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.engines.csr import check_indices
-from sorel.estimators.base import SpectralModel, check_weights, spread, weighted_rows
+from sorel.estimators.base import (
+    SpectralModel,
+    check_weights,
+    spread,
+    validated,
+    weighted_rows,
+)
 from sorel.estimators.paths import Points
 from sorel.estimators.portfolio_problems import Portfolio, Portfolios, portfolio_penalty
 from sorel.estimators.quantile import check_nonnegative, check_solver
@@ -383,7 +390,7 @@ class SpectralRiskPortfolio(SpectralModel):
         check_numbers(R, "R")
         _refuse_same_names(R)
         _refuse_gaps(R)
-        R = validate_data(self, R, accept_sparse="csr", dtype=(np.float64, np.float32))
+        R = validated(self, R)
         rows = weighted_rows(R, np.zeros(R.shape[0]), check_weights(sample_weight, R))
         names = self._names()
         lower = -math.inf if self.lower is None else self.lower

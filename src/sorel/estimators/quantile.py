@@ -3,7 +3,8 @@
     min_b mean_i pinball_q(y_i - x_i.w - b) = (1 - q) [CVaR_{1-q}(u) - mean(u)],    u = y - X w,
 
 so the best intercept is the q-quantile of what is left, and the coefficients minimise a deviation
-(Koenker and Bassett, 1978; Rockafellar, Uryasev and Zabarankin, 2008).
+(Koenker and Bassett 1978; Rockafellar, Uryasev and Zabarankin 2008). Sorting the predictions of
+several quantiles is the rearrangement of Chernozhukov, Fernandez-Val and Galichon (2010).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sklearn.base import RegressorMixin
 from sorel._lib.inputs import is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
+from sorel.estimators.plain_models import ToSklearn
 from sorel.problem.risks import CVaR, Deviation, Risk
 from sorel.solvers import SOLVERS, Solver
 from sorel.solvers.deviations import DeviationFit, minimize_deviation
@@ -32,7 +34,7 @@ FloatArray = NDArray[np.float64]
 _LINEAR_PROGRAMS = ("highs", "highs-ds", "highs-ipm")
 
 
-class DeviationModel(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class DeviationModel(RegressorMixin, ToSklearn, SpectralModel):  # type: ignore[misc] # untyped base
     """What the regressors share that minimise a deviation of the residuals."""
 
     tol: float
@@ -96,6 +98,11 @@ class DeviationModel(RegressorMixin, SpectralModel):  # type: ignore[misc] # unt
             Predicted values; with several quantiles, columns in their order.
         """
         return self._scores(X)
+
+    def _plain(self) -> Any:
+        from sklearn.linear_model import LinearRegression
+
+        return LinearRegression()
 
 
 class QuantileRegressor(DeviationModel):
@@ -246,6 +253,14 @@ class QuantileRegressor(DeviationModel):
             Deviation(CVaR(0.5), 2.0 * (1.0 - level)), l1=self.alpha, l2=self.l2,
             sample_weight=np.append(omega, rows.total), center=center,
         )  # fmt: skip
+
+    def _plain(self) -> Any:
+        if self.noncrossing and self.coef_.ndim == 2:
+            raise ValueError(
+                "noncrossing=True sorts the predictions of several quantiles, and no linear model "
+                "does; set noncrossing=False, or fit one quantile"
+            )
+        return super()._plain()
 
     def _scores(self, X: Any) -> FloatArray:
         scores: FloatArray = super()._scores(X)

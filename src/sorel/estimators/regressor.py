@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL, RISK
+from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor
-from sorel.estimators.base import SpectralFit, SpectralModel, Task, WeightedRows
+from sorel.engines.centered import centered
+from sorel.estimators.base import SpectralFit, SpectralModel, Task
 from sorel.estimators.constant_model import TARGET_SPREAD
+from sorel.estimators.default_risks import RISK
+from sorel.estimators.fit_warnings import warn_of_shifted_numbers
+from sorel.estimators.plain_models import ToSklearn
+from sorel.estimators.progress import with_callbacks
 from sorel.files.checkpoints import Checkpoint
-from sorel.problem.losses import Loss, parse_loss
+from sorel.problem.losses import Gamma, Loss, parse_loss
 from sorel.problem.penalties import Penalty
 from sorel.problem.risks import Risk
+from sorel.problem.validation import check_offset
 from sorel.solvers import Solver
 
 FloatArray = NDArray[np.float64]
 
 
-class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class RegressorFace(RegressorMixin, ToSklearn, SpectralModel):  # type: ignore[misc] # untyped base
     """Predictions of a linear regressor."""
 
     loss: str | Loss
     intercept_: float
 
-    def predict(self, X: Any) -> FloatArray:
+    def predict(self, X: Any, offset: ArrayLike | None = None) -> FloatArray:
         """Predict the target.
 
         Parameters
         ----------
         X : array-like, sparse matrix or tensor of shape (n, d)
             Samples.
+        offset : array-like of shape (n,), optional
+            Added to the scores under a log link: means are then those of exposures exp(offset), and
+            without it those of an exposure of 1.
 
         Returns
         -------
@@ -42,11 +51,57 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
             Predicted values; a tensor on the device of X, if X is one.
         """
         scores, loss = self._scores(X), regression_loss(self.loss)
+        if offset is not None:
+            if is_tensor(X):
+                raise TypeError("offset is for NumPy arrays; pass X.cpu().numpy()")
+            scores = scores + check_offset(offset, loss, len(scores))
         if is_tensor(X):
             from sorel.estimators.tensor_data import predict_numbers
 
             return predict_numbers(loss, scores, X)
         return loss.predict(scores)
+
+    def score(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> float:
+        """Coefficient of determination R^2 of the predictions.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples.
+        y : array-like of shape (n,)
+            Their targets.
+        sample_weight : array-like of shape (n,), optional
+            Their weights.
+        offset : array-like of shape (n,), optional
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        float
+            1 for perfect predictions, and 0 for the mean of y.
+        """
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
+
+    def _plain(self) -> Any:
+        from sklearn.linear_model import GammaRegressor, LinearRegression, PoissonRegressor
+
+        loss = regression_loss(self.loss)
+        of_means = GammaRegressor if isinstance(loss, Gamma) else PoissonRegressor
+        kinds = {"identity": LinearRegression, "log": of_means}
+        if type(loss).predict is not Loss.predict or loss.link not in kinds:
+            raise ValueError(
+                f"loss={loss.name!r} predicts neither the linear scores nor their exponentials, "
+                "and no regressor of scikit-learn does the same; take coef_ and intercept_"
+            )
+        return kinds[loss.link]()
 
     def _encode(self, y: Any) -> tuple[Any, Loss]:
         return y, regression_loss(self.loss)
@@ -54,6 +109,11 @@ class RegressorFace(RegressorMixin, SpectralModel):  # type: ignore[misc] # unty
     def _varies(self, scores: FloatArray, y: NDArray[Any]) -> bool:
         predicted = regression_loss(self.loss).predict(scores)
         return bool(predicted.std() >= TARGET_SPREAD * y.std())
+
+    def _warn_of_shift(
+        self, risk: Risk, scores: FloatArray, y: NDArray[Any], weight: FloatArray | None
+    ) -> None:
+        warn_of_shifted_numbers(risk, regression_loss(self.loss), scores, y, weight)
 
 
 class SpectralRiskRegressor(RegressorFace, SpectralFit):
@@ -71,8 +131,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
         Loss of one sample. "squared" is half the squared residual; "huber" turns linear at
         ``abs(r) = 1``, and ``sorel.losses.Huber(delta)`` elsewhere. "poisson" (counts, rates) and
         "gamma" (positive amounts) are half the deviances under a log link: ``predict`` gives means,
-        the exponentials of the linear scores. For counts over exposures e, fit the rates with
-        ``sample_weight=e``. A loss of your own: see :class:`sorel.losses.Loss`.
+        the exponentials of the linear scores. For counts over exposures e, see ``offset`` in
+        :meth:`fit`. A loss of your own: see :class:`sorel.losses.Loss`.
     l2 : float or "auto", default="auto"
         Weight of ``||w||^2 / 2``, above 0. "auto" is 1 / n, with n the number of rows or, where
         sample weights are given, their sum.
@@ -152,7 +212,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     of them is biased. ``fit_intercept="mean"`` solves the problem with the constraint that the
     residuals add up to 0, on X and y less their means: the certificate is one of that problem. That
     is the weighted sum over all training rows: the mean over a group of rows, or over new rows, may
-    be off as before. It needs X in memory, and dense, and a loss of the residual.
+    be off as before. It needs a loss of the residual. Nothing of a sparse X is made dense, and rows
+    on disk stay there; solvers that step on single rows do not take a sparse X then.
 
     The squared loss is *half* the squared residual, here and in ``objective_``.
 
@@ -199,32 +260,86 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     ) -> None:
         self._keep_settings(locals())
 
-    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
+    @with_callbacks
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or tensor of shape (n, d)
+            Samples; or rows on disk, as :class:`sorel.Problem` takes them.
+        y : array-like of shape (n,)
+            Targets; or where they are on disk, as :class:`sorel.Problem` takes them.
+        sample_weight : array-like of shape (n,), optional
+            Weights; 2 is the row twice.
+        offset : array-like of shape (n,), optional
+            Added to the linear scores, for "poisson" and "gamma": with the logarithm of exposures,
+            losses are the deviances of the counts themselves. Rates with exposures as sample
+            weights have the same optimum under the mean alone: a tail risk ranks deviances per
+            exposure then.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `tol` was not reached within `max_passes`, or fit was interrupted.
+        ConstantModelWarning
+            If the optimum is (nearly) the constant model, with the level at which it would learn.
+        TailSizeWarning
+            If the tail of the risk holds fewer rows than the model has parameters, or fewer than
+            ten.
+        MeanShiftWarning
+            If predictions are off on average, over up to 10 000 rows, by more than a tenth of the
+            standard deviation of y; under a log link, of its mean.
+        """
+        try:
+            self._fit(self._task(X, y, sample_weight, offset))
+        finally:
+            self._means = None
+        return self
+
+    def _task(self, X: Any, y: Any, sample_weight: Any, offset: Any = None) -> Task:
         task = super()._task(X, y, sample_weight)
+        if offset is not None:
+            data = task.data
+            rows = data.X.shape[0] if data.kept is None else len(data.kept)
+            offset = check_offset(offset, task.loss, rows)
+            offset = offset if data.kept is None else offset[data.kept]
+            task = task._replace(data=data._replace(offset=offset))
         if isinstance(self.fit_intercept, str):
-            self._means = self._check_means(task.data, task.loss)
-            centered = {"X": task.data.X - self._means[0], "y": task.data.y - self._means[1]}
-            task = task._replace(data=task.data._replace(**centered))
+            self._check_means(task.loss)
+            data = task.data
+            if is_tensor(data.X):
+                raise ValueError(
+                    "fit_intercept='mean' centres X, which must be in memory or on disk, got "
+                    f"{type(data.X).__name__}; use fit_intercept=True, or pass X.cpu().numpy()"
+                )
+            X, mean = centered(data.X, data.sample_weight)
+            self._means = mean, float(np.average(data.y, weights=data.sample_weight))
+            task = task._replace(data=data._replace(X=X, y=data.y - self._means[1]))
         return task
 
-    def _check_means(self, data: WeightedRows, loss: Loss) -> tuple[FloatArray, float]:
-        """WeightedRows means of X and y, where the constraint on the residuals can be had."""
+    def _check_means(self, loss: Loss) -> None:
+        """Refuse what cannot be had under the constraint on the residuals."""
         if self.fit_intercept != "mean":
             raise ValueError(
                 f"fit_intercept must be True, False or 'mean', got {self.fit_intercept!r}"
-            )
-        if not isinstance(data.X, np.ndarray):
-            raise ValueError(
-                "fit_intercept='mean' centres X, which must be a dense array in memory, got "
-                f"{type(data.X).__name__}; use fit_intercept=True"
             )
         if loss.link != "identity":
             raise ValueError(
                 "fit_intercept='mean' is for losses of a residual, and predictions under "
                 f"loss={loss.name!r} are exponentials; use fit_intercept=True"
             )
-        weight = data.sample_weight
-        return np.average(data.X, axis=0, weights=weight), float(np.average(data.y, weights=weight))
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         coef = w[:d].copy()
