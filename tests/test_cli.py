@@ -142,6 +142,7 @@ def python_pipeline(model, target):
     )
 
 
+FIT_PRICE = ["fit", "train.csv", "--target", "price", "--drop", "churn", "-o", "m.skops"]
 FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
 
 
@@ -156,12 +157,20 @@ FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
         ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
         (["quantile", "t.csv", "--target", "y", "--quantiles", "2"], "between 0 and 1, got '2'"),
         ([*FIT, "--l1", "-1"], "at least 0, got '-1'"),
+        ([*FIT, "--mean-slack", "3%5"], "a share such as 3% or 0.03, got '3%5'"),
         ([*FIT, "--sep", "ab"], "one character, got 'ab'"),
     ],
 )
 def test_bad_arguments_exit_with_two(arguments, message, capsys):
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--version", "--help"])
+def test_help_waits_for_no_library(words):
+    timed = [sys.executable, "-X", "importtime", "-m", "sorel", words]
+    done = subprocess.run(timed, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+    assert "numpy" not in done.stderr
 
 
 # The way from a table to predictions.
@@ -250,6 +259,7 @@ def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models,
     model = clone(sorel.load_model(models[name])[-1]).set_params(risk="mean")
     plain = python_pipeline(model, name)
     constant, row = found.loc["(constant model)"], found.loc["(plain fit)"]
+    assert {"(plain fit + constant)", "(plain fit, recalibrated)"} < set(found.index)
     if name == "price":
         bias = (plain.predict(test) - test["price"]).mean()
         assert row["bias"] == pytest.approx(bias, rel=1e-6)
@@ -262,8 +272,40 @@ def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models,
         assert row["accuracy"] == pytest.approx(plain.score(test, test["churn"]))
         auc = roc_auc_score(test["churn"] == "yes", plain.decision_function(test))
         assert row["auc"] == pytest.approx(auc)
+        assert row["mean_p"] == pytest.approx(plain.predict_proba(test)[:, 1].mean())
+        assert row["rate"] == (test["churn"] == "yes").mean()
         assert constant["auc"] == 0.5
         assert constant["cvar_0.1"] == pytest.approx(np.log(2), rel=1e-3)
+
+
+def test_pictures_of_held_out_losses_and_of_tails_by_group(folder, capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    assert fit("train.csv", "price", "--drop", "churn", "--plot", "fit.png") == 0
+    assert run("evaluate", "m.skops", "test.csv", "--groups", "city", "--plot", "tails.svg") == 0
+    words = Path("tails.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name}" in words for name in ("plain fit", "cvar:0.5", "Bergen", "Oslo"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = refused(capsys, "evaluate", "m.skops", "test.csv", "--plot", "x.png", code=1)
+    assert '--plot needs matplotlib: pip install "sorel[plot]"' in message
+
+
+def test_messages_name_options_and_no_parameters(folder, capsys):
+    message = refused(capsys, *FIT_PRICE, "--risk", "deviation:cvar:0.1")
+    assert "deviation:cvar:0.1 needs an affine loss" in message
+    assert "use --loss linear, or the risk cvar:0.1" in message
+    assert run(*FIT_PRICE, "--tol", "1e-30") == 3
+    warned = capsys.readouterr().err
+    assert warned.count("--tol 1e-30 is below the rounding of the table") == 1
+    assert "tol=" not in warned
+
+
+def test_evaluate_of_several_labels(folder):
+    people().to_csv("t.csv", index=False)
+    assert fit("t.csv", "city", "--risk", "esrm:1") == 0
+    found = report("m.skops", "t.csv").loc["all"]
+    shares = sorel.load_model("m.skops").predict_proba(people())
+    assert found["mean_p"] == pytest.approx(shares.max(axis=1).mean())
+    assert "rate" not in found
 
 
 def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
@@ -280,6 +322,23 @@ def test_constant_models_are_reported_wherever_they_are_met(folder, capsys):
     assert fit("t.csv", "y", "--risk", "mean") == 0
     assert run("evaluate", "m.skops", "t.csv") == 0
     assert "constant" not in capsys.readouterr().err
+
+
+def test_fit_says_what_a_tail_risk_gives_up(folder, capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 2)), columns=list("ab"))
+    frame["y"] = frame["a"] + rng.exponential(size=300)
+    frame["late"] = np.where(2 * frame["a"] + frame["y"] > 2, "yes", "no")
+    frame.to_csv("t.csv", index=False)
+    assert fit("t.csv", "y", "--risk", "cvar:0.02", "--drop", "late") == 0
+    said = capsys.readouterr().err
+    assert "the tail of cvar:0.02 holds 6 of 300 rows, fewer than 10" in said
+    assert "above the targets on average" in said
+    assert "use --intercept mean, a milder risk" in said
+    assert fit("t.csv", "y", "--risk", "cvar:0.1", "--drop", "late", "--intercept", "mean") == 0
+    assert "on average" not in capsys.readouterr().err
+    assert fit("t.csv", "late", "--risk", "cvar:0.3", "--drop", "y", "--l2", "0.1") == 0
+    assert "use a milder risk, or --cv --mean-slack 3%" in capsys.readouterr().err
 
 
 def test_info_shows_the_summary(models, folder, capsys):
@@ -313,7 +372,8 @@ def test_task_follows_the_target(folder, capsys, values, options, task, note):
     frame.to_csv("t.csv", index=False)
     assert fit("t.csv", "y", "--tol", "1e-3", *options) == 0
     errors = capsys.readouterr().err
-    assert f"{task} with cvar:0.5" in errors
+    risk = "esrm:1.0" if task == "classification" else "cvar:0.5"
+    assert f"{task} with {risk}" in errors
     assert ("note:" in errors) == bool(note)
     assert note in errors
     predictions("m.skops", "t.csv")
@@ -351,8 +411,12 @@ def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
         (["price", "--class-weight", "balanced"], "--class-weight is for labels"),
         (["price", "--risk", "mean", "--l2", "1", "--cv"], "nothing to choose"),
         (["price", "--cv", "121"], "--cv 121 is more than the 120 rows; give fewer folds"),
+        (["price", "--tail", "cvar:0.05"], "--tail says what --cv chooses by; add --cv"),
+        (["price", "--mean-slack", "3%"], "--mean-slack says what --cv chooses by; add --cv"),
         (["churn", "--intercept", "mean"], "--intercept mean is for targets that are numbers"),
         (["price", "--intercept", "mean", "--loss", "gamma"], "and --loss gamma predicts by an"),
+        (["city", "--loss", "squared_hinge"], "--loss squared_hinge takes two labels"),
+        (["price", "--plot", "p.txt"], "--plot p.txt has no ending of a picture; use .png"),
     ],
 )
 def test_arguments_that_do_not_go_together(folder, capsys, arguments, message):
@@ -662,13 +726,24 @@ def test_rows_without_a_target_on_request(flown, capsys):
     assert (report("m.skops", "numbers.csv", "--skip-missing-target")["n"] == 197).all()
 
 
-@pytest.mark.parametrize("fixed", [[], ["--risk", "cvar:0.2"], ["--l2", "0.01"]])
-def test_levels_and_penalties_by_cross_validation(flown, capsys, fixed):
+GOAL = ["--tail", "cvar:0.05", "--mean-slack", "3%"]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "grid"),
+    [
+        (["--risk", "cvar:0.2"], {"risks": ["cvar:0.2"]}),
+        (["--l2", "0.01"], {"l2s": [0.01]}),
+        (GOAL, {"tail": "cvar:0.05", "mean_slack": 0.03}),
+    ],
+)
+def test_levels_and_penalties_by_cross_validation(flown, capsys, fixed, grid):
     assert fit("numbers.csv", "delay", "--drop", "weight", *fixed, "--cv", "3") == 0
-    assert "cross-validation chose" in capsys.readouterr().err
+    said = capsys.readouterr().err
     X = standardised(flown["wind"])
-    grid = {"risks": fixed[1:]} if "--risk" in fixed else {"l2s": [0.01]} if fixed else {}
     search = sorel.SpectralRiskRegressorCV(**grid, cv=3, random_state=0).fit(X, flown["delay"])
+    assert f"cross-validation chose {search.best_risk_.spec}" in said
+    assert str(search.search_report_) in said
     saved = sorel.load_model("m.skops")[-1]
     assert sorel.parse_risk(saved.risk) == search.best_risk_
     assert saved.l2 == search.best_l2_
@@ -680,10 +755,13 @@ def test_intercepts(flown, capsys):
     assert report("m.skops", "numbers.csv").loc["all", "bias"] == pytest.approx(0.0, abs=1e-10)
     assert fit("numbers.csv", "delay", "--intercept", "none", "-q") == 0
     assert sorel.load_model("m.skops")[-1].intercept_ == 0.0
-    # Indicators of many texts are sparse; no word of Python's.
+    rows = ["numbers.parquet", "delay", "--out-of-core", "--drop", "weight"]
+    assert fit(*rows, "--risk", "cvar:0.1", "--intercept", "mean", "-q") == 0
+    assert report("m.skops", "numbers.csv").loc["all", "bias"] == pytest.approx(0.0, abs=1e-10)
+    # Indicators of many texts are sparse.
     flown.assign(code=[f"code {k % 90}" for k in range(200)]).to_csv("codes.csv", index=False)
-    command = ["fit", "codes.csv", "--target", "delay", "--intercept", "mean", "-o", "m.skops"]
-    assert "--intercept mean takes no sparse table" in refused(capsys, *command, code=2)
+    assert fit("codes.csv", "delay", "--risk", "cvar:0.1", "--intercept", "mean", "-q") == 0
+    assert report("m.skops", "codes.csv").loc["all", "bias"] == pytest.approx(0.0, abs=1e-10)
 
 
 def test_many_columns_of_texts_have_too_many_together(folder, capsys):

@@ -35,6 +35,10 @@ def test_portfolio(returns, tmp_path, capsys):
     np.testing.assert_allclose(table["weight"], model.weights_, atol=1e-12)
     assert table["risk_contribution"].sum() == pytest.approx(model.risk_)
     assert "certified gap" in capsys.readouterr().err
+    # Without dates the first column is an asset, too.
+    frame.to_csv(path, index=False)
+    assert run("portfolio", path, "-o", out) == 0
+    assert pd.read_csv(out)["asset"].tolist() == ["a", "b", "c"]
 
 
 def test_portfolio_with_a_target_and_a_picture(returns, tmp_path, capsys):

@@ -116,6 +116,7 @@ class Finalised:
         time.sleep(0.05)
 
 
+# Python's own note on the signal that it loses.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_python_loses_ends_the_next_step():
     class Losing(sorel.solvers.Newton):

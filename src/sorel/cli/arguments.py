@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sorel._lib.defaults import MAX_PASSES
+from sorel.cli.words import in_options
 
 OR_FOLDER = "; or a folder of .parquet or .npy files with numbers"
 SKIP_MISSING = "remove such rows, or leave them out with --skip-missing-target"
@@ -134,7 +135,8 @@ def risk_spec(text: str) -> str:
     try:
         return parse_risk(text).spec or text
     except (TypeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        words = in_options(error, argparse.Namespace())
+        raise argparse.ArgumentTypeError(words) from None
 
 
 def l2_or_auto(text: str) -> float | str:
@@ -144,6 +146,15 @@ def l2_or_auto(text: str) -> float | str:
     except argparse.ArgumentTypeError as error:
         hint = "use auto, which is 1 / rows, or a small number such as 1e-6"
         raise argparse.ArgumentTypeError(f"{error}; {hint}") from None
+
+
+def share(text: str) -> float:
+    """A share such as 0.03 or 3%."""
+    try:
+        return float(nonnegative(text.removesuffix("%"))) / (100.0 if text.endswith("%") else 1.0)
+    except argparse.ArgumentTypeError:
+        words = f"expected a share such as 3% or 0.03, got {text!r}"
+        raise argparse.ArgumentTypeError(words) from None
 
 
 def separator(text: str) -> str:

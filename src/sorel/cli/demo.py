@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from sorel.cli.arguments import Options, add_command, positive
+from sorel.cli.arguments import Options, positive
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "demo", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     words = "folder for the picture, created if missing (default: %(default)s)"
     options.add("--out", type=Path, default=Path("sorel-demo"), metavar="DIR", help=words)
     words = "number of random splits to average over (default: %(default)s)"

@@ -31,9 +31,11 @@ from typing import Any
 from sorel._lib import stop as _stop
 from sorel._lib.text import one_line, shorten
 from sorel.cli import demo, evaluate, fit, info, portfolio, predict, quantile, reproduce, warmup
+from sorel.cli.arguments import Options, add_command
 from sorel.cli.shared import BAD_DATA, FAILED, MISUSED, Misuse, say, silence
 from sorel.cli.signals import stopped_by_signals
 from sorel.cli.streams import described, flushed, open_streams
+from sorel.cli.words import in_options
 
 # A command is a module with `add`, which declares it, and `run`, which does it. They are listed in
 # this order by `sorel --help`.
@@ -77,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     arguments = argparse.Namespace()
     try:
-        arguments = _parser().parse_args(argv)
-        with _plain_warnings():
+        arguments = _parser(argv).parse_args(argv)
+        with _plain_warnings(arguments):
             code = int(arguments.run(arguments))
         # The last fit may have been cut short, and what was made of it is not what was asked for.
         _stop.check()
@@ -109,7 +111,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return FAILED
     except ValueError as error:
         # Arguments were checked before: what is left are values in tables and files.
-        say(f"error: {one_line(error)}")
+        say(f"error: {in_options(error, arguments)}")
         return BAD_DATA
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         # A model file may be whole, and its content still make no sense.
@@ -122,7 +124,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return BAD_DATA
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str] | None) -> argparse.ArgumentParser:
     from sorel import __version__
 
     parser = argparse.ArgumentParser(
@@ -134,21 +136,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sorel {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command.add(commands)
+        name = command.__name__.rpartition(".")[2]
+        options = Options(add_command(commands, name, command.run, command.__doc__))
+        # Only the options of the command that is named are declared: some need NumPy and SciPy.
+        if name in (sys.argv if argv is None else argv):
+            command.add(options)
     return parser
 
 
 @contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
+def _plain_warnings(arguments: argparse.Namespace) -> Iterator[None]:
     """Show warnings that concern the user as one line, and no others."""
     from sorel import ConvergenceWarning
 
     # Commands tell of a missed tolerance in words of their own, with the options that help.
     silent = (ConvergenceWarning, DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
+    shown = set()
+
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if not issubclass(category, silent):
-            say(f"warning: {one_line(message)}")
+        words = in_options(message, arguments)
+        # Fits to the folds, and those of other models, find the same.
+        if not issubclass(category, silent) and words not in shown:
+            shown.add(words)
+            say(f"warning: {words}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

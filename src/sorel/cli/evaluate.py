@@ -2,21 +2,28 @@
 
 Report the losses of a saved model on a table with known targets: the mean, the mean of the worst
 shares (CVaR) and the worst, over all rows and, if wanted, for each group of rows; besides, the bias
-of predicted numbers, or the accuracy and the area under the ROC curve (AUC) of predicted labels.
-Two more rows tell what the model is worth: the best constant model, and the plain fit to the mean.
+of predicted numbers, or of predicted labels the accuracy and the mean probability of the predicted
+one; of two labels the area under the ROC curve (AUC), the mean probability of the second and its
+share.
+More rows tell what the model is worth: the best constant model, the plain fit to the mean, and the
+plain fit with the constant, or with constant and scale, that are best for the model's risk.
 
 examples:
   sorel evaluate model.skops test.csv
   sorel evaluate model.skops test.csv --groups region
   sorel evaluate model.skops test.csv --groups region -o report.csv
+  sorel evaluate model.skops test.csv --groups region --plot tails.png
+      the losses beside those of the plain fit, and the tail of each region
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options, add_command
+from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options
+from sorel.cli.pictures import check_picture, draw_losses, model_name
 from sorel.cli.saved_models import Data, finite_predictions, read_weight
 from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
 
@@ -24,9 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "evaluate", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.model()
     options.table("a table with the model's columns and its target", OR_FOLDER)
     options.unknown()
@@ -35,6 +41,8 @@ def add(commands: Any) -> None:
     options.column("--sample-weight", "column with the weights of the rows")
     options.skip_missing_target()
     options.output("write the report", default=None)
+    words = "draw the losses, each row counted once, and with --groups the tail of each group"
+    options.file("--plot", words)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel.files import tables
 
     check_outputs(arguments.output)
+    check_picture(arguments.plot)
     data = Data(arguments)
     model = data.model
     target = arguments.target or data.summary.get("target")
@@ -67,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.groups:
         column = frame[arguments.groups].astype(object)
         groups = column.where(column.notna(), "(missing)").to_numpy()
-    loss = getattr(model[-1] if hasattr(model, "steps") else model, "loss", None)
+    last = model[-1] if hasattr(model, "steps") else model
+    loss = getattr(last, "loss", None)
 
     def measured(other: Any, constant: bool = False) -> Measured:
         """Losses and predictions of a model, in one pass over the rows."""
@@ -80,12 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     own = measured(model)
     report = _report(own, y, model, groups, weight)
+    losses = {model_name(last): own.loss}
     constant = data.summary.get("constant") or _is_constant(own, y, model)
     for name, other in getattr(model, "baselines_", {}).items():
         if name == "constant model":
             found = measured(other, constant=True)
         else:
             found = measured(Pipeline([*model.steps[:-1], ("model", other)]))
+        if name == "plain fit":
+            losses[name] = found.loss
         row = _report(found, y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
@@ -93,6 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
     if arguments.output is not None:
         tables.write_table(report.reset_index(), arguments.output)
+    if arguments.plot is not None:
+        draw_losses(arguments.plot, losses, last, f"rows of {Path(arguments.data).name}", groups)
+    if arguments.output is not None:
         return DONE
     from sorel.problem.losses import LOSSES
 
@@ -100,13 +116,19 @@ def run(arguments: argparse.Namespace) -> int:
     show(report.to_string(float_format=lambda value: f"{value:.6g}", na_rep=""))
     if "bias" in report.columns:
         show("bias: mean of prediction minus truth, in the units of the target")
+    if "rate" in report.columns:
+        label = model.classes_.tolist()[1]
+        show(f"mean_p: mean predicted probability of {label!r}; rate: its share of the rows")
+    elif "mean_p" in report.columns:
+        show("mean_p: mean probability of the predicted label, which the accuracy should equal")
     return DONE
 
 
 class Measured(NamedTuple):
     """Per row: the loss, the predicted number or whether the label is right, and the margin.
 
-    The margin of a number is the number; that of more than two classes is NaN.
+    The margin of a number is the number. With more than two classes it is the probability of the
+    predicted one.
     """
 
     loss: Any
@@ -122,15 +144,18 @@ def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Any:
 
     outcome = margin = finite_predictions(model, "predict", X, start)
     if hasattr(model, "classes_"):
-        outcome, margin = outcome == y, np.full(len(y), np.nan)
+        outcome = outcome == y
         if len(model.classes_) == 2:
             margin = model.decision_function(X)
+        else:
+            margin = model.predict_proba(X).max(axis=1)
     return np.column_stack([TailScorer("mean", loss).losses(model, X, y), outcome, margin])
 
 
 def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) -> pd.DataFrame:
     """The tail of the losses and what else tells a good model, for all rows and each group."""
     import numpy as np
+    from scipy.special import expit
 
     from sorel.estimators.metrics import group_codes, tail_report
 
@@ -152,6 +177,11 @@ def _report(measured: Measured, y: Any, model: Any, groups: Any, weight: Any) ->
             members += [members[0] & (codes == code) for code in range(len(values))]
         positive, margin = y == model.classes_[1], measured.margin
         report["auc"] = [_auc(positive[rows], margin[rows], weights[rows]) for rows in members]
+        if hasattr(model, "predict_proba"):
+            report["mean_p"] = told(expit(margin), levels=())["mean"]
+            report["rate"] = told(positive, levels=())["mean"]
+    else:
+        report["mean_p"] = told(measured.margin, levels=())["mean"]
     return report
 
 
@@ -169,6 +199,8 @@ def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
 
     from sorel.estimators.constant_model import MARGIN_SPREAD, TARGET_SPREAD
 
+    if len(getattr(model, "classes_", ())) > 2:
+        return False
     spread = MARGIN_SPREAD if hasattr(model, "classes_") else TARGET_SPREAD * np.std(y)
     return bool(np.std(measured.margin) < spread)
 

@@ -13,6 +13,10 @@ examples:
       leave out a column, and take the numbers of another as names
   sorel fit flights.csv --target arr_delay --dates day --skip-missing-target --cv -o model.skops
       dates as numbers of days, rows without a target left out, risk and l2 by cross-validation
+  sorel fit train.csv --target y --cv --tail cvar:0.05 --mean-slack 3% -o model.skops
+      the worst 5% of the losses smaller, for a mean loss that is at most 3% larger
+  sorel fit train.csv --target y --risk cvar:0.1 --plot losses.png -o model.skops
+      and a picture of the held-out losses, beside those of the plain fit
   sorel fit large.parquet --target y --checkpoint fit.ckpt -o model.skops
       a long fit: after Ctrl-C or a crash, the same command goes on from fit.ckpt
   cat train.csv | sorel fit - --target y -o - > model.skops
@@ -24,7 +28,8 @@ examples:
       a folder of .npy files with rows, called x0, x1 ... unless blocks/columns.json names them
 
 risks:
-  mean, max, cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R
+  mean, max, cvar:ALPHA (the worst share ALPHA), esrm:RHO, extremile:R, and mixtures of them:
+  mix:mean=0.7,cvar:0.05=0.3
 """
 
 from __future__ import annotations
@@ -35,12 +40,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel._lib.defaults import MODEL_TOL, RISK
+from sorel._lib.defaults import MODEL_TOL
 from sorel.cli.arguments import (
     OR_FOLDER,
     SKIP_MISSING,
     Options,
-    add_command,
     folds,
     l2_or_auto,
     nonnegative,
@@ -48,10 +52,11 @@ from sorel.cli.arguments import (
     risk_spec,
     seed_number,
     separator,
+    share,
 )
+from sorel.cli.pictures import check_picture, draw_losses, held_out_losses
 from sorel.cli.saved_models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
-from sorel.problem.losses import LOSSES, Loss
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,50 +69,52 @@ _MANY_TEXTS = 1000
 _MAX_INDICATORS = 1 << 16
 # Classes that a model may have.
 _MAX_CLASSES = 10_000
+# Parts of the table that --cv and --plot hold out in turn.
+_FOLDS = 5
 # A Parquet file of numbers that would take more than this share of the memory stays on disk.
 _SHARE_OF_MEMORY = 0.25
 
-# The losses of each task; those without words of their own are chosen by other means.
-_LOSSES = {
-    task: tuple(
-        name
-        for name, loss in LOSSES.items()
-        if loss.is_classifier == labels and loss.words != Loss.words
-    )
-    for task, labels in (("regression", False), ("classification", True))
-}
-
 
 class Fitted(NamedTuple):
-    """What a fit gives, wherever the rows are: the kinds are those of the columns by name."""
+    """What a fit gives, wherever the rows are: the kinds are those of the columns by name.
+
+    Held-out losses by model are there for --plot alone.
+    """
 
     task: str
     kinds: dict[str, str]
     rows: int
     pipeline: Any
+    held_out: Any = None
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "fit", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.table("the table to learn from", OR_FOLDER, several=True)
     words = "column to predict; beside .npy files, a .npy file or a folder of them"
     options.column("--target", words, required=True)
     words = "file for the model, such as model.skops, or - for standard output"
     options.add("-o", "--output", required=True, metavar="MODEL", help=words)
-    words = "what to minimise (default: cvar:0.5, or what --cv chooses)"
+    words = "what to minimise (default: what --cv chooses; else cvar:0.5, and esrm:1 for labels)"
     options.add("--risk", type=risk_spec, help=words)
     words = "what kind of target it is (default: %(default)s)"
-    options.choice("--task", ("auto", *_LOSSES), words, "auto")
+    options.choice("--task", ("auto", "regression", "classification"), words, "auto")
     words = "loss of one row (default: squared for regression, logistic for classification)"
-    options.choice("--loss", tuple(loss for known in _LOSSES.values() for loss in known), words)
+    options.choice("--loss", _losses("regression") + _losses("classification"), words)
     words = "strength of the ridge penalty; auto, the default without --cv, is 1 / rows"
     options.number("--l2", l2_or_auto, words)
     words = (
         "choose risk and l2, or the one that is not given, by cross-validation: the best tail "
-        "among the models whose mean loss is near the best (default: 5 folds)"
+        "among the models whose mean loss is near that of the plain fit (default: 5 folds)"
     )
-    options.add("--cv", type=folds, nargs="?", const=5, metavar="FOLDS", help=words)
+    options.add("--cv", type=folds, nargs="?", const=_FOLDS, metavar="FOLDS", help=words)
+    words = "with --cv, the risk of held-out losses that is to be small (default: cvar:0.1)"
+    options.add("--tail", type=risk_spec, metavar="RISK", help=words)
+    words = (
+        "with --cv, by what share the mean held-out loss may exceed that of the plain fit, such "
+        "as 3%% or 0.03 (default: 25%%)"
+    )
+    options.number("--mean-slack", share, words, name="SHARE")
     words = (
         "mean keeps the mean of the target over all rows (default: free; none for --loss linear)"
     )
@@ -144,13 +151,29 @@ def add(commands: Any) -> None:
     options.add("--scheduler", metavar="ADDRESS", help=words)
     words = "the same on a cluster of N processes on this machine, for the time of the fit"
     options.number("--local-cluster", positive, words, name="N")
-    words = "do not fit the plain model beside it, with which `sorel evaluate` compares"
+    words = "do not fit the plain models beside it, with which `sorel evaluate` compares"
     options.add("--no-baselines", dest="baselines", action="store_false", help=words)
+    words = (
+        "draw the losses of the model and of the plain fit on held-out rows, e.g. to losses.png; "
+        "both are fitted once more for each of 5 folds, or of those of --cv"
+    )
+    options.file("--plot", words)
     words = (
         "keep in the model when it was made and how long that took; its bytes then differ each time"
     )
     options.switch("--times", words)
     options.quiet()
+
+
+def _losses(task: str) -> tuple[str, ...]:
+    """The losses of a task; those without words of their own are chosen by other means."""
+    from sorel.problem.losses import LOSSES, Loss
+
+    return tuple(
+        name
+        for name, loss in LOSSES.items()
+        if loss.is_classifier == (task == "classification") and loss.words != Loss.words
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -181,6 +204,9 @@ def run(arguments: argparse.Namespace) -> int:
     place: Any = sys.stdout.buffer if to_stream else arguments.output
     summary = _summary(arguments, fitted, model)
     save_model(fitted.pipeline, place, summary=summary, times=arguments.times)
+    if fitted.held_out is not None:
+        title = f"held-out rows of {arguments.folds} folds"
+        draw_losses(arguments.plot, fitted.held_out, model, title)
     note(
         arguments,
         f"{fitted.task} with {arguments.risk} on {fitted.rows} rows, {len(fitted.kinds)} columns: "
@@ -208,6 +234,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.output == STANDARD and sys.stdout.isatty():
         raise Misuse("a model is binary data, not for a terminal; give -o a file name")
     check_outputs(arguments.output, arguments.checkpoint)
+    check_picture(arguments.plot)
     if arguments.checkpoint is not None:
         _check_checkpoint(arguments)
     purposes = {
@@ -224,8 +251,11 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
                 raise Misuse(f"column {name!r} is {seen[name]}; do not name it elsewhere too")
     # The columns that are no features.
     arguments.excluded = [name for name in seen if seen[name] not in ("a name", "a date")]
+    for name, given in (("--tail", arguments.tail), ("--mean-slack", arguments.mean_slack)):
+        if arguments.cv is None and given is not None:
+            raise Misuse(f"{name} says what --cv chooses by; add --cv, or leave {name} out")
+    arguments.folds = arguments.cv or _FOLDS
     if arguments.cv is None:
-        arguments.risk = arguments.risk or RISK.spec
         arguments.l2 = "auto" if arguments.l2 is None else arguments.l2
     elif arguments.risk is not None and arguments.l2 is not None:
         raise Misuse("--cv has nothing to choose where both --risk and --l2 are given")
@@ -246,21 +276,17 @@ def _check_checkpoint(arguments: argparse.Namespace) -> None:
 
 def _fit_table(arguments: argparse.Namespace) -> Fitted:
     """Fit a table in memory."""
-    from scipy.sparse import issparse
-
     task, kinds, pipeline, rows, y, weight = _prepare_table(arguments)
-    if arguments.intercept == "mean" and issparse(rows):
-        raise Misuse(
-            f"--intercept mean takes no sparse table, and the {rows.shape[1]} columns that the "
-            "texts make are mostly 0; use --intercept free, or --drop texts with many values"
-        )
     if arguments.cv is not None:
         _choose(task, arguments, rows, y, weight)
     model = estimator(task, arguments).fit(rows, y, weight)
     pipeline.steps[-1] = ("model", model)
     if arguments.baselines:
         pipeline.baselines_ = baselines(model, rows, y, weight)
-    return Fitted(task, kinds, len(y), pipeline)
+    held_out = None
+    if arguments.plot is not None and not model.status_.startswith("interrupted"):
+        held_out = held_out_losses(model, rows, y, weight, arguments.folds)
+    return Fitted(task, kinds, len(y), pipeline, held_out)
 
 
 def _prepare_table(
@@ -356,7 +382,8 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
     path = Path(arguments.data)
     needs = needs_table(arguments)
     if needs:
-        raise Misuse(f"{' and '.join(needs)} need a table in memory, not rows on disk")
+        verb = "needs" if len(needs) == 1 else "need"
+        raise Misuse(f"{' and '.join(needs)} {verb} a table in memory, not rows on disk")
     if is_parquet(path) or arguments.format == "parquet":
         rows = _parquet_rows(arguments)
     elif path.is_file() and path.suffix.lower() != ".npy":
@@ -404,7 +431,7 @@ def needs_table(arguments: argparse.Namespace) -> list[str]:
         "--dates": arguments.dates,
         "--skip-missing-target": arguments.skip_missing_target,
         "--cv": arguments.cv,
-        "--intercept mean": arguments.intercept == "mean",
+        "--plot": arguments.plot,
     }
     return [name for name, used in options.items() if used]
 
@@ -441,18 +468,18 @@ def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight:
         settings["risks"] = [arguments.risk]
     if arguments.l2 is not None:
         settings["l2s"] = [arguments.l2]
+    for name, given in (("tail", arguments.tail), ("mean_slack", arguments.mean_slack)):
+        if given is not None:
+            settings[name] = given
     search = kind(**settings, cv=arguments.cv, refit=False).fit(rows, y, weight)
     arguments.risk, arguments.l2 = search.best_risk_.spec, search.best_l2_
-    best = search.cv_results_["mean_test_mean_loss"][search.best_index_]
-    note(
-        arguments,
-        f"cross-validation chose {arguments.risk} and l2 {arguments.l2}: held-out losses of "
-        f"{best:.4g} on average, {-search.best_score_:.4g} in the worst tenth",
-    )
+    note(arguments, f"cross-validation chose {arguments.risk} and l2 {arguments.l2}")
+    for line in str(search.search_report_).splitlines():
+        note(arguments, line)
 
 
 def baselines(model: Any, X: Any, y: Any, weight: Any) -> dict[str, Any]:
-    """What `sorel evaluate` compares with: the best constant model, and the fit to the mean.
+    """What `sorel evaluate` compares with: the best constant model, and those of the plain fit.
 
     X and y may be collections of a cluster, where the model is one for them.
     """
@@ -460,22 +487,21 @@ def baselines(model: Any, X: Any, y: Any, weight: Any) -> dict[str, Any]:
     from sklearn.base import clone
 
     from sorel import Mean, parse_risk
+    from sorel.estimators.baselines import baselines as plain_fits
 
     if model.status_.startswith("interrupted"):
         return {}
     on_cluster = hasattr(model, "to_local")
-    fits = {"constant model": (model.risk, 0.0 * X[:, :1] if on_cluster else np.zeros((len(y), 1)))}
+    constant = clone(model).set_params(verbose=0, checkpoint=None)
+    constant._warns_of_model = False
+    constant.fit(0.0 * X[:, :1] if on_cluster else np.zeros((len(y), 1)), y, weight)
+    found = {"constant model": constant.to_local() if on_cluster else constant}
     if not isinstance(parse_risk(model.risk), Mean):
-        fits["plain fit"] = ("mean", X)
-    found = {}
-    for name, (risk, rows) in fits.items():
-        other = clone(model).set_params(risk=risk, verbose=0, checkpoint=None)
-        other._speaks_of_constant = False
-        other.fit(rows, y, weight)
-        local = other.to_local() if on_cluster else other
+        found |= plain_fits(model, X, y, weight)
+    for other in found.values():
         # Of the length of the table, and of no use to anybody who only predicts.
-        del local.risk_weights_
-        found[name] = local.set_params(n_jobs=None)
+        vars(other).pop("risk_weights_", None)
+        other.set_params(n_jobs=None)
     return found
 
 
@@ -488,8 +514,13 @@ def estimator(task: str, arguments: argparse.Namespace) -> Any:
 
 
 def estimator_settings(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the arguments say about an estimator for a task."""
-    losses = _LOSSES[task]
+    """What the arguments say about an estimator for a task, whose default risk they get."""
+    from sorel.estimators.default_risks import CLASSIFIER_RISK, RISK
+    from sorel.problem.losses import LOSSES
+
+    if arguments.risk is None and arguments.cv is None:
+        arguments.risk = (RISK if task == "regression" else CLASSIFIER_RISK).spec
+    losses = _losses(task)
     loss = arguments.loss or losses[0]
     if loss not in losses:
         raise Misuse(
@@ -572,6 +603,8 @@ def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[s
 
     task, y = read_target(frame[arguments.target], arguments)
     loss = LOSSES[arguments.loss]() if arguments.loss else None
+    if task == "classification" and arguments.loss == "squared_hinge" and len(set(y)) > 2:
+        raise Misuse("--loss squared_hinge takes two labels, and the target has more; use logistic")
     if task == "regression" and isinstance(loss, Deviance):
         words = (
             f"is {{value}} in row {{row}}, and {loss.rule}; drop such rows, or give another --loss"

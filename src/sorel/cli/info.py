@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from sorel._lib.text import printable
-from sorel.cli.arguments import Options, add_command
+from sorel.cli.arguments import Options
 from sorel.cli.shared import DONE, show
 
 # Letters that the column of names may take; a file may have any.
 _WIDEST = 40
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "info", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.model()
     options.switch("--json", "print one JSON object")
 

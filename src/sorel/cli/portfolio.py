@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 from sorel._lib import stop as _stop
 from sorel._lib.defaults import TOL
-from sorel.cli.arguments import Options, add_command, finite, nonnegative, risk_spec
+from sorel.cli.arguments import Options, finite, nonnegative, risk_spec
+from sorel.cli.pictures import check_picture, save_picture
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "portfolio", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.table("the returns")
     words = "risk of the losses (default: %(default)s)"
     options.add("--risk", type=risk_spec, default="cvar:0.05", help=words)
@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise Misuse("--budget 0 leaves nothing to invest; give another number")
     if arguments.upper is not None and arguments.lower > arguments.upper:
         raise Misuse(f"--lower {arguments.lower:g} is above --upper {arguments.upper:g}")
-    check_outputs(arguments.output, arguments.plot)
+    check_outputs(arguments.output)
+    check_picture(arguments.plot)
     returns = _returns(arguments)
     model = SpectralRiskPortfolio(
         arguments.risk, reward=arguments.reward, target_return=arguments.target_return,
@@ -150,4 +151,4 @@ def _draw(frontier: Any, model: Any, path: str) -> None:
         linestyle="", label="this portfolio", zorder=4,
     )  # fmt: skip
     ax.legend(frameon=False)
-    display.figure_.savefig(path, dpi=150, bbox_inches="tight")
+    save_picture(display.figure_, path)

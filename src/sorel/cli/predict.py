@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sorel.cli.arguments import OR_FOLDER, Options, add_command
+from sorel.cli.arguments import OR_FOLDER, Options
 from sorel.cli.saved_models import Data, finite_predictions
 from sorel.cli.shared import DONE, Misuse, check_outputs
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "predict", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.model()
     options.table("the table to predict for", OR_FOLDER)
     options.unknown()

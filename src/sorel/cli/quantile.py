@@ -19,21 +19,26 @@ from typing import Any
 
 from sorel._lib import stop as _stop
 from sorel._lib.defaults import TOL
-from sorel.cli.arguments import Options, add_command, level, nonnegative
+from sorel.cli.arguments import SKIP_MISSING, Options, level, nonnegative
+from sorel.cli.pictures import check_picture, save_picture
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "quantile", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     options.table("the table to learn from")
     options.column("--target", "column to predict", required=True)
     words = "levels between 0 and 1 (default: 0.1 0.5 0.9)"
     given = [0.1, 0.5, 0.9]
     options.add("--quantiles", type=level, nargs="+", default=given, metavar="Q", help=words)
     options.number("--alpha", nonnegative, "strength of the lasso penalty (default: 0)", 0.0)
-    options.switch("--noncrossing", "sort the predictions of each row before they are measured")
+    words = (
+        "sort the predictions of each row before they are measured: the sum of the losses of all "
+        "quantiles does not grow, that of one may"
+    )
+    options.switch("--noncrossing", words)
     options.drop()
+    options.skip_missing_target()
     options.effort(TOL, each=" for each quantile")
     options.file("--plot", "draw the coefficients against the quantiles")
     options.output("one row per quantile,")
@@ -53,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     twice = [level for level, after in itertools.pairwise(levels) if level == after]
     if twice:
         raise Misuse(f"--quantiles has {twice[0]:g} twice")
-    check_outputs(arguments.output, arguments.plot)
+    check_outputs(arguments.output)
+    check_picture(arguments.plot)
     X, y = _read(arguments)
     model = QuantileRegressor(
         quantile=levels, alpha=arguments.alpha, noncrossing=arguments.noncrossing,
@@ -103,13 +109,16 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
         raise Misuse(f"--drop {arguments.target!r} is the target")
     named = [arguments.target, *arguments.drop]
     frame = read_frame(arguments, named)
-    hint = "remove such rows"
+    if arguments.skip_missing_target:
+        frame = frame[frame[arguments.target].notna()]
     wanted = {arguments.target: "numeric"}
-    target = tables.select_columns(frame, wanted, hint=hint)[arguments.target]
+    target = tables.select_columns(frame, wanted, hint=SKIP_MISSING)[arguments.target]
     features = frame.drop(columns=named)
     tables.require_features(features.columns)
     kinds = tables.column_kinds(features)
-    X = tables.select_columns(features, kinds, hint=hint)
+    X = tables.select_columns(
+        features, kinds, hint="remove such rows, or leave the column out with --drop"
+    )
     texts = [column for column, kind in kinds.items() if kind in ("text", "boolean")]
     # One value of each column is left out: with an intercept it is told by the others.
     if texts:
@@ -126,4 +135,4 @@ def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
     from sorel.estimators.plots import PathDisplay
 
     display = PathDisplay(coefficients, [f"{level:g}" for level in levels], grid_name="quantile")
-    display.plot().figure_.savefig(path, dpi=150, bbox_inches="tight")
+    save_picture(display.plot().figure_, path)

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from sorel.cli.arguments import Options, add_command, positive
+from sorel.cli.arguments import Options, positive
 
 
-def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
-    options = Options(add_command(commands, "reproduce", run, __doc__))
+def add(options: Options) -> None:
+    """Declare the arguments."""
     words = "1: trajectories; 2: without mini-batches; 3: with them (default: %(default)s)"
     options.choice("--figure", ("1", "2", "3", "all"), words, "all")
     words = "yacht, energy, concrete, kin8nm, power (default: these); diabetes, generated"

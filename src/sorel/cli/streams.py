@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from sorel.cli.shared import DONE, FAILED, NOT_CONVERGED, say, silence
 
@@ -43,9 +44,9 @@ def open_streams() -> Iterator[None]:
             sys.stdout, sys.stderr = before
 
 
-def _close(stream: object) -> None:
+def _close(stream: TextIO) -> None:
     with contextlib.suppress(OSError):
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
 
 
 def described(error: OSError) -> str | None:

@@ -10,15 +10,13 @@ example:
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from sorel.cli.arguments import add_command
+from sorel.cli.arguments import Options
 from sorel.cli.shared import DONE
 
 
-def add(commands: Any) -> None:
-    """Declare the command."""
-    add_command(commands, "warmup", run, __doc__)
+def add(options: Options) -> None:
+    """Declare the arguments: there are none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
