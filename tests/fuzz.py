@@ -44,8 +44,8 @@ EPS = float(np.finfo(Long).eps)
 # A gap below this share of the loss of the best constant model is that of a perfect fit.
 PERFECT = 1e-12
 
-# In units of the loss at zero margins, what rounding the margins leaves of a gap where F
-# is 0: squared where losses bend.
+# In units of the loss at zero margins or of squared entries of X and y, what rounding the margins
+# leaves of a gap where F is 0, and losses bend.
 VANISHING = 1e-24
 
 # What the weights of a thousand samples may miss their set by: sums of them are rounded.
@@ -584,22 +584,27 @@ class Case:
         spread = np.sum(self.omega * np.abs(losses - np.sum(self.omega * losses)))
         return float(max(abs(value), spread))
 
-    def loss_at(self, margin: float) -> float:
-        """Mean loss where all margins are alike."""
+    def zero_loss(self) -> float:
+        """Mean loss at zero margins."""
         y = self.parts["y"]
-        margins = np.full((len(y), self.parts["outputs"]), margin, dtype=Long)
+        margins = np.zeros((len(y), self.parts["outputs"]), dtype=Long)
         return float(np.sum(self.omega * np.abs(self.parts["loss"].value(y, margins))))
 
     def loss_of_rounding(self) -> float:
         """What is left of an objective of 0 by rounding the margins."""
-        at_zero = self.loss_at(0.0)
         size = float(np.abs(self.parts["X"]).max())
         if self.parts["loss"].affine:
-            return PERFECT * max(at_zero, size)
-        return VANISHING * max(at_zero, self.loss_at(size))
+            return PERFECT * max(self.zero_loss(), size)
+        # However flat losses are at margins of that size, they bend by about 1 at their minimum.
+        if self.parts["loss"].targets == "numbers":
+            size = max(size, float(np.abs(self.parts["y"]).max()))
+        return VANISHING * max(self.zero_loss(), size**2)
 
     def constant_loss(self) -> float:
-        """Mean loss of the best constant model; the spread of affine losses at w = 0 or beside."""
+        """Mean loss of the best constant model; the spread of affine losses at w = 0 or beside.
+
+        On a simplex, targets that are all alike are compared with the margins of equal weights.
+        """
         y, phi = self.parts["y"], self.parts["loss"].value
         used = self.omega > 0
         if self.parts["loss"].affine:
@@ -610,13 +615,19 @@ class Case:
             shares = shares[shares > 0]
             return float(-np.sum(shares * np.log(shares)))
 
-        def mean(b: float) -> float:
-            losses = phi(y[used], np.full((int(used.sum()), 1), Long(b)))
-            return float(np.sum(self.omega[used] * losses))
+        numbers, z = self.parts["loss"].targets == "numbers", np.zeros(len(y), dtype=Long)
+        if numbers and np.ptp(y[used]) == 0 and self.parts["penalty_name"] == "simplex":
+            z = self.parts["X"].mean(axis=1, dtype=Long)
 
+        def mean(b: float) -> float:
+            return float(np.sum(self.omega[used] * phi(y[used], (z + b)[used, None])))
+
+        if z.any() and not self.parts["intercept"]:
+            return mean(0.0)
         middle, reach = (0.0, 60.0)
-        if self.parts["loss"].targets == "numbers":
-            middle, reach = float(np.mean(y[used])), float(np.ptp(y[used])) + 1e-300
+        if numbers:
+            left = (y - z)[used]
+            middle, reach = float(np.mean(left)), float(np.ptp(left)) + 1e-300
         ends = (middle - reach, middle + reach)
         return float(scipy.optimize.minimize_scalar(mean, bounds=ends, method="bounded").fun)
 
@@ -730,7 +741,7 @@ def _solve_beside(
             return sorel.solve(problem)
 
     with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # misses are counted by gaps
         for other in [pool.submit(solve) for _ in range(2)]:
             found = other.result()
             same = np.array_equal(found.w, result.w) and found.dual == result.dual
@@ -786,7 +797,7 @@ def _candidates(case: Case, problem: sorel.Problem, result: sorel.Result) -> lis
     """Parameters in the domain, that of the result first, good ones after it."""
     found = [result.w]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # 1e-14 is out of reach
         found.append(sorel.solve(problem, "newton", 1e-14, 300, warm_start=result).w)
         with contextlib.suppress(ValueError):  # where the losses overflow on the way
             found.append(sorel.solve(problem, "newton", 1e-14, 100).w)

@@ -7,12 +7,14 @@ import importlib
 import inspect
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+import sorel
 from sorel._lib.aliases import PUBLIC
 from sorel.cli import main
 
@@ -39,7 +41,7 @@ NOT_LISTED = {
 
 def reference() -> list[tuple[str, str]]:
     """Module and name of every entry."""
-    text, found = (DOCS / "api" / "index.md").read_text(), []
+    text, found = "\n".join(page.read_text() for page in PAGES if page.parent.name == "api"), []
     for block in re.findall(r"```{eval-rst}\n(.*?)```", text, re.S):
         module = re.search(r"currentmodule:: (\S+)", block)[1]
         found += [(module, name) for name in re.findall(r"^   (\w[\w.]*)$", block, re.M)]
@@ -65,11 +67,11 @@ def blocks(language: str) -> list[str]:
 
 def test_the_first_lines_of_the_readme_run(capsys):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2))
+    X = rng.normal(size=(120, 2))
     code = blocks("python")[0]
     assert ">>>" not in code
     assert len(code.strip().splitlines()) <= 5
-    exec(compile(code, str(README), "exec"), {"X": X, "y": X[:, 0] + rng.normal(size=60)})
+    exec(compile(code, str(README), "exec"), {"X": X, "y": X[:, 0] + rng.normal(size=120)})
     assert capsys.readouterr().out.startswith("converged")
 
 
@@ -132,3 +134,16 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if not re.match(r"https?:", target) and target.endswith((".md", ".png", ".py")):
             assert (page.parent / target).exists(), target
+
+
+def test_version_and_dependencies_are_the_same_wherever_they_are_named():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / "recipe" / "recipe.yaml").read_text()
+    assert f'version: "{sorel.__version__}"' in recipe
+    assert f"license: {project['license']}" in recipe
+    for dependency in project["dependencies"]:
+        assert f"- {dependency.replace('>=', ' >=')}\n" in recipe
+    released = re.findall(r"^## \[(\d.*)\] - (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r'version: (\S+)\ndate-released: "(\S+)"', citation).groups() == released
+    assert sorel.__version__ == released[0] or sorel.__version__.endswith(".dev0")

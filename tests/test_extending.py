@@ -17,10 +17,6 @@ def test_pages_run(page):
     run_page(page)
 
 
-def test_there_is_a_page_for_each_noun():
-    assert {"engine", "loss", "penalty", "risk", "solver"} <= {p.stem for p in PAGES.glob("*.md")}
-
-
 def test_the_loss_of_the_page_is_differentiable_and_reaches_the_conic_optimum():
     cp = pytest.importorskip("cvxpy", reason="cvxpy is an extra")
     loss = run_page("loss")["Asymmetric"](2.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 import torture
@@ -26,11 +25,3 @@ def test_complaints():
     assert list(torture.complaints(good)) == []
     for code, said in ((-11, ""), (120, ""), (1, "Traceback (most recent"), (0, "\x1b[31m")):
         assert list(torture.complaints(torture.Outcome(code, said, 0)))
-
-
-def test_damage_is_damage():
-    content = bytes(range(256)) * 4
-    rng = random.Random(0)
-    different = [torture.damage(content, rng) != content for _ in range(100)]
-    assert sum(different) > 90
-    assert torture.damage(b"", rng) == b""

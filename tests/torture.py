@@ -197,7 +197,7 @@ def read_damaged(seed, folder, count):
     from sorel import cli
     from sorel.rows import open_rows
 
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # what counts is how a command ends
     rng = random.Random(seed)
     X = np.random.default_rng(0).normal(size=(30, 2))
     problem = sorel.Problem(X, X[:, 0] + 1.0)
