@@ -30,7 +30,7 @@ GPU_PYTHON ?= python3
 CORE_TESTS := $(addprefix tests/test_,kernels.py engines.py sparse.py sparse_steps.py permutahedron.py epochs.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix lock clean
+.PHONY: help demo test test-torch test-gpu test-gallery sanitize fuzz torture mutants lint format bench bench-head bench-scale bench-map bench-linear bench-rivals bench-cluster bench-networks bench-gpu bench-held-out bench-first-use benchopt-test reproduce browser-test docs test-docs dist test-matrix lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ bench-rivals: $(VENV)/.installed-rivals ## Time outside codes, and see which sol
 bench-cluster: $(VENV)/.installed-dev ## Fits on a Dask cluster of two processes
 	$(BIN)/python -m benchmarks.cluster $(BENCH_ARGS)
 
+bench-held-out: $(VENV)/.installed-bench ## Print every number of docs/choosing-a-risk.md and its neighbours (an hour; BENCH_ARGS=--update-docs writes them there)
+	for part in held_out goal estimated tail_coverage; do $(BIN)/python -m benchmarks.$$part $(BENCH_ARGS) || exit 1; done
+
 bench-first-use: $(VENV)/.installed-bench ## Time the first fits in new processes
 	$(BIN)/python -m benchmarks.first_use $(BENCH_ARGS)
 
@@ -129,22 +132,28 @@ test-docs: $(VENV)/.installed-docs $(VENV)/.installed-browser docs ## Check the 
 	$(BIN)/python -m pytest -q tests/site $(PYTEST_ARGS)
 
 # What `make test` has compiled is linked once more; the release builds its wheels from the source distribution.
-dist: $(VENV)/.installed-release ## Build and check the wheel and the source distribution; run the README from the wheel
+# Every tool of the build is checked against its hash, and the list of them (CycloneDX) lies beside what they made.
+dist: $(VENV)/.installed-hashed ## Build and check the wheel and the source distribution, list what built them; run the README from the wheel
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --sdist --wheel --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(BIN)/auditwheel show dist/*.whl
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file "$$(ls dist/*.tar.gz | sed 's/\.tar\.gz$$/.cdx.json/')" $(BIN)/python
 	$(PYTHON) -m venv --clear dist/venv
 	dist/venv/bin/python $(PIP_INSTALL) pandas dist/*.whl
 	cd dist && venv/bin/python -m doctest -o NORMALIZE_WHITESPACE ../README.md
 	rm -rf dist/venv
 
-lock: $(BIN)/python ## Write constraints.txt anew: the newest versions of all tools, for every Python
+lock: $(BIN)/python ## Write constraints.txt anew, the newest versions of all tools, and constraints-release.txt with hashes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	printf '%s\n' $(BUILD_TOOLS) | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" --extra dev --extra docs --extra browser --extra release \
 		--output-file constraints.txt pyproject.toml -
+	printf '%s\n' $(BUILD_TOOLS) | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command "make lock" --extra release --generate-hashes --constraint constraints.txt \
+		--output-file constraints-release.txt pyproject.toml -
 
 test-matrix: ## Run the tests on every Python at hand and on the oldest dependencies (MATRIX_ARGS="--only 3.12")
 	$(PYTHON) tests/matrix.py --constraints "$(CONSTRAINTS)" $(MATRIX_ARGS)
@@ -169,6 +178,11 @@ SOURCE := $(or $(WHEEL),.)
 $(VENV)/.installed-%: pyproject.toml constraints.txt $(CORE) | $(BIN)/python
 	$(BIN)/python $(PIP_INSTALL) $(BUILD_TOOLS)
 	$(BIN)/python $(PIP_INSTALL) $(EDITABLE) "$(SOURCE)[$*]"
+	touch $@
+
+# The tools of `make dist`, each file checked against its hash.
+$(VENV)/.installed-hashed: constraints-release.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints-release.txt
 	touch $@
 
 # The pin of torch goes first: what follows takes the version that is there.

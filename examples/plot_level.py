@@ -4,8 +4,8 @@ Choosing the level
 
 A smaller level serves a worse tail, costs more on average, and beyond some point fits noise.
 ``SpectralRiskRegressorCV`` chooses by cross-validation: the best tail among the models whose mean
-loss is within ``mean_slack`` of the best. What does it choose, and what does that cost on rows
-that it has not seen?
+loss is within ``mean_slack`` of the plain fit's. What does it choose, and what does that cost on
+rows that it has not seen?
 """
 
 # %%
@@ -14,6 +14,7 @@ that it has not seen?
 # The regression sets of the paper, which travel with sorel (``sorel.datasets``; from UCI and
 # OpenML). The search sees the training rows only.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/level.png"
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd

@@ -15,6 +15,7 @@ the plain model and add a margin to every prediction.
 # Corporation; Cameron and Trivedi, *Microeconometrics*, 2005; from statsmodels). Half of the rows
 # are held out.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/medical_costs.png"
 import warnings
 
 import matplotlib.pyplot as plt

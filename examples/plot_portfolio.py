@@ -16,6 +16,7 @@ optimiser has not seen.
 # companies that survived, so nothing below says what an investor of 1990 could have earned. Years
 # up to 2009 are for fitting, the others are held out.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/portfolio.png"
 import time
 
 import matplotlib.pyplot as plt

@@ -13,6 +13,7 @@ that linear programming does not reach in reasonable time.
 # Engel's 235 Belgian households of 1857: income and expenditure on food (Koenker and Bassett,
 # 1982; from statsmodels). Seven quantiles, without a penalty.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/quantiles.png"
 import time
 
 import matplotlib.pyplot as plt

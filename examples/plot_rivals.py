@@ -14,6 +14,7 @@ comparison needs no reference solution, and no method can call itself converged.
 # loss and the penalty of the paper's experiments, 1 / n. All solvers have their default settings,
 # and 200 passes over the data.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/rivals.png"
 import warnings
 
 import matplotlib.pyplot as plt

@@ -19,6 +19,7 @@ The worst one comes with the fit: it is the certificate, ``risk_weights_``.
 # sorel). 308 runs at fourteen speeds. Three of the speeds are fast; what if the yachts are sailed
 # faster than they were towed?
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/shift.png"
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.optimize import linprog

