@@ -13,6 +13,7 @@ proportion to their curvature (unequal probabilities: Xu, Yang, Roosta-Khorasani
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sorel._core as _core
+from sorel._lib.floats import EPS
 from sorel.engines.base import Curvature, FloatArray
 from sorel.engines.kronecker import KroneckerPreconditioner, Spectrum
 from sorel.engines.last_gram import LastGram
@@ -272,7 +274,7 @@ class OneMargin(MemoryCurvature):
         step = inverse(gradient)
         # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
         # Rows that are all but dependent need a second refinement, and others none.
-        solved = np.sqrt(np.finfo(np.float64).eps)
+        solved = math.sqrt(EPS)
         for _ in range(2 if system.rounding > solved else 0):
             residual = self.product(step) + modulus * step + gradient
             if residual @ residual <= solved**2 * (gradient @ gradient):

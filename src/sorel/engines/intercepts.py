@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._lib.floats import EPS, TINY
+
 if TYPE_CHECKING:
     from sorel.engines.base import Dual, Engine, Point
 
 FloatArray = NDArray[np.float64]
 
-_EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
 
 # Steps of any of the searches below; each at least halves what is left.
 _MAX_STEPS = 60
@@ -64,7 +64,7 @@ def _root(statistics: Statistics) -> float | None:
     for _ in range(_MAX_STEPS):
         found = statistics(shift)
         first, second = float(found.gradient[0]), float(found.hessian[0, 0])
-        if abs(first) <= 2.0 * _EPS * found.rounding < math.inf:
+        if abs(first) <= 2.0 * EPS * found.rounding < math.inf:
             return shift
         if abs(first) < least:
             best, least = shift, abs(first)
@@ -75,14 +75,14 @@ def _root(statistics: Statistics) -> float | None:
         trial = shift - first / second if second > 0 else math.nan
         closed = high - low < math.inf
         # Newton's steps down an exponential have length 1 for long; those of rounding may go on.
-        most = max(0.9 * last, math.sqrt(_EPS) * (high - low) if closed else 0.0)
+        most = max(0.9 * last, math.sqrt(EPS) * (high - low) if closed else 0.0)
         if not low < trial < high or abs(trial - shift) > min(most, 1e3 * reach):
             if closed:
                 trial = 0.5 * (low + high)
             else:
                 reach *= 4.0
                 trial = low + reach if low > -math.inf else high - reach
-        if trial == shift or (closed and high - low <= 2.0 * _EPS * max(abs(low), abs(high))):
+        if trial == shift or (closed and high - low <= 2.0 * EPS * max(abs(low), abs(high))):
             return shift
         shift, last = trial, abs(trial - shift)
     # Losses that are linear for far around may have next to no derivative, and no root nearby.
@@ -94,14 +94,14 @@ def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
     shift = np.zeros(len(found.gradient))
     # A class without weight has its best intercept at minus infinity: put it where it adds nothing
     # to a softmax.
-    absent, drop = ~found.present, -math.log(_TINY)
+    absent, drop = ~found.present, -math.log(TINY)
     while found.gradient[absent].any() and drop < 1e300:
         shift[absent] = -drop
         found, drop = statistics(shift), 4.0 * drop
     for _ in range(_MAX_STEPS):
         gradient, hessian = found.gradient, found.hessian
         size = float(np.max(np.abs(gradient)))
-        if size <= 4.0 * _EPS * found.rounding:
+        if size <= 4.0 * EPS * found.rounding:
             break
         # Adding one number to all intercepts changes nothing: pin that direction.
         pinned = hessian + np.trace(hessian) / len(shift) ** 2
@@ -121,7 +121,7 @@ def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
         if float(np.max(np.abs(trial.gradient))) >= size <= 1e-12:
             break
         shift, found = shift + step * delta, trial
-    return shift if float(np.max(np.abs(found.gradient))) <= math.sqrt(_EPS) else None
+    return shift if float(np.max(np.abs(found.gradient))) <= math.sqrt(EPS) else None
 
 
 def slack(engine: Engine, point: Point, dual: Dual, residual: float) -> float:
@@ -144,7 +144,7 @@ def shift_slack(statistics: Statistics, residual: float) -> float:
     found = statistics(0.0)
     curvature = float(found.hessian[0, 0])
     # The first try is as long as the margins' own rounding needs to show a change.
-    reach = 4.0 * (residual + _EPS * found.rounding) / curvature if curvature > 0.0 else _EPS
+    reach = 4.0 * (residual + EPS * found.rounding) / curvature if curvature > 0.0 else EPS
     for _ in range(_MAX_STEPS):
         below, above = statistics(-reach).gradient[0], statistics(reach).gradient[0]
         if below <= -residual and above >= residual:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._lib.floats import EPS
+
 FloatArray = NDArray[np.float64]
 
 # Changed rows, as a share of the rows with weight, up to which the last matrix is updated.
@@ -20,7 +22,7 @@ _CHANGED_SHARE = 0.4
 _LEAST_DIAGONAL = 0.1
 
 # Relative difference of two weights that is rounding.
-_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+_ROUNDING = 4.0 * EPS
 
 
 class LastGram:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import sorel._core as _core
 from sorel._core import PARAMETERS
 from sorel._lib.copies import shallow_copy
+from sorel._lib.floats import EPS
 from sorel._lib.threads import Team, limit_blas, thread_count
 from sorel.engines import base, vectorised
 from sorel.engines.base import FloatArray
@@ -35,8 +36,6 @@ from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.problem.losses import compiled_form
 from sorel.problem.risks import Deviation, Risk
 from sorel.projection import Derivative, Projector, WeightSet
-
-_EPS = float(np.finfo(np.float64).eps)
 
 # Samples from which on threads gain more than their start costs in loops over vectors; with
 # exponentials a fifth of them is enough.
@@ -502,7 +501,7 @@ class MemoryEngine(base.Engine):
         # size, which may be far less. Squares of losses may overflow where these do not.
         largest = float(np.max(np.abs(point.losses))) or 1.0
         scaled = self._each(_core.square_of_used, point.losses / largest, self._omega)
-        return _EPS * largest * math.sqrt(scaled)
+        return EPS * largest * math.sqrt(scaled)
 
     # Parts of the problem.
 

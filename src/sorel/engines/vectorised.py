@@ -8,14 +8,16 @@ be certified wrongly.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.problem.losses import FloatArray, Loss
 
 # A loss may lie below its declared bound by rounding, relative to the largest loss.
-_ROUNDING = float(np.sqrt(np.finfo(np.float64).eps))
+_ROUNDING = math.sqrt(EPS)
 
 
 def _formula(loss: Loss, which: str, y: Any, margins: Any) -> FloatArray:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._core import exchange, free_in_rows, mark_wrong
+from sorel._lib.floats import EPS, TINY
 
 __all__ = ["Model", "Solution", "minimize"]
 
@@ -30,11 +31,9 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Marks = NDArray[np.int64]
 
-_EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
 
 # Optimality is asked for up to this multiple of the rounding errors of its terms.
-TOLERANCE = 8.0 * _EPS
+TOLERANCE = 8.0 * EPS
 
 # Guesses in a row that may have no fewer wrong coordinates than the best before them.
 _PATIENCE = 3
@@ -155,7 +154,7 @@ def _guess(model: Model, face: _Face) -> Solution:
     """Block principal pivoting from a face; the point of that face where it does not converge."""
     A, slope, w, kink, cost, lower, upper, rows, sums = model
     x, free, side = face.x.copy(), face.free.copy(), face.side.copy()
-    curvature = np.maximum(A.diagonal(), _TINY)
+    curvature = np.maximum(A.diagonal(), TINY)
     root, weight = np.sqrt(curvature), float(curvature.mean())
     gradient = slope + A @ (x - w)
     multipliers = np.zeros(len(rows))
@@ -220,7 +219,7 @@ def _factor(matrix: Array, curvature: Array) -> Array | None:
     for ridge in (0.0, RIDGE):
         matrix.ravel()[:: len(matrix) + 1] += ridge * curvature
         factor, failed = dpotrf(matrix.T, lower=1, clean=0)
-        if not failed and (factor.diagonal() ** 2 > 4.0 * _EPS * curvature).all():
+        if not failed and (factor.diagonal() ** 2 > 4.0 * EPS * curvature).all():
             return factor
     return None
 
@@ -252,15 +251,15 @@ def _interior(model: Model, face: _Face) -> tuple[_Face, int]:
     at = np.flatnonzero(chosen)
     low, high = (end[at] for end in model.piece(side))
     slope = (gradient + model.cost * side)[at]
-    root = np.sqrt(np.maximum(model.A.diagonal(), _TINY))
+    root = np.sqrt(np.maximum(model.A.diagonal(), TINY))
     # Curvatures that are as good as lent do not set the unit of their coordinate.
     unit = np.maximum(root[at], math.sqrt(RIDGE) * float(root.max()))
     # A coordinate moves no further than to its bounds, nor than the rows allow.
     width = np.full(len(at), math.inf)
     width[model.rows[:, at].any(axis=0)] = np.abs(x).sum() + np.abs(model.sums).sum()
     width = np.minimum(width, high - low)
-    steepest = max(float(np.abs(slope / unit).max()), _TINY)
-    longest = max(float(np.minimum(np.abs(slope / unit), width * unit).max()), _TINY)
+    steepest = max(float(np.abs(slope / unit).max()), TINY)
+    longest = max(float(np.minimum(np.abs(slope / unit), width * unit).max()), TINY)
     length = longest / unit
     solver = piqp.DenseSolver()
     for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
+from sorel._lib.floats import EPS, TINY
 from sorel.models.constrained import TOLERANCE
 from sorel.problem.penalties import Penalty
 
@@ -28,8 +29,6 @@ __all__ = ["ProximalModel"]
 
 Array = NDArray[np.float64]
 
-_EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
 
 # A model is solved when what is left to gain is this share of what was gained.
 _FORCING = 1e-6
@@ -45,7 +44,7 @@ _MAX_STEPS = 200
 _STAGE_FACTOR = 0.1
 
 # Relative length of the central differences that stand for the derivative of prox.
-_DIFFERENCE = _EPS ** (1.0 / 3.0)
+_DIFFERENCE = EPS ** (1.0 / 3.0)
 
 
 class ProximalModel:
@@ -100,7 +99,7 @@ class ProximalModel:
             return self._best
         x = self._best
         multiplier = -self._gradient(x)
-        step = 1.0 / max(self._typical, _EPS * self._largest)
+        step = 1.0 / max(self._typical, EPS * self._largest)
         while self.n_iter < _MAX_STEPS:
             x, z, u = self._descend(x, multiplier, step)
             multiplier = (z - u) / step
@@ -118,7 +117,7 @@ class ProximalModel:
             # u has errors of its own size, which the curvature passes on.
             terms = (self._slope, gradient, subgradient, self._largest * u)
             self._best, self._lowest = u, value
-            self.kkt = residual / max(sum(map(_norm, terms)), _TINY)
+            self.kkt = residual / max(sum(map(_norm, terms)), TINY)
         # No more than residual^2 / (2 l2) is left to gain.
         enough = 2.0 * l2 * _FORCING * (self._start - value)
         return self.kkt <= TOLERANCE or residual**2 <= enough
@@ -166,7 +165,7 @@ class ProximalModel:
         while self.n_iter < _MAX_STEPS:
             terms = _norm(self._slope) + self._largest * _norm(x - self._w) + _norm(z) / step
             size = _norm(slope)
-            if size <= max(4.0 * _EPS * terms, _STAGE_FACTOR * _norm(x - u) / step):
+            if size <= max(4.0 * EPS * terms, _STAGE_FACTOR * _norm(x - u) / step):
                 break
             self.n_iter += 1
             direction = -_solve(self._newton_matrix(z, step, relative), slope)
@@ -208,4 +207,4 @@ def _solve(A: Array, b: Array) -> Array:
     if not failed and np.isfinite(solution).all():
         return np.asarray(solution)
     own, basis = np.linalg.eigh(A)
-    return np.asarray(basis @ ((basis.T @ b) / np.maximum(own, max(_EPS * own[-1], _TINY))))
+    return np.asarray(basis @ ((basis.T @ b) / np.maximum(own, max(EPS * own[-1], TINY))))

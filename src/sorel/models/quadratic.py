@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._core import minimize_few
+from sorel._lib.floats import EPS, TINY
 from sorel.engines.matrix import FEW_COLUMNS
 from sorel.models.constrained import RIDGE, Model, minimize
 from sorel.models.proximal import ProximalModel
@@ -27,8 +28,6 @@ __all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
 
 Array = NDArray[np.float64]
 
-_EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
 
 _NOT_FINITE = (
     "The curvature, the gradient or the centre of the model has entries that are not finite."
@@ -203,11 +202,11 @@ def _factor(A: Array) -> tuple[Array, float]:
     # The transpose of a C-ordered array is what LAPACK wants, and A is symmetric: no copies.
     factor, failed = dpotrf(A.T, lower=1, clean=0)
     p, diagonal = A.shape[0], A.diagonal()
-    if not failed and (factor.diagonal() ** 2 > 4.0 * _EPS * diagonal).all():
+    if not failed and (factor.diagonal() ** 2 > 4.0 * EPS * diagonal).all():
         return factor, 0.0
     if not np.isfinite(A).all():
         raise np.linalg.LinAlgError(_NOT_FINITE)
-    shift = 8.0 * p * _EPS
+    shift = 8.0 * p * EPS
     while shift < 1.0:
         shifted = A.copy()
         shifted.ravel()[:: p + 1] = (1.0 + shift) * diagonal
@@ -261,7 +260,7 @@ def _add_penalty(A: Array, slope: Array, w: Array, l2: float, n_penalized: int) 
     if l2 == 0.0:
         # Where there is no curvature at all, the slope alone sets a scale.
         steepest = float(np.abs(slope[:n_penalized]).max())
-        least = RIDGE * largest if largest > 0.0 else max(steepest, _TINY)
+        least = RIDGE * largest if largest > 0.0 else max(steepest, TINY)
         own += RIDGE * np.maximum(own, least)
     return _lend(diagonal[n_penalized:], largest)
 
@@ -292,7 +291,7 @@ def _lend(curvature: Array, largest: float) -> float:
     the largest curvature there is, which makes its move a gradient step. Returns 1 if that
     happened and 0 if not.
     """
-    flat = curvature <= _EPS * _EPS * largest
+    flat = curvature <= EPS * EPS * largest
     if not flat.any():
         return 0.0
     curvature[flat] = largest if largest > 0.0 else 1.0
@@ -307,7 +306,7 @@ def _relative_size(residual: Array, slope: Array, step: Array, A: Array) -> floa
     root = np.sqrt(np.maximum(A.diagonal(), 0.0))
     size = np.abs(slope) + root * float(root @ np.abs(step))
     # A row without any term has no residual either.
-    return float((np.abs(residual) / np.maximum(size, _TINY)).max())
+    return float((np.abs(residual) / np.maximum(size, TINY)).max())
 
 
 def _minimize_proximal(

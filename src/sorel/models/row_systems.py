@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-Array = NDArray[np.float64]
+from sorel._lib.floats import EPS
 
-_EPS = float(np.finfo(np.float64).eps)
+Array = NDArray[np.float64]
 
 
 class Weights(NamedTuple):
@@ -141,7 +141,7 @@ class RowSystem:
         self._root, self._l2 = _Root(weights), l2
         matrix = self._root.congruent(K)
         # Digits that cancel in g - A^T t, as a share of the gradient.
-        self.rounding = _EPS * float(matrix.diagonal().max()) / l2
+        self.rounding = EPS * float(matrix.diagonal().max()) / l2
         matrix.ravel()[:: len(matrix) + 1] += l2
         self._factor, failed = dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         if failed or not np.isfinite(self._factor.diagonal()).all():
@@ -176,7 +176,7 @@ class RowSystem:
             flat = self._inverse(ones)
             bend = self._l2 * float(ones @ flat)
             # Relative to what the rows would bend without the coefficients: a sum of rounded terms.
-            if not bend > 8.0 * len(ones) * _EPS * float(ones @ ones):
+            if not bend > 8.0 * len(ones) * EPS * float(ones @ ones):
                 raise np.linalg.LinAlgError("the losses do not bend in the intercept")
             b = (float(ones @ solved) - derivative) / bend
             solved -= self._l2 * b * flat

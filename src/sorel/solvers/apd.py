@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.engines.base import Dual, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import EPS, FirstOrder, Watch, check_flag, proximal_step, step_for
+from sorel.solvers.common import FirstOrder, Watch, check_flag, proximal_step, step_for
 
 # Factor of tau after a step that passed the test (24 random problems to 1e-6: a quarter fewer
 # passes than with 1.02).

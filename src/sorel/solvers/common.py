@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import TINY
 from sorel.certificate import Certificate, gap_wanted
 from sorel.engines.base import Dual, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
-
-# Relative rounding error of one operation.
-EPS = float(np.finfo(np.float64).eps)
 
 # A run whose objective exceeds its first value by this factor will not come back.
 _BLOW_UP = 1e6
@@ -199,7 +197,7 @@ class Watch:
         engine, run = self.problem.engine, self.run
         point = engine.point(run.w)
         value = engine.risk(point) + self.problem.penalty_value(point.w)
-        self._limit = _BLOW_UP * max(abs(value), np.finfo(np.float64).tiny)
+        self._limit = _BLOW_UP * max(abs(value), TINY)
         self._refine = self.problem.gap_wanted(run.tol, value, point)
         return point
 

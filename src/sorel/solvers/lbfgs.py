@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.engines.base import FloatArray
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import EPS, FirstOrder, check_count
+from sorel.solvers.common import FirstOrder, check_count
 
 
 class LBFGS(FirstOrder):

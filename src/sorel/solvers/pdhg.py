@@ -17,12 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.engines.base import FloatArray, Splitting
 from sorel.problem.problem import Problem
 from sorel.solvers.admm import first_rho
 from sorel.solvers.apd import CHECK_EVERY, Restarts, balanced
 from sorel.solvers.base import Iterates, Run
-from sorel.solvers.common import EPS, FirstOrder, Watch, check_positive, proximal_step
+from sorel.solvers.common import FirstOrder, Watch, check_positive, proximal_step
 
 
 class PDHG(FirstOrder):

@@ -17,11 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.common import (
-    EPS,
     FirstOrder,
     Watch,
     check_count,

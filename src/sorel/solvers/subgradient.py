@@ -16,11 +16,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.certificate import unit
 from sorel.engines.base import Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import EPS, FirstOrder, Watch, check_positive, projected
+from sorel.solvers.common import FirstOrder, Watch, check_positive, projected
 
 # Iterations between two checks, and without the promised descent before the margin is halved.
 _PATIENCE = 5
