@@ -43,6 +43,9 @@ _HEARTBEAT = 50
 # Share of its value at the last measurement at which the spread of the losses is measured again.
 _FAR_BETTER = 0.01
 
+# Checks on the way to where the loop starts, which is None if nothing can.
+Start = Generator[Iterate, Certificate, Point | None]
+
 
 @dataclass(slots=True)
 class _Checks:
@@ -111,7 +114,7 @@ class AugmentedLagrangian(Solver):
         point = yield from self._start(problem, run, checks.path)
         if point is None:
             return
-        schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.is_weighted)
+        schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.dual is not None)
         # With an infinite eta no centre is needed, and finding one may cost a pass.
         center = run.dual if schedule.eta < np.inf else None
         state = State(problem, point, center or engine.uniform(), schedule.eta)
@@ -163,9 +166,7 @@ class AugmentedLagrangian(Solver):
             run.note = "rounding errors allow no further progress"
         yield Iterate(state.point, state.dual, state.gradient, np.inf, checks.path)
 
-    def _start(
-        self, problem: Problem, run: Run, path: Path
-    ) -> Generator[Iterate, Certificate, Point | None]:
+    def _start(self, problem: Problem, run: Run, path: Path) -> Start:
         """Where the loop starts: at the minimum for the plain average unless weights are known.
 
         A step towards that brings the losses to their final scale. None if it cannot be taken.
@@ -173,7 +174,7 @@ class AugmentedLagrangian(Solver):
         engine = problem.engine
         point, mean = engine.point(run.w), engine.uniform()
         run.passes += 1
-        if run.is_weighted:
+        if run.dual is not None:
             return point
         if run.watched:
             yield Iterate(point, mean)

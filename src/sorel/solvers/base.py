@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter as now
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Run:
     w : array
         Starting point.
     dual : Dual or None
-        Starting weighting of a warm start; see also :meth:`find_dual_later`.
+        Starting weighting of a warm start.
     tol : float
         Relative gap wanted. Solvers may use it to choose when a check is worth its cost.
     passes : float
@@ -108,25 +108,6 @@ class Run:
     note: str = ""
     latest: Iterate | None = None
     save_at: float = math.inf
-
-    def find_dual_later(self, find: Callable[[], Dual]) -> None:
-        """Have the starting weighting computed at its first use."""
-        self._find_dual = find
-        del self.dual
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            # Only for what is not there: the weighting that is to be found.
-            if name != "dual":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self.dual = vars(self).pop("_find_dual")()
-            return self.dual
-
-    @property
-    def is_weighted(self) -> bool:
-        """Whether there is a starting weighting, be it one that is found later."""
-        return "dual" not in vars(self) or self.dual is not None
 
     @cached_property
     def rng(self) -> np.random.Generator:

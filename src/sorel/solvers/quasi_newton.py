@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from sorel.certificate import unit
+from sorel.certificate import Path, unit
 from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import FloatArray
 from sorel.models.costs import sampled_rows
 from sorel.problem.problem import Problem
-from sorel.solvers.augmented import AugmentedLagrangian
+from sorel.solvers.augmented import AugmentedLagrangian, Start
 from sorel.solvers.base import Iterates, Run, UnsupportedProblemError, rehearse
 from sorel.solvers.schedule import Pace
 from sorel.solvers.state import CostlyError, Direction, State
@@ -77,6 +77,7 @@ class QuasiNewton(AugmentedLagrangian):
         self._pairs: Pairs | None = None
         self._last: tuple[FloatArray, FloatArray] | None = None
         self._next: Direction | None = None
+        self._on_sample = False
 
     def check(self, problem: Problem) -> None:
         if not problem.penalty.quadratic:
@@ -86,13 +87,19 @@ class QuasiNewton(AugmentedLagrangian):
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
-        if self._matrix and not run.is_weighted:
-            _start_on_sample(problem, run)
+        self._on_sample = self._matrix and run.dual is None and _start_on_sample(problem, run)
         try:
             yield from super().iterates(problem, run)
         finally:
             # These pairs know nothing of what later methods find out.
             run.known.approximate_inverse = None
+
+    def _start(self, problem: Problem, run: Run, path: Path) -> Start:
+        if not self._on_sample:
+            return (yield from super()._start(problem, run, path))
+        # The solution for a sample is nearer than that for the plain average.
+        run.passes += 1
+        return problem.engine.point(run.w)
 
     def direction(self, state: State, run: Run, damping: float) -> Direction:
         if self._next is not None:
@@ -235,30 +242,31 @@ class Pairs:
         return len(predicted) + left > self._max_steps
 
 
-def _start_on_sample(problem: Problem, run: Run) -> None:
-    """Move the start to the solution for some of the rows, where rows are many.
+def _start_on_sample(problem: Problem, run: Run) -> bool:
+    """Move the start to the solution for some of the rows, where rows are many; whether it moved.
 
     The first digits are the same for a sample and for all rows, and a sample costs next to nothing.
     """
     engine, n, rows = problem.engine, problem.n_samples, sampled_rows(problem.engine.size)
     if _WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
-        return
+        return False
     # Always the same rows, so that a run is the same every time.
     part = engine.on_rows(np.sort(np.random.default_rng(0).choice(n, rows, replace=False)))
     if part is None:
-        return
+        return False
     sample = problem.with_engine(part)
     # Where the start is as good for the sample, it may be the solution.
     least = (1.0 - _FAR) * sample.objective(problem.for_user(run.w))
+    moved = False
     inner = Run(run.w, None, _FAR, run.max_passes, run.deadline, run.random_state)
     try:
         method = QuasiNewton(0.0).iterates(sample, inner)
         for iterate, certificate in rehearse(method, sample, inner):
             if certificate.relative_gap <= _FAR:
                 if certificate.primal < least:
-                    run.w = iterate.point.w
-                    run.find_dual_later(lambda: engine.worst_case(engine.point(run.w)))
+                    run.w, moved = iterate.point.w, True
                 break
     except CostlyError:
         pass
     run.passes += inner.passes * rows / n
+    return moved

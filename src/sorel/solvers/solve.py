@@ -676,7 +676,7 @@ def _choose_start(
         # Another number of samples still has useful parameters; its weighting is of no use.
         weights = warm_start.weights
         if len(weights) == problem.n_samples:
-            run.find_dual_later(lambda: engine.nearest_dual(weights)[0])
+            run.dual, _ = engine.nearest_dual(weights)
     elif w0 is not None:
         run.w = problem.check_parameters(w0)
     if warm_start is not None or w0 is not None:
