@@ -249,7 +249,7 @@ class Partitions:
         for place, future in enumerate(self._futures):
             if self.lengths[place] == 0:
                 continue
-            addresses = who.get(future.key) or who.get(str(future.key)) or ()
+            addresses = who[future.key]
             if not addresses:
                 return None
             # Copies may be anywhere: the worker with the fewest rows so far takes them.
@@ -310,11 +310,8 @@ class Partitions:
     # The end.
 
     def close(self) -> None:
-        """Let the workers forget all, and release the futures."""
+        """Let the workers forget all."""
         self._leave(self.addresses)
-        for future in self._futures:
-            future.release()
-        self._futures = []
 
     def _leave(self, addresses: list[str]) -> None:
         """Tell the workers to forget the rows, as far as they are still there."""

@@ -35,7 +35,6 @@ from sorel.engines.base import (
     Point,
     RoundingFacts,
     Sizes,
-    Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.projection.thresholds import MAX_TRIALS, Thresholder
@@ -127,15 +126,11 @@ class DaskEngine(Engine):
     Parameters
     ----------
     partitions : Partitions
-        Where the rows are.
-    spec : Spec
-        Loss, risk, classes and intercept; targets and sample weights are with the rows.
+        Where the rows are, with the loss, risk, classes and intercept of the problem.
     n_features : int
         Columns of X.
     data_type : dtype
         Type of the numbers in X.
-    weighted : bool
-        Whether samples have weights of their own.
     bins : int, optional
         Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
     precision : float, default=1e-6
@@ -155,22 +150,20 @@ class DaskEngine(Engine):
     def __init__(
         self,
         partitions: Partitions,
-        spec: Spec,
         n_features: int,
         data_type: Any = np.float64,
-        weighted: bool = False,
         bins: int | None = None,
         precision: float = 1e-6,
     ) -> None:
-        super().__init__(int(partitions.lengths.sum()), n_features, spec)
+        layout = partitions.layout
+        super().__init__(layout.n_samples, n_features, layout.spec)
         self.partitions = partitions
         self._data_type = np.dtype(data_type)
-        self._weighted = weighted
         self._precision = precision
         self.bins = _check_bins(dask.config.get("sorel.bins", BINS) if bins is None else bins)
-        omega = np.ones(1) if weighted else None
+        omega = None if layout.total_weight is None else np.ones(1)
         # The two slopes of the risk, where there are no more; anything else goes by bins.
-        self._levels: Any = spec.risk.levels(self.n_samples, omega)
+        self._levels: Any = layout.spec.risk.levels(self.n_samples, omega)
         self._facts: dict[str, Any] = {}
         self._begin()
 
@@ -193,8 +186,17 @@ class DaskEngine(Engine):
     def data_type(self) -> np.dtype[Any]:
         return self._data_type
 
-    def exchanged(self) -> str:
-        """What travels in place of the losses, in words."""
+    def account(self) -> str:
+        """What the cluster does for a fit, in words."""
+        partitions, count = self.partitions, len(self.partitions.addresses)
+        text = f"{self.n_samples} rows on {count} worker{'s' if count != 1 else ''}, "
+        text += self._exchanged()
+        if partitions.lost_workers:
+            text += f"; {partitions.lost_workers} lost and their shards rebuilt"
+        return text
+
+    def _exchanged(self) -> str:
+        """What travels in place of the losses."""
         if self._levels is not None:
             return "thresholds exchanged"
         largest = max(int(self.partitions.lengths[held].sum()) for held in self.partitions.holdings)
@@ -288,12 +290,11 @@ class DaskEngine(Engine):
         return self.partitions.gathered(self._ask("rows", "losses", point))
 
     @_recovering
-    def scores(self, w: FloatArray, rows: int) -> tuple[FloatArray, Any]:
-        """Margins and targets of about so many rows of all, for a look at predictions."""
+    def scores(self, w: FloatArray, rows: int) -> list[Any]:
+        """Margins, targets and weights of about so many rows of all, for a look at predictions."""
         share = -(-rows // len(self.partitions.addresses))
         answers = self._ask("scores", self.point(w), share)
-        margins, targets = zip(*answers, strict=True)
-        return np.concatenate(margins), np.concatenate(targets)
+        return [np.concatenate(parts) for parts in zip(*answers, strict=True)]
 
     # Risks.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,7 @@ from sorel.engines.curvature import (
 )
 from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.problem.losses import Loss
-from sorel.problem.risks import FloatArray, Mean, Risk
+from sorel.problem.risks import FloatArray, Mean
 
 # Bytes up to which partitions are joined, which copies them: many small ones would cost more in
 # calls than in arithmetic.
@@ -52,12 +52,8 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    loss, risk : Loss, Risk
-        Those of the problem.
-    classes : array or None
-        Labels of all partitions, sorted.
-    fit_intercept : bool
-        Whether there is an intercept.
+    spec : Spec
+        That of the problem, without targets and sample weights.
     n_samples : int
         Rows of all workers.
     total_weight : float or None
@@ -66,19 +62,13 @@ class Layout(NamedTuple):
         A weight for each class.
     means : tuple or None
         Means of X and y that are taken away.
-    offset : float
-        What is taken off the targets, and added to the intercept of the user.
     """
 
-    loss: Loss
-    risk: Risk
-    classes: NDArray[Any] | None
-    fit_intercept: bool
+    spec: Spec
     n_samples: int
     total_weight: float | None
     class_weight: FloatArray | None = None
     means: tuple[FloatArray, float] | None = None
-    offset: float = 0.0
 
 
 class Home:
@@ -91,34 +81,27 @@ class Home:
         self.sessions: dict[str, Session] = {}
 
     def _engine(self, group: list[Partition], n_jobs: int) -> MemoryEngine:
-        layout = self.layout
+        layout, spec = self.layout, self.layout.spec
         X = group[0].X if len(group) == 1 else _stacked([block.X for block in group])
         y = np.concatenate([block.y for block in group])
         if layout.means is not None:
             X, y = X - layout.means[0], y - layout.means[1]
-        weight = None
-        if layout.total_weight is not None:
-            weight = np.ones(len(y))
-            if group[0].sample_weight is not None:
-                weight = np.concatenate([np.asarray(block.sample_weight) for block in group])
+        weight = np.ones(len(y))
+        if group[0].sample_weight is not None:
+            weight = np.concatenate([np.asarray(block.sample_weight) for block in group])
         targets: NDArray[Any] = y
-        if layout.classes is not None:
-            codes = np.searchsorted(layout.classes, y)
-            targets = codes.astype(np.int64)
-            if layout.loss.n_outputs(layout.classes) == 1:
-                targets = np.where(codes == 1, 1.0, -1.0)
-            if layout.class_weight is not None:
-                assert weight is not None
-                weight = weight * layout.class_weight[codes]
+        if spec.classes is None:
+            targets = y - spec.offset
         else:
-            targets = np.asarray(y, dtype=np.float64) - layout.offset
+            targets = np.searchsorted(spec.classes, y)
+            if layout.class_weight is not None:
+                weight = weight * layout.class_weight[targets]
+            if spec.n_outputs == 1:
+                targets = np.where(targets == 1, 1.0, -1.0)
         # Weights sum to 1 over all workers.
-        omega = None
-        if weight is not None and layout.total_weight is not None:
-            omega = weight / layout.total_weight
-        spec = Spec(
-            targets, layout.loss, Mean(), layout.classes, layout.fit_intercept, omega, n_jobs
-        )
+        omega = None if layout.total_weight is None else weight / layout.total_weight
+        # Risks are taken over all workers.
+        spec = replace(spec, targets=targets, risk=Mean(), sample_weight=omega, n_jobs=n_jobs)
         kind = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
         engine = kind(X, spec)
         if omega is None:
@@ -264,12 +247,13 @@ class Session:
     def _losses(self, point: Ref) -> FloatArray:
         return np.concatenate([part.losses for part in self._kept[point]])
 
-    def scores(self, point: Ref, rows: int) -> tuple[FloatArray, NDArray[Any]]:
-        """Margins and targets of about so many rows, evenly spread."""
+    def scores(self, point: Ref, rows: int) -> tuple[NDArray[Any], ...]:
+        """Margins, targets and weights of about so many rows, evenly spread."""
         stride = max(1, -(-self._n // rows))
         margins = np.concatenate([part.margins for part in self._kept[point]])
         targets = np.concatenate([engine.y for engine in self._engines])
-        return margins[::stride], targets[::stride]
+        weights = np.broadcast_to(self._omega, (self._n,))
+        return margins[::stride], targets[::stride], weights[::stride]
 
     def sums(self, point: Ref, center: float) -> tuple[float, float, float, float]:
         """Weighted sums of l, |l|, |l - center| and l^2."""
@@ -413,7 +397,7 @@ class Session:
         keys = self._kept[number]
         edges = np.unique(keys)[1:]
         if not exact:
-            edges = bins.choose_edges(keys, count, self._home.layout.risk)
+            edges = bins.choose_edges(keys, count, self._home.layout.spec.risk)
         places, found, used = self._fill(keys, edges)
         self._kept[number] = _Binned(places, used)
         return found
@@ -431,7 +415,7 @@ class Session:
     def loss_bins(self, point: Ref, dual: Ref | None, count: int) -> tuple[bins.Bins, Any]:
         """Bins of the losses, and what a weighting holds in them."""
         values = self._losses(point)
-        edges = bins.choose_edges(values, count, self._home.layout.risk)
+        edges = bins.choose_edges(values, count, self._home.layout.spec.risk)
         places, found, used = self._fill(values, edges)
         if dual is None:
             return found, None
