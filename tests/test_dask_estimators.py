@@ -268,7 +268,7 @@ def bad_inputs(X, y):
         "length of y": (lazy(X), lazy(y[:-1]), "X has 600 rows but y has 599 values"),
         "length of y in memory": (lazy(X), y[:-1], "X has 600 rows but y has 599 values"),
         "partitions of y": (
-            unknown(lazy(X)), lazy(y, 300), "y has 2 chunks and X has 4 partitions",
+            unknown(lazy(X)), lazy(y, 300), "y has 2 partitions and X has 4",
         ),
         "rows of a partition": (
             unknown(lazy(X)),

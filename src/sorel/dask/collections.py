@@ -7,7 +7,6 @@ number of the partition. Only facts of fixed size (rows, bytes, sums, labels) co
 from __future__ import annotations
 
 import uuid
-import warnings
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -20,6 +19,7 @@ from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
 from sorel._lib.inputs import check_numbers, check_present
+from sorel._lib.warnings import warn
 from sorel.dask.cluster import (
     ClusterError,
     check_versions,
@@ -116,8 +116,7 @@ def load(
     """
     workers = wait_for_worker(client)
     check_versions(client)
-    rows, chunks, names = _row_blocks(X, workers)
-    d = _width(X)
+    rows, chunks, d, names = _row_blocks(X, workers)
     targets = _vector_blocks(y, "y", len(rows), chunks)
     weights: list[Any] = [None] * len(rows)
     if sample_weight is not None:
@@ -205,8 +204,8 @@ def is_frame(X: Any) -> bool:
 
 def _row_blocks(
     X: Any, workers: int
-) -> tuple[list[Any], tuple[float, ...] | None, list[str] | None]:
-    """One delayed object for each partition of X, their lengths, and the names of the columns.
+) -> tuple[list[Any], tuple[float, ...] | None, int, list[str] | None]:
+    """One delayed object for each partition of X, their lengths, and columns with their names.
 
     Lengths that Dask does not know are NaN, and those of a DataFrame None.
     """
@@ -215,7 +214,7 @@ def _row_blocks(
             raise ValueError("X must be two-dimensional, got a dask Series; use X.to_frame()")
         columns = list(X.columns)
         named = all(isinstance(column, str) for column in columns)
-        return list(X.to_delayed()), None, columns if named else None
+        return list(X.to_delayed()), None, len(columns), columns if named else None
     if not isinstance(X, da.Array):
         if is_dask_collection(X):
             raise TypeError(
@@ -226,52 +225,27 @@ def _row_blocks(
             import dask.dataframe as dd
 
             return _row_blocks(dd.from_pandas(X, npartitions=workers), workers)
-        values = X if scipy.sparse.issparse(X) else np.asarray(X)
-        if values.ndim != 2:
-            raise ValueError(f"X must be two-dimensional, got shape {values.shape}")
+        values = X if scipy.sparse.issparse(X) else np.atleast_1d(X)
         height = max(1, -(-values.shape[0] // workers))
-        X = da.from_array(values, chunks=(height, -1), asarray=False)
+        X = da.from_array(values, chunks=(height, *values.shape[1:]), asarray=False)
     if X.ndim != 2:
         hint = "; reshape one feature with X.reshape(-1, 1)" if X.ndim == 1 else ""
         raise ValueError(f"X must be two-dimensional, got shape {X.shape}{hint}")
-    if X.dtype.kind not in "fiub":
-        raise ValueError(f"X must be numeric, got dtype {X.dtype}; encode text columns first")
     if X.numblocks[1] > 1:
-        warnings.warn(
+        warn(
             f"X has {X.numblocks[1]} chunks along its columns, which are joined so that every "
-            "partition has whole rows; use X.rechunk({1: -1}) to do so beforehand",
-            UserWarning,
-            stacklevel=5,
+            "partition has whole rows; use X.rechunk({1: -1}) to do so beforehand"
         )
         X = X.rechunk({1: -1})
-    return X.to_delayed().ravel().tolist(), X.chunks[0], None
-
-
-def _width(X: Any) -> int:
-    d = len(X.columns) if hasattr(X, "columns") else int(X.shape[1])
-    if d < 1:
-        raise ValueError("X has no columns; at least one is needed")
-    return d
+    return X.to_delayed().ravel().tolist(), X.chunks[0], X.shape[1], None
 
 
 def _vector_blocks(y: Any, name: str, count: int, chunks: tuple[float, ...] | None) -> list[Any]:
     """One delayed object of y, or of the weights, for each partition of X."""
-    if is_frame(y):
-        if y.ndim == 2:
-            if len(y.columns) != 1:
-                raise ValueError(f"{name} should be one column, got the columns {list(y.columns)}")
-            y = y[y.columns[0]]
-        parts = list(y.to_delayed())
-        if len(parts) != count:
-            raise ValueError(
-                f"{name} has {len(parts)} partitions and X has {count}; they must have the same "
-                "rows in each: use repartition, or take both from one DataFrame"
-            )
-        return parts
-    if is_dask_collection(y) and not isinstance(y, da.Array):
+    frame, known = is_frame(y), chunks is not None and not np.isnan(chunks).any()
+    if is_dask_collection(y) and not (frame or isinstance(y, da.Array)):
         raise TypeError(f"{name} must be a dask array or Series, got {type(y).__name__}")
-    known = chunks is not None and not np.isnan(chunks).any()
-    if not isinstance(y, da.Array):
+    if not is_dask_collection(y):
         if not known:
             raise ValueError(
                 f"{name} is an array in memory, and the lengths of the partitions of X are not "
@@ -280,13 +254,12 @@ def _vector_blocks(y: Any, name: str, count: int, chunks: tuple[float, ...] | No
             )
         y = da.from_array(np.asarray(y), chunks="auto")
     if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+        y = y[y.columns[0]] if frame else y[:, 0]
     if y.ndim != 1:
         raise ValueError(
-            f"{name} should be a 1d array, got an array of shape {y.shape} instead: one target is "
-            "fitted"
+            f"{name} should be a 1d array, got {y.shape[1]} columns instead: one target is fitted"
         )
-    if known and not np.isnan(y.shape[0]):
+    if known and not frame and not np.isnan(y.shape[0]):
         if y.shape[0] != sum(chunks or ()):
             raise ValueError(
                 f"X has {int(sum(chunks or ()))} rows but {name} has {y.shape[0]} values; they "
@@ -294,12 +267,13 @@ def _vector_blocks(y: Any, name: str, count: int, chunks: tuple[float, ...] | No
             )
         if y.chunks[0] != chunks:
             y = y.rechunk((chunks,))
-    if y.numblocks[0] != count:
+    parts = list(y.to_delayed())
+    if len(parts) != count:
         raise ValueError(
-            f"{name} has {y.numblocks[0]} chunks and X has {count} partitions, of lengths that are "
-            "not known; give both the same partitions, or call compute_chunk_sizes()"
+            f"{name} has {len(parts)} partitions and X has {count}, of lengths that are not known; "
+            "give both the same partitions, or call compute_chunk_sizes()"
         )
-    return y.to_delayed().ravel().tolist()
+    return parts
 
 
 # What runs in the tasks that make partitions.

@@ -37,6 +37,7 @@ from sorel.engines.base import (
     Sizes,
 )
 from sorel.engines.intercepts import InterceptStatistics
+from sorel.engines.stochastic import SINGLE
 from sorel.projection.thresholds import MAX_TRIALS, Thresholder
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -53,7 +54,6 @@ _BIN_SHARE = 0.05
 # Blocks of a projection that have a mean of their own in a Hessian.
 _BLOCKS = 128
 
-_Value = TypeVar("_Value")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -104,15 +104,16 @@ class DaskDual(Dual, _Handle):
 
 
 def _recovering(method: _Method) -> _Method:
-    """Start an operation again when workers were lost in the middle of it."""
+    """Start an operation of an engine, or of its curvature, again when workers were lost in it."""
 
     @functools.wraps(method)
-    def again(self: DaskEngine, *args: Any, **more: Any) -> Any:
+    def again(self: Any, *args: Any, **more: Any) -> Any:
+        engine: DaskEngine = getattr(self, "_engine", self)
         lost: WorkersLostError | None = None
         while True:
             try:
                 if lost is not None:
-                    self._recover(lost)
+                    engine._recover(lost)
                 return method(self, *args, **more)
             except WorkersLostError as error:
                 lost = error
@@ -205,14 +206,12 @@ class DaskEngine(Engine):
         return f"losses exchanged in {self.bins} bins each"
 
     def obstacle(self, operation: str) -> str | None:
-        if super().obstacle(operation) is None:
-            return None
-        if operation in ("epoch", "minibatch_epoch", "prospect_epoch", "saddle_epoch", "table"):
+        if operation in SINGLE:
             return (
                 "takes one step after another on single samples, of which each would cost a "
                 "message to a worker here (a DaskEngine)"
             )
-        return f"needs the operation {operation!r}, which a DaskEngine does not offer"
+        return super().obstacle(operation)
 
     # Messages.
 
@@ -347,8 +346,13 @@ class DaskEngine(Engine):
     def risk(self, point: Any) -> float:
         if self._levels is None:
             return self._loss_bins(point)[1].upper
+        return self._two_level_risk(point)
+
+    def _two_level_risk(self, point: Any, dual: Any = None) -> float:
+        """The risk of two levels less lam . l; without a weighting, the risk."""
         threshold = self._quantile(point)
-        return threshold + float(self._sum("beyond", point, threshold, *self._levels))
+        lacking, mass = self._sum("short_of", point, dual, threshold, *self._levels)
+        return float(lacking + threshold * (1.0 - mass))
 
     @_recovering
     def shortfall(self, point: Any, dual: Any) -> float:
@@ -356,9 +360,7 @@ class DaskEngine(Engine):
         if self._levels is None:
             items, bound, held = self._loss_bins(point, dual)
             return bins.shortfall(items, bound, *held)
-        threshold = self._quantile(point)
-        lacking, mass = self._sum("short_of", point, dual, threshold, *self._levels)
-        return max(float(lacking + threshold * (1.0 - mass)), 0.0)
+        return max(self._two_level_risk(point, dual), 0.0)
 
     # Weightings.
 
@@ -517,27 +519,19 @@ class DaskEngine(Engine):
 
     @_recovering
     def fingerprint(self) -> dict[str, str]:
-        parts: list[Any] = [None] * len(self.partitions.lengths)
-        answers = self._ask("fingerprints")
-        for held, found in zip(self.partitions.holdings, answers, strict=True):
-            for place, texts in zip(held, found, strict=True):
-                parts[place] = texts
-        columns = zip(*(texts for texts in parts if texts is not None), strict=True)
+        places = itertools.chain(*self.partitions.holdings)
+        texts = itertools.chain(*self._ask("fingerprints"))
+        in_order = [text for _, text in sorted(zip(places, texts, strict=True))]
         names = ("data", "targets", "sample weights")
         return {
             name: hashlib.blake2b(" ".join(column).encode(), digest_size=16).hexdigest()
-            for name, column in zip(names, columns, strict=True)
+            for name, column in zip(names, zip(*in_order, strict=True), strict=True)
         }
 
     # Derivatives.
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
         return DaskCurvature(self, point, dual, eta if dual.n_blocks else 0.0, damping)
-
-    @_recovering
-    def _recovered(self, operation: Callable[[], _Value]) -> _Value:
-        """What an operation of a handle returns, started again when workers are lost."""
-        return operation()
 
     @_recovering
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
@@ -581,26 +575,24 @@ class DaskCurvature(Curvature):
             self._means, self._share = self._low_rank(sums, totals), rows / self._engine.n_samples
 
     @property
+    @_recovering
     def share(self) -> float:
-        self._engine._recovered(self._look)
+        self._look()
         return float(self._share)
 
+    @_recovering
     def diagonal(self) -> FloatArray:
-        self._engine._recovered(self._look)
+        self._look()
         return np.array(self._diagonal)
 
+    @_recovering
     def product(self, v: FloatArray) -> FloatArray:
-        return self._engine._recovered(lambda: self._product(v))
-
-    def _product(self, v: FloatArray) -> FloatArray:
         self._look()
         out = self._engine._sum("product", self._handle, v)
         return np.asarray(out - (self._means.T @ (self._means @ v.ravel())).reshape(v.shape))
 
+    @_recovering
     def matrix(self, n_rows: int | None = None) -> FloatArray:
-        return self._engine._recovered(lambda: self._matrix(n_rows))
-
-    def _matrix(self, n_rows: int | None) -> FloatArray:
         self._prepare()
         share = None if n_rows is None else n_rows / self._engine.n_samples
         matrix, sums, totals = self._engine._sum("hessian", self._handle, share, self._n_blocks)

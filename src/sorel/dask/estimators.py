@@ -12,6 +12,7 @@ import distributed
 import numpy as np
 from dask.base import is_dask_collection
 from sklearn.base import clone
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
@@ -378,21 +379,15 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         return self
 
     def _weigh_classes(self, loaded: Loaded) -> None:
-        counts, weights = np.zeros((2, len(self.classes_)))
-        for fact in loaded.facts:
-            if fact.rows:
-                codes = np.searchsorted(self.classes_, np.asarray(fact.labels))
-                counts[codes] += np.asarray(fact.label_counts)
-                weights[codes] += np.asarray(fact.label_weights)
+        codes = np.searchsorted(self.classes_, loaded.labels())
+        facts = [fact for fact in loaded.facts if fact.rows]
+        counts = np.bincount(codes, np.concatenate([fact.label_counts for fact in facts]))
+        weights = np.bincount(codes, np.concatenate([fact.label_weights for fact in facts]))
         if self.class_weight == "balanced":
             factors = counts.sum() / (len(counts) * counts)
-        elif isinstance(self.class_weight, dict):
-            given = self.class_weight
-            factors = np.array([float(given.get(label, 1.0)) for label in self.classes_.tolist()])
         else:
-            raise ValueError(
-                f"class_weight must be a dict, 'balanced' or None, got {self.class_weight!r}"
-            )
+            given = {"classes": self.classes_, "y": self.classes_}
+            factors = compute_class_weight(self.class_weight, **given)
         loaded.class_weight, loaded.weighted = factors, True
         loaded.total = float(factors @ weights)
 

@@ -190,9 +190,8 @@ class BlockFolderRows(PiecedRows):
         try:
             # Names of at most 255 letters, in at most six bytes each.
             limit = 2000 * (self.n_features + 1)
-            if path.stat().st_size > limit:
-                raise ValueError("too long")
-            columns = bounded_json(path.read_bytes(), limit)
+            with path.open("rb") as stream:
+                columns = bounded_json(stream.read(limit + 1), limit)
         except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):

@@ -131,21 +131,17 @@ class TensorEngine(Engine):
         super().__init__(int(X.shape[0]), int(X.shape[1]), spec)
         self.device = X.device
         check_served(spec.loss)
-        with out_of_memory(self.n_samples, self.device):
-            self._place(X, spec)
-
-    def _place(self, X: Tensor | Matrix, spec: Spec) -> None:
-        """Bring what is not X to its device."""
         kind = torch.int64 if self.n_outputs > 1 else torch.float64
-        self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
-        self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
-        n, weight = self.n_samples, spec.sample_weight
         # The sample weights: 1/n for all of them where none are given.
+        n, weight = self.n_samples, spec.sample_weight
         omega = 1.0 / n if weight is None else weight
-        self._omega = torch.as_tensor(omega, device=self.device, dtype=torch.float64)
         # Whether a weighting of the risk leaves most rows without a weight.
         self._some = isinstance(spec.risk, CVaR) and spec.risk.alpha < _FEW
-        self._projection = make_projection(spec.risk, n, weight, self.device)
+        with out_of_memory(n, self.device):
+            self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
+            self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
+            self._omega = torch.as_tensor(omega, device=self.device, dtype=torch.float64)
+            self._projection = make_projection(spec.risk, n, weight, self.device)
 
     def for_run(self, sequence: bool = False) -> TensorEngine:
         other = shallow_copy(self)
